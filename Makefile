@@ -1,0 +1,109 @@
+# One entry for every command. `make help` lists them; each target sets up what it needs, in .venv, by itself.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+export PYTHON  ?= python3#                 the Python that .venv is made with, 3.11 or newer
+WORKERS        ?= 0#                       test processes beside the first (pytest-xdist)
+SERVERS        ?= redis7 redis6#           the servers that `make test` runs the core tests on again
+FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
+ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
+
+BIN       := .venv/bin
+PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
+FOR_TESTS := .venv/ready machine-servers tests/interop/node_modules/.package-lock.json
+COMPOSED  := build/lua
+
+.PHONY: help demo serve bench test test-fast test-containers lint format types docs docs-serve lock clean
+.PHONY: machine-lint machine-servers machine-node
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
+	@echo
+	@echo "Variables, as in 'make test WORKERS=2':"
+	@grep -hE '^(export )?[A-Z]+ +\?=.*# ' $(MAKEFILE_LIST) | sed -E 's/^export //; s/ +\?=[^#]*# +/\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
+
+# ------------------------------------------------------------------------------------------------ for users
+
+demo: .venv/ready ## Show a queue at work: FOLDER=... names the files that it works on
+	$(BIN)/leasehold demo $(FOLDER) $(ARGS)
+
+serve: .venv/ready ## Start a server in the terminal, to try things on
+	$(BIN)/leasehold serve $(ARGS)
+
+bench: .venv/ready machine-servers ## Measure, and write the figures that the docs quote
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# ---------------------------------------------------------------------------------------------------- tests
+
+test: $(FOR_TESTS) ## Run all tests on the embedded server, then the core ones on SERVERS
+	@echo "All tests, on the embedded server"
+	$(PYTEST) -m "not containers" $(ARGS)
+	@for server in $(SERVERS); do \
+	    echo "The core tests, on $$server"; \
+	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and not containers" $(ARGS); \
+	done
+
+test-fast: $(FOR_TESTS) ## Run the tests that take no long time, on the embedded server alone
+	$(PYTEST) -m "not slow and not containers" --exitfirst $(ARGS)
+
+test-containers: $(FOR_TESTS) ## Run the tests that need containers, and the core ones on a server in a container
+	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "core or containers" $(ARGS)
+
+# ---------------------------------------------------------------------------------------------------- house
+
+lint: .venv/ready machine-lint tests/house/node_modules/.package-lock.json ## Check style, rooms and Lua
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	tests/house/node_modules/.bin/stylua --check lua
+	rm -rf $(COMPOSED)
+	$(BIN)/python -m leasehold.scripting.catalogue --dump $(COMPOSED)
+	luacheck --quiet $(COMPOSED)
+	luac5.1 -p $(COMPOSED)/*.lua
+
+format: .venv/ready tests/house/node_modules/.package-lock.json ## Put Python and Lua into shape
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	tests/house/node_modules/.bin/stylua lua
+
+types: .venv/ready ## Check the types of source and tests, strictly
+	$(BIN)/mypy
+
+docs: .venv/ready ## Build the docs into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
+
+docs-serve: .venv/ready ## Show the docs on http://127.0.0.1:8000 and follow changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file docs/mkdocs.yml
+
+lock: ## Write requirements.lock anew, with the newest releases that pyproject.toml allows
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/pip install --quiet uv
+	build/uv/bin/uv export --no-config --quiet --upgrade --all-extras --no-emit-project --no-header --no-annotate \
+	    --format requirements-txt --output-file requirements.lock
+
+clean: ## Remove everything that these targets made
+	rm -rf .venv build dist site uv.lock tests/*/node_modules
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --------------------------------------------------------------------------------------------------- set-up
+
+.venv/ready: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=...") if sys.version_info < (3, 11) else None'
+	@echo "Setting up .venv from requirements.lock (about a minute, once)"
+	@tests/setup-machine.sh venv
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+machine-lint machine-servers machine-node: machine-%:
+	@tests/setup-machine.sh $*
+
+tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node
+	@echo "Installing what tests/$*/package.json names"
+	@npm ci --prefix tests/$* --silent --no-audit --no-fund
+	@touch $@

@@ -1,0 +1,81 @@
+-- Complete items: exactly one holder of each incarnation is told so.
+--
+-- A number of this incarnation counts even if its lease has lapsed (the slow worker that finishes
+-- first has finished); a number of an earlier incarnation never does.
+--
+-- Keys:
+--   queue       list  ids that wait
+--   processing  list  ids under lease
+--   gone        set   completed ids still to be swept out of `processing`
+--   deadlines   zset  id -> end of its lease
+--   scheduled   zset  id -> due time
+--   ledger      hash  id -> leases and deliveries of this incarnation
+-- Arguments:
+--   prefix   text  the queue's name
+--   entries  rest  id, lease number, fenced (1: only the current holder counts), …
+-- Reply: a list, an entry per item: 1 completed by this call, 0 completed before, -1 refused (the
+--   number is of an earlier incarnation or, when fenced, not the current one).
+-- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
+-- Limits: at most 1,000 items a call.
+
+-- @include check
+-- @include keys
+-- @include ledger
+-- @include foreign
+-- @include processing
+-- @include move
+
+
+local ids = {}
+for at = entries + 1, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[at]
+end
+local records = redis.call('HMGET', ledger, unpack(ids))
+local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+
+-- Remove the data of those that count; returns an answer per item. As a rule all are there, and each
+-- id comes once: two commands will do.
+local function remove()
+  local answers, keys, at_key, met = {}, {}, {}, {}
+  local distinct = true
+  for i, id in ipairs(ids) do
+    local at = entries + 3 * (i - 1)
+    local token, fenced = tonumber(ARGV[at + 2]), ARGV[at + 3] == '1'
+    local first, last = read_ledger(records[i])
+    local ours = first and token >= first and token <= last
+    local current = fenced and is_ours(scores[i]) and token == last and not foreign_lease_left(id)
+    if ours and (current or not fenced) then
+      keys[#keys + 1] = data_key(id)
+      at_key[#keys] = i
+      distinct, met[id] = distinct and not met[id], true
+    else
+      answers[i] = -redis.call('EXISTS', data_key(id))
+    end
+  end
+  local all_there = distinct and #keys > 0 and redis.call('EXISTS', unpack(keys)) == #keys
+  if all_there then
+    redis.call('UNLINK', unpack(keys))
+  end
+  for n, i in ipairs(at_key) do
+    answers[i] = all_there and 1 or redis.call('UNLINK', keys[n])
+  end
+  return answers
+end
+
+local answers = remove()
+local leased, done, settled = {}, {}, {}
+for i, id in ipairs(ids) do
+  -- Whoever removed the data, nothing else of the item may stay.
+  if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not settled[id] then
+    settled[id] = true
+    done[#done + 1] = id
+    if scores[i] then
+      leased[#leased + 1] = id
+    else
+      leave_waiting(id)
+    end
+  end
+end
+leave_leased(leased)
+in_chunks('HDEL', ledger, done)
+return answers

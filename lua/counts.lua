@@ -1,0 +1,22 @@
+-- How many items are in each state, at one instant.
+--
+-- Ids on their way to a waiting process count as waiting.
+--
+-- Keys:
+--   queue       list  ids that wait
+--   processing  list  ids under lease
+--   gone        set   completed ids still to be swept out of `processing`
+--   scheduled   zset  id -> due time
+--   sessions    zset  session -> until when it is alive
+-- Arguments:
+--   prefix  text  the queue's name
+-- Reply: waiting, leased (lapsed and not yet returned included), scheduled.
+-- Cost: O(1), plus O(1) per waiting process.
+-- Limits: the inboxes of the first 1,000 sessions are counted.
+
+local waiting = redis.call('LLEN', queue)
+for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
+  waiting = waiting + redis.call('LLEN', prefix .. ':inbox:' .. session)
+end
+local leased = redis.call('LLEN', processing) - redis.call('SCARD', gone)
+return { waiting, math.max(0, leased), redis.call('ZCARD', scheduled) }

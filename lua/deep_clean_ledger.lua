@@ -1,0 +1,25 @@
+-- One step through the ledger: forget items that a foreign client completed while they waited.
+--
+-- Keys:
+--   deadlines  zset  id -> end of its lease
+--   ledger     hash  id -> leases and deliveries of this incarnation
+-- Arguments:
+--   prefix  text     the queue's name
+--   cursor  text     "0" at first, then what the last call gave
+--   count   integer  how many entries to look at, roughly
+-- Reply: the next cursor ("0": done), how many entries were dropped.
+-- Cost: O(count).
+-- Limits: one HSCAN of `count` (at most 1,000) a call; a small ledger comes whole.
+
+-- @include keys
+
+local page = redis.call('HSCAN', ledger, cursor, 'COUNT', count)
+local stale = {}
+for i = 1, #page[2], 2 do
+  local id = page[2][i]
+  if redis.call('EXISTS', data_key(id)) == 0 and not redis.call('ZSCORE', deadlines, id) then
+    stale[#stale + 1] = id
+  end
+end
+in_chunks('HDEL', ledger, stale)
+return { page[1], #stale }

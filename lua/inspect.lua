@@ -1,0 +1,66 @@
+-- Look at items of one state without touching them.
+--
+-- Keys:
+--   queue      list  ids that wait
+--   deadlines  zset  id -> end of its lease
+--   scheduled  zset  id -> due time
+--   ledger     hash  id -> leases and deliveries of this incarnation
+-- Arguments:
+--   prefix     text     the queue's name
+--   now_ms     integer  the time, or empty for the server's
+--   state      text     "waiting", "leased" or "scheduled"
+--   start      integer  where to begin: 0 is next in line or the first to fall due; -1 is the last
+--   count      integer  how many
+--   max_bytes  integer  give no more data than this; further items come without theirs
+-- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost), data (false: left out),
+--   time it falls due or its lease ends in ms (-1: none), holder or false, lease number, deliveries,
+--   time of the last delivery in ms (0, 0, 0: never leased).
+-- Cost: O(log n + count); O(start) into the waiting list.
+-- Limits: at most 1,000 items a call.
+
+-- @include clock
+-- @include keys
+-- @include ledger
+
+local ids, times = {}, {}
+if state == 'waiting' then
+  -- The next in line is at the right end.
+  local from, to = -start - count, -start - 1
+  if start < 0 then
+    from, to = -start - 1 - (count - 1), -start - 1
+    from = math.max(from, 0)
+  end
+  local slice = redis.call('LRANGE', queue, from, to)
+  for i = #slice, 1, -1 do
+    ids[#ids + 1] = slice[i]
+  end
+else
+  local last = start + count - 1
+  if start < 0 and last >= 0 then
+    last = -1
+  end
+  local pairs_ = redis.call('ZRANGE', state == 'leased' and deadlines or scheduled, start, last, 'WITHSCORES')
+  for i = 1, #pairs_, 2 do
+    ids[#ids + 1] = pairs_[i]
+    times[#ids] = tonumber(pairs_[i + 1])
+  end
+end
+
+local reply, bytes = { now }, 0
+for i, id in ipairs(ids) do
+  local exists = redis.call('EXISTS', data_key(id)) == 1
+  local size = exists and redis.call('STRLEN', data_key(id)) or -1
+  local data = false
+  if exists and bytes + size <= max_bytes then
+    data = redis.call('GET', data_key(id))
+    bytes = bytes + size
+  end
+  local keys = lease_keys_of({ id })
+  local holder = redis.call('GET', keys[1]) or redis.call('GET', keys[2])
+  local _, token, deliveries, at = read_ledger(redis.call('HGET', ledger, id))
+  local base = #reply
+  reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
+  reply[base + 4], reply[base + 5] = times[i] or -1, holder
+  reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, deliveries or 0, at or 0
+end
+return reply

@@ -1,0 +1,25 @@
+-- A session waits no more: what was on its way to it goes back to the front.
+--
+-- Keys:
+--   queue     list  ids that wait
+--   inbox     list  ids on their way to this session
+--   sessions  zset  session -> until when it is alive
+-- Arguments:
+--   prefix   text  the queue's name
+--   session  text  who leaves
+-- Reply: how many ids went back.
+-- Cost: O(1) per id. An inbox holds one or two.
+-- Limits: at most 1,000 ids a call; the session stays registered while there are more.
+
+-- @include keys
+-- @include inbox
+
+-- Both are read before anything is written, so that a key of a wrong type loses no id.
+redis.call('LLEN', queue)
+redis.call('ZCARD', sessions)
+
+local back = empty_inbox(inbox, 1000)
+if back < 1000 then
+  redis.call('ZREM', sessions, session)
+end
+return back

@@ -1,0 +1,12 @@
+-- Read every key of the queue once before anything is written: if one holds another type, this raises
+-- WRONGTYPE and the step changes nothing.
+--
+-- Needs: queue, processing, gone, deadlines, scheduled, ledger
+-- Gives: any_scheduled
+
+redis.call('LLEN', queue)
+redis.call('LLEN', processing)
+redis.call('SCARD', gone)
+redis.call('ZCARD', deadlines)
+redis.call('HLEN', ledger)
+local any_scheduled = redis.call('ZCARD', scheduled) > 0

@@ -1,0 +1,21 @@
+-- Ids on their way to one process that will not take them.
+--
+-- Needs: queue, data_key
+-- Gives: empty_inbox
+
+-- Move the ids of an inbox back to the front of the queue, dropping those that are done; returns how
+-- many were moved or dropped.
+local function empty_inbox(key, most)
+  local seen = 0
+  while seen < most do
+    local id = redis.call('LPOP', key)
+    if not id then
+      break
+    end
+    seen = seen + 1
+    if redis.call('EXISTS', data_key(id)) == 1 then
+      redis.call('RPUSH', queue, id)
+    end
+  end
+  return seen
+end

@@ -1,0 +1,15 @@
+-- What the ledger holds of an item: "<first lease> <last lease> <deliveries> <last delivery, ms>".
+--
+-- It begins with the first lease of an incarnation and ends with its completion, so a lease number
+-- belongs to the incarnation that lives now if and only if it lies between first and last.
+--
+-- Needs: nothing
+-- Gives: read_ledger
+
+local function read_ledger(entry)
+  if not entry then
+    return nil
+  end
+  local first, last, deliveries, at = string.match(entry, '^(%d+) (%d+) (%d+) (%d+)')
+  return tonumber(first), tonumber(last), tonumber(deliveries), tonumber(at)
+end

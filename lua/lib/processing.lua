@@ -1,0 +1,95 @@
+-- Putting ids into `processing`, and taking them out without searching it from end to end.
+--
+-- In a short list each id is removed at once. In a long one a few old entries per id are looked at:
+-- those that are done are dropped, the others move to the young end, and ids that were not met are
+-- noted in `gone` until they are. So the garbage stays below the list's own length, at a constant cost.
+--
+-- A foreign cleaner may have taken an id out that we then cannot find, and a foreign client may hold that
+-- id when the mark is looked at: what is under foreign lease is not done, whatever `gone` says.
+--
+-- Needs: processing, gone, in_chunks, foreign_lease_left
+-- Gives: enlist, noted_among, unlist
+
+-- Put ids into the list. One that is noted in `gone` still has an entry there, which is its own again: as
+-- an id is noted only once, a second entry would be left over when the item is done.
+local function enlist(ids)
+  local entering = ids
+  if redis.call('EXISTS', gone) == 1 then
+    entering = {}
+    for _, id in ipairs(ids) do
+      if redis.call('SREM', gone, id) == 0 then
+        entering[#entering + 1] = id
+      end
+    end
+  end
+  in_chunks('LPUSH', processing, entering)
+end
+
+local function unlist_short(ids)
+  for _, id in ipairs(ids) do
+    redis.call('LREM', processing, -1, id)
+  end
+  for _, id in ipairs(redis.call('SPOP', gone, 256)) do
+    if not foreign_lease_left(id) then
+      redis.call('LREM', processing, -1, id)
+    end
+  end
+end
+
+-- Which of these entries are noted as done: id -> true.
+local function noted_among(entries)
+  local noted = {}
+  if redis.call('EXISTS', gone) == 0 then
+    return noted
+  end
+  for from = 1, #entries, 1000 do
+    local to = math.min(from + 999, #entries)
+    local marks = redis.call('SMISMEMBER', gone, unpack(entries, from, to))
+    for i, mark in ipairs(marks) do
+      local id = entries[from + i - 1]
+      noted[id] = (mark == 1 and not foreign_lease_left(id)) or nil
+    end
+  end
+  return noted
+end
+
+local function unlist_long(ids)
+  local wanted, missing = {}, #ids
+  for _, id in ipairs(ids) do
+    wanted[id] = true
+  end
+  local old = redis.call('LRANGE', processing, -3 * #ids - 8, -1)
+  local noted = noted_among(old)
+  local kept, swept = {}, {}
+  for _, id in ipairs(old) do
+    if wanted[id] then
+      wanted[id] = nil
+      missing = missing - 1
+    elseif noted[id] then
+      noted[id] = nil
+      swept[#swept + 1] = id
+    else
+      kept[#kept + 1] = id
+    end
+  end
+  redis.call('LTRIM', processing, 0, -#old - 1)
+  -- All among the oldest, as when items are completed in order: leave the rest in place.
+  local in_place = missing == 0 and #swept == 0
+  in_chunks(in_place and 'RPUSH' or 'LPUSH', processing, kept)
+  in_chunks('SREM', gone, swept)
+  local unmet = {}
+  for id in pairs(wanted) do
+    unmet[#unmet + 1] = id
+  end
+  in_chunks('SADD', gone, unmet)
+end
+
+local function unlist(ids)
+  if #ids == 0 then
+    return
+  elseif redis.call('LLEN', processing) <= 128 then
+    unlist_short(ids)
+  else
+    unlist_long(ids)
+  end
+end

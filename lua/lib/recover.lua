@@ -1,0 +1,64 @@
+-- Bring back what is due: lapsed leases, scheduled items, inboxes of sessions that have lapsed.
+--
+-- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, now, return_front, data_key,
+--   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_ready
+-- Gives: recover
+
+local function recover_leases(most)
+  local lapsed = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, most)
+  local back, finished = {}, {}
+  for _, id in ipairs(lapsed) do
+    if redis.call('EXISTS', data_key(id)) == 0 then
+      finished[#finished + 1] = id -- completed by a foreign client
+    else
+      local left = foreign_lease_left(id)
+      if left then
+        watch_foreign(id, left)
+      else
+        back[#back + 1] = id
+      end
+    end
+  end
+  leave_leased(finished)
+  in_chunks('HDEL', ledger, finished)
+  leave_leased(back)
+  enter_ready(back, return_front)
+  return #back, #lapsed
+end
+
+local function recover_scheduled(most)
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, most)
+  local back = {}
+  for _, id in ipairs(due) do
+    local exists = redis.call('EXISTS', data_key(id)) == 1
+    -- Under lease: a foreign cleaner had moved it into the list before it was due.
+    if exists and not redis.call('ZSCORE', deadlines, id) then
+      back[#back + 1] = id
+    end
+  end
+  in_chunks('ZREM', scheduled, due)
+  in_chunks('UNLINK', nil, lease_keys_of(back))
+  enter_ready(back, false)
+  return #back, #due
+end
+
+local function recover_inboxes(most)
+  local lapsed = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
+  local back = 0
+  for _, absent in ipairs(lapsed) do
+    local seen = empty_inbox(prefix .. ':inbox:' .. absent, most - back)
+    back = back + seen
+    if back < most then
+      redis.call('ZREM', sessions, absent)
+    end
+  end
+  return back, back == most or #lapsed == 10
+end
+
+-- Returns how many items came back, and whether there may be more to bring back.
+local function recover(most)
+  local leases, lapsed = recover_leases(most)
+  local delayed, due = recover_scheduled(most)
+  local parked, more_parked = recover_inboxes(most)
+  return leases + delayed + parked, lapsed == most or due == most or more_parked
+end

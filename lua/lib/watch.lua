@@ -1,0 +1,8 @@
+-- Watching what foreign clients hold, in `deadlines`; see `foreign`.
+--
+-- Needs: deadlines, now
+-- Gives: watch_foreign
+
+local function watch_foreign(id, left)
+  redis.call('ZADD', deadlines, now + left + 0.5, id)
+end

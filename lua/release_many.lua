@@ -1,0 +1,61 @@
+-- Give leased items back before their leases end: to the front, to the end, or after a delay.
+--
+-- Keys:
+--   queue       list  ids that wait
+--   processing  list  ids under lease
+--   gone        set   completed ids still to be swept out of `processing`
+--   deadlines   zset  id -> end of its lease
+--   scheduled   zset  id -> due time
+--   ledger      hash  id -> leases and deliveries of this incarnation
+-- Arguments:
+--   prefix   text     the queue's name
+--   now_ms   integer  the time, or empty for the server's
+--   entries  rest     id, lease number, delay in ms (0: ready at once), front (1) or end (0), …
+-- Reply: a list, an entry per item: 1 given back, 0 refused (completed, returned, or leased to another).
+-- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
+-- Limits: at most 1,000 items a call.
+
+-- @include check
+-- @include clock
+-- @include keys
+-- @include ledger
+-- @include foreign
+-- @include processing
+-- @include move
+
+
+local ids = {}
+for at = entries + 1, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[at]
+end
+local records = redis.call('HMGET', ledger, unpack(ids))
+local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+
+local answers, leaving, to_front, to_end, delayed, met = {}, {}, {}, {}, {}, {}
+for i, id in ipairs(ids) do
+  local at = entries + 4 * (i - 1)
+  local token, delay, front = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4] == '1'
+  local _, last = read_ledger(records[i])
+  answers[i] = 0
+  local current = is_ours(scores[i]) and token == last
+  -- Once a lease of ours has ended, a foreign client may hold the item before we have met it there.
+  current = current and (tonumber(scores[i]) > now or not foreign_lease_left(id))
+  if current and not met[id] and redis.call('EXISTS', data_key(id)) == 1 then
+    answers[i], met[id] = 1, true
+    leaving[#leaving + 1] = id
+    if delay > 0 then
+      delayed[#delayed + 1] = { id, delay }
+    elseif front then
+      to_front[#to_front + 1] = id
+    else
+      to_end[#to_end + 1] = id
+    end
+  end
+end
+leave_leased(leaving)
+enter_ready(to_front, true)
+enter_ready(to_end, false)
+for _, item in ipairs(delayed) do
+  enter_scheduled(item[1], now + item[2], item[2])
+end
+return answers

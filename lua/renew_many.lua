@@ -1,0 +1,48 @@
+-- Give current holders more time, counted from now.
+--
+-- Keys:
+--   deadlines  zset  id -> end of its lease
+--   ledger     hash  id -> leases and deliveries of this incarnation
+-- Arguments:
+--   prefix   text     the queue's name
+--   now_ms   integer  the time, or empty for the server's
+--   session  text     who renews: the value of the lease keys
+--   entries  rest     id, lease number, lease time in ms, …
+-- Reply: a list, an entry per item: 1 renewed, 0 refused (completed, returned, or leased to another).
+-- Cost: O(log n) per item.
+-- Limits: at most 1,000 items a call.
+
+-- @include clock
+-- @include keys
+-- @include ledger
+-- @include foreign
+
+local ids = {}
+for at = entries + 1, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[at]
+end
+local records = redis.call('HMGET', ledger, unpack(ids))
+local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+
+-- A server at its `maxmemory` refuses a script's first write if that may need memory, and no later one.
+-- Work that is there has to go on, so begin with a write that needs none.
+redis.call('ZREM', deadlines, '')
+
+local answers = {}
+for i, id in ipairs(ids) do
+  local at = entries + 3 * (i - 1)
+  local token, lease_ms = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local _, last = read_ledger(records[i])
+  answers[i] = 0
+  local current = is_ours(scores[i]) and token == last
+  -- Once a lease of ours has ended, a foreign client may hold the item before we have met it there.
+  current = current and (tonumber(scores[i]) > now or not foreign_lease_left(id))
+  if current and redis.call('EXISTS', data_key(id)) == 1 then
+    redis.call('ZADD', deadlines, now + lease_ms, id)
+    for _, key in ipairs(lease_keys_of({ id })) do
+      redis.call('SET', key, session, 'PX', lease_ms)
+    end
+    answers[i] = 1
+  end
+end
+return answers

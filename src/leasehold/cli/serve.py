@@ -1,0 +1,76 @@
+"""`leasehold serve`: a server in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from leasehold.embedded import EmbeddedServer
+from leasehold.errors import EmbeddedServerError
+
+_HOW_TO_JOIN = """\
+[bold]{version}[/bold] is up ({origin})
+
+  url     [bold cyan]{url}[/bold cyan]
+  socket  {socket}
+  data    {data}
+
+Join it:
+
+  from leasehold import AsyncWorkQueue
+  queue = AsyncWorkQueue.from_url("{url}", "emails")
+
+Ctrl-C stops it."""
+
+
+def serve(
+    *,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1; a free one by default.")
+    ] = None,
+    dir: Annotated[  # noqa: A002 - the option's name
+        Path | None,
+        typer.Option(file_okay=False, help="Folder that keeps the data; in memory only by default."),
+    ] = None,
+) -> None:
+    """Start a server and run it until Ctrl-C or SIGTERM."""
+    try:
+        asyncio.run(_serve(Console(soft_wrap=True, highlight=False), port=port, dir=dir))
+    except EmbeddedServerError as error:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{escape(str(error))}[/red]")
+        raise typer.Exit(1) from None
+
+
+async def _serve(console: Console, *, port: int | None, dir: Path | None) -> None:  # noqa: A002 - as above
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with await EmbeddedServer.start(dir=dir, port=port) as server:
+        facts = {
+            "version": server.program.version,
+            "origin": server.program.origin,
+            "url": server.url,
+            "socket": server.socket_path,
+            "data": f"kept in {server.dir}" if server.dir else "in memory only: they go with the server",
+        }
+        console.print(_HOW_TO_JOIN.format_map({name: escape(fact) for name, fact in facts.items()}))
+        while server.running and not stopping.is_set():
+            await _pause(stopping)
+        if not stopping.is_set():
+            raise EmbeddedServerError("the server ended by itself")
+    console.print("Stopped.")
+
+
+async def _pause(stopping: asyncio.Event, seconds: float = 0.25) -> None:
+    """Wait for the stop signal, but look at the server now and then."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    except TimeoutError:
+        pass

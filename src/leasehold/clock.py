@@ -1,0 +1,57 @@
+"""Durations and counts at the border: seconds above it, whole milliseconds below."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from leasehold.errors import InvalidArgument
+
+#: A length of time: seconds as a number, or a `timedelta`.
+Duration = float | timedelta
+_DURATION_TYPES = (int, float, timedelta)
+
+#: The longest lease, delay or wait that is accepted: 30 days, in seconds.
+LONGEST_SECONDS = 30 * 24 * 3600.0
+_LONGEST_TEXT = "at most 30 days"
+
+
+def seconds(argument: str, value: Duration, *, zero: bool) -> float:
+    """Check a duration and return it in seconds.
+
+    Args:
+        argument: The name to put into the error.
+        value: Seconds, or a `timedelta`.
+        zero: Whether 0 is a legal value.
+
+    Raises:
+        InvalidArgument: If the value is no number, not finite, negative, zero (unless allowed) or
+            longer than 30 days.
+    """
+    if type(value) is float and 0 < value <= LONGEST_SECONDS:
+        return value  # the usual case, at the usual speed
+    if type(value) is int and (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
+        return float(value)
+    allowed = f"seconds (a number or a timedelta), {'0 or more' if zero else 'more than 0'}, {_LONGEST_TEXT}"
+    if isinstance(value, bool) or not isinstance(value, _DURATION_TYPES):
+        raise InvalidArgument(argument, value, allowed)
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if not 0 <= number <= LONGEST_SECONDS or (number == 0 and not zero):  # also NaN is not between them
+        raise InvalidArgument(argument, value, allowed)
+    return float(number)
+
+
+def to_ms(argument: str, value: Duration, *, zero: bool = False) -> int:
+    """Check a duration and return whole milliseconds, rounded up, so that 0.1 ms is still a lease."""
+    return math.ceil(seconds(argument, value, zero=zero) * 1000)
+
+
+def whole(argument: str, value: int, *, least: int, most: int) -> int:
+    """Check a whole number between two bounds, both included.
+
+    Raises:
+        InvalidArgument: If it is not an `int`, or lies outside.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidArgument(argument, value, f"a whole number from {least} to {most}")
+    return value

@@ -1,0 +1,137 @@
+"""Every error that Leasehold raises.
+
+LeaseholdError
+├── InvalidArgument            the caller's mistake; raised before anything is sent
+├── QueueClosed                the queue object was closed
+├── ServerError                the server, or the way to it
+│   ├── ConnectionLost         refused, cut or silent; says whether the step may have been applied
+│   ├── ServerRefused          AUTH or ACL
+│   ├── ServerReadOnly         a replica, or too few replicas
+│   ├── ServerOutOfMemory      `maxmemory` reached
+│   ├── ServerBusy             loading its data, or running somebody's long script
+│   ├── ServerTooOld           below the support floor
+│   ├── WrongKeyType           one of the queue's keys holds something else
+│   └── ScriptFailed           anything else that a script was answered with
+└── EmbeddedServerError        no server program was found, or it did not start
+
+EvictionWarning                a warning, not an error: the server may throw away unfinished work
+"""
+
+from __future__ import annotations
+
+
+class LeaseholdError(Exception):
+    """Base of every error of this library. Its errors can be copied and sent between processes."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The constructors take facts, not the finished text: build it anew from what it holds.
+        return _rebuild, (type(self), self.args, self.__dict__, self.__cause__)
+
+
+def _rebuild(
+    kind: type[LeaseholdError],
+    args: tuple[object, ...],
+    facts: dict[str, object],
+    cause: BaseException | None,
+) -> LeaseholdError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    error.__cause__ = cause
+    return error
+
+
+def _repr(given: object) -> str:
+    try:
+        return repr(given)
+    except RecursionError:
+        return f"a {type(given).__name__} that is nested too deep to be shown"
+
+
+class InvalidArgument(LeaseholdError, ValueError):
+    """An argument that cannot be used. Nothing was sent and nothing has changed.
+
+    Attributes:
+        argument: The name of the argument.
+        given: What was passed, shortened for reading.
+        allowed: What would have been accepted.
+    """
+
+    def __init__(self, argument: str, given: object, allowed: str) -> None:
+        if isinstance(given, (str, bytes, bytearray)) and len(given) > 80:
+            shown = f"{given[:50]!r}… (length {len(given)})"
+        elif len(shown := _repr(given)) > 80:
+            shown = f"{shown[:60]}… ({len(shown)} characters)"
+        self.argument = argument
+        self.given = shown
+        self.allowed = allowed
+        super().__init__(f"{argument}: got {shown}, expected {allowed}")
+
+
+class QueueClosed(LeaseholdError):
+    """The queue object was closed; open a new one to go on. Nothing was sent."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"the queue {name!r} is closed: create a new AsyncWorkQueue to go on")
+
+
+class ServerError(LeaseholdError):
+    """The server, or the connection to it, did not do what was asked."""
+
+
+class ConnectionLost(ServerError):
+    """The server could not be reached, or went away before it answered.
+
+    Attributes:
+        maybe_applied: Whether the step may have happened on the server all the same. False means
+            that it certainly has not.
+    """
+
+    def __init__(self, detail: str, *, maybe_applied: bool) -> None:
+        self.maybe_applied = maybe_applied
+        if maybe_applied:
+            advice = (
+                "the step may have been applied. Repeating is safe: add_item answers False if the "
+                "first one arrived, complete answers False if the first one counted, and an item "
+                "leased by a lost call comes back when its lease ends"
+            )
+        else:
+            advice = "nothing was applied; repeat when the server is back"
+        super().__init__(f"{detail}: {advice}")
+
+
+class ServerRefused(ServerError):
+    """The server asks for a login, or its access rules forbid a command (NOAUTH, WRONGPASS, NOPERM)."""
+
+
+class ServerReadOnly(ServerError):
+    """The server takes no writes: it is a replica, or has too few replicas. Nothing was applied."""
+
+
+class ServerOutOfMemory(ServerError):
+    """The server has reached its `maxmemory`. Nothing was applied; leasing and completing still work."""
+
+
+class ServerBusy(ServerError):
+    """The server is loading its data or runs somebody's long script. Nothing was applied; try again."""
+
+
+class ServerTooOld(ServerError):
+    """The server is older than Redis 6.2 or Valkey 7.2, the oldest that have what the scripts need."""
+
+
+class WrongKeyType(ServerError):
+    """A key of this queue holds a value of another type: somebody else uses the name. Nothing was applied."""
+
+
+class ScriptFailed(ServerError):
+    """A script was answered with an error that has no class of its own; the text is the server's."""
+
+
+class EmbeddedServerError(LeaseholdError):
+    """No server program was found on this machine, or the one that was found did not start."""
+
+
+class EvictionWarning(UserWarning):
+    """The server's `maxmemory-policy` may evict keys of unfinished work. Set it to `noeviction`."""

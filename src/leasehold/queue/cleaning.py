@@ -1,0 +1,90 @@
+"""Putting in order what foreign clients and outside edits leave behind, in small steps.
+
+A clean can be stopped after any step and begun again, and any number of cleaners may run at once: each
+step looks and acts in one script.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from leasehold.queue.views import CleanReport
+
+if TYPE_CHECKING:
+    from leasehold.keys import QueueKeys
+    from leasehold.queue.engine import Engine
+
+#: Entries looked at in one step.
+STEP = 500
+#: How long an entry that nobody explains is left alone (ms): a foreign client writes its lease key one
+#: or two trips after it has taken the id.
+GRACE_MS = 2000
+
+
+async def light_clean(engine: Engine) -> CleanReport:
+    """Walk once over the processing list. See `AsyncWorkQueue.light_clean`."""
+    report = CleanReport()
+    left: int | None = None
+    more = True
+    while more or left is None or left > 0:
+        length, returned, dropped, adopted, more = await engine.run(
+            "light_clean", grace_ms=GRACE_MS, count=STEP
+        )
+        if left is None:
+            left = length + dropped
+        seen = min(left, STEP)
+        left -= seen
+        report += CleanReport(looked_at=seen, returned=returned, dropped=dropped, adopted=adopted)
+    return report
+
+
+async def deep_clean(engine: Engine, keys: QueueKeys) -> CleanReport:
+    """Find items that are in no list and put them back. See `AsyncWorkQueue.deep_clean`."""
+    report = await light_clean(engine)
+    started_ms, suspects = await _find_suspects(engine, keys)
+    looked_at = len(suspects)
+    await _drop_waiting(engine, suspects)
+    restored = 0
+    orphans = iter(sorted(suspects))
+    while some := list(itertools.islice(orphans, STEP)):
+        restored += await engine.run("deep_clean_restore", some, started_ms=started_ms, grace_ms=GRACE_MS)
+    dropped = await _clean_ledger(engine)
+    return report + CleanReport(looked_at=looked_at, dropped=dropped, restored=restored)
+
+
+async def _find_suspects(engine: Engine, keys: QueueKeys) -> tuple[int, set[bytes]]:
+    """All ids with data that are neither leased nor scheduled, and when the search began."""
+    cursor, started_ms = b"0", None
+    suspects: set[bytes] = set()
+    while started_ms is None or cursor != b"0":
+        now_ms, cursor, *ids = await engine.run(
+            "deep_clean_scan", pattern=keys.data_pattern, cursor=cursor, count=STEP
+        )
+        started_ms = now_ms if started_ms is None else started_ms
+        suspects.update(ids)
+    return started_ms, suspects
+
+
+async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
+    """Clear those that simply wait.
+
+    From the young end: what is taken at the other end meanwhile moves nothing, and what is added at
+    this one only makes us see an id twice.
+    """
+    start = 0
+    while suspects:
+        ids = await engine.run("deep_clean_walk", start=start, count=STEP)
+        suspects.difference_update(ids)
+        if len(ids) < STEP:
+            return
+        start += STEP
+
+
+async def _clean_ledger(engine: Engine) -> int:
+    cursor, dropped = b"0", 0
+    while True:
+        cursor, stale = await engine.run("deep_clean_ledger", cursor=cursor, count=STEP)
+        dropped += int(stale)
+        if cursor == b"0":
+            return dropped

@@ -1,0 +1,100 @@
+"""A leased item: the work, the right to do it for a while, and the proof of that right."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+from leasehold.item import Item
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from leasehold.queue.queue import AsyncWorkQueue
+
+
+class Lease(Item):
+    """An item under lease. Use it as a context manager to complete it when the block succeeds.
+
+        async with lease:
+            await send(lease.data)      # an error leaves the item to be retried when the lease ends
+
+    Attributes:
+        token: The lease's number, the fencing token. Numbers of one queue only grow, across completion,
+            deletion and adding again. Hand it to whatever you write to, and let that refuse lower ones.
+        deliveries: How often this incarnation of the item has been leased, this time included.
+        completed: What the context manager's `complete` answered; None before.
+    """
+
+    __slots__ = ("_ends", "_offset", "_queue", "completed", "deliveries", "token")
+
+    token: int
+    deliveries: int
+    completed: bool | None
+
+    def __init__(
+        self,
+        queue: AsyncWorkQueue,
+        item_id: bytes,
+        data: bytes,
+        token: int,
+        deliveries: int,
+        lease_ms: int,
+        asked_at: float,
+        server_ms: int,
+    ) -> None:
+        # No checks and no super().__init__: the server hands out what was checked when it was added.
+        self.id = item_id.decode(errors="surrogateescape")
+        self.data = data
+        self.token = token
+        self.deliveries = deliveries
+        self.completed = None
+        self._queue = queue
+        self._ends = asked_at + lease_ms / 1000
+        self._offset = server_ms / 1000 - asked_at
+
+    @property
+    def deadline(self) -> float:
+        """When the lease ends, in seconds since 1970, by the server's clock."""
+        return self._ends + self._offset
+
+    @property
+    def queue_name(self) -> str:
+        """The name of the queue that it was leased from."""
+        return self._queue.name
+
+    def extend(self, asked_at: float, lease_ms: int) -> None:
+        """Note that it was renewed: asked for at `time.monotonic()`, for so many ms."""
+        self._ends = asked_at + lease_ms / 1000
+
+    def remaining(self) -> float:
+        """Seconds until the lease ends, counted from before it was asked for; negative when it is over.
+
+        It needs no agreement between clocks: the true end is never earlier than this says.
+        """
+        return self._ends - time.monotonic()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.completed = await self._queue.complete(self)
+
+    def __eq__(self, other: object) -> bool:
+        # Two leases of one item are two rights to it.
+        return (
+            isinstance(other, Lease)
+            and (self.token, self.id) == (other.token, other.id)
+            and super().__eq__(other)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.token))
+
+    def __repr__(self) -> str:
+        return (
+            f"Lease(id={self.id!r}, {len(self.data)} bytes, token={self.token}, deliveries={self.deliveries})"
+        )

@@ -1,0 +1,157 @@
+"""Waits for new items on a connection of its own, while somebody in this process wants one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import (
+    ConnectionLost,
+    LeaseholdError,
+    ServerBusy,
+    ServerOutOfMemory,
+    ServerReadOnly,
+)
+from leasehold.scripting.refusals import translate
+from leasehold.scripting.wire import Wire, open_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from leasehold.keys import QueueKeys
+    from leasehold.scripting.routes import Route
+
+#: How long one blocking move may last on the server, and how much later we stop believing in it (s).
+#: Shorter than the idle limits of the usual balancers, so that they do not cut it silently.
+BLOCK_SECONDS = 5
+MARGIN_SECONDS = 5.0
+#: How long the server may take to hang up after us (s).
+FAREWELL_SECONDS = 2.0
+#: How long the session stays on the list: longer than the move that follows (ms).
+KEEP_MS = 10_000
+#: Trouble that may pass: asked again after so many seconds, the lease desk finds out whether it has.
+PASSING = {ConnectionLost: 0.1, ServerBusy: 0.5, ServerOutOfMemory: 1.0, ServerReadOnly: 1.0}
+
+
+class Listener:
+    """Moves waiting ids, one at a time, into the inbox of this session, and tells the lease desk.
+
+    The connection is replaced, never revived: after an error the next listening opens a new one.
+
+    Args:
+        route: Where the server is.
+        keys: The queue's keys.
+        register: The command that puts the session on the list.
+        leave: Gives back what is in the inbox and takes the session off the list.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        keys: QueueKeys,
+        *,
+        register: Callable[[], tuple[bytes, ...]],
+        leave: Callable[[], Awaitable[Any]],
+    ) -> None:
+        self._route = route
+        self._register = register
+        self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT", b"%d" % BLOCK_SECONDS)
+        self._leave = leave
+        self._task: asyncio.Task[None] | None = None
+        self._attached = False
+        self._wire: Wire | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    @property
+    def attached(self) -> bool:
+        """Whether the session may have something on the server: its name, its inbox, a connection."""
+        return self._attached
+
+    def start(self, arrived: Callable[[LeaseholdError | None], None]) -> None:
+        """Listen for one id, if it does not yet.
+
+        Args:
+            arrived: Called when the id is there, or the wait is over; with an error if waiting is no use.
+        """
+        if self._task is None:
+            self._attached = True
+            self._task = asyncio.create_task(self._listen(arrived), name="leasehold listen")
+
+    def stop_soon(self) -> None:
+        """Stop listening, without waiting for it."""
+        task, self._task = self._task, None
+        if self._attached:
+            self._attached = False
+            self._leaving = asyncio.create_task(self._stop(task, self._leaving), name="leasehold leave")
+
+    async def stop(self) -> None:
+        """Stop listening. What was on its way is back at the front of the queue."""
+        self.stop_soon()
+        if self._leaving is not None:
+            await self._leaving
+
+    async def _stop(self, task: asyncio.Task[None] | None, before: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            task.cancel()
+        await asyncio.gather(*(one for one in (task, before) if one), return_exceptions=True)
+        gone = await self._drop()
+        if self._task is not None:
+            return  # somebody has begun to wait again meanwhile
+        if not gone:
+            return  # an id may still be moved here: it goes back by itself when the session lapses
+        try:
+            await self._leave()
+        except LeaseholdError:
+            # The server is away. The inbox goes back by itself when the session lapses.
+            return
+
+    async def _listen(self, arrived: Callable[[LeaseholdError | None], None]) -> None:
+        trouble: LeaseholdError | None = None
+        try:
+            if self._leaving is None or self._leaving.done():
+                await self._receive()
+            else:
+                # It closes the connection and takes the session off the list: ask again after it.
+                await asyncio.wait([self._leaving])
+        except LeaseholdError as error:
+            await self._drop()
+            if type(error) in PASSING:
+                await asyncio.sleep(PASSING[type(error)])
+            else:
+                trouble = error
+        self._task = None
+        arrived(trouble)
+
+    async def _receive(self) -> None:
+        """Wait until an id has been moved into the inbox, or a while has passed."""
+        if self._wire is None:
+            patience = BLOCK_SECONDS + MARGIN_SECONDS
+            self._wire = await open_wire(self._route, patience=patience, on_end=lambda: None)
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def failed(error: BaseException) -> None:
+            if not moved.done():
+                moved.set_exception(translate(error, maybe_applied=True))
+
+        def registered(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                failed(error)
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                failed(error)
+            elif not moved.done():
+                moved.set_result(None)
+
+        self._wire.post(self._register(), registered)
+        self._wire.post(self._move, answered)
+        await moved
+
+    async def _drop(self) -> bool:
+        """End the connection, and say whether the server is known to move nothing here any more.
+
+        Were we to leave before it has noticed, on the other connection, an id could be moved into an inbox
+        that nobody looks into.
+        """
+        wire, self._wire = self._wire, None
+        return wire is None or await wire.hang_up(within=FAREWELL_SECONDS)

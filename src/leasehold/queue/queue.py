@@ -1,0 +1,359 @@
+"""The queue itself: what can be done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+
+from leasehold.clock import Duration, seconds, to_ms, whole
+from leasehold.errors import InvalidArgument
+from leasehold.item import Item
+from leasehold.queue.cleaning import deep_clean, light_clean
+from leasehold.queue.desk import MAX_BYTES as INSPECT_BYTES
+from leasehold.queue.lease import Lease
+from leasehold.queue.life import OpenQueue
+from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+#: The most rows and bytes that go to the server in one trip.
+TRIP_ROWS = 500
+TRIP_BYTES = 1 << 20
+#: The most items that one `lease_many` or `inspect` gives.
+MOST_AT_ONCE = 1000
+
+
+class Pipeline(Protocol):
+    """What `add_item_to_pipeline` needs of a pipeline of redis-py."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Put a command into the pipeline."""
+        ...
+
+
+class AsyncWorkQueue(OpenQueue):
+    """An atomic work queue on Redis or Valkey, shared with every client of the redis-work-queue family.
+
+    Put items in, lease them for a time, work, complete them. The item of a dead worker comes back by
+    itself when its lease ends. Each step is one Lua script on the server, so it happens wholly or not at
+    all, and concurrent calls of many coroutines share their trips.
+
+        async with AsyncWorkQueue.from_url("redis://localhost", "emails") as queue:
+            await queue.add_item(Item(b"hello"))
+            async with await queue.lease(30) as lease:
+                print(lease.data)
+
+    Execution is at least once; completion is exactly once: of all the holders that an item ever had, one
+    is told True.
+
+    Args:
+        name: The queue's name, which is the prefix of its keys: 1 to 512 bytes of UTF-8. On a cluster it
+            holds a hash tag, such as `"{emails}"`.
+        redis: A client of redis-py (`redis.asyncio.Redis` or `RedisCluster`). Only its address and login
+            are used; it stays yours to close.
+        return_to: Where items go whose lease has ended: `"end"` of the queue, as in redis-work-queue, or
+            `"front"`, as in Worqr.
+        patience: Seconds to wait for an answer before the connection counts as lost.
+        clock: For tests: gives the time in seconds since 1970 in place of the server's clock.
+
+    Raises:
+        InvalidArgument: If one of them is not as said.
+    """
+
+    # ------------------------------------------------------------------ adding
+
+    async def add_item(self, item: Item, *, delay: Duration = 0) -> bool:
+        """Add an item, unless one with its id is there.
+
+        Whether it waits, is leased or is delayed: as long as it is unfinished, its id is taken. Adding
+        again after an error is safe: it answers False if the first try had arrived.
+
+        Args:
+            item: What to add.
+            delay: How long it stays out of sight before it can be leased, in seconds; 0 is not at all.
+
+        Returns:
+            True if it was added, False if it was already there (its data then stays as it was).
+
+        Raises:
+            InvalidArgument: If `item` is no Item or `delay` is not as said; nothing was sent.
+            QueueClosed: If this object is closed.
+            ServerError: If the server cannot be reached or refuses; says what may have happened.
+        """
+        row = self._row(item, delay)
+        return bool(await self._engine.one("add_items", row, size=len(item.data) + 128))
+
+    async def add_unique_item(self, item: Item, *, delay: Duration = 0) -> None:
+        """Add an item whose id you promise to be new: nothing is looked up.
+
+        Should it be there all the same, its data is replaced and it counts as added anew: earlier holders
+        can no longer complete it, and the queue's length may count it twice for a while.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `add_item`.
+        """
+        row = self._row(item, delay, unique=True)
+        await self._engine.one("add_items", row, size=len(item.data) + 128)
+
+    async def add_items(self, items: Iterable[Item], *, delay: Duration = 0) -> list[bool]:
+        """Add many items, each as `add_item` would, in few trips.
+
+        Each trip (up to 500 items or 1 MiB) is one step; between trips others may act.
+
+        Returns:
+            For each item, whether it was added.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `add_item`. All items are checked before the
+                first is sent.
+        """
+        checked = list(items)
+        rows = [self._row(item, delay) for item in checked]
+        sizes = [len(item.data) + 128 for item in checked]
+        calls = [
+            self._engine.many("add_items", rows[start:stop], size=sum(sizes[start:stop]))
+            for start, stop in trips(sizes)
+        ]
+        return [answer == 1 for answers in await asyncio.gather(*calls) for answer in answers]
+
+    def add_item_to_pipeline(self, pipeline: Pipeline, item: Item, *, delay: Duration = 0) -> None:
+        """Put an `add_item` into your own pipeline; its result there is `[1]` if added, `[0]` if not.
+
+        With `pipeline(transaction=True)` the item is added if and only if your other commands are run.
+        """
+        pipeline.execute_command(*self._engine.command("add_items", self._row(item, delay)))
+
+    def add_unique_item_to_pipeline(self, pipeline: Pipeline, item: Item, *, delay: Duration = 0) -> None:
+        """Put an `add_unique_item` into your own pipeline."""
+        pipeline.execute_command(*self._engine.command("add_items", self._row(item, delay, unique=True)))
+
+    # ----------------------------------------------------------------- leasing
+
+    @overload
+    async def lease(
+        self, lease_time: Duration, *, block: Literal[True] = ..., timeout: Literal[0] = ...
+    ) -> Lease: ...
+
+    @overload
+    async def lease(
+        self, lease_time: Duration, *, block: bool = ..., timeout: Duration = ...
+    ) -> Lease | None: ...
+
+    async def lease(self, lease_time: Duration, *, block: bool = True, timeout: Duration = 0) -> Lease | None:
+        """Lease the next item.
+
+        Items whose lease has ended come back here, without a cleaner: an idle waiter takes them within
+        milliseconds.
+
+        Args:
+            lease_time: How long the item is yours, in seconds, as short as a millisecond.
+            block: Whether to wait when there is none.
+            timeout: How long to wait, in seconds; 0 is for ever.
+
+        Returns:
+            The lease, or None if there was nothing (in time). With `block` and no `timeout`, never None.
+
+        Raises:
+            InvalidArgument: If a duration is not as said; nothing was sent.
+            QueueClosed: If this object is closed, also while waiting.
+            ServerError: If the server cannot be reached or refuses. An item that was leased by a lost call
+                comes back when its lease ends.
+        """
+        lease_ms = to_ms("lease_time", lease_time)
+        wait = seconds("timeout", timeout, zero=True)
+        leased = await self._engine.lease(1, lease_ms, blocks=block, timeout=wait)
+        return Lease(self, *leased[0]) if leased else None
+
+    async def lease_many(
+        self, count: int, lease_time: Duration, *, block: bool = True, timeout: Duration = 0
+    ) -> list[Lease]:
+        """Lease up to `count` items: what is there, or, if there is nothing, the first that comes.
+
+        Args:
+            count: The most items, 1 to 1,000. Large payloads end a trip at 8 MiB, with fewer items.
+            lease_time: How long each is yours, in seconds.
+            block: Whether to wait when there is none.
+            timeout: How long to wait, in seconds; 0 is for ever.
+
+        Returns:
+            The leases in queue order; empty if there was nothing (in time).
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        whole("count", count, least=1, most=MOST_AT_ONCE)
+        lease_ms = to_ms("lease_time", lease_time)
+        wait = seconds("timeout", timeout, zero=True)
+        leased = await self._engine.lease(count, lease_ms, blocks=block, timeout=wait)
+        return [Lease(self, *one) for one in leased]
+
+    async def complete(self, lease: Lease, *, fenced: bool = False) -> bool:
+        """Finish an item: it is gone for good, and nobody leases it again.
+
+        The first holder of this incarnation of the item counts, even if its lease has ended and another
+        works on it. A holder of an earlier incarnation (completed, then added again) never does.
+
+        Args:
+            lease: What `lease` gave.
+            fenced: Whether only the current holder counts.
+
+        Returns:
+            True for exactly one holder of each incarnation; False: somebody else has completed it, or the
+            lease is of an earlier incarnation or, when fenced, over.
+
+        Raises:
+            InvalidArgument: If `lease` is no lease of this queue.
+            QueueClosed, ServerError: As in `add_item`. Repeating is safe.
+        """
+        return bool(
+            await self._engine.one("complete_many", self._claim(lease, b"1" if fenced else b"0")) == 1
+        )
+
+    async def complete_many(self, leases: Sequence[Lease], *, fenced: bool = False) -> list[bool]:
+        """Finish many items, each as `complete` would."""
+        return await self._settle("complete_many", leases, b"1" if fenced else b"0")
+
+    async def renew(self, lease: Lease, lease_time: Duration) -> bool:
+        """Give yourself more time, counted from now.
+
+        Returns:
+            False if the item is no longer yours: completed, taken back, or leased to another. Stop working.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        return (await self.renew_many([lease], lease_time))[0]
+
+    async def renew_many(self, leases: Sequence[Lease], lease_time: Duration) -> list[bool]:
+        """Give yourself more time for many items, each as `renew` would."""
+        lease_ms = to_ms("lease_time", lease_time)
+        asked_at = time.monotonic()
+        answers = await self._settle("renew_many", leases, b"%d" % lease_ms)
+        for lease, renewed in zip(leases, answers, strict=True):
+            if renewed:
+                lease.extend(asked_at, lease_ms)
+        return answers
+
+    async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
+        """Give an item back before its lease ends.
+
+        Args:
+            lease: What `lease` gave.
+            delay: How long it stays out of sight, in seconds; 0 is not at all.
+            front: Whether it goes to the front of the queue, where it came from, or to the end. With a
+                `delay` it goes to the end when it falls due.
+
+        Returns:
+            False if it was no longer yours.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
+        return bool(await self._engine.one("release_many", self._claim(lease, *tail)))
+
+    async def release_many(
+        self, leases: Sequence[Lease], *, delay: Duration = 0, front: bool = True
+    ) -> list[bool]:
+        """Give many items back, each as `release` would. At the front they keep their order."""
+        tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
+        return await self._settle("release_many", leases, *tail)
+
+    # ----------------------------------------------------------------- looking
+
+    async def counts(self) -> Counts:
+        """How many items are waiting, leased and scheduled, at one instant."""
+        return Counts(*await self._engine.run("counts"))
+
+    async def queue_len(self) -> int:
+        """How many items wait, those under lease not included."""
+        return (await self.counts()).waiting
+
+    async def processing(self) -> int:
+        """How many items are under lease, lapsed leases that nobody has taken back yet included."""
+        return (await self.counts()).leased
+
+    async def inspect(
+        self, state: State = "waiting", *, start: int = 0, count: int = 100, data: bool = True
+    ) -> list[ItemView]:
+        """Look at items of one state without touching them.
+
+        Args:
+            state: `"waiting"`, `"leased"` or `"scheduled"`.
+            start: Where to begin: 0 is the next to be leased, or the first to fall due; -1 is the last.
+            count: How many, 1 to 1,000.
+            data: Whether to bring the payloads (8 MiB of them at most).
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        if state not in STATES:
+            raise InvalidArgument("state", state, ", ".join(STATES))
+        whole("start", start, least=-(2**53), most=2**53)
+        whole("count", count, least=1, most=MOST_AT_ONCE)
+        limit = INSPECT_BYTES if data else -1
+        reply = await self._engine.run(
+            "inspect", state=state.encode(), start=start, count=count, max_bytes=limit
+        )
+        return read_inspection(state, reply, with_data=data)
+
+    # ---------------------------------------------------------------- cleaning
+
+    async def light_clean(self) -> CleanReport:
+        """Bring back what foreign workers dropped, and drop what is done: one walk over the leased items.
+
+        Our own items need no cleaner. Run it about as often as the shortest lease that clients of other
+        libraries take. It works in steps of 500 entries; any number of cleaners may run at once.
+        """
+        return await light_clean(self._engine)
+
+    async def deep_clean(self) -> CleanReport:
+        """Do a light clean, then find items that are in no list at all, and put them back.
+
+        A client of another library that dies between its commands leaves such orphans. It scans the keys
+        of the database in steps and holds the ids of the waiting items in memory while it runs, so run it
+        rarely. Nothing blocks meanwhile.
+        """
+        return await deep_clean(self._engine, self._keys)
+
+    def _row(self, item: Item, delay: Duration, *, unique: bool = False) -> tuple[bytes, ...]:
+        if not isinstance(item, Item):
+            raise InvalidArgument("item", item, "an Item")
+        # It was checked when it was made; its attributes may have been set since.
+        if not isinstance(item.id, str) or not item.id:
+            raise InvalidArgument("id", item.id, "an Item with the id that it was made with")
+        if not isinstance(item.data, bytes):
+            raise InvalidArgument("data", item.data, "an Item with data of type bytes")
+        delay_ms = b"0" if type(delay) is int and delay == 0 else b"%d" % to_ms("delay", delay, zero=True)
+        return (encoded(item), item.data, delay_ms, b"1" if unique else b"0")
+
+    def _claim(self, lease: Lease, *tail: bytes) -> tuple[bytes, ...]:
+        """The row by which a script knows a lease, with what it wants to know besides."""
+        if not isinstance(lease, Lease) or lease.queue_name != self._name:
+            raise InvalidArgument("lease", lease, f"a lease of the queue {self._name!r}")
+        return (encoded(lease), b"%d" % lease.token, *tail)
+
+    async def _settle(self, script: str, leases: Sequence[Lease], *tail: bytes) -> list[bool]:
+        rows = [self._claim(lease, *tail) for lease in leases]
+        pieces = [rows[start : start + TRIP_ROWS] for start in range(0, len(rows), TRIP_ROWS)]
+        answers = await asyncio.gather(*(self._engine.many(script, piece) for piece in pieces))
+        return [answer == 1 for piece in answers for answer in piece]
+
+
+def trips(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut rows into trips: (start, stop) with at most 500 rows and, but for a single row, 1 MiB each."""
+    start = weight = 0
+    for at, size in enumerate(sizes):
+        if at > start and (at - start == TRIP_ROWS or weight + size > TRIP_BYTES):
+            yield start, at
+            start, weight = at, 0
+        weight += size
+    if start < len(sizes):
+        yield start, len(sizes)
+
+
+def encoded(item: Item) -> bytes:
+    """An id as bytes. Ids of foreign clients may be no UTF-8; they come back as they were."""
+    return item.id.encode(errors="surrogateescape")

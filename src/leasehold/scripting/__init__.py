@@ -1,0 +1,1 @@
+"""The only room that knows the client library: scripts, connections, and the gathering of calls."""

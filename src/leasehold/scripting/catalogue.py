@@ -1,0 +1,188 @@
+"""The catalogue of `lua/`: each file's header is a contract, read here and enforced.
+
+A script names its keys and arguments in its header. The catalogue puts a `local` of that name before
+the body, pulls in shared pieces, and refuses what is undocumented or unused, so that no position is
+ever written by hand on either side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+KINDS = {"text": "{0}", "integer": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
+SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
+_INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+_ENTRY = re.compile(r"^  (\w+) +(\w+) +\S")
+
+
+class BrokenContract(Exception):
+    """A file of `lua/` does not keep to the form; the message says where."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """One composed script.
+
+    Attributes:
+        name: The file's name, without `.lua`.
+        keys: The names of its keys, in order.
+        arguments: Name -> kind of its arguments, in order; the last may be of kind `rest`.
+        body: What is sent to the server.
+        sha: The SHA-1 of the body, in hex, by which the server knows it.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    arguments: dict[str, str]
+    body: bytes
+    sha: bytes
+
+
+def folder() -> Path:
+    """Where the scripts are: inside the package, or beside `src` in a checkout.
+
+    Raises:
+        FileNotFoundError: If neither is there; the package was not built properly.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for place in (package / "lua", package.parents[1] / "lua"):
+        if (place / "lease_many.lua").is_file():
+            return place
+    raise FileNotFoundError(f"no Lua scripts in {package / 'lua'}: reinstall leasehold")
+
+
+@cache
+def load() -> dict[str, Script]:
+    """Read, check and compose all scripts.
+
+    Raises:
+        BrokenContract: If a file does not keep to the form.
+    """
+    place = folder()
+    pieces = {path.stem: path.read_text() for path in sorted((place / "lib").glob("*.lua"))}
+    return {path.stem: compose(path.stem, path.read_text(), pieces) for path in sorted(place.glob("*.lua"))}
+
+
+def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
+    """Make a script of its file and the shared pieces.
+
+    Raises:
+        BrokenContract: If the header is incomplete, something is undocumented or unused, or a piece is
+            unknown, included twice, or needs what the script does not have.
+    """
+    header, code = _split(text)
+    sections = _sections(name, header)
+    keys = tuple(entry for entry, _ in _entries(name, sections["Keys"]))
+    entries = _entries(name, sections["Arguments"])
+    declared = [*keys, *(argument for argument, _ in entries)]
+    twice = sorted({word for word in declared if declared.count(word) > 1})
+    if twice:
+        raise BrokenContract(f"{name}: {', '.join(twice)} is declared twice")
+    arguments = dict(entries)
+    locals_, have = _preamble(name, keys, arguments)
+    parts = [locals_]
+    for piece in _INCLUDE.findall(code):
+        if piece not in pieces:
+            raise BrokenContract(f"{name}: there is no lua/lib/{piece}.lua")
+        piece_header, piece_code = _split(pieces[piece])
+        missing = set(_words(piece_header, "Needs")) - have - {"nothing"}
+        if missing:
+            raise BrokenContract(f"{name}: lib/{piece} needs {', '.join(sorted(missing))}")
+        gives = set(_words(piece_header, "Gives"))
+        if gives & have:
+            raise BrokenContract(f"{name}: lib/{piece} is included twice, or gives a name that is taken")
+        have |= gives
+        parts.append(piece_code)
+    own = _INCLUDE.sub("", code)
+    parts.append(own)
+    _check_use(name, own, "\n".join(parts[1:]), declared)
+    # A local is found faster than a field of a global, and most of a script's time is spent calling.
+    code = _strip("\n".join(parts)).replace("redis.call(", "call(")
+    body = f"local call = redis.call\n{code}".encode()
+    return Script(name, keys, arguments, body, hashlib.sha1(body, usedforsecurity=False).hexdigest().encode())
+
+
+def _split(text: str) -> tuple[list[str], str]:
+    lines = text.splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    return [line[2:].removeprefix(" ") for line in lines[:end]], "\n".join(lines[end:])
+
+
+def _sections(name: str, header: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in header:
+        title, colon, rest = line.partition(":")
+        if colon and title in SECTIONS:
+            current = found[title] = [rest.strip()] if rest.strip() else []
+        else:
+            current.append(line)
+    missing = [title for title in SECTIONS if not any(found.get(title, []))]
+    if missing or not header or not header[0].strip():
+        raise BrokenContract(f"{name}: the header lacks {', '.join(missing) or 'a first sentence'}")
+    return found
+
+
+def _entries(name: str, lines: list[str]) -> list[tuple[str, str]]:
+    entries: list[tuple[str, str]] = []
+    for line in lines:
+        match = _ENTRY.match(line)
+        if not match:
+            raise BrokenContract(f"{name}: cannot read {line!r}: expected '  name  kind  meaning'")
+        entries.append((match[1], match[2]))
+    return entries
+
+
+def _words(header: list[str], title: str) -> list[str]:
+    text = " ".join(header)
+    match = re.search(rf"{title}: ([\w, ]+?)(?= Gives:|$)", text)
+    return re.findall(r"\w+", match[1]) if match else []
+
+
+def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str]) -> tuple[str, set[str]]:
+    lines = [f"local {key} = KEYS[{i}]" for i, key in enumerate(keys, 1)]
+    for i, (argument, kind) in enumerate(arguments.items(), 1):
+        if kind not in KINDS:
+            raise BrokenContract(f"{name}: {argument} has kind {kind!r}, expected one of {', '.join(KINDS)}")
+        if kind == "rest" and i != len(arguments):
+            raise BrokenContract(f"{name}: {argument} is a rest and must come last")
+        # A rest is the position before its first value: `ARGV[name + 1]`.
+        lines.append(
+            f"local {argument} = " + (str(i - 1) if kind == "rest" else KINDS[kind].format(f"ARGV[{i}]"))
+        )
+    return "\n".join(lines), {*keys, *arguments}
+
+
+def _check_use(name: str, own: str, everything: str, declared: list[str]) -> None:
+    code = _strip(everything)
+    if re.search(r"\bKEYS\b|\bARGV *\[ *\d", code):
+        raise BrokenContract(f"{name}: uses a position; name it in the header instead")
+    for word in declared:
+        if not re.search(rf"\b{word}\b", code):
+            raise BrokenContract(f"{name}: {word} is declared and never used")
+    if not own.strip():
+        raise BrokenContract(f"{name}: has no code of its own")
+
+
+def _strip(code: str) -> str:
+    lines = (re.sub(r"(^|\s)--.*$", "", line).strip() for line in code.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def main(arguments: list[str]) -> None:
+    """Write every composed script into a folder, for the Lua linters: `--dump FOLDER`."""
+    if len(arguments) != 2 or arguments[0] != "--dump":
+        raise SystemExit("usage: python -m leasehold.scripting.catalogue --dump FOLDER")
+    target = Path(arguments[1])
+    target.mkdir(parents=True, exist_ok=True)
+    for script in load().values():
+        (target / f"{script.name}.lua").write_bytes(script.body + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,145 @@
+"""How to reach the server of a queue, whatever client the user has: one node, Sentinel, or a cluster.
+
+We take from the user's client where the server is and how to log in, and nothing else: its connections
+resend commands by default (one `rpush` then pushes twice), ours never do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from leasehold.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from redis.asyncio.connection import AbstractConnection
+
+#: The clients of redis-py that a queue can be given.
+Client = Redis | RedisCluster
+
+#: Seconds to wait for a connection, where the user's client does not say.
+CONNECT_SECONDS = 5.0
+
+# What concerns the user's own connections only: their resending, decoding, and RESP3 notices.
+_NOT_OURS = (
+    "retry",
+    "retry_on_timeout",
+    "retry_on_error",
+    "event_dispatcher",
+    "himport_registry",
+    "response_callbacks",
+)
+_NOT_OURS_PREFIXES = ("maint", "orig_", "oss_cluster")
+
+
+class Route(Protocol):
+    """Where to open connections for one queue."""
+
+    async def connection(self) -> AbstractConnection:
+        """A new connection, not yet open, that sends each command once."""
+        ...
+
+    async def moved(self) -> None:
+        """The server told us that the queue lives elsewhere now: find out where."""
+        ...
+
+
+class PoolRoute:
+    """One server, over TCP, TLS or a unix socket, or the primary that Sentinel names."""
+
+    def __init__(self, client: Redis) -> None:
+        self._pool = client.connection_pool
+
+    async def connection(self) -> AbstractConnection:
+        """See `Route`."""
+        return self._pool.connection_class(**once_only(self._pool.connection_kwargs))
+
+    async def moved(self) -> None:
+        """See `Route`. A single server does not move its keys; a new connection is all there is to do."""
+
+
+class ClusterRoute:
+    """The node of a cluster that owns the slot of a queue."""
+
+    def __init__(self, client: RedisCluster, key: bytes) -> None:
+        self._client = client
+        self._key = key
+
+    async def connection(self) -> AbstractConnection:
+        """See `Route`."""
+        await self._client.initialize()
+        node = self._client.get_node_from_key(self._key.decode())
+        if node is None:
+            raise ConnectionError("no node of the cluster owns the slot of this queue")
+        return node.connection_class(**once_only(node.connection_kwargs))
+
+    async def moved(self) -> None:
+        """See `Route`."""
+        await self._client.nodes_manager.initialize()
+
+
+def once_only(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The user's connection settings, made to send each command once and to wait as long as we say."""
+    kept = {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _NOT_OURS and not name.startswith(_NOT_OURS_PREFIXES)
+    }
+    return kept | {
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": None,  # each call has a deadline of its own
+        "socket_connect_timeout": kwargs.get("socket_connect_timeout") or CONNECT_SECONDS,
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "protocol": 2,
+    }
+
+
+def route_of(client: object, key: bytes) -> Route:
+    """Choose the route for the user's client.
+
+    Raises:
+        InvalidArgument: If it is no asyncio client of redis-py.
+    """
+    if isinstance(client, RedisCluster):
+        return ClusterRoute(client, key)
+    if isinstance(client, Redis):
+        return PoolRoute(client)
+    raise InvalidArgument("redis", client, "a redis.asyncio.Redis or redis.asyncio.RedisCluster")
+
+
+def is_cluster(client: object) -> bool:
+    """Whether the user's client speaks to a cluster."""
+    return isinstance(client, RedisCluster)
+
+
+def client_of(url: str) -> Redis:
+    """A client for a URL (`redis://`, `rediss://`, `unix://`).
+
+    Raises:
+        InvalidArgument: If the URL cannot be read.
+    """
+    allowed = "a redis://, rediss:// or unix:// URL"
+    if not isinstance(url, str):
+        raise InvalidArgument("url", url, allowed)
+    try:
+        return Redis.from_url(url)
+    except ValueError as error:
+        raise InvalidArgument("url", url, allowed) from error
+
+
+def url_of(client: object) -> str | None:
+    """A URL by which another process reaches the same server, without the password; None for a cluster."""
+    if not isinstance(client, Redis):
+        return None
+    kwargs = client.connection_pool.connection_kwargs
+    database = kwargs.get("db") or 0
+    if "path" in kwargs:
+        return f"unix://{kwargs['path']}?db={database}"
+    if "host" not in kwargs:
+        return None
+    scheme = "rediss" if "ssl" in client.connection_pool.connection_class.__name__.lower() else "redis"
+    return f"{scheme}://{kwargs['host']}:{kwargs.get('port', 6379)}/{database}"

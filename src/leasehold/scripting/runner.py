@@ -1,0 +1,236 @@
+"""Runs scripts: by hash, with one reload, over one connection that is replaced when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import MovedError, NoPermissionError, NoScriptError
+
+from leasehold.errors import ConnectionLost, EvictionWarning, LeaseholdError, ServerReadOnly, ServerTooOld
+from leasehold.scripting.catalogue import Script, load
+from leasehold.scripting.refusals import translate
+from leasehold.scripting.wire import OnReply, Wire, open_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from leasehold.keys import QueueKeys
+    from leasehold.scripting.routes import Route
+
+OLDEST = (6, 2)
+
+
+class Call:
+    """One script with its arguments, on its way."""
+
+    __slots__ = ("on_reply", "reloaded", "rerouted", "script", "tail")
+
+    def __init__(self, script: Script, tail: tuple[bytes, ...], on_reply: OnReply) -> None:
+        self.script = script
+        self.tail = tail
+        self.on_reply = on_reply
+        self.reloaded = False
+        self.rerouted = False
+
+    @property
+    def command(self) -> tuple[bytes, ...]:
+        """By hash; once the server did not know the hash, with the whole text, which also loads it."""
+        if self.reloaded:
+            return (b"EVAL", self.script.body, *self.tail)
+        return (b"EVALSHA", self.script.sha, *self.tail)
+
+
+class BoundScript:
+    """A script with the keys of one queue: what is left to give are its arguments, by name."""
+
+    def __init__(self, script: Script, keys: QueueKeys) -> None:
+        self.script = script
+        names = list(script.arguments)
+        self._fixed = names[:-1] if names and script.arguments[names[-1]] == "rest" else names
+        self._rest = names[len(self._fixed) :]
+        self._keys = (str(len(script.keys)).encode(), *(keys[name] for name in script.keys))
+
+    def tail(self, arguments: dict[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """Put keys and arguments in the order of the header.
+
+        Raises:
+            KeyError: If an argument of the header is missing.
+        """
+        fixed = [
+            value if isinstance(value, bytes) else b"%d" % value
+            for value in map(arguments.__getitem__, self._fixed)
+        ]
+        return (*self._keys, *fixed, *rest)
+
+    def command(self, arguments: dict[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """The command with the script's text, for a pipeline of the user, where no reload is possible."""
+        return (b"EVAL", self.script.body, *self.tail(arguments, rest))
+
+
+class Runner:
+    """Sends scripts for one queue.
+
+    Args:
+        route: Where the server is.
+        patience: Seconds to wait for a reply before the connection counts as lost.
+    """
+
+    def __init__(self, route: Route, *, patience: float) -> None:
+        self._route = route
+        self._patience = patience
+        self._wire: Wire | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._queued: list[Call] = []
+        self._checked = False
+        self._refusal: LeaseholdError | None = None
+
+    def submit(self, script: Script, tail: tuple[bytes, ...], on_reply: OnReply) -> None:
+        """Send a script now, or as soon as there is a connection; the reply goes to `on_reply`."""
+        self._post(Call(script, tail, on_reply))
+
+    async def run(
+        self, bound: BoundScript, arguments: dict[str, bytes | int], rest: Iterable[bytes] = ()
+    ) -> Any:
+        """Send a script and wait for its reply.
+
+        Raises:
+            LeaseholdError: See `leasehold.errors`; each says whether anything was applied.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def settle(reply: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(reply)
+            else:
+                future.set_exception(error)
+
+        self.submit(bound.script, bound.tail(arguments, rest), settle)
+        return await future
+
+    async def close(self, refusal: LeaseholdError) -> None:
+        """End the connection. What is asked from now on, or was not sent yet, is refused with this error."""
+        self._refusal = refusal
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        self._fail_queued(refusal)
+        self._drop_wire()
+        if self._closing is not None:
+            await self._closing
+
+    def _post(self, call: Call) -> None:
+        if self._refusal is not None:
+            call.on_reply(None, self._refusal)
+            return
+        if self._wire is not None:
+
+            def answered(reply: Any, error: BaseException | None) -> None:
+                if error is None:
+                    call.on_reply(reply, None)
+                else:
+                    self._failed(call, error)
+
+            self._wire.post(call.command, answered)
+            return
+        self._queued.append(call)
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="leasehold connect")
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        if isinstance(error, NoScriptError) and not call.reloaded:
+            call.reloaded = True
+            self._post(call)
+            return
+        if isinstance(error, MovedError) and not call.rerouted:
+            # The node did not run it, so sending it again elsewhere is the first time.
+            call.rerouted = True
+            self._drop_wire()
+            self._post(call)
+            return
+        ours = translate(error, maybe_applied=True)
+        if isinstance(ours, ServerReadOnly):
+            self._drop_wire()  # after a fail-over the next connection finds the new primary
+        call.on_reply(None, ours)
+
+    def _drop_wire(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            self._closing = asyncio.create_task(wire.close(), name="leasehold disconnect")
+
+    def _ended(self) -> None:
+        if self._wire is not None and self._wire.ended:
+            self._wire = None
+
+    async def _open(self) -> None:
+        try:
+            if any(call.rerouted for call in self._queued):
+                await self._route.moved()
+            wire = await open_wire(self._route, patience=self._patience, on_end=self._ended)
+            try:
+                if not self._checked:
+                    await self._check_server(wire)
+                    self._checked = True
+                wire.expect_open()  # it may have ended in the moment after the server's answer
+            except BaseException:
+                await wire.close()
+                raise
+            self._wire = wire
+        except Warning as error:  # the user has made an error of ours
+            self._fail_queued(error)
+        except Exception as error:  # noqa: BLE001 - every caller that waits gets it
+            self._fail_queued(translate(error, maybe_applied=False))
+        finally:
+            self._opening = None
+        queued, self._queued = self._queued, []
+        for call in queued:
+            self._post(call)
+
+    def _fail_queued(self, error: Exception) -> None:
+        queued, self._queued = self._queued, []
+        for call in queued:
+            call.on_reply(None, copy.copy(error))
+
+    async def _check_server(self, wire: Wire) -> None:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def settle(reply: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(reply)
+            elif isinstance(error, NoPermissionError):
+                future.set_result(b"")  # the access rules hide it, which is no reason to refuse to work
+            elif isinstance(error, ConnectionLost):
+                future.set_exception(ConnectionLost("lost while connecting", maybe_applied=False))
+            else:
+                future.set_exception(translate(error, maybe_applied=False))
+
+        wire.post((b"INFO",), settle)
+        info = dict(
+            line.split(":", 1) for line in (await future).decode(errors="replace").splitlines() if ":" in line
+        )
+        version = info.get("redis_version", "6.2")
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+            raise ServerTooOld(
+                f"the server is Redis {version}; Leasehold needs Redis 6.2, Valkey 7.2 or newer"
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction" and info.get("maxmemory", "0") != "0":
+            warnings.warn(
+                f"the server's maxmemory-policy is {policy}: under memory pressure it throws away unfinished "
+                "work. Set it to noeviction.",
+                EvictionWarning,
+                stacklevel=2,
+            )
+
+
+def bind(name: str, keys: QueueKeys) -> BoundScript:
+    """A script of the catalogue, for one queue."""
+    return BoundScript(load()[name], keys)

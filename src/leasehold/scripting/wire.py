@@ -1,0 +1,182 @@
+"""One connection on which many calls are under way at once; replies come in the order of the calls.
+
+Nobody owns a reply but the reader: a caller that is cancelled leaves none behind, and a command is
+written once. When the connection breaks, every call that waits is told that it may have been applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from leasehold.errors import ConnectionLost
+from leasehold.scripting.refusals import is_lost, translate
+
+if TYPE_CHECKING:
+    from redis.asyncio.connection import AbstractConnection
+
+    from leasehold.scripting.routes import Route
+
+#: Called with the reply, or with the error that came in its place.
+OnReply = Callable[[Any, BaseException | None], None]
+
+_ending: set[asyncio.Task[None]] = set()
+
+
+class Wire:
+    """A connection that is open, and the calls that wait for its replies.
+
+    Args:
+        connection: A connection of redis-py that nobody else uses; it is open.
+        patience: Seconds to wait for a reply before the connection counts as lost.
+        on_end: Called once, when no more calls can be made.
+    """
+
+    def __init__(
+        self, connection: AbstractConnection, *, patience: float, on_end: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        self._patience = patience
+        self._on_end = on_end
+        self._waiting: deque[tuple[float, OnReply]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._ended = False
+        # redis-py has no public way to write without waiting; nobody else writes to this stream.
+        writer = connection._writer  # noqa: SLF001
+        if writer is None:
+            raise ConnectionLost("the connection is not open", maybe_applied=False)
+        self._transport = writer.transport
+        self._reader = asyncio.create_task(self._read(), name="leasehold wire")
+
+    def post(self, command: tuple[bytes, ...], on_reply: OnReply, patience: float | None = None) -> None:
+        """Send a command now and return; the reply goes to `on_reply`.
+
+        Raises:
+            ConnectionLost: If the connection has ended; nothing was sent.
+        """
+        if self._ended:
+            raise ConnectionLost("the connection has ended", maybe_applied=False)
+        # Packed first: were it to fail with a reply already awaited, all later replies would go astray.
+        # The stub of hiredis says a tuple of one; it takes any.
+        packed = hiredis.pack_command(command)  # type: ignore[arg-type]
+        due = self._loop.time() + (self._patience if patience is None else patience)
+        self._waiting.append((due, on_reply))
+        self._transport.write(packed)
+        if self._alarm is None:
+            self._alarm = self._loop.call_at(due, self._look)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more calls can be made."""
+        return self._ended
+
+    @property
+    def idle(self) -> bool:
+        """Whether every call has had its reply."""
+        return not self._waiting
+
+    def expect_open(self) -> None:
+        """Raise ConnectionLost if the connection has ended; then nothing can have been applied."""
+        if self._ended:
+            raise ConnectionLost("the connection has ended", maybe_applied=False)
+
+    async def close(self) -> None:
+        """End the connection; calls that still wait are told that it was lost."""
+        self._end("the connection was closed")
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self._connection.disconnect(nowait=True)
+
+    async def hang_up(self, *, within: float) -> bool:
+        """End the connection, and wait until the server has ended it, too: it does nothing more for us then.
+
+        Returns:
+            False if it did not in so many seconds.
+        """
+        certain = self._ended or self.idle
+        if not certain:
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()  # TLS: it waits for the farewell of the other side
+            done, _ = await asyncio.wait([self._reader], timeout=within)
+            certain = bool(done)
+        await self.close()
+        return certain
+
+    async def _read(self) -> None:
+        try:
+            await self._hand_out_replies()
+        finally:
+            await self._connection.disconnect(nowait=True)
+
+    async def _hand_out_replies(self) -> None:
+        read, waiting = self._connection.read_response, self._waiting
+        while True:
+            error: BaseException | None = None
+            reply = None
+            try:
+                reply = await read(disconnect_on_error=False)
+            except asyncio.CancelledError:
+                raise
+            except Exception as raised:  # noqa: BLE001 - whatever it is, the caller gets it
+                error = raised
+                if is_lost(raised) or not waiting:
+                    break
+            _, on_reply = waiting.popleft()
+            on_reply(reply, error)
+        self._end(str(error) or type(error).__name__)
+
+    def _look(self) -> None:
+        """See whether the oldest call has waited too long."""
+        self._alarm = None
+        if not self._waiting or self._ended:
+            return
+        due = self._waiting[0][0]
+        if due <= self._loop.time():
+            self._end(f"the server did not answer within {self._patience:g} s")
+            self._transport.abort()  # which the reader meets, and then clears up
+        else:
+            self._alarm = self._loop.call_at(due, self._look)
+
+    def _end(self, reason: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        # Nobody knows this wire any more; its reader has to live until it has cleared up.
+        _ending.add(self._reader)
+        self._reader.add_done_callback(_ending.discard)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._on_end()
+        lost = ConnectionLost(reason, maybe_applied=True)
+        while self._waiting:
+            self._waiting.popleft()[1](None, lost)
+
+
+async def open_wire(route: Route, *, patience: float, on_end: Callable[[], None]) -> Wire:
+    """Find the server, connect, log in, and make a `Wire` of it.
+
+    Raises:
+        ConnectionLost: If the server cannot be reached; nothing was applied.
+        ServerRefused: If it does not let us in.
+        ServerBusy: If it is still loading its data.
+    """
+    connection: AbstractConnection | None = None
+    try:
+        # The client library waits for the answers to its greeting as long as for any other: for ever.
+        async with asyncio.timeout(patience):
+            connection = await route.connection()
+            await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException as error:
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+        if isinstance(error, Exception):
+            raise translate(error, maybe_applied=False) from error
+        raise
+    return Wire(connection, patience=patience, on_end=on_end)

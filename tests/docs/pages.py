@@ -1,0 +1,71 @@
+"""The pages that users read, and the fenced blocks on them.
+
+A ```python block is run. A ```text block right after one is what it prints. A block with a title is
+written to a file of that name instead. A block that cannot be run has a comment before it that says why:
+`<!-- no-run: a cluster is needed -->`. A ```py block shows a signature and is compared with the code.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs" / "pages"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+REFERENCE = DOCS / "reference"
+
+_FENCE = re.compile(
+    r"^(?:<!-- no-run: (?P<reason>[^\n]+) -->\n+)?"
+    r'```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$',
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where its code begins, what it is, and what follows it."""
+
+    line: int
+    language: str
+    title: str | None
+    code: str
+    reason: str | None
+    #: The text of a ```text block that stands right after it.
+    output: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page, in order."""
+    text = page.read_text()
+    found = list(_FENCE.finditer(text))
+    return [
+        Block(
+            line=text.count("\n", 0, match.start("code")) + 1,
+            language=match["language"],
+            title=match["title"],
+            code=match["code"],
+            reason=match["reason"],
+            output=after["code"] if after and _is_output(text[match.end() : after.start()], after) else "",
+        )
+        for match, after in zip_longest(found, found[1:])
+    ]
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """The rows of the first table after a heading, without its head; cells are stripped."""
+    _, _, rest = page.read_text().partition(f"\n{heading}\n")
+    lines = [line for line in rest.split("\n#")[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def name_of(page: Path) -> str:
+    """How a page is called in the report of the tests."""
+    return str(page.relative_to(ROOT))
+
+
+def _is_output(between: str, after: re.Match[str]) -> bool:
+    return not between.strip() and after["language"] == "text"

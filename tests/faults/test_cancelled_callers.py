@@ -1,0 +1,269 @@
+"""A caller may be cancelled at any moment: nothing is lost, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, QueueClosed
+from tests.eventually import eventually
+from tests.queue.asking import alone, blocked, until
+from tests.queue.keyspace import Places, audit, left_over
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from redis.asyncio import Redis
+
+    from tests.proxy import Proxy
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+#: More turns of the loop than any call takes.
+MOST_STEPS = 500
+
+
+class Stepped:
+    """Run a call, cancel it at a step of its own choosing, and say how far it came."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.finished = False
+
+    async def __call__(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Return what the call returned, or None if it was cancelled."""
+        task = asyncio.create_task(call)
+        for _ in range(self.step):
+            if task.done():
+                break
+            await asyncio.sleep(0)
+        self.finished = not task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+
+
+async def at_every_step(once: Callable[[Stepped], Awaitable[None]]) -> None:
+    """Repeat it, cancelling one turn of the loop later each time, until the call ends before that."""
+    for step in range(MOST_STEPS):
+        stepped = Stepped(step)
+        await once(stepped)
+        if stepped.finished:
+            return
+    raise AssertionError(f"not through after {MOST_STEPS} turns of the loop")
+
+
+async def ready(redis: Redis, queue: AsyncWorkQueue, count: int) -> Places:
+    """Wait until so many items wait, none of them in an inbox, and check the whole state."""
+
+    async def are_waiting() -> bool:
+        return await redis.llen(f"{queue.name}:queue") == count
+
+    await until(f"{count} items wait", are_waiting)
+    return await audit(redis, queue.name)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+async def test_add(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool) -> None:
+    async def once(stepped: Stepped) -> None:
+        async with make_queue(name=f"{name}-add-{warm}-{stepped.step}") as queue:
+            if warm:
+                await queue.counts()
+            others = [asyncio.create_task(queue.add_item(Item(b"x", id=f"other-{n}"))) for n in range(3)]
+            answer = await stepped(queue.add_item(Item(b"x", id="mine")))
+            assert answer in (None, True)
+            assert await asyncio.gather(*others) == [True] * 3
+            applied = b"mine" in (await audit(redis, queue.name)).all
+            if answer:
+                assert applied
+            assert await queue.add_item(Item(b"x", id="mine")) is not applied
+            assert await queue.counts() == (4, 0, 0)
+
+    await at_every_step(once)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize("warm", [False, True])
+async def test_lease(
+    make_queue: MakeQueue, redis: Redis, name: str, *, count: int, block: bool, warm: bool
+) -> None:
+    """What the cancelled caller would have got is back at the front at once."""
+    given_back = 0
+
+    async def once(stepped: Stepped) -> None:
+        nonlocal given_back
+        async with make_queue(name=f"{name}-lease-{count}-{block}-{warm}-{stepped.step}") as queue:
+            ids = [f"{n}" for n in range(6)]
+            async with make_queue(name=queue.name) as adder:
+                await adder.add_items([Item(b"x", id=item_id) for item_id in ids])
+            if warm:
+                await queue.counts()
+            first = asyncio.create_task(queue.lease(60, block=block))
+            mine = await stepped(queue.lease_many(count, 60, block=block)) or []
+            last = await queue.lease(60, block=block)
+            held = [lease for lease in (await first, *mine, last) if lease]
+            assert len(held) == 2 + len(mine)
+            found = await ready(redis, queue, 6 - len(held))
+            assert sorted(found.leased) == sorted(lease.id.encode() for lease in held)
+            assert found.waiting == sorted(found.waiting), "they have kept their places"
+            assert await queue.complete_many(held) == [True] * len(held)
+            fence = int(await redis.get(f"{queue.name}:fence") or 0)
+            given_back += fence > len(held)
+
+    await at_every_step(once)
+    assert given_back, "no caller was cancelled in the middle"
+
+
+async def test_lease_while_waiting(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    """Around the moment at which the item comes."""
+
+    async def once(stepped: Stepped) -> None:
+        waiting_name = f"{name}-waiting-{stepped.step}"
+        async with make_queue(name=waiting_name) as queue, make_queue(name=waiting_name) as other:
+            waiting = asyncio.create_task(queue.lease(60))
+            await blocked(redis, 1)
+            await other.add_item(Item(b"x", id="x"))
+            for _ in range(stepped.step):
+                await asyncio.sleep(0)
+            stepped.finished = not waiting.cancel()
+            [mine] = await asyncio.gather(waiting, return_exceptions=True)
+            async with asyncio.timeout(10):
+                lease = mine if isinstance(mine, Lease) else await other.lease(60)
+            assert isinstance(lease, Lease)
+            assert lease.id == "x"
+            assert await other.complete(lease)
+        assert not await left_over(redis, waiting_name)
+
+    await at_every_step(once)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+async def test_complete(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool) -> None:
+    async def once(stepped: Stepped) -> None:
+        async with make_queue(name=f"{name}-complete-{warm}-{stepped.step}") as queue:
+            mine, *others = await four_leases(make_queue, queue, warm=warm)
+            completing = [asyncio.create_task(queue.complete(lease)) for lease in others]
+            answer = await stepped(queue.complete(mine))
+            assert answer in (None, True)
+            assert await asyncio.gather(*completing) == [True] * 3
+            applied = mine.id.encode() not in (await audit(redis, queue.name)).all
+            if answer:
+                assert applied
+            assert await queue.complete(mine) is not applied
+        assert not await left_over(redis, queue.name)
+
+    await at_every_step(once)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+async def test_renew(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool) -> None:
+    async def once(stepped: Stepped) -> None:
+        async with make_queue(name=f"{name}-renew-{warm}-{stepped.step}") as queue:
+            mine, *others = await four_leases(make_queue, queue, warm=warm)
+            renewing = [asyncio.create_task(queue.renew(lease, 600)) for lease in others]
+            assert await stepped(queue.renew(mine, 600)) in (None, True)
+            assert await asyncio.gather(*renewing) == [True] * 3
+            assert all(lease.remaining() > 300 for lease in others)
+            assert len((await audit(redis, queue.name)).leased) == 4
+            assert await queue.renew(mine, 600) is True
+
+    await at_every_step(once)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+async def test_release(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool) -> None:
+    async def once(stepped: Stepped) -> None:
+        async with make_queue(name=f"{name}-release-{warm}-{stepped.step}") as queue:
+            mine, *others = await four_leases(make_queue, queue, warm=warm)
+            releasing = [asyncio.create_task(queue.release(lease)) for lease in others]
+            answer = await stepped(queue.release(mine))
+            assert answer in (None, True)
+            assert await asyncio.gather(*releasing) == [True] * 3
+            applied = mine.id.encode() in (await audit(redis, queue.name)).waiting
+            if answer:
+                assert applied
+            assert await queue.release(mine) is not applied
+            assert await queue.counts() == (4, 0, 0)
+
+    await at_every_step(once)
+
+
+@pytest.mark.parametrize("state", ["connecting", "idle", "waiting", "busy"])
+async def test_close(make_queue: MakeQueue, redis: Redis, name: str, state: str) -> None:
+    """It ends all the same; who wants to be sure closes again, which waits for the end."""
+
+    async def once(stepped: Stepped) -> None:
+        queue = make_queue(name=f"{name}-close-{state}-{stepped.step}")
+        calls: list[asyncio.Task[Any]] = []
+        if state != "connecting":
+            await queue.counts()
+        if state in ("connecting", "busy"):
+            calls = [asyncio.create_task(queue.add_item(Item(b"x"))) for _ in range(3)]
+        if state == "waiting":
+            calls = [asyncio.create_task(queue.lease(60)) for _ in range(3)]
+            await blocked(redis, 1)
+        await asyncio.sleep(0)
+        await stepped(queue.close())
+        if stepped.step:  # before that, it had not begun
+            with pytest.raises(QueueClosed):
+                await queue.counts()
+        await queue.close()
+        async with asyncio.timeout(10):
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(end is True or isinstance(end, QueueClosed) for end in ends), ends
+        assert len((await audit(redis, queue.name)).waiting) == ends.count(True)
+        assert await redis.zcard(f"{queue.name}:sessions") == 0
+        await alone(redis)
+
+    await at_every_step(once)
+
+
+async def test_a_server_that_goes_just_then(make_queue: MakeQueue, proxy: Proxy, name: str) -> None:
+    """The error has come, and the caller is cancelled before it is told: nobody complains of that later."""
+
+    async def once(stepped: Stepped) -> None:
+        async with make_queue(name=f"{name}-going-{stepped.step}", url=proxy.url) as queue:
+            await queue.add_item(Item(b"x"))
+            proxy.requests.clear()
+            calls = [
+                queue.add_item(Item(b"x")),
+                queue.lease(60),
+                queue.counts(),
+                queue.lease(60, block=False),
+            ]
+            tasks = [asyncio.create_task(call) for call in calls]
+            await eventually("they are sent", lambda: proxy.requests.count(b"EVALSHA") >= 2)
+            cutting = asyncio.create_task(proxy.cut())
+            for _ in range(stepped.step):
+                await asyncio.sleep(0)
+            stepped.finished = not any(task.cancel() for task in tasks)
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            await cutting
+            for end in ends:
+                if isinstance(end, BaseException):
+                    assert isinstance(end, (ConnectionLost, asyncio.CancelledError)), end
+
+    for _ in range(3):
+        await at_every_step(once)
+
+
+async def four_leases(make_queue: MakeQueue, queue: AsyncWorkQueue, *, warm: bool) -> list[Lease]:
+    """Lease four items; unless it is to be warm, over another connection."""
+    if warm:
+        await queue.add_items([Item(b"x", id=f"{n}") for n in range(4)])
+        return await queue.lease_many(4, 60)
+    async with make_queue(name=queue.name) as other:
+        await other.add_items([Item(b"x", id=f"{n}") for n in range(4)])
+        leases = await other.lease_many(4, 60)
+    return [lease_of(queue, lease) for lease in leases]
+
+
+def lease_of(queue: AsyncWorkQueue, lease: Lease) -> Lease:
+    """Give the same lease as if it had been leased by another queue object."""
+    lease._queue = queue
+    return lease

@@ -1,0 +1,162 @@
+"""A server that is killed under load and comes back: what it said it had done is done."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from redis.asyncio import Redis
+
+from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, ServerBusy
+from tests.eventually import eventually
+from tests.queue.asking import blocked, take
+from tests.queue.keyspace import audit, left_over
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from leasehold import EmbeddedServer
+    from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
+
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Record:
+    """What the callers were told."""
+
+    added: set[str] = field(default_factory=set)
+    completed: Counter[str] = field(default_factory=Counter)
+    unsure: set[str] = field(default_factory=set)
+    losses: int = 0
+
+
+async def insist(record: Record, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Repeat a call until the server answers it."""
+    while True:
+        try:
+            return await call()
+        except (ConnectionLost, ServerBusy):
+            record.losses += 1
+            await asyncio.sleep(0.01)
+
+
+async def add(
+    queue: AsyncWorkQueue, record: Record, numbers: itertools.count[int], stop: asyncio.Event
+) -> None:
+    while not stop.is_set():
+        item = Item(b"x" * 100, id=f"{next(numbers)}")
+        await insist(record, partial(queue.add_item, item))
+        record.added.add(item.id)
+
+
+async def work(queue: AsyncWorkQueue, record: Record, stop: asyncio.Event) -> None:
+    while True:
+        lease = await insist(record, lambda: queue.lease(1.0, timeout=0.3))
+        if lease is None:
+            if stop.is_set():
+                return
+            continue
+        await complete(queue, record, lease)
+
+
+async def complete(queue: AsyncWorkQueue, record: Record, lease: Lease) -> None:
+    """Complete as a careful worker does; note when a True may have been lost on the way."""
+    while True:
+        try:
+            if await queue.complete(lease):
+                record.completed[lease.id] += 1
+        except (ConnectionLost, ServerBusy) as error:
+            record.losses += 1
+            if getattr(error, "maybe_applied", False):
+                record.unsure.add(lease.id)
+            await asyncio.sleep(0.01)
+        else:
+            return
+
+
+async def start(make_server: MakeServer, folder: Path, port: int | None = None) -> EmbeddedServer:
+    """Start a server that writes down every step before it answers."""
+    server = await make_server(dir=folder, port=port)
+    async with Redis.from_url(server.url) as admin:
+        await admin.config_set("appendfsync", "always")
+    return server
+
+
+async def kill(server: EmbeddedServer) -> None:
+    os.kill(server.pid, signal.SIGKILL)
+    await eventually("the server has gone", lambda: not server.running)
+
+
+async def progress(record: Record) -> None:
+    """Wait until the work has gone on for a while."""
+    seen = sum(record.completed.values())
+    await eventually("the work goes on", lambda: sum(record.completed.values()) > seen + 200, within=20)
+
+
+@pytest.mark.slow
+async def test_nothing_acknowledged_is_lost_and_each_item_is_completed_once(
+    make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
+) -> None:
+    server = await start(make_server, tmp_path)
+    queues = [make_queue(url=server.url, patience=5) for _ in range(3)]
+    record, stop, numbers = Record(), asyncio.Event(), itertools.count()
+    async with asyncio.timeout(50), asyncio.TaskGroup() as group:
+        for queue in queues:
+            for _ in range(5):
+                group.create_task(add(queue, record, numbers, stop))
+                group.create_task(work(queue, record, stop))
+        for _ in range(3):
+            await progress(record)
+            await kill(server)
+            server = await start(make_server, tmp_path, server.port)
+        await progress(record)
+        stop.set()
+
+    assert record.losses
+    assert max(record.completed.values()) == 1
+    assert record.completed.keys() <= record.added
+    assert record.added - record.completed.keys() <= record.unsure
+    async with Redis.from_url(server.url) as admin:
+        await audit(admin, name)
+        for queue in queues:
+            await queue.close()
+        assert not await left_over(admin, name)
+
+
+async def test_waiting_goes_on_after_a_restart(
+    make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
+) -> None:
+    """Those who waited are told that the server has gone; the next call waits on as before."""
+    server = await start(make_server, tmp_path)
+    waiter, adder = make_queue(url=server.url), make_queue(url=server.url)
+    await adder.add_item(Item(b"x", id="leased"))
+    lease = await take(adder, 0.5)
+    waiting = asyncio.create_task(waiter.lease(30))
+    async with Redis.from_url(server.url) as admin:
+        await blocked(admin, 1)
+    await kill(server)
+    with pytest.raises(ConnectionLost):
+        await waiting
+    server = await start(make_server, tmp_path, server.port)
+    taken = await take(waiter, 30, timeout=20)
+    assert (taken.id, taken.token, taken.deliveries) == ("leased", lease.token + 1, 2)
+    assert await waiter.complete(taken)
+    assert await adder.complete(lease) is False
+    waiting = asyncio.create_task(waiter.lease(30))
+    await adder.add_item(Item(b"x", id="next"))
+    async with asyncio.timeout(20):
+        after = await waiting
+    assert after is not None
+    assert after.token == taken.token + 1, "the counter has survived, too"
+    async with Redis.from_url(server.url) as admin:
+        assert (await audit(admin, name)).leased == [b"next"]

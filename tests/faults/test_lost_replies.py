@@ -1,0 +1,295 @@
+"""A connection that is slow, cut or silent: each caller is told what may have happened, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError
+from leasehold.scripting import wire
+from tests.eventually import eventually
+from tests.queue.asking import take
+from tests.queue.keyspace import audit, left_over, places
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from redis.asyncio import Redis
+
+    from tests.proxy import Proxy
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+#: A call, and what must be the case if it was applied and if it was not: ids waiting, leased, delayed.
+Expected = tuple[list[bytes], list[bytes], list[bytes]]
+CALLS: dict[str, tuple[Callable[[AsyncWorkQueue, Lease], Awaitable[Any]], Expected]] = {
+    "add_item": (lambda q, _: q.add_item(Item(b"x", id="new")), ([b"b", b"new"], [b"a"], [])),
+    "add_unique_item": (lambda q, _: q.add_unique_item(Item(b"x", id="new")), ([b"b", b"new"], [b"a"], [])),
+    "add_items": (lambda q, _: q.add_items([Item(b"x", id="new")]), ([b"b", b"new"], [b"a"], [])),
+    "delayed": (lambda q, _: q.add_item(Item(b"x", id="new"), delay=60), ([b"b"], [b"a"], [b"new"])),
+    "lease": (lambda q, _: q.lease(60), ([], [b"a", b"b"], [])),
+    "lease_many": (lambda q, _: q.lease_many(5, 60, block=False), ([], [b"a", b"b"], [])),
+    "complete": (lambda q, lease: q.complete(lease), ([b"b"], [], [])),
+    "renew": (lambda q, lease: q.renew(lease, 90), ([b"b"], [b"a"], [])),
+    "release": (lambda q, lease: q.release(lease), ([b"a", b"b"], [], [])),
+    "counts": (lambda q, _: q.counts(), ([b"b"], [b"a"], [])),
+    "inspect": (lambda q, _: q.inspect(), ([b"b"], [b"a"], [])),
+}
+BEFORE: Expected = ([b"b"], [b"a"], [])
+
+
+async def start(make_queue: MakeQueue, proxy: Proxy, patience: float = 0.2) -> tuple[AsyncWorkQueue, Lease]:
+    """Give a queue behind the proxy, connected, with `a` leased and `b` waiting."""
+    queue = make_queue(url=proxy.url, patience=patience)
+    # Every script is known to the server from here on: a call is one request.
+    await queue.add_item(Item(b"x", id="warm"))
+    lease = await take(queue, 60)
+    await queue.renew(lease, 60)
+    await queue.counts()
+    await queue.inspect()
+    await queue.release(lease)
+    await queue.complete(lease)
+    await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
+    lease = await take(queue, 60)
+    return queue, lease
+
+
+async def state(redis: Redis, name: str) -> Expected:
+    found = await places(redis, name)
+    return found.waiting, sorted(found.leased), found.scheduled
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_replies_that_are_lost(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
+) -> None:
+    """Applied, but nobody heard: the caller is told that it may have been, and it was, once."""
+    queue, lease = await start(make_queue, proxy)
+    make_call, applied = CALLS[call]
+    sent = proxy.requests.count(b"EVALSHA")
+    proxy.swallow_replies = True
+    with pytest.raises(ConnectionLost, match=r"may have been applied\. Repeating is safe") as caught:
+        await make_call(queue, lease)
+    assert caught.value.maybe_applied is True
+    assert proxy.requests.count(b"EVALSHA") == sent + 1
+    proxy.swallow_replies = False
+    assert await state(redis, name) == applied
+    assert (await queue.counts()).total >= 1, "the next call works by itself"
+    await audit(redis, name)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_server_that_is_silent(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
+) -> None:
+    """Nothing reaches it; but as far as we know it may have."""
+    queue, lease = await start(make_queue, proxy)
+    proxy.stall()
+    with pytest.raises(ConnectionLost, match=r"did not answer within 0\.2 s") as caught:
+        await CALLS[call][0](queue, lease)
+    assert caught.value.maybe_applied is True
+    await proxy.cut()
+    proxy.resume()
+    assert await state(redis, name) == BEFORE
+    assert await queue.counts() == (1, 1, 0)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_connection_that_is_cut_before_the_call(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
+) -> None:
+    """Most often the cut is seen first, and the call goes over a new connection as if nothing had been."""
+    queue, lease = await start(make_queue, proxy)
+    await proxy.cut()
+    try:
+        await CALLS[call][0](queue, lease)
+    except ConnectionLost as error:
+        assert error.maybe_applied is True  # noqa: PT017 - either is right
+        assert await state(redis, name) == BEFORE
+    else:
+        assert await state(redis, name) == CALLS[call][1]
+    assert (await queue.counts()).total >= 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_server_that_is_away(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
+) -> None:
+    queue, lease = await start(make_queue, proxy)
+    proxy.refuse()
+    await proxy.cut()
+    await asyncio.sleep(0.02)  # as long as it takes us to see the cut; seen or not, nothing is applied
+    for attempt in range(3):
+        with pytest.raises(ConnectionLost) as caught:
+            await CALLS[call][0](queue, lease)
+        assert caught.value.maybe_applied is False, attempt
+    assert await state(redis, name) == BEFORE
+    await proxy.accept()
+    await CALLS[call][0](queue, lease)
+    assert await state(redis, name) == CALLS[call][1]
+
+
+@pytest.mark.parametrize("reply_bytes", range(0, 40, 3))
+async def test_a_reply_that_is_cut_anywhere(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, reply_bytes: int
+) -> None:
+    queue, lease = await start(make_queue, proxy)
+    proxy.cut_after_bytes(reply_bytes)
+    calls: list[Awaitable[Any]] = [
+        queue.add_item(Item(b"x", id="new")),
+        queue.complete(lease),
+        queue.lease(60, block=False),
+        queue.counts(),
+    ]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            assert isinstance(answer, ConnectionLost)
+            assert answer.maybe_applied is True
+    assert any(isinstance(answer, ConnectionLost) for answer in answers)
+    found = await audit(redis, name)
+    # What was told is true.
+    if answers[0] is True:
+        assert b"new" in found.all
+    if answers[1] is True:
+        assert b"a" not in found.all
+    assert await queue.add_item(Item(b"x", id="new")) is (b"new" not in found.all)
+    assert await queue.complete(lease) is (b"a" in found.all)
+
+
+@pytest.mark.parametrize("handshake_bytes", [0, 1, 10, 100, 1000, 4000])
+async def test_a_connection_that_is_cut_while_it_is_made(
+    make_queue: MakeQueue, proxy: Proxy, handshake_bytes: int
+) -> None:
+    queue = make_queue(url=proxy.url)
+    proxy.cut_after_bytes(handshake_bytes)
+    with pytest.raises(ConnectionLost) as caught:
+        await queue.add_item(Item(b"x", id="x"))
+    assert caught.value.maybe_applied is False
+    assert await queue.add_item(Item(b"x", id="x"))
+
+
+async def test_a_connection_that_ends_right_after_the_greeting(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to INFO has come whole, and the end of the connection with it."""
+    opened: list[wire.Wire] = []
+    usual = wire.Wire.__init__
+
+    def note(self: wire.Wire, *args: Any, **kwargs: Any) -> None:
+        usual(self, *args, **kwargs)
+        opened.append(self)
+        usual_post = self.post
+
+        def post(command: tuple[bytes, ...], on_reply: wire.OnReply, **options: Any) -> None:
+            def answered(reply: Any, error: BaseException | None) -> None:
+                on_reply(reply, error)
+                if len(opened) == 1:
+                    self._end("the end")
+
+            usual_post(command, answered, **options)
+
+        monkeypatch.setattr(self, "post", post)
+
+    monkeypatch.setattr(wire.Wire, "__init__", note)
+    queue = make_queue(url=proxy.url)
+    async with asyncio.timeout(10):
+        with pytest.raises(ConnectionLost):
+            await queue.add_item(Item(b"x", id="x"))
+        assert await queue.add_item(Item(b"x", id="x"))
+    assert len(opened) == 2
+    await queue.close()
+    assert await redis.ping()
+
+
+async def test_a_server_that_takes_connections_and_says_nothing(make_queue: MakeQueue, proxy: Proxy) -> None:
+    queue = make_queue(url=proxy.url, patience=0.2)
+    proxy.stall()
+    for call in (queue.add_item(Item(b"x")), queue.lease(30)):
+        async with asyncio.timeout(10):
+            with pytest.raises(ConnectionLost) as caught:
+                await call
+        assert caught.value.maybe_applied is False
+    await proxy.cut()
+    proxy.resume()
+    assert await queue.add_item(Item(b"x"))
+
+
+async def test_slow_replies_are_waited_for(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
+) -> None:
+    queue = make_queue(url=proxy.url)
+    await queue.counts()
+    proxy.delay = 0.03
+    added = await asyncio.gather(*(queue.add_item(Item(b"x", id=f"{n}")) for n in range(50)))
+    assert all(added)
+    leases = await asyncio.gather(*(take(queue, 60) for _ in range(50)))
+    assert sorted(int(lease.id) for lease in leases) == list(range(50))
+    assert all(await asyncio.gather(*(queue.complete(lease) for lease in leases)))
+    await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_callers_of_many_trips_are_all_told(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
+) -> None:
+    """Some trips were applied, some not sent: nobody waits for ever, and repeating puts it right."""
+    queue = make_queue(url=proxy.url)
+    await queue.counts()
+    total = 5000
+    adding = [asyncio.create_task(queue.add_item(Item(b"x", id=f"{n}"))) for n in range(total)]
+    await eventually("the first have been answered", lambda: any(task.done() for task in adding))
+    await proxy.cut()
+    answers = await asyncio.gather(*adding, return_exceptions=True)
+    lost = [n for n, answer in enumerate(answers) if isinstance(answer, LeaseholdError)]
+    assert [answer for answer in answers if not isinstance(answer, LeaseholdError)] == [True] * (
+        total - len(lost)
+    )
+    await asyncio.gather(*(queue.add_item(Item(b"x", id=f"{n}")) for n in lost))
+    assert len((await audit(redis, name)).waiting) == total
+
+
+async def test_a_lost_lease_comes_back_when_it_ends(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
+) -> None:
+    queue, idle = make_queue(url=proxy.url, patience=0.1), make_queue()
+    await idle.add_item(Item(b"x", id="x"))
+    await queue.counts()
+    proxy.swallow_replies = True
+    with pytest.raises(ConnectionLost):
+        await queue.lease(0.3)
+    proxy.swallow_replies = False
+    assert (await audit(redis, name)).leased == [b"x"]
+    lease = await take(idle, 30, timeout=20)
+    assert lease.deliveries == 2
+
+
+@pytest.mark.parametrize("fault", ["cut", "cut and gone for a moment"])
+async def test_a_waiter_outlives_a_cut_of_its_listening_connection_or_is_told(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, fault: str
+) -> None:
+    waiter, adder = make_queue(url=proxy.url), make_queue()
+    got = 0
+    for number in range(5):
+        waiting = asyncio.create_task(waiter.lease(30))
+        await eventually("it waits", lambda: proxy.requests[-1:] == [b"BLMOVE"])
+        if fault != "cut":
+            proxy.refuse()
+        await proxy.cut()
+        if fault != "cut":
+            await proxy.accept()
+        await adder.add_item(Item(b"x", id=f"{number}"))
+        async with asyncio.timeout(20):
+            try:
+                lease = await waiting
+            except ConnectionLost:
+                lease = await take(waiter)
+        assert await waiter.complete(lease)
+        got += 1
+    await waiter.close()
+    await adder.close()
+    assert got == 5
+    assert not await left_over(redis, name)

@@ -1,0 +1,96 @@
+"""A server that forgets its scripts, between any two calls or among many, is not noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from tests.queue.asking import take
+from tests.queue.keyspace import audit, left_over
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue, Lease
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def test_between_any_two_calls(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    async def leased() -> Lease:
+        await redis.script_flush()
+        return await take(queue, 30, block=False)
+
+    await redis.script_flush()
+    assert await queue.add_item(Item(b"x", id="a"))
+    await redis.script_flush()
+    assert await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")]) == [False, True]
+    await redis.script_flush()
+    await queue.add_unique_item(Item(b"x", id="c"))
+    a, b, c = [await leased() for _ in range(3)]
+    await redis.script_flush()
+    assert await queue.renew(a, 30)
+    await redis.script_flush()
+    assert await queue.release(b)
+    await redis.script_flush()
+    assert await queue.counts() == (1, 2, 0)
+    await redis.script_flush()
+    assert [view.id for view in await queue.inspect()] == ["b"]
+    await redis.script_flush()
+    assert (await queue.deep_clean()).restored == 0
+    await redis.script_flush()
+    assert await queue.complete_many([a, c]) == [True, True]
+    assert await queue.complete(await leased())
+    await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_while_somebody_waits(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    waiter, adder = make_queue(), make_queue()
+    for number in range(5):
+        waiting = asyncio.create_task(waiter.lease(30))
+        await redis.script_flush()
+        await adder.add_item(Item(b"x", id=f"{number}"))
+        await redis.script_flush()
+        async with asyncio.timeout(20):
+            lease = await waiting
+        assert lease is not None
+        assert lease.id == f"{number}"
+        await redis.script_flush()
+    await waiter.close()
+    assert len((await audit(redis, name)).leased) == 5
+
+
+async def test_among_many_calls_at_once(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    """Whatever was under way is sent again, once: nobody is told a lie, and nothing happens twice."""
+    total, queues = 3000, [make_queue() for _ in range(3)]
+    done = asyncio.Event()
+
+    async def flush() -> None:
+        while not done.is_set():
+            await redis.script_flush()
+
+    async def work(number: int) -> int:
+        queue = queues[number % 3]
+        assert await queue.add_item(Item(b"x", id=f"{number}"))
+        lease = await take(queue, 60)
+        assert await queue.renew(lease, 60)
+        if number % 2:
+            assert await queue.release(lease, front=False)
+            lease = await take(queue, 60)
+        assert await queue.complete(lease)
+        return lease.token
+
+    flushing = asyncio.create_task(flush())
+    tokens = await asyncio.gather(*(work(number) for number in range(total)))
+    done.set()
+    await flushing
+    for queue in queues:
+        await queue.close()
+    assert len(set(tokens)) == total
+    assert await redis.get(f"{name}:fence") == b"%d" % (total * 3 // 2)
+    assert not await left_over(redis, name)

@@ -1,0 +1,253 @@
+"""Waiting costs next to nothing: one item wakes one waiter, and a process waits with one connection.
+
+The figures are counts of what the server was sent, never times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item, QueueClosed
+from leasehold.queue import desk, listener
+from tests.eventually import eventually
+from tests.queue.asking import blocked, take
+from tests.queue.keyspace import audit, calls, left_over
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue, Lease
+    from tests.proxy import Proxy
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+#: What a waiter sends: scripts, and the move that blocks.
+SENT = ("evalsha", "eval", "blmove")
+
+
+async def done(waiting: Sequence[asyncio.Task[Lease]], count: int) -> None:
+    """Wait until so many have got what they waited for."""
+    await eventually(f"{count} are done", lambda: sum(task.done() for task in waiting) == count)
+
+
+@pytest.fixture
+def no_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let waiters ask again only when something comes, so that their calls can be counted to the last."""
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 60)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 20, 50])
+@pytest.mark.usefixtures("no_refresh")
+async def test_one_item_wakes_one_waiter(make_queue: MakeQueue, redis: Redis, name: str, count: int) -> None:
+    adder, waiters = make_queue(), [make_queue() for _ in range(count)]
+    await adder.add_item(Item(b"warm"))
+    assert await adder.complete_many(await adder.lease_many(1, 30)) == [True]
+    waiting = [asyncio.create_task(take(waiter, timeout=60)) for waiter in waiters]
+    await blocked(redis, count)
+    for number in range(min(count, 5)):
+        before = await calls(redis, *SENT)
+        await adder.add_item(Item(b"x", id=f"{number}"))
+        await done(waiting, number + 1)
+        await blocked(redis, count - number - 1)
+        # One to add it, one to lease it. (The blocking move was sent, and counted, before.)
+        assert await calls(redis, *SENT) - before <= 3
+        assert await calls(redis, "evalsha") - before <= 2
+    rest = [Item(b"x", id=f"{number}") for number in range(5, count)]
+    await adder.add_items(rest)
+    leases = await asyncio.gather(*waiting)
+    assert sorted(int(lease.id) for lease in leases) == list(range(count))
+    await audit(redis, name)
+
+
+@pytest.mark.usefixtures("no_refresh")
+async def test_the_coroutines_of_a_process_wait_with_one_connection(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    adder, waiter = make_queue(), make_queue()
+    waiting = [asyncio.create_task(take(waiter, timeout=60)) for _ in range(200)]
+    await blocked(redis, 1)
+    connections = {client["id"] for client in await redis.client_list()}
+    before = await calls(redis, *SENT)
+    await adder.add_items([Item(b"x", id=f"{number}") for number in range(200)])
+    leases = await asyncio.gather(*waiting)
+    assert len({lease.id for lease in leases}) == 200
+    # One to add them, one or two to lease them, and moves that wait for more meanwhile.
+    assert await calls(redis, *SENT) - before <= 6
+    assert len({client["id"] for client in await redis.client_list()} - connections) <= 1  # the adder's
+    await audit(redis, name)
+
+
+async def test_concurrent_calls_share_trips(queue: AsyncWorkQueue, redis: Redis) -> None:
+    count = 10_000
+    await queue.counts()
+    before = await calls(redis, "evalsha")
+    added = await asyncio.gather(*(queue.add_item(Item(b"x", id=f"{n}")) for n in range(count)))
+    assert all(added)
+    assert await calls(redis, "evalsha") - before <= math.ceil(count / 500) + 2
+
+    before = await calls(redis, "evalsha")
+    leases: list[Lease | None] = await asyncio.gather(*(queue.lease(60) for _ in range(count)))
+    held = [lease for lease in leases if lease]
+    assert sorted(int(lease.id) for lease in held) == list(range(count))
+    assert await calls(redis, "evalsha") - before <= math.ceil(count / 500) + 2
+
+    for call in (lambda lease: queue.renew(lease, 60), queue.complete):
+        before = await calls(redis, "evalsha")
+        assert all(await asyncio.gather(*(call(lease) for lease in held)))
+        assert await calls(redis, "evalsha") - before <= math.ceil(count / 500) + 2
+
+
+async def test_a_lone_call_is_one_trip(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_item(Item(b"warm"))
+    warm = await take(queue)
+    for call in (queue.renew(warm, 30), queue.release(warm), queue.counts(), queue.add_item(Item(b"x"))):
+        before = await calls(redis, *SENT)
+        await call
+        assert await calls(redis, *SENT) - before <= 2  # `eval` after the first use of a script
+
+
+@pytest.mark.slow
+async def test_an_idle_waiter_sends_less_than_a_command_a_second(make_queue: MakeQueue, proxy: Proxy) -> None:
+    waiter = make_queue(url=proxy.url)
+    waiting = [asyncio.create_task(waiter.lease(30)) for _ in range(10)]
+    await eventually("it waits", lambda: b"BLMOVE" in proxy.requests)
+    before = len(proxy.requests)
+    seconds = 7
+    await asyncio.sleep(seconds)  # the measure is a span of time: long enough for two refreshes
+    assert len(proxy.requests) - before < seconds
+    await waiter.close()
+    ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(end) for end in ends} == {QueueClosed}
+
+
+@pytest.mark.usefixtures("no_refresh")
+async def test_a_waiter_with_a_lease_to_watch_asks_when_it_ends_and_not_before(
+    make_queue: MakeQueue, redis: Redis
+) -> None:
+    worker, waiter = make_queue(), make_queue()
+    await worker.add_item(Item(b"x"))
+    await take(worker, 1.0)
+    before = await calls(redis, "evalsha")
+    lease = await take(waiter)
+    assert lease.deliveries == 2
+    assert await calls(redis, "evalsha") - before <= 4  # to find nothing, to ask on the dot, and a spare
+
+
+async def test_what_a_cancelled_waiter_would_have_got_goes_to_another_at_once(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    adder, first, second = make_queue(), make_queue(), make_queue()
+    for number in range(20):
+        waiting = asyncio.create_task(first.lease(30))
+        await blocked(redis, 1)
+        other = asyncio.create_task(second.lease(30))
+        await blocked(redis, 2)
+        await adder.add_item(Item(b"x", id=f"{number}"))  # moves into the inbox of the first
+        waiting.cancel()
+        async with asyncio.timeout(10):
+            done, _ = await asyncio.wait([waiting, other], return_when=asyncio.FIRST_COMPLETED)
+            if waiting in done and waiting.cancelled():
+                lease = await other
+            else:  # it had been served already
+                lease = await waiting
+                other.cancel()
+                await asyncio.wait([other])
+        assert lease is not None
+        assert lease.id == f"{number}"
+        assert await adder.complete(lease)
+    for queue in (adder, first, second):
+        await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_an_item_that_comes_when_nobody_waits_any_more_is_given_back(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    """The connection listens on for a moment after the last waiter has gone."""
+    adder, gone, other = make_queue(), make_queue(), make_queue()
+    waiting = asyncio.create_task(gone.lease(30))
+    await blocked(redis, 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await adder.add_item(Item(b"x", id="x"))
+    async with asyncio.timeout(20):
+        await take(other)
+    for queue in (adder, gone, other):
+        await queue.close()
+    assert not {key for key in await left_over(redis, name) if b"inbox" in key or b"sessions" in key}
+    assert (await audit(redis, name)).leased == [b"x"]
+
+
+async def test_waiters_that_come_and_go_lose_nothing(
+    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timeouts of all lengths around the moment at which a process stops listening."""
+    monkeypatch.setattr(desk, "LINGER_SECONDS", 0.005)
+    adder, waiters = make_queue(), [make_queue() for _ in range(3)]
+    total, got = 300, set[str]()
+
+    async def wait_in_bits(waiter: AsyncWorkQueue, number: int) -> None:
+        while len(got) < total:
+            timeout = 0.001 * (1 + number % 12)
+            number += 5
+            if lease := await waiter.lease(30, timeout=timeout):
+                assert lease.id not in got
+                got.add(lease.id)
+                assert await waiter.complete(lease)
+
+    async def add() -> None:
+        for number in range(total):
+            await adder.add_item(Item(b"x", id=f"{number}"))
+            await asyncio.sleep(0.001 * (number % 9))
+
+    async with asyncio.timeout(40), asyncio.TaskGroup() as group:
+        group.create_task(add())
+        for number, waiter in enumerate(waiters * 2):
+            group.create_task(wait_in_bits(waiter, number))
+    for queue in (adder, *waiters):
+        await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_the_inbox_of_a_dead_process_comes_back_when_its_session_lapses(
+    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
+) -> None:
+    idle = make_queue(clock=clock)
+    await idle.add_items([Item(b"x", id=f"{n}") for n in range(3)])
+    dead = f"{name}:inbox:lh:dead"
+    await redis.lmove(f"{name}:queue", dead, "RIGHT", "LEFT")
+    await redis.zadd(f"{name}:sessions", {"lh:dead": (clock.now + 10) * 1000})
+    assert await idle.counts() == (3, 0, 0)
+    assert [lease.id for lease in await idle.lease_many(1, 60, block=False)] == ["1"]
+    clock.now += 10
+    assert [lease.id for lease in await idle.lease_many(5, 60, block=False)] == ["0", "2"]
+    assert await redis.exists(dead, f"{name}:sessions") == 0
+    await audit(redis, name)
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancel", "close"])
+async def test_waiters_that_go_leave_nothing(
+    make_queue: MakeQueue, redis: Redis, name: str, end: str
+) -> None:
+    waiters = [make_queue() for _ in range(5)]
+    timeout = 0.1 if end == "timeout" else 60
+    waiting = [asyncio.create_task(waiter.lease(30, timeout=timeout)) for waiter in waiters for _ in range(3)]
+    if end != "timeout":
+        await blocked(redis, 5)
+    if end == "cancel":
+        for task in waiting:
+            task.cancel()
+    if end != "close":
+        await asyncio.wait(waiting)
+    for waiter in waiters:
+        await waiter.close()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert not await left_over(redis, name)
+    await blocked(redis, 0)

@@ -1,0 +1,149 @@
+"""What users install is tested, not the checkout: wheels in a clean environment, with no source near."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with nothing of the checkout in it."""
+
+    bin: Path
+    elsewhere: Path
+
+    def run(self, program: str, *arguments: object) -> str:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV_"))}
+        clean.pop("REDIS_URL", None)
+        result = subprocess.run(
+            [self.bin / program, *map(str, arguments)],
+            cwd=self.elsewhere,
+            env={**clean, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, f"{program} {arguments}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    def scripts_found(self) -> set[str]:
+        """The names of the Lua scripts that the installed catalogue writes out."""
+        folder = self.elsewhere / "composed"
+        self.run("python", "-m", "leasehold.scripting.catalogue", "--dump", folder)
+        names = {path.name for path in folder.iterdir()}
+        for path in folder.iterdir():
+            path.unlink()
+        return names
+
+
+@pytest.fixture(scope="module")
+def sdist(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(root, "sdist", tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel_of_checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(root, "wheel", tmp_path_factory.mktemp("direct"))
+
+
+@pytest.fixture(scope="module")
+def wheel_of_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", str(folder), str(sdist)], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def environment(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """A clean environment that takes the releases of requirements.lock, if it takes any."""
+    home = tmp_path_factory.mktemp("clean")
+    venv.create(home / "venv", with_pip=True, symlinks=True)
+    pins = re.findall(r"^(\S+==\S+(?: *;.*?)?) *\\$", (root / "requirements.lock").read_text(), re.MULTILINE)
+    (home / "pins.txt").write_text("\n".join(pins))
+    (home / "elsewhere").mkdir()
+    return Environment(home / "venv" / "bin", home / "elsewhere")
+
+
+@pytest.fixture(scope="module")
+def installed(environment: Environment, wheel_of_sdist: Path) -> Environment:
+    pins = environment.elsewhere.parent / "pins.txt"
+    install = ["-m", "pip", "install", "--quiet", "--constraint", pins]
+    environment.run("python", *install, f"{wheel_of_sdist}[cli,embedded]")
+    return environment
+
+
+@pytest.fixture(scope="module")
+def scripts(root: Path) -> set[str]:
+    names = {path.name for path in (root / "lua").glob("*.lua")}
+    assert names
+    return names
+
+
+def test_both_wheels_hold_the_same_files(wheel_of_checkout: Path, wheel_of_sdist: Path) -> None:
+    assert contents(wheel_of_checkout) == contents(wheel_of_sdist)
+
+
+def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_sdist: Path) -> None:
+    source = {path.relative_to(root / "src") for path in (root / "src" / "leasehold").rglob("*.py")}
+    lua = {path.relative_to(root) for path in (root / "lua").rglob("*.lua")}
+    expected = {str(path) for path in source} | {f"leasehold/{path}" for path in lua} | {"leasehold/py.typed"}
+    held = {name for name in contents(wheel_of_sdist) if name.startswith("leasehold/")}
+    assert held - {"leasehold/lua/README.md"} == expected
+
+
+def test_the_installed_wheel_finds_its_scripts(installed: Environment, scripts: set[str]) -> None:
+    where = installed.run("python", "-c", "import leasehold; print(leasehold.__file__)")
+    assert where.startswith(str(installed.bin.parent))
+    assert installed.scripts_found() == scripts
+
+
+def test_the_installed_wheel_runs_the_demo(installed: Environment) -> None:
+    folder = installed.elsewhere / "letters"
+    folder.mkdir()
+    for name in ("one", "two", "three"):
+        (folder / f"{name}.txt").write_text(f"This is {name}.\n" * 10)
+    assert installed.run("leasehold", "demo", folder)
+
+
+def test_an_editable_install_finds_the_scripts_of_the_checkout(
+    installed: Environment, root: Path, wheel_of_sdist: Path, scripts: set[str]
+) -> None:
+    install = ["-m", "pip", "install", "--quiet", "--no-deps"]
+    installed.run("python", *install, "--editable", root)
+    try:
+        where = installed.run("python", "-c", "import leasehold; print(leasehold.__file__)")
+        assert where.startswith(str(root / "src"))
+        assert installed.scripts_found() == scripts
+    finally:
+        installed.run("python", *install, "--force-reinstall", wheel_of_sdist)
+
+
+def build(root: Path, target: str, folder: Path) -> Path:
+    """Run the build backend as pip would, but with the release of it that requirements.lock names."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    (built,) = folder.iterdir()
+    return built
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """The files of a wheel and their checksums."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {entry.filename: entry.CRC for entry in archive.infolist()}

@@ -1,0 +1,229 @@
+"""What we promise about our own leases, with foreign clients meddling."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue, Item, Lease
+from leasehold.queue import cleaning
+from tests.interop.state import finish, ids_in, keys_of, until_waiting
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold.queue.engine import Engine
+    from tests.interop.conftest import Clock, StartForeign
+    from tests.interop.foreign import Foreign, Library
+    from tests.interop.gate import Gate
+
+pytestmark = pytest.mark.core
+
+
+async def lease_one(queue: AsyncWorkQueue, seconds: float = 30) -> Lease:
+    lease = await queue.lease(seconds, block=False)
+    assert lease is not None
+    return lease
+
+
+async def snatch(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> None:
+    """Let a foreign cleaner move an item that we hold, as it does when it does not see our lease key."""
+    await redis.delete(f"{name}:leased_by_session:{item_id}")
+    await cleaner.light_clean()
+    assert item_id in await ids_in(redis, f"{name}:queue")
+    assert item_id not in await ids_in(redis, f"{name}:processing")
+
+
+async def test_an_item_of_ours_that_a_foreign_cleaner_moved_stays_ours(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    cleaner = await start(library)
+    await queue.add_item(Item(b"data", id="a"))
+    lease = await lease_one(queue)
+    await snatch(redis, name, "a", cleaner)
+    async with AsyncWorkQueue(name, redis) as other:
+        assert await other.lease_many(5, 30, block=False) == []
+        report = await other.deep_clean()
+        assert (report.returned, report.restored) == (0, 0)
+        assert await other.lease(30, block=False) is None
+    assert await queue.renew(lease, 30)
+    assert [await queue.complete(lease) for _ in range(3)] == [True, False, False]
+    assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_an_item_of_ours_that_a_foreign_cleaner_moved_is_gone_when_it_is_completed_before_it_is_met(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    cleaner = await start(library)
+    await queue.add_item(Item(b"data", id="a"))
+    lease = await lease_one(queue)
+    await snatch(redis, name, "a", cleaner)
+    assert await queue.complete(lease)
+    await finish(queue)
+    assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_of_us_and_a_foreign_worker_with_the_same_item_the_first_finishes_it(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    """Both hold it. Ours is True at most once, and False if they were first."""
+    foreign = await start(library)
+    for number, ours_first in enumerate((True, False)):
+        item_id = f"item-{number}"
+        await queue.add_item(Item(b"data", id=item_id))
+        lease = await lease_one(queue)
+        await snatch(redis, name, item_id, await start("python"))
+        assert await foreign.lease(30) == (item_id, b"data")
+        if ours_first:
+            assert await queue.complete(lease)
+            assert not await foreign.complete(item_id)
+        else:
+            assert await foreign.complete(item_id)
+            assert not await queue.complete(lease)
+        assert not await queue.complete(lease)
+        assert await queue.lease(30, block=False) is None
+        assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_numbers_grow_through_foreign_leases_and_new_incarnations(
+    queue: AsyncWorkQueue, clock: Clock, start: StartForeign, library: Library
+) -> None:
+    foreign = await start(library)
+    tokens = []
+    for _ in range(3):
+        await foreign.add("a", b"data")
+        tokens.append((await lease_one(queue, 1)).token)
+        clock.move_on(1.1)
+        await queue.light_clean()
+        assert await foreign.lease(30) == ("a", b"data")
+        await queue.light_clean()
+        assert await foreign.complete("a")
+        assert await queue.add_item(Item(b"data", id="a"))
+        lease = await lease_one(queue)
+        assert lease.deliveries == 1
+        tokens.append(lease.token)
+        assert await queue.complete(lease)
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("verb", ["renew", "release", "complete fenced"])
+async def test_who_lost_an_item_to_a_foreign_worker_is_no_current_holder(
+    queue: AsyncWorkQueue,
+    redis: Redis,
+    name: str,
+    clock: Clock,
+    start: StartForeign,
+    library: Library,
+    verb: str,
+) -> None:
+    """The lease has lapsed and a foreign client has the item, which a clean of ours has noted."""
+    foreign = await start(library)
+    await queue.add_item(Item(b"data", id="a"))
+    lost = await lease_one(queue, 1)
+    clock.move_on(1.1)
+    await queue.light_clean()
+    assert await foreign.lease(30) == ("a", b"data")
+    holder = await redis.get(f"{name}:leased_by_session:a")
+    await queue.light_clean()
+    if verb == "renew":
+        assert not await queue.renew(lost, 30)
+    elif verb == "release":
+        assert not await queue.release(lost)
+    else:
+        assert not await queue.complete(lost, fenced=True)
+    assert await redis.get(f"{name}:leased_by_session:a") == holder
+    assert await ids_in(redis, f"{name}:queue") == []
+    assert await foreign.complete("a")
+    assert not await queue.complete(lost)
+    assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_a_deep_clean_leaves_an_item_alone_that_is_just_being_leased(
+    queue: AsyncWorkQueue,
+    redis: Redis,
+    name: str,
+    start: StartForeign,
+    library: Library,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RWQ-B5: it waited when we looked for data, and was taken before we looked through the queue."""
+    worker = await start(library, gated=True)
+    await worker.add("a", b"data")
+    walk = cleaning._drop_waiting
+    leasing = []
+
+    async def take_first(engine: Engine, suspects: set[bytes]) -> None:
+        leasing.append(await gate.stop(worker.lease(30), before=f"SETEX {name}:leased_by_session:a"))
+        await walk(engine, suspects)
+
+    monkeypatch.setattr(cleaning, "_drop_waiting", take_first)
+    await queue.deep_clean()
+    assert await ids_in(redis, f"{name}:queue") == []
+    gate.let_go()
+    assert await leasing[0] == ("a", b"data")
+    assert await queue.lease(30, block=False) is None
+    assert await worker.complete("a")
+
+
+async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_lost(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library, gate: Gate
+) -> None:
+    """RWQ-B5: the cleaner ran while the item was being leased, so the worker cannot complete it any more.
+
+    We do not lease it as long as the worker has it, and get it when its lease ends.
+    """
+    worker, cleaner = await start(library, gated=True), await start("python")
+    await worker.add("a", b"data")
+    leasing = await gate.stop(worker.lease(1), before=f"SETEX {name}:leased_by_session:a")
+    await cleaner.light_clean()
+    gate.let_go()
+    assert await leasing == ("a", b"data")
+    assert await ids_in(redis, f"{name}:queue") == ["a"]
+    assert await queue.lease(30, block=False) is None
+    assert not await worker.complete("a")
+    async with AsyncWorkQueue(name, redis) as ours:
+        lease = await ours.lease(30, timeout=10)
+    assert lease is not None
+    assert lease.data == b"data"
+    assert await queue.complete(lease)
+    assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_a_foreign_worker_finishes_an_item_whose_id_we_have_marked_as_done(
+    queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock, start: StartForeign, library: Library
+) -> None:
+    """In a long processing list we mark ids that we cannot find, to sweep them out later.
+
+    A foreign cleaner had moved the id, so the mark finds the entry of the next one that holds the item.
+    """
+    foreign = await start(library)
+    await queue.add_items([Item(b"data", id="a"), *(Item(b"", id=f"other-{n}") for n in range(200))])
+    await lease_one(queue, 1)
+    others = await queue.lease_many(200, 600, block=False)
+    await snatch(redis, name, "a", await start("python"))
+    clock.move_on(1.1)
+    await queue.light_clean()
+    assert await foreign.lease(30) == ("a", b"data")
+    assert all([await queue.complete(lease) for lease in others])
+    await queue.light_clean()
+    assert await foreign.complete("a")
+    await finish(queue)
+
+
+async def test_what_was_on_its_way_to_a_cancelled_waiter_of_ours_goes_to_a_foreign_worker(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    """A waiter has the next id moved to a list of its own, where no foreign client looks."""
+    foreign = await start(library)
+    assert await foreign.queue_len() == 0  # it is connected
+    waiting = asyncio.create_task(queue.lease(30))
+    await until_waiting(redis, 1)
+    waiting.cancel()
+    await foreign.add("a", b"data")
+    assert await foreign.lease(30, timeout=5) == ("a", b"data")
+    assert await foreign.complete("a")
+    await queue.close()
+    assert await keys_of(redis, name) == set()

@@ -1,0 +1,158 @@
+"""The keys that all clients of the family share, byte for byte, and items on their way through them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import AsyncWorkQueue, Item
+from tests.interop.state import contents, keys_of
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.interop.conftest import Clock, StartForeign
+    from tests.interop.foreign import Library
+
+pytestmark = pytest.mark.core
+
+BINARY = bytes(range(256)) + b"\r\n\x00$-1\r\n"
+#: What goes through unharmed: (id, data).
+ITEMS = [
+    ("6f1ed002-ab55-4f2b-8f6c-3c2e7f3d5f5e", BINARY),
+    ("3f0bd4e0c4f24c60b7b5ae3b54e3a2f1", "Grüße, 世界 🌍".encode()),
+    ("ключ ✓ 🗝", b'{"to":"ann"}'),
+    ("with space\r\nand line\x00and NUL", b"\xff\xfe\x80"),
+    ("a*b[1]?\\{x}:item:y", b"0"),
+    ("0", b"a real item of that name"),
+    ("empty", b""),
+    ("large", BINARY * 4096),
+]
+FAMILY = ("queue", "processing", "item", "leased_by_session")
+
+
+async def test_an_added_item_is_its_raw_data_and_an_id_pushed_left(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    """RWQ-L1, L3, G9: no envelope, no expiry, and nothing else."""
+    await queue.add_item(Item(BINARY, id="a"))
+    await queue.add_item(Item(b"", id="ключ"))
+    assert await contents(redis, name) == {
+        "item:a": (b"string", False, BINARY),
+        "item:ключ": (b"string", False, b""),
+        "queue": (b"list", False, ["ключ".encode(), b"a"]),
+    }
+
+
+async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease_keys(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    """RWQ-L2, L4, G16: clients since 0.3 look at `lease`, earlier ones at `leased_by_session`."""
+    await queue.add_items(Item(b"data of " + item_id.encode(), id=item_id) for item_id in "abc")
+    for expected in "ab":
+        lease = await queue.lease(30)
+        assert lease is not None
+        assert lease.id == expected
+    found = await contents(redis, name)
+    holder = (b"string", True, queue.session.encode())
+    family = {key: value for key, value in found.items() if key.split(":")[0] in {*FAMILY, "lease"}}
+    assert family == {
+        "item:a": (b"string", False, b"data of a"),
+        "item:b": (b"string", False, b"data of b"),
+        "item:c": (b"string", False, b"data of c"),
+        "lease:a": holder,
+        "lease:b": holder,
+        "leased_by_session:a": holder,
+        "leased_by_session:b": holder,
+        "processing": (b"list", False, [b"b", b"a"]),
+        "queue": (b"list", False, [b"c"]),
+    }
+    for key in ("lease:a", "leased_by_session:a"):
+        assert 29_000 < await redis.pttl(f"{name}:{key}") <= 30_000
+    assert set(found) - set(family) == {"deadlines", "fence", "ledger"}
+
+
+async def test_we_write_what_a_foreign_client_writes(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    """The family's keys are the same, whoever adds, leases and completes."""
+    foreign = await start(library)
+
+    async def snapshot() -> dict[str, Any]:
+        found = await contents(redis, name)
+        family = {key: value for key, value in found.items() if key.split(":")[0] in FAMILY}
+        # The session's name is each client's own.
+        return {key: value[: 2 if "session" in key else 3] for key, value in family.items()}
+
+    ours, theirs = [], []
+    for item_id in "abc":
+        await queue.add_item(Item(BINARY, id=item_id))
+    ours.append(await snapshot())
+    leases = [await queue.lease(30), await queue.lease(30)]
+    ours.append(await snapshot())
+    assert leases[0] is not None
+    assert await queue.complete(leases[0])
+    ours.append(await snapshot())
+    await redis.delete(*(f"{name}:{key}" for key in await keys_of(redis, name)))
+
+    for item_id in "abc":
+        await foreign.add(item_id, BINARY)
+    theirs.append(await snapshot())
+    assert [await foreign.lease(30), await foreign.lease(30)] == [("a", BINARY), ("b", BINARY)]
+    theirs.append(await snapshot())
+    assert await foreign.complete("a")
+    theirs.append(await snapshot())
+    assert ours == theirs
+
+
+async def test_items_go_from_us_to_a_foreign_client_unharmed(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    foreign = await start(library)
+    assert all(await queue.add_items(Item(data, id=item_id) for item_id, data in ITEMS))
+    assert (await foreign.queue_len(), await foreign.processing()) == (len(ITEMS), 0)
+    assert [await foreign.lease(30) for _ in ITEMS] == ITEMS
+    assert await foreign.lease(30) is None
+    assert (await queue.queue_len(), await queue.processing()) == (0, len(ITEMS))
+    assert all([await foreign.complete(item_id) for item_id, _ in ITEMS])
+    assert await keys_of(redis, name) == set()
+
+
+async def test_items_go_from_a_foreign_client_to_us_unharmed(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    foreign = await start(library)
+    for item_id, data in ITEMS:
+        await foreign.add(item_id, data)
+    assert await queue.queue_len() == len(ITEMS)
+    leases = await queue.lease_many(100, 30, block=False)
+    assert [(lease.id, lease.data) for lease in leases] == ITEMS
+    assert (await foreign.queue_len(), await foreign.processing()) == (0, len(ITEMS))
+    assert all(await queue.complete_many(leases))
+    assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_what_one_client_holds_another_one_does_not_get(
+    queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock, start: StartForeign, library: Library
+) -> None:
+    """A cleaner of either side leaves a live lease of the other alone."""
+    foreign = await start(library)
+    await queue.add_items([Item(b"1", id="ours"), Item(b"2", id="theirs")])
+    lease = await queue.lease(30)
+    assert lease is not None
+    assert await foreign.lease(30) == ("theirs", b"2")
+    for _ in range(2):
+        await foreign.light_clean()
+        report = await queue.deep_clean()
+        assert (report.returned, report.restored, report.dropped) == (0, 0, 0)
+        assert await foreign.lease(30) is None
+        assert await queue.lease(30, block=False) is None
+    assert not await queue.add_item(Item(b"again", id="theirs"))
+    assert await queue.complete(lease)
+    assert await foreign.complete("theirs")
+    # That the foreign client completed it we learn when we look at its lease the next time.
+    assert await keys_of(redis, name) == {"fence", "deadlines"}
+    clock.move_on(31)
+    await queue.light_clean()
+    assert await keys_of(redis, name) == {"fence"}

@@ -1,0 +1,156 @@
+"""What foreign clients leave behind when they die between two commands, and how we heal it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue, Item
+from tests.interop.state import finish, ids_in, keys_of
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.interop.conftest import Clock, StartForeign
+    from tests.interop.foreign import Library
+    from tests.interop.gate import Gate
+
+pytestmark = pytest.mark.core
+
+# ------------------------------------------------------------------ in processing, without a lease key
+
+
+async def test_an_item_that_is_just_being_leased_is_not_taken_away(
+    queue: AsyncWorkQueue,
+    redis: Redis,
+    name: str,
+    clock: Clock,
+    start: StartForeign,
+    library: Library,
+    gate: Gate,
+) -> None:
+    """RWQ-B5: between taking the id and writing the lease key there is nothing to see of the lease."""
+    worker = await start(library, gated=True)
+    await queue.add_item(Item(b"data", id="a"))
+    leasing = await gate.stop(worker.lease(30), before=f"SETEX {name}:leased_by_session:a")
+    assert await ids_in(redis, f"{name}:processing") == ["a"]
+    report = await queue.deep_clean()
+    assert (report.adopted, report.returned, report.restored) == (1, 0, 0)
+    clock.move_on(1.9)
+    report = await queue.deep_clean()
+    assert (report.adopted, report.returned, report.restored) == (0, 0, 0)
+    assert await queue.lease(30, block=False) is None
+    gate.let_go()
+    assert await leasing == ("a", b"data")
+    clock.move_on(1)
+    assert await queue.lease(30, block=False) is None
+    assert await worker.complete("a")
+    clock.move_on(31)
+    await queue.light_clean()
+    assert await keys_of(redis, name) == set()
+
+
+@pytest.mark.parametrize("command", ["GET {}:item:a", "SETEX {}:leased_by_session:a"])
+async def test_an_item_whose_worker_died_before_it_wrote_its_lease_key_comes_back(
+    queue: AsyncWorkQueue,
+    redis: Redis,
+    name: str,
+    clock: Clock,
+    start: StartForeign,
+    library: Library,
+    gate: Gate,
+    command: str,
+) -> None:
+    """RWQ-B5: after a grace of two seconds it counts as dropped."""
+    worker = await start(library, gated=True)
+    await queue.add_item(Item(b"data", id="a"))
+    await worker.kill(await gate.stop(worker.lease(30), before=command.format(name)))
+    assert await keys_of(redis, name) == {"processing", "item:a"}
+    await queue.light_clean()
+    clock.move_on(1.9)
+    assert await queue.lease(30, block=False) is None
+    clock.move_on(0.2)
+    await finish(queue, "a")
+    assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_an_item_that_a_foreign_worker_dropped_comes_back_when_its_lease_ends(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+) -> None:
+    """Once a clean has seen a foreign lease, an idle waiter of ours gets the item when the lease ends."""
+    worker = await start(library)
+    await worker.add("a", b"data")
+    assert await worker.lease(1) == ("a", b"data")
+    report = await queue.light_clean()
+    assert (report.adopted, report.returned) == (1, 0)
+    async with AsyncWorkQueue(name, redis) as ours:
+        lease = await ours.lease(30, timeout=10)
+    assert lease is not None
+    assert (lease.id, lease.data, lease.deliveries) == ("a", b"data", 1)
+    assert await queue.complete(lease)
+    assert not await worker.complete("a")
+    assert await keys_of(redis, name) == {"fence"}
+
+
+# ------------------------------------------------------------------------------------------ in no list
+
+
+@pytest.mark.slow  # the Node client
+async def test_an_item_whose_producer_died_before_it_pushed_the_id_is_restored(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, gate: Gate
+) -> None:
+    """RWQ-B2, B10: its pipeline is no transaction. (That of the Python client is one.)"""
+    producer = await start("node", gated=True)
+    await producer.kill(await gate.stop(producer.add("a", b"data"), before=f"LPUSH {name}:queue"))
+    assert await keys_of(redis, name) == {"item:a"}
+    assert not await queue.add_item(Item(b"other data", id="a"))
+    report = await queue.light_clean()
+    assert report.looked_at == 0
+    assert await queue.lease(30, block=False) is None
+    report = await queue.deep_clean()
+    assert report.restored == 1
+    assert (await queue.deep_clean()).restored == 0
+    await finish(queue, "a")
+    assert await keys_of(redis, name) == {"fence"}
+
+
+async def test_an_item_whose_cleaner_died_while_it_moved_it_is_restored(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library, gate: Gate
+) -> None:
+    """RWQ-B10: the id is in `P:cleaning` alone, and the next foreign cleaner makes a ghost of it."""
+    cleaner = await start(library, gated=True)
+    worker = await start("python")
+    await worker.add("a", b"data")
+    assert await worker.lease(30)
+    await redis.delete(f"{name}:leased_by_session:a")
+    await cleaner.kill(await gate.stop(cleaner.light_clean(), before=f"LPUSH {name}:queue"))
+    assert await keys_of(redis, name) == {"cleaning", "item:a"}
+    assert (await queue.light_clean()).looked_at == 0
+    assert (await queue.deep_clean()).restored == 1
+    await finish(queue, "a")
+
+    await (await start(library)).light_clean()
+    assert await ids_in(redis, f"{name}:queue") == ["a"]
+    assert await queue.lease(30, block=False) is None
+    assert await keys_of(redis, name) == {"fence"}
+
+
+@pytest.mark.slow  # the Node client
+async def test_an_item_whose_worker_died_while_it_completed_it_comes_back_when_its_lease_ends(
+    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, gate: Gate
+) -> None:
+    """RWQ-B10: the id is in no list, but the lease still runs."""
+    worker = await start("node", gated=True)
+    await worker.add("a", b"data")
+    assert await worker.lease(1) == ("a", b"data")
+    await worker.kill(await gate.stop(worker.complete("a"), before=f"DEL {name}:item:a"))
+    assert await keys_of(redis, name) == {"item:a", "leased_by_session:a"}
+    assert (await queue.deep_clean()).restored == 0
+    assert await queue.lease(30, block=False) is None
+    async with AsyncWorkQueue(name, redis) as ours:
+        lease = await ours.lease(30, timeout=10)
+    assert lease is not None
+    assert lease.id == "a"
+    assert await queue.complete(lease)
+    assert await keys_of(redis, name) == {"fence"}

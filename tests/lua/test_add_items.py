@@ -1,0 +1,130 @@
+"""add_items: new items wait or are scheduled; what is there is left alone; `unique` starts anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.space import NOW, Expiring, Held, Space, State, lease_keys, new, picture
+
+pytestmark = pytest.mark.core
+
+
+async def test_new_items_wait_in_the_order_of_the_rows(space: Space) -> None:
+    assert await space.run("add_items", [new("a"), new("b"), new("c")]) == [1, 1, 1]
+    assert await space.snapshot() == picture(waiting=["a", "b", "c"])
+
+
+async def test_a_new_item_waits_behind_those_that_are_there(space: Space) -> None:
+    await space.seed(picture(waiting=["a"]))
+    assert await space.run("add_items", [new("b")]) == [1]
+    assert await space.snapshot() == picture(waiting=["a", "b"])
+
+
+async def test_a_delayed_item_is_scheduled_and_guarded_by_a_lease_key(space: Space) -> None:
+    assert await space.run("add_items", [new("a", delay=50_000)]) == [1]
+    assert await space.snapshot() == picture(scheduled={"a": NOW + 50_000})
+
+
+async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
+    await space.seed(picture(waiting=["a"], leased={"b": Held(1)}, fence=1))
+    rows = [new("c"), new("b"), new("d", delay=9_000), new("a"), new("e")]
+    assert await space.run("add_items", rows) == [1, 0, 1, 0, 1]
+    assert await space.snapshot() == picture(
+        waiting=["a", "c", "e"], leased={"b": Held(1)}, scheduled={"d": NOW + 9_000}, fence=1
+    )
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(picture(waiting=["x"]), id="waiting"),
+        pytest.param(picture(waiting=["x"], past={"x": Held(3)}, fence=3), id="waiting again"),
+        pytest.param(picture(leased={"x": Held(3)}, fence=3), id="leased"),
+        pytest.param(picture(scheduled={"x": NOW + 1}), id="scheduled"),
+        pytest.param(picture() | {"item:x": "old"}, id="in no list"),
+    ],
+)
+@pytest.mark.parametrize("delay", [0, 5_000])
+async def test_an_item_that_is_there_is_left_alone(space: Space, before: State, delay: int) -> None:
+    await space.seed(before)
+    assert await space.run("add_items", [("x", "other data", delay, 0)]) == [0]
+    assert await space.snapshot() == before
+
+
+async def test_the_second_of_two_equal_ids_in_a_call_is_there_already(space: Space) -> None:
+    assert await space.run("add_items", [new("a"), ("a", "other data", 0, 0)]) == [1, 0]
+    assert await space.snapshot() == picture(waiting=["a"])
+
+
+async def test_unique_replaces_the_data_of_a_waiting_item_which_then_counts_twice(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b"]))
+    assert await space.run("add_items", [("a", "new data", 0, 1)]) == [1]
+    after = picture(waiting=["a", "b", "a"]) | {"item:a": "new data"}
+    assert await space.snapshot() == after
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(picture(leased={"a": Held(4)}, fence=4), id="leased"),
+        pytest.param(picture(leased={"a": Held(4, ends=NOW - 5)}, fence=4), id="lapsed"),
+        pytest.param(picture(scheduled={"a": NOW + 99}, past={"a": Held(4)}, fence=4), id="scheduled"),
+        pytest.param(picture(fence=4) | {"item:a": "old"}, id="in no list"),
+    ],
+)
+async def test_unique_begins_a_new_incarnation(space: Space, before: State) -> None:
+    await space.seed(before)
+    assert await space.run("add_items", [new("a", unique=True)]) == [1]
+    assert await space.snapshot() == picture(waiting=["a"], fence=4)
+
+
+async def test_unique_and_delayed_replaces_the_due_time(space: Space) -> None:
+    await space.seed(picture(scheduled={"a": NOW + 99_000}))
+    assert await space.run("add_items", [new("a", unique=True, delay=5_000)]) == [1]
+    assert await space.snapshot() == picture(scheduled={"a": NOW + 5_000})
+
+
+async def test_equal_unique_ids_of_a_leased_item_in_one_call_take_it_off_the_list_once(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(4), "b": Held(5)}, fence=5))
+    assert await space.run("add_items", [new("a", unique=True), new("a", unique=True)]) == [1, 1]
+    assert await space.snapshot() == picture(waiting=["a", "a"], leased={"b": Held(5)}, fence=5)
+
+
+async def test_an_item_that_a_foreign_client_completed_can_be_added_again(space: Space) -> None:
+    """Our lease, our record and our entry outlive what a foreign client removed; none is inherited."""
+    ours = picture(leased={"a": Held(7)}, fence=7)
+    del ours["item:a"]
+    await space.seed(ours)
+    assert await space.run("add_items", [new("a")]) == [1]
+    assert await space.snapshot() == picture(waiting=["a"], fence=7)
+
+
+async def test_the_lease_of_a_dead_item_does_not_bind_the_new_one(space: Space) -> None:
+    await space.seed(lease_keys("a", "somebody"))
+    assert await space.run("add_items", [new("a")]) == [1]
+    assert await space.snapshot() == picture(waiting=["a"])
+
+
+async def test_bytes_go_in_untouched(space: Space) -> None:
+    raw = bytes(range(256))
+    assert await space.run("add_items", [(b"\x00 \xff\n", raw, 0, 0), (b"empty", b"", 0, 0)]) == [1, 1]
+    assert await space.redis.get(space.key("item:").encode() + b"\x00 \xff\n") == raw
+    assert await space.redis.get(space.key("item:empty")) == b""
+    assert await space.redis.lrange(space.key("queue"), 0, -1) == [b"empty", b"\x00 \xff\n"]
+
+
+async def test_without_a_time_from_the_test_the_server_s_clock_decides(space: Space) -> None:
+    async def server_ms() -> int:
+        seconds, micros = await space.redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    earliest = await server_ms() + 5_000
+    await space.run("add_items", [new("a", delay=5_000)], now_ms=b"")
+    due = float(await space.send("ZSCORE", space.key("scheduled"), "a"))
+    assert earliest <= due <= await server_ms() + 5_000
+
+
+async def test_the_guard_of_a_delayed_item_ends_when_the_item_is_due(space: Space) -> None:
+    await space.run("add_items", [new("a", delay=50_000)])
+    assert 40_000 < await space.redis.pttl(space.key("lease:a")) <= 50_000
+    assert (await space.snapshot())["lease:a"] == Expiring("lh:scheduled")

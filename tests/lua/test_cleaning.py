@@ -1,0 +1,189 @@
+"""The cleaning scripts: what each step looks at, what it puts right, and that it can be left at any point."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.keys import QueueKeys
+from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, lease_keys, picture
+
+pytestmark = pytest.mark.core
+
+
+def pattern(space: Space) -> bytes:
+    return QueueKeys(space.prefix, ME).data_pattern
+
+
+async def test_an_empty_queue_needs_no_cleaning(space: Space) -> None:
+    assert await space.run("light_clean") == [0, 0, 0, 0, 0]
+    assert await space.run("deep_clean_walk", start=0) == []
+    assert await space.run("deep_clean_ledger", cursor="0") == [b"0", 0]
+    assert await space.snapshot() == {}
+
+
+async def test_a_light_clean_leaves_our_own_work_alone(space: Space) -> None:
+    leases = {"a": Held(1), "b": Held(2), "c": Held(3)}
+    before = picture(waiting=["w"], leased=leases, scheduled={"s": NOW + 1}, fence=3)
+    await space.seed(before)
+    assert await space.run("light_clean") == [3, 0, 0, 0, 0]
+    assert await space.snapshot() == before, "also the order of the list"
+
+
+async def test_a_light_clean_drops_entries_that_are_done(space: Space) -> None:
+    """A ghost, one that is noted, and the second of two."""
+    held = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
+    await space.seed(held | {"processing": ["b", "ghost", "a", "noted", "a"], "gone": {"noted"}})
+    assert await space.run("light_clean") == [2, 0, 3, 0, 0]
+    assert await space.snapshot() == held
+
+
+async def test_an_entry_whose_id_is_noted_stays_for_the_lease_that_it_has_now(space: Space) -> None:
+    held = picture(leased={"a": Held(2), "b": Held(3)}, fence=3)
+    await space.seed(held | {"processing": ["b", "a", "a"], "gone": {"a"}})
+    assert await space.run("light_clean") == [2, 0, 1, 0, 0]
+    assert await space.snapshot() == held
+
+
+async def test_notes_without_entries_go_with_the_last_entry(space: Space) -> None:
+    await space.seed({"gone": {"a", "b"}, "fence": "5"})
+    assert await space.run("light_clean") == [0, 0, 0, 0, 0]
+    assert await space.snapshot() == picture(fence=5)
+
+
+async def test_a_light_clean_walks_in_steps_from_the_old_end_and_ends_where_it_began(space: Space) -> None:
+    leases = {f"i{n}": Held(n) for n in range(1, 11)}
+    before = picture(leased=leases, fence=10)
+    await space.seed(before)
+    for _ in range(2):
+        assert await space.run("light_clean", count=5) == [10, 0, 0, 0, 0]
+    assert await space.snapshot() == before
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+async def test_a_step_of_any_size_is_safe(space: Space, count: int) -> None:
+    held = picture(leased={"a": Held(1)}, fence=1)
+    await space.seed(held | {"processing": ["a", "ghost"]})
+    assert (await space.run("light_clean", count=count))[2] == 1
+    assert await space.snapshot() == held
+
+
+async def test_the_scan_finds_ids_with_data_that_no_state_of_ours_explains(space: Space) -> None:
+    before = picture(waiting=["w"], leased={"a": Held(1)}, scheduled={"s": NOW + 1}, fence=1)
+    await space.seed(before | {"item:orphan": "x", "item:": "the id is empty"})
+    now, cursor, *ids = await space.run("deep_clean_scan", pattern=pattern(space), cursor="0", count=1_000)
+    assert (now, cursor) == (NOW, b"0")
+    assert {*ids} == {b"w", b"orphan", b""}
+    assert await space.snapshot() == before | {"item:orphan": "x", "item:": "the id is empty"}
+
+
+async def test_the_scan_goes_on_where_it_left(space: Space) -> None:
+    await space.seed({f"item:i{n}": "x" for n in range(2_500)})
+    cursor, found = b"0", set[bytes]()
+    while True:
+        _, cursor, *ids = await space.run("deep_clean_scan", pattern=pattern(space), cursor=cursor, count=100)
+        found |= {*ids}
+        if cursor == b"0":
+            break
+    assert found == {b"i%d" % n for n in range(2_500)}
+
+
+async def test_the_scan_of_one_queue_does_not_see_another(space: Space) -> None:
+    neighbours = [
+        Space(space.redis, f"{space.prefix}{more}") for more in ("x", ":item:", "[1]", "*", "?", "\\")
+    ]
+    for neighbour in neighbours:
+        await neighbour.seed({"item:a": "x"})
+    for each in (space, *neighbours):
+        _, _, *ids = await each.run("deep_clean_scan", pattern=pattern(each), cursor="0", count=1_000)
+        seen = {item_id for item_id in ids if not item_id.startswith(b":item:")}
+        assert seen == (set() if each is space else {b"a"})
+
+
+@pytest.mark.parametrize(("start", "ids"), [(0, "edc"), (2, "cba"), (3, "ba"), (5, ""), (9, "")])
+async def test_the_walk_goes_from_the_young_end(space: Space, start: int, ids: str) -> None:
+    await space.seed(picture(waiting=[*"abcde"]))
+    walked = await space.run("deep_clean_walk", start=start, count=3)
+    assert walked == [item_id.encode() for item_id in ids]
+
+
+async def test_the_walk_begins_with_those_on_their_way_to_a_process(space: Space) -> None:
+    sessions = {"lh:one": NOW + 1.0, "lh:two": NOW - 1.0}
+    await space.seed(
+        picture(waiting=["a"]) | {"sessions": sessions, "inbox:lh:one": ["b"], "inbox:lh:two": ["c"]}
+    )
+    assert {*await space.run("deep_clean_walk", start=0)} == {b"a", b"b", b"c"}
+    assert await space.run("deep_clean_walk", start=500) == []
+
+
+async def test_orphans_are_put_back_at_the_end(space: Space) -> None:
+    await space.seed(picture(waiting=["w"]) | {"item:a": data_of("a"), "item:b": data_of("b")})
+    assert await space.run("deep_clean_restore", [("a", "b")], started_ms=NOW) == 2
+    assert await space.snapshot() == picture(waiting=["w", "a", "b"])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(picture(leased={"a": Held(1)}, fence=1), id="leased"),
+        pytest.param(picture(scheduled={"a": NOW + 1}), id="scheduled"),
+        pytest.param(picture(fence=1), id="completed"),
+        pytest.param(picture(waiting=["a"], past={"a": Held(1, at=NOW)}, fence=1), id="leased and returned"),
+        pytest.param(picture(waiting=["a"]), id="put back by another cleaner"),
+    ],
+)
+async def test_what_has_moved_since_the_clean_began_is_left_alone(space: Space, before: State) -> None:
+    await space.seed(before)
+    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 0
+    assert await space.snapshot() == before
+
+
+async def test_an_orphan_that_was_leased_before_the_clean_began_is_put_back(space: Space) -> None:
+    past = {"a": Held(1, at=NOW - 1)}
+    orphan = picture(past=past, fence=1) | {"item:a": data_of("a")}
+    await space.seed(orphan)
+    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 1
+    assert await space.snapshot() == picture(waiting=["a"], past=past, fence=1)
+
+
+async def test_an_orphan_with_a_foreign_lease_is_watched(space: Space) -> None:
+    before: State = {"item:a": data_of("a"), "lease:a": "somebody"}
+    await space.seed(before)
+    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 0
+    assert await space.snapshot() == before | {"deadlines": {"a": NOW + 60_000.5}}
+
+
+async def test_our_mark_on_a_lease_key_does_not_keep_an_orphan(space: Space) -> None:
+    await space.seed({"item:a": data_of("a")} | lease_keys("a", "lh:dead"))
+    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 1
+    assert (await space.snapshot())["queue"] == ["a"]
+
+
+async def test_the_ledger_forgets_what_is_neither_there_nor_under_lease(space: Space) -> None:
+    leases = {"leased": Held(1), "leased, done by a foreign client": Held(2)}
+    past = {"waits": Held(3), "done while it waited": Held(4)}
+    before = picture(waiting=["waits"], leased=leases, past=past, fence=4)
+    del before["item:leased, done by a foreign client"]
+    await space.seed(before)
+    assert await space.run("deep_clean_ledger", cursor="0") == [b"0", 1]
+    ledger = {item_id: held.entry for item_id, held in {**leases, "waits": past["waits"]}.items()}
+    assert await space.snapshot() == before | {"ledger": ledger}
+
+
+async def test_a_long_ledger_is_walked_in_steps(space: Space) -> None:
+    past = {f"i{n}": Held(n) for n in range(1, 3_001)}
+    await space.seed(picture(past=past, fence=3_000))
+    cursor, dropped, calls = b"0", 0, 0
+    while calls == 0 or cursor != b"0":
+        cursor, stale = await space.run("deep_clean_ledger", cursor=cursor, count=500)
+        assert stale < 1_500, "one step is bounded"
+        dropped, calls = dropped + stale, calls + 1
+    assert dropped == 3_000
+    assert await space.snapshot() == picture(fence=3_000)
+
+
+async def test_the_guard_of_a_scheduled_item_says_that_it_is_ours(space: Space) -> None:
+    """A foreign deep clean leaves it alone, and ours does not take it for a foreign lease."""
+    assert picture(scheduled={"a": NOW})["lease:a"] == Expiring("lh:scheduled")
+    await space.seed(picture(scheduled={"a": NOW}))
+    assert await space.run("light_clean") == [0, 1, 0, 0, 0]
+    assert await space.snapshot() == picture(waiting=["a"])

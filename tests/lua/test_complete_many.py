@@ -1,0 +1,145 @@
+"""complete_many: one holder of each incarnation is told True, and of the item nothing stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, picture
+
+pytestmark = pytest.mark.core
+
+DONE, BEFORE, REFUSED = 1, 0, -1
+
+#: An item on its third delivery of this incarnation, held under number 5; numbers 3 and 4 were earlier.
+THIRD = Held(5, first=3, deliveries=3)
+
+WAITING = picture(waiting=["w", "a", "v"], past={"a": THIRD}, fence=5)
+LEASED = picture(waiting=["w", "v"], leased={"a": THIRD}, fence=5)
+LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, deliveries=3, ends=NOW - 1)}, fence=5)
+SCHEDULED = picture(waiting=["w", "v"], scheduled={"a": NOW + 1}, past={"a": THIRD}, fence=5)
+REST = picture(waiting=["w", "v"], fence=5)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(LEASED, id="leased"),
+        pytest.param(LAPSED, id="lapsed"),
+        pytest.param(WAITING, id="waiting again"),
+        pytest.param(SCHEDULED, id="scheduled again"),
+    ],
+)
+@pytest.mark.parametrize("token", [3, 4, 5])
+async def test_every_holder_of_this_incarnation_may_be_the_first(
+    space: Space, before: State, token: int
+) -> None:
+    await space.seed(before)
+    assert await space.run("complete_many", [("a", token, 0)]) == [DONE]
+    assert await space.snapshot() == REST
+    assert await space.run("complete_many", [("a", 3, 0), ("a", 4, 0), ("a", 5, 1)]) == [BEFORE] * 3
+    assert await space.snapshot() == REST
+
+
+@pytest.mark.parametrize("token", [1, 2, 6])
+@pytest.mark.parametrize("fenced", [0, 1])
+async def test_a_number_of_another_incarnation_never_counts(space: Space, token: int, fenced: int) -> None:
+    await space.seed(LEASED)
+    assert await space.run("complete_many", [("a", token, fenced)]) == [REFUSED]
+    assert await space.snapshot() == LEASED
+
+
+@pytest.mark.parametrize(
+    ("before", "token"),
+    [(LEASED, 3), (LEASED, 4), (WAITING, 5), (SCHEDULED, 5)],
+    ids=["first", "second", "returned", "released"],
+)
+async def test_fenced_refuses_who_is_not_the_current_holder(space: Space, before: State, token: int) -> None:
+    await space.seed(before)
+    assert await space.run("complete_many", [("a", token, 1)]) == [REFUSED]
+    assert await space.snapshot() == before
+
+
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+async def test_fenced_accepts_the_current_holder(space: Space, before: State) -> None:
+    await space.seed(before)
+    assert await space.run("complete_many", [("a", 5, 1)]) == [DONE]
+    assert await space.snapshot() == REST
+
+
+async def test_an_item_that_was_never_leased_cannot_be_completed(space: Space) -> None:
+    before = picture(waiting=["a"], fence=3)
+    await space.seed(before)
+    assert await space.run("complete_many", [("a", 1, 0), ("a", 4, 1)]) == [REFUSED, REFUSED]
+    assert await space.snapshot() == before
+
+
+async def test_an_unknown_id_was_completed_before(space: Space) -> None:
+    assert await space.run("complete_many", [("a", 1, 0)]) == [BEFORE]
+    assert await space.snapshot() == {}
+
+
+async def test_equal_rows_in_one_call_are_completed_once(space: Space) -> None:
+    await space.seed(LEASED)
+    assert await space.run("complete_many", [("a", 5, 0), ("a", 4, 0), ("a", 5, 1)]) == [DONE, BEFORE, BEFORE]
+    assert await space.snapshot() == REST
+
+
+async def test_each_row_gets_its_own_answer(space: Space) -> None:
+    leases = {"a": Held(1), "b": Held(2), "c": Held(3)}
+    await space.seed(picture(leased=leases, fence=3))
+    rows = [("b", 2, 1), ("x", 9, 0), ("c", 1, 0), ("a", 1, 0)]
+    assert await space.run("complete_many", rows) == [DONE, BEFORE, REFUSED, DONE]
+    assert await space.snapshot() == picture(leased={"c": Held(3)}, fence=3)
+
+
+@pytest.mark.parametrize("token", [5, 1])
+async def test_what_a_foreign_client_completed_is_answered_so_and_forgotten(space: Space, token: int) -> None:
+    before = dict(LEASED)
+    del before["item:a"]
+    await space.seed(before)
+    assert await space.run("complete_many", [("a", token, 0)]) == [BEFORE]
+    assert await space.snapshot() == REST
+
+
+async def test_an_item_on_its_way_to_a_process_leaves_a_ghost_there_that_is_never_given(space: Space) -> None:
+    on_its_way = picture(past={"a": THIRD}, fence=5) | {f"inbox:{ME}": ["a"], "item:a": data_of("a")}
+    await space.seed(on_its_way)
+    assert await space.run("complete_many", [("a", 5, 0)]) == [DONE]
+    assert await space.snapshot() == picture(fence=5) | {f"inbox:{ME}": ["a"]}
+    assert await space.run("lease_many", [(1, 60_000)]) == [NOW, -1, 0]
+    assert await space.snapshot() == picture(fence=5)
+
+
+@pytest.mark.parametrize(("before_it", "behind_it"), [(255, 600), (600, 255), (0, 0), (255, 255)])
+async def test_a_waiting_item_near_an_end_of_the_list_is_removed(
+    space: Space, before_it: int, behind_it: int
+) -> None:
+    ahead, behind = [f"i{n}" for n in range(before_it)], [f"j{n}" for n in range(behind_it)]
+    await space.seed(picture(waiting=[*ahead, "a", *behind], past={"a": THIRD}, fence=5))
+    assert await space.run("complete_many", [("a", 3, 0)]) == [DONE]
+    assert await space.snapshot() == picture(waiting=[*ahead, *behind], fence=5)
+
+
+async def test_deep_in_the_list_a_ghost_stays_behind_until_it_is_met(space: Space) -> None:
+    around = [f"i{n}" for n in range(600)]
+    await space.seed(picture(waiting=[*around[:300], "a", *around[300:]], past={"a": THIRD}, fence=5))
+    assert await space.run("complete_many", [("a", 3, 0)]) == [DONE]
+    ghost = picture(waiting=around, fence=5)
+    ghost["queue"] = [*around[300:][::-1], "a", *around[:300][::-1]]
+    assert await space.snapshot() == ghost
+    reply = await space.run("lease_many", [(600, 60_000)])
+    assert [given_id.decode() for given_id in reply[3::4]] == around
+
+
+async def test_only_one_of_several_entries_of_a_waiting_item_is_removed(space: Space) -> None:
+    """The others are ghosts like any other."""
+    await space.seed(picture(waiting=["a", "b"], past={"a": THIRD}, fence=5) | {"queue": ["a", "b", "a"]})
+    assert await space.run("complete_many", [("a", 3, 0)]) == [DONE]
+    assert await space.snapshot() == picture(waiting=["b"], fence=5) | {"queue": ["b", "a"]}
+
+
+async def test_the_guard_of_a_delayed_item_goes_with_it(space: Space) -> None:
+    await space.seed(SCHEDULED)
+    assert SCHEDULED["lease:a"] == Expiring("lh:scheduled")
+    assert await space.run("complete_many", [("a", 4, 0)]) == [DONE]
+    assert "lease:a" not in await space.snapshot()

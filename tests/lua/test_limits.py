@@ -1,0 +1,129 @@
+"""The most that one call takes, and queues that are far larger than what one call may look at."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.keys import QueueKeys
+from tests.lua.space import ME, NOW, Held, Space, State, items_of, new, picture
+
+pytestmark = pytest.mark.core
+
+ROWS = 1_000
+IDS = [f"i{n}" for n in range(ROWS)]
+LEASES = {item_id: Held(n) for n, item_id in enumerate(IDS, 1)}
+LEASED = picture(leased=LEASES, fence=ROWS)
+
+
+async def test_1000_items_are_added_in_a_call(space: Space) -> None:
+    assert await space.run("add_items", [new(item_id) for item_id in IDS]) == [1] * ROWS
+    assert await space.snapshot() == picture(waiting=IDS)
+    assert await space.run("add_items", [new(item_id) for item_id in IDS]) == [0] * ROWS
+
+
+async def test_1000_items_are_replaced_in_a_call(space: Space) -> None:
+    await space.seed(LEASED)
+    assert await space.run("add_items", [new(item_id, unique=True) for item_id in IDS]) == [1] * ROWS
+    assert await space.snapshot() == picture(waiting=IDS, fence=ROWS)
+
+
+async def test_1000_delayed_items_are_added_in_a_call(space: Space) -> None:
+    assert await space.run("add_items", [new(item_id, delay=60_000) for item_id in IDS]) == [1] * ROWS
+    assert await space.snapshot() == picture(scheduled=dict.fromkeys(IDS, NOW + 60_000))
+
+
+async def test_1000_items_are_leased_in_a_call(space: Space) -> None:
+    await space.seed(picture(waiting=[*IDS, "one more"]))
+    reply = await space.run("lease_many", [(ROWS, 60_000)])
+    assert [given.id for given in items_of(reply)] == IDS
+    assert await space.snapshot() == picture(waiting=["one more"], leased=LEASES, fence=ROWS)
+
+
+async def test_1000_callers_are_served_in_a_call(space: Space) -> None:
+    await space.seed(picture(waiting=IDS))
+    wants = [(1, 60_000 + n) for n in range(ROWS)]
+    assert [given.id for given in items_of(await space.run("lease_many", wants))] == IDS
+    leases = {item_id: Held(n, ends=NOW + 59_999 + n) for n, item_id in enumerate(IDS, 1)}
+    assert await space.snapshot() == picture(leased=leases, fence=ROWS)
+
+
+async def test_1000_items_are_completed_in_a_call(space: Space) -> None:
+    await space.seed(LEASED)
+    assert await space.run("complete_many", [(i, held.token, 0) for i, held in LEASES.items()]) == [1] * ROWS
+    assert await space.snapshot() == picture(fence=ROWS)
+
+
+async def test_1000_items_are_renewed_in_a_call(space: Space) -> None:
+    await space.seed(LEASED)
+    rows = [(item_id, held.token, 90_000) for item_id, held in LEASES.items()]
+    assert await space.run("renew_many", rows) == [1] * ROWS
+    renewed = {item_id: Held(held.token, ends=NOW + 90_000) for item_id, held in LEASES.items()}
+    assert await space.snapshot() == picture(leased=renewed, fence=ROWS)
+
+
+@pytest.mark.parametrize("front", [0, 1])
+async def test_1000_items_are_given_back_in_a_call(space: Space, front: int) -> None:
+    await space.seed(LEASED)
+    rows = [(item_id, held.token, 0, front) for item_id, held in LEASES.items()]
+    assert await space.run("release_many", rows) == [1] * ROWS
+    assert await space.snapshot() == picture(waiting=IDS, past=LEASES, fence=ROWS)
+
+
+async def test_1000_orphans_are_put_back_in_a_call(space: Space) -> None:
+    await space.seed({key: data for key, data in picture(waiting=IDS).items() if key != "queue"})
+    assert await space.run("deep_clean_restore", [IDS], started_ms=NOW) == ROWS
+    assert await space.snapshot() == picture(waiting=IDS)
+
+
+@pytest.mark.parametrize("state", ["waiting", "leased", "scheduled"])
+async def test_1000_items_are_inspected_in_a_call(space: Space, state: str) -> None:
+    drawn: dict[str, State] = {
+        "waiting": picture(waiting=IDS),
+        "leased": LEASED,
+        "scheduled": picture(scheduled={item_id: NOW + n for n, item_id in enumerate(IDS)}),
+    }
+    await space.seed(drawn[state])
+    reply = await space.run("inspect", state=state, start=0, count=ROWS)
+    assert {item_id.decode() for item_id in reply[1::8]} == {*IDS}
+
+
+async def test_a_light_clean_looks_at_1000_entries_in_a_step(space: Space) -> None:
+    await space.seed(LEASED | {"processing": [*reversed(IDS), *(f"ghost{n}" for n in range(ROWS))]})
+    assert await space.run("light_clean", count=ROWS) == [ROWS, 0, ROWS, 0, 0]
+    assert await space.snapshot() == LEASED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", [10_000, 100_000])
+async def test_no_step_trips_over_a_large_queue(space: Space, many: int) -> None:
+    """Every key with as many members at once: Lua can unpack only some 8,000 values."""
+    ids = [f"i{n}" for n in range(many)]
+    async with space.redis.pipeline(transaction=False) as pipe:
+        for start in range(0, many, 5_000):
+            piece = ids[start : start + 5_000]
+            pipe.lpush(space.key("queue"), *(f"w{item_id}" for item_id in piece))
+            pipe.lpush(space.key("processing"), *(f"p{item_id}" for item_id in piece), *piece)
+            pipe.sadd(space.key("gone"), *piece)
+            pipe.zadd(space.key("deadlines"), {f"p{item_id}": NOW - 1 for item_id in piece})
+            pipe.zadd(space.key("scheduled"), {f"s{item_id}": NOW - 1 for item_id in piece})
+            pipe.zadd(space.key("sessions"), {f"lh:{item_id}": NOW - 1 for item_id in piece})
+            pipe.hset(space.key("ledger"), mapping={f"p{item_id}": "1 1 1 1" for item_id in piece})
+            if start == 0:  # as many as the steps below get to
+                pipe.mset({space.key(f"item:{kind}{item_id}"): "x" for kind in "wps" for item_id in piece})
+        pipe.set(space.key("fence"), 1)
+        await pipe.execute()
+
+    assert await space.run("counts") == [many, many, many]
+    first = items_of(await space.run("lease_many", [(ROWS, 60_000)]))
+    assert [given.id for given in first] == [f"wi{n}" for n in range(ROWS)]
+    rows = [(given.id, given.token, 0) for given in first]
+    assert await space.run("complete_many", rows[:500]) == [1] * 500
+    assert await space.run("release_many", [(*row, 1) for row in rows[500:]]) == [1] * 500
+    assert (await space.run("light_clean", count=ROWS))[4] == 1
+    assert len(await space.run("deep_clean_walk", start=0, count=ROWS)) == ROWS
+    pattern = QueueKeys(space.prefix, ME).data_pattern
+    assert len(await space.run("deep_clean_scan", cursor="0", pattern=pattern, count=ROWS)) > 2
+    await space.run("deep_clean_ledger", cursor="0", count=ROWS)
+    for state in ("waiting", "leased", "scheduled"):
+        assert len(await space.run("inspect", state=state, start=-ROWS, count=ROWS)) == 1 + 8 * ROWS
+    assert (await space.run("add_items", [new(item_id) for item_id in ids[:ROWS]])) == [1] * ROWS

@@ -1,0 +1,155 @@
+"""counts and inspect: they tell, and change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lua.space import NOW, Held, Space, State, batched, data_of, picture
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.core
+
+HELD = Held(7, first=5, deliveries=3, ends=NOW + 20, at=NOW - 100)
+PAST = Held(6, first=6, at=NOW - 200)
+QUEUE = picture(
+    waiting=["a", "b", "c", "d"],
+    leased={"l1": Held(4, ends=NOW + 90), "l2": HELD},
+    scheduled={"s1": NOW + 60, "s2": NOW + 30},
+    past={"b": PAST},
+    fence=7,
+)
+INBOXES: State = {
+    "sessions": {"lh:one": NOW + 1.0, "lh:two": NOW - 1.0},
+    "inbox:lh:one": ["x"],
+    "inbox:lh:two": ["y", "z"],
+}
+
+
+@pytest.fixture(autouse=True)
+async def untouched(space: Space) -> AsyncIterator[None]:
+    await space.seed(QUEUE | INBOXES)
+    before = await space.snapshot()
+    yield
+    assert await space.snapshot() == before
+
+
+async def look(
+    space: Space, state: str, start: int = 0, count: int = 9, max_bytes: int = 8 << 20
+) -> list[list[Any]]:
+    now, *fields = await space.run("inspect", state=state, start=start, count=count, max_bytes=max_bytes)
+    assert now == NOW
+    return batched(fields, 8)
+
+
+async def test_counts_takes_what_is_on_its_way_as_waiting(space: Space) -> None:
+    assert await space.run("counts") == [4 + 3, 2, 2]
+
+
+async def test_counts_leaves_out_what_is_noted_as_gone(space: Space) -> None:
+    await space.redis.sadd(space.key("gone"), "l1")
+    try:
+        assert await space.run("counts") == [7, 1, 2]
+    finally:
+        await space.redis.delete(space.key("gone"))
+
+
+async def test_counts_is_never_below_nothing(space: Space) -> None:
+    await space.redis.sadd(space.key("gone"), *"abcdef")
+    try:
+        assert await space.run("counts") == [7, 0, 2]
+    finally:
+        await space.redis.delete(space.key("gone"))
+
+
+async def test_counts_of_an_empty_queue(space: Space) -> None:
+    assert await Space(space.redis, f"{space.prefix}-empty").run("counts") == [0, 0, 0]
+
+
+async def test_a_waiting_item_that_was_never_leased(space: Space) -> None:
+    data = data_of("a").encode()
+    assert (await look(space, "waiting"))[0] == [b"a", len(data), data, -1, None, 0, 0, 0]
+
+
+async def test_a_waiting_item_that_was_leased_before(space: Space) -> None:
+    data = data_of("b").encode()
+    assert (await look(space, "waiting"))[1] == [b"b", len(data), data, -1, None, 6, 1, NOW - 200]
+
+
+async def test_leased_items_come_in_the_order_in_which_their_leases_end(space: Space) -> None:
+    second, first = data_of("l1").encode(), data_of("l2").encode()
+    assert await look(space, "leased") == [
+        [b"l2", len(first), first, NOW + 20, b"lh:me", 7, 3, NOW - 100],
+        [b"l1", len(second), second, NOW + 90, b"lh:me", 4, 1, NOW],
+    ]
+
+
+async def test_scheduled_items_come_in_the_order_in_which_they_fall_due(space: Space) -> None:
+    found = await look(space, "scheduled")
+    assert [(item_id, due, holder) for item_id, _, _, due, holder, *_ in found] == [
+        (b"s2", NOW + 30, b"lh:scheduled"),
+        (b"s1", NOW + 60, b"lh:scheduled"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "ids"),
+    [
+        (0, 2, "ab"),
+        (1, 2, "bc"),
+        (3, 9, "d"),
+        (4, 9, ""),
+        (99, 9, ""),
+        (-1, 1, "d"),
+        (-1, 9, "d"),
+        (-3, 2, "bc"),
+        (-4, 9, "abcd"),
+        (2**53, 1, ""),
+    ],
+)
+async def test_where_a_look_at_the_waiting_begins(space: Space, start: int, count: int, ids: str) -> None:
+    found = [item_id for item_id, *_ in await look(space, "waiting", start, count)]
+    assert found == [item_id.encode() for item_id in ids]
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "ids"),
+    [
+        (0, 1, ["l2"]),
+        (1, 9, ["l1"]),
+        (2, 9, []),
+        (-1, 9, ["l1"]),
+        (-2, 1, ["l2"]),
+        (-2, 2, ["l2", "l1"]),
+        (2**53, 9, []),
+    ],
+)
+async def test_where_a_look_at_the_leased_begins(
+    space: Space, start: int, count: int, ids: list[str]
+) -> None:
+    found = [item_id.decode() for item_id, *_ in await look(space, "leased", start, count)]
+    assert found == ids
+
+
+async def test_a_ghost_is_shown_as_one(space: Space) -> None:
+    await space.redis.rpush(space.key("queue"), "ghost")
+    assert (await look(space, "waiting", 0, 1)) == [[b"ghost", -1, None, -1, None, 0, 0, 0]]
+    await space.redis.rpop(space.key("queue"))
+
+
+@pytest.mark.parametrize(("max_bytes", "given"), [(-1, 0), (0, 0), (9, 1), (17, 1), (18, 2), (10_000, 4)])
+async def test_data_stop_at_a_limit_but_items_go_on(space: Space, max_bytes: int, given: int) -> None:
+    assert {len(data_of(item_id)) for item_id in "abcd"} == {9}
+    found = await look(space, "waiting", max_bytes=max_bytes)
+    assert [size for _, size, *_ in found] == [9, 9, 9, 9]
+    assert [data is not None for _, _, data, *_ in found] == [True] * given + [False] * (4 - given)
+
+
+async def test_a_foreign_holder_is_named_whichever_key_it_uses(space: Space) -> None:
+    key = space.key("leased_by_session:a")
+    await space.redis.set(key, "somebody")
+    assert (await look(space, "waiting", 0, 1))[0][4] == b"somebody"
+    await space.redis.delete(key)

@@ -1,0 +1,182 @@
+"""`processing` is left without searching it: what is not met near the old end is noted and swept later."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lua.space import NOW, Held, Space, State, items_of, listed, new, picture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.core
+
+#: The longest list that is simply searched.
+SHORT = 128
+
+
+def leases(count: int) -> dict[str, Held]:
+    """Draw leases of ids in the order of their numbers."""
+    return {f"i{n:04}": Held(n) for n in range(1, count + 1)}
+
+
+def without(held: dict[str, Held], *item_ids: str) -> State:
+    """Draw what those leases leave when some are over, but for `processing` and `gone`."""
+    rest = {item_id: lease for item_id, lease in held.items() if item_id not in item_ids}
+    state = picture(leased=rest, fence=len(held))
+    state.pop("processing", None)
+    return state
+
+
+@pytest.mark.parametrize("which", ["i0001", "i0064", "i0128"])
+async def test_a_short_list_is_searched(space: Space, which: str) -> None:
+    held = leases(SHORT)
+    await space.seed(picture(leased=held, fence=SHORT))
+    assert await space.run("complete_many", [(which, held[which].token, 0)]) == [1]
+    processing = [item_id for item_id in [*held][::-1] if item_id != which]
+    assert await space.snapshot() == without(held, which) | {"processing": processing}
+
+
+async def test_in_a_long_list_the_old_are_removed_in_place(space: Space) -> None:
+    held = leases(200)
+    await space.seed(picture(leased=held, fence=200))
+    assert await space.run("complete_many", [("i0002", 2, 0), ("i0001", 1, 0)]) == [1, 1]
+    processing = [*held][::-1][:-2]
+    assert await space.snapshot() == without(held, "i0001", "i0002") | {"processing": processing}
+
+
+async def test_in_a_long_list_the_young_are_noted_and_the_old_move_on(space: Space) -> None:
+    held = leases(200)
+    await space.seed(picture(leased=held, fence=200))
+    assert await space.run("complete_many", [("i0200", 200, 0)]) == [1]
+    state = await space.snapshot()
+    processing = listed(state.pop("processing"))
+    assert state == without(held, "i0200") | {"gone": {"i0200"}}
+    assert sorted(processing) == [*held], "nothing was lost, and the entry is still to be swept out"
+    assert {*processing[:11]} == {*[*held][:11]}, "3 for the one, and 8, moved to the young end"
+
+
+async def test_what_was_noted_is_dropped_when_it_is_met(space: Space) -> None:
+    held = leases(200)
+    await space.seed(without(held, "i0003") | {"processing": [*held][::-1], "gone": {"i0003", "x"}})
+    assert await space.run("complete_many", [("i0001", 1, 0)]) == [1]
+    state = await space.snapshot()
+    processing = listed(state.pop("processing"))
+    assert state == without(held, "i0001", "i0003") | {"gone": {"x"}}
+    assert sorted(processing) == [item_id for item_id in held if item_id not in {"i0001", "i0003"}]
+
+
+async def test_when_the_list_is_short_again_all_that_was_noted_is_swept_out(space: Space) -> None:
+    held = leases(SHORT + 1)
+    await space.seed(without(held, "i0129") | {"processing": [*held][::-1], "gone": {"i0129"}})
+    assert await space.run("complete_many", [("i0001", 1, 0)]) == [1]
+    assert (await space.snapshot())["gone"] == {"i0129"}
+    assert await space.run("complete_many", [("i0100", 100, 0)]) == [1]
+    processing = [item_id for item_id in [*held][::-1] if item_id not in {"i0001", "i0100", "i0129"}]
+    assert await space.snapshot() == without(held, "i0001", "i0100", "i0129") | {"processing": processing}
+
+
+@pytest.mark.parametrize("step", ["release_many", "lapse"])
+async def test_an_item_that_comes_back_leaves_an_entry_that_its_next_lease_takes_over(
+    space: Space, step: str
+) -> None:
+    """An entry without a note, or a note that is spent on the wrong entry, would stay for ever."""
+    held = leases(200)
+    await space.seed(picture(leased=held, fence=200))
+    for token in range(200, 260):
+        if step == "lapse":
+            await space.redis.zadd(space.key("deadlines"), {"i0200": NOW - 1})
+        else:
+            assert await space.run("release_many", [("i0200", token, 0, 0)]) == [1]
+        assert [given.id for given in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["i0200"]
+    assert await space.run("counts") == [0, 200, 0]
+    await _complete_all(space, {item_id: lease.token for item_id, lease in held.items()}, 1)
+    assert await space.snapshot() == picture(fence=260)
+
+
+async def test_equal_jobs_with_equal_ids_leave_no_entries_however_many_others_are_in_flight(
+    space: Space,
+) -> None:
+    """Completed and added again at once, over and over, as is recommended: "equal jobs have equal IDs"."""
+    held = leases(500)
+    await space.seed(picture(leased=held, fence=500))
+    for _ in range(100):
+        await space.run("add_items", [new("same")])
+        [given] = items_of(await space.run("lease_many", [(1, 60_000)]))
+        assert await space.run("counts") == [0, 501, 0]
+        assert await space.run("complete_many", [("same", given.token, 0)]) == [1]
+    assert await space.run("counts") == [0, 500, 0]
+    await _complete_all(space, {item_id: lease.token for item_id, lease in held.items()}, 1)
+    assert await space.snapshot() == picture(fence=600)
+
+
+ORDERS: dict[str, Callable[[list[str]], list[str]]] = {
+    "in order": lambda ids: ids,
+    "in reverse": lambda ids: ids[::-1],
+    "at random": lambda ids: random.Random(7).sample(ids, len(ids)),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("in_flight", "at_once"), [(1_000, 1), (5_000, 7), (5_000, 100), (3_000, 1_000)])
+async def test_garbage_stays_in_bounds_and_everything_ends_empty(
+    space: Space, order: str, in_flight: int, at_once: int
+) -> None:
+    ids = [f"i{n}" for n in range(in_flight)]
+    tokens = await _lease_all(space, ids)
+    worst = 1.0
+    left = in_flight
+    processing = space.key("processing")
+    rows = [(item_id, tokens[item_id], 0) for item_id in ORDERS[order](ids)]
+    for start in range(0, in_flight, at_once):
+        piece = rows[start : start + at_once]
+        assert await space.run("complete_many", piece) == [1] * len(piece)
+        left -= len(piece)
+        if left > SHORT:
+            worst = max(worst, await space.redis.llen(processing) / left)
+    assert worst < 1.7
+    assert await space.snapshot() == picture(fence=in_flight)
+
+
+async def test_garbage_stays_in_bounds_while_work_comes_and_goes(space: Space) -> None:
+    """2,000 in flight; each round adds, leases and completes 50, any of them."""
+    shuffle = random.Random(3)
+    held = [*(await _lease_all(space, [f"i{n}" for n in range(2_000)])).items()]
+    for turn in range(100):
+        held += (await _lease_all(space, [f"t{turn}-{n}" for n in range(50)])).items()
+        shuffle.shuffle(held)
+        held, over = held[50:], held[:50]
+        assert await space.run("complete_many", [(*row, 0) for row in over]) == [1] * 50
+        assert await space.redis.llen(space.key("processing")) < 1.7 * 2_000
+        assert await space.run("counts") == [0, 2_000, 0]
+    await _complete_all(space, dict(held), 500)
+    assert await space.snapshot() == picture(fence=7_000)
+
+
+async def test_renewing_and_waiting_do_not_touch_the_list(space: Space) -> None:
+    before = picture(leased=leases(200), fence=200)
+    await space.seed(before)
+    await space.run("renew_many", [("i0100", 100, 60_000)])
+    await space.run("lease_many", [(1, 60_000)])
+    assert (await space.snapshot())["processing"] == before["processing"]
+
+
+async def _lease_all(space: Space, ids: list[str]) -> dict[str, int]:
+    tokens: dict[str, int] = {}
+    for start in range(0, len(ids), 1_000):
+        piece = ids[start : start + 1_000]
+        assert await space.run("add_items", [new(item_id) for item_id in piece]) == [1] * len(piece)
+        given = items_of(await space.run("lease_many", [(len(piece), 60_000)]))
+        tokens |= {item.id: item.token for item in given}
+    assert [*tokens] == ids
+    return tokens
+
+
+async def _complete_all(space: Space, tokens: dict[str, int], at_once: int) -> None:
+    rows = [(item_id, token, 0) for item_id, token in tokens.items()]
+    for start in range(0, len(rows), at_once):
+        piece = rows[start : start + at_once]
+        assert await space.run("complete_many", piece) == [1] * len(piece)

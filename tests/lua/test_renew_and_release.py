@@ -1,0 +1,124 @@
+"""renew_many and release_many: for the current holder alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.space import ME, NOW, Held, Space, State, picture
+
+pytestmark = pytest.mark.core
+
+THIRD = Held(5, first=3, deliveries=3, ends=NOW + 10)
+LEASED = picture(waiting=["w", "v"], leased={"a": THIRD}, fence=5)
+LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, deliveries=3, ends=NOW - 10)}, fence=5)
+WITHOUT_DATA = {key: contents for key, contents in LEASED.items() if key != "item:a"}
+
+NOT_THE_HOLDER = pytest.mark.parametrize(
+    ("before", "token"),
+    [
+        pytest.param(LEASED, 4, id="an earlier holder"),
+        pytest.param(LEASED, 2, id="an earlier incarnation"),
+        pytest.param(LEASED, 6, id="a number not given yet"),
+        pytest.param(picture(waiting=["a"], past={"a": THIRD}, fence=5), 5, id="returned"),
+        pytest.param(picture(scheduled={"a": NOW + 9}, past={"a": THIRD}, fence=5), 5, id="scheduled"),
+        pytest.param(picture(waiting=["a"], fence=5), 5, id="added anew"),
+        pytest.param(WITHOUT_DATA, 5, id="completed by a foreign client"),
+        pytest.param(picture(fence=5), 5, id="completed"),
+    ],
+)
+
+
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: State) -> None:
+    """Also when the lease has ended, as long as nobody has taken the item back."""
+    await space.seed(before)
+    assert await space.run("renew_many", [("a", 5, 90_000)]) == [1]
+    renewed = Held(5, first=3, deliveries=3, ends=NOW + 90_000)
+    assert await space.snapshot() == picture(waiting=["w", "v"], leased={"a": renewed}, fence=5)
+    assert 80_000 < await space.redis.pttl(space.key("lease:a")) <= 90_000
+
+
+async def test_more_time_may_be_less_time(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(1, ends=NOW + 500_000)}, fence=1))
+    assert await space.run("renew_many", [("a", 1, 70_000)]) == [1]
+    assert await space.snapshot() == picture(leased={"a": Held(1, ends=NOW + 70_000)}, fence=1)
+
+
+async def test_renewing_writes_the_lease_keys_anew(space: Space) -> None:
+    before = dict(LEASED)
+    del before["lease:a"], before["leased_by_session:a"]
+    await space.seed(before)
+    assert await space.run("renew_many", [("a", 5, 70_000)]) == [1]
+    renewed = Held(5, first=3, deliveries=3, ends=NOW + 70_000, by=ME)
+    assert await space.snapshot() == picture(waiting=["w", "v"], leased={"a": renewed}, fence=5)
+
+
+@NOT_THE_HOLDER
+async def test_nobody_else_can_renew(space: Space, before: State, token: int) -> None:
+    await space.seed(before)
+    assert await space.run("renew_many", [("a", token, 90_000)]) == [0]
+    assert await space.snapshot() == before
+
+
+async def test_each_row_of_a_renewal_gets_its_own_answer_and_time(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3))
+    rows = [("c", 3, 70_000), ("b", 1, 80_000), ("x", 2, 80_000), ("a", 1, 90_000)]
+    assert await space.run("renew_many", rows) == [1, 0, 0, 1]
+    renewed = {"a": Held(1, ends=NOW + 90_000), "b": Held(2), "c": Held(3, ends=NOW + 70_000)}
+    assert await space.snapshot() == picture(leased=renewed, fence=3)
+
+
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+@pytest.mark.parametrize(
+    ("delay", "front", "after"),
+    [
+        (0, 1, picture(waiting=["a", "w", "v"], past={"a": THIRD}, fence=5)),
+        (0, 0, picture(waiting=["w", "v", "a"], past={"a": THIRD}, fence=5)),
+        (9_000, 0, picture(waiting=["w", "v"], scheduled={"a": NOW + 9_000}, past={"a": THIRD}, fence=5)),
+        (9_000, 1, picture(waiting=["w", "v"], scheduled={"a": NOW + 9_000}, past={"a": THIRD}, fence=5)),
+    ],
+    ids=["to the front", "to the end", "delayed", "delayed, front or not"],
+)
+async def test_the_holder_gives_the_item_back(
+    space: Space, before: State, delay: int, front: int, after: State
+) -> None:
+    await space.seed(before)
+    assert await space.run("release_many", [("a", 5, delay, front)]) == [1]
+    assert await space.snapshot() == after
+    assert await space.run("release_many", [("a", 5, delay, front)]) == [0], "once"
+    assert await space.snapshot() == after
+
+
+@NOT_THE_HOLDER
+async def test_nobody_else_can_give_it_back(space: Space, before: State, token: int) -> None:
+    await space.seed(before)
+    assert await space.run("release_many", [("a", token, 0, 1)]) == [0]
+    assert await space.snapshot() == before
+
+
+@pytest.mark.parametrize(("front", "order"), [(1, "cabwv"), (0, "wvcab")])
+async def test_many_keep_the_order_of_their_rows_at_either_end(space: Space, front: int, order: str) -> None:
+    leases = {"a": Held(1), "b": Held(2), "c": Held(3)}
+    await space.seed(picture(waiting=["w", "v"], leased=leases, fence=3))
+    rows = [(item_id, leases[item_id].token, 0, front) for item_id in "cab"]
+    assert await space.run("release_many", rows) == [1, 1, 1]
+    assert await space.snapshot() == picture(waiting=[*order], past=leases, fence=3)
+
+
+async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
+    leases = {"a": Held(1), "b": Held(2), "c": Held(3), "d": Held(4)}
+    await space.seed(picture(waiting=["w"], leased=leases, fence=4))
+    rows = [("a", 1, 0, 0), ("b", 2, 5_000, 0), ("c", 3, 0, 1), ("d", 9, 0, 1), ("a", 1, 0, 1)]
+    assert await space.run("release_many", rows) == [1, 1, 1, 0, 0]
+    past = {item_id: leases[item_id] for item_id in "abc"}
+    assert await space.snapshot() == picture(
+        waiting=["c", "w", "a"], leased={"d": Held(4)}, scheduled={"b": NOW + 5_000}, past=past, fence=4
+    )
+
+
+async def test_what_is_given_back_keeps_its_history(space: Space) -> None:
+    await space.seed(LEASED)
+    await space.run("release_many", [("a", 5, 0, 1)])
+    reply = await space.run("lease_many", [(1, 60_000)])
+    assert reply[3:] == [b"a", b"data of a", 6, 4]
+    assert await space.run("complete_many", [("a", 3, 0)]) == [1], "the first holder may still be first"

@@ -1,0 +1,47 @@
+"""register and leave: a process that waits is on the list, and what is on its way to it is never lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.space import ME, NOW, Space, State, data_of, picture
+
+pytestmark = pytest.mark.core
+
+
+async def test_a_session_that_waits_is_on_the_list(space: Space) -> None:
+    assert await space.run("register", keep_ms=35_000) == 1
+    assert await space.snapshot() == {"sessions": {ME: NOW + 35_000.0}}
+
+
+async def test_a_session_that_goes_on_waiting_stays_on_the_list(space: Space) -> None:
+    before: State = {"sessions": {ME: NOW + 1.0, "lh:other": NOW + 2.0}, f"inbox:{ME}": ["a"]}
+    await space.seed(before)
+    assert await space.run("register", keep_ms=35_000) == 0
+    assert await space.snapshot() == before | {"sessions": {ME: NOW + 35_000.0, "lh:other": NOW + 2.0}}
+
+
+async def test_leaving_gives_the_inbox_back_to_the_front_and_takes_the_session_off(space: Space) -> None:
+    others = {"lh:other": NOW + 1.0}
+    mine: State = {f"inbox:{ME}": ["b", "ghost", "a"], "sessions": {ME: NOW + 1.0, **others}}
+    await space.seed(picture(waiting=["w"]) | mine | {f"item:{i}": data_of(i) for i in "ab"})
+    assert await space.run("leave") == 3
+    assert await space.snapshot() == picture(waiting=["a", "b", "w"]) | {"sessions": others}
+    assert await space.run("leave") == 0
+    assert await space.snapshot() == picture(waiting=["a", "b", "w"]) | {"sessions": others}
+
+
+async def test_a_session_with_a_long_inbox_stays_until_all_is_given_back(space: Space) -> None:
+    ids = [f"i{n}" for n in range(1_500)]
+    inbox: State = {f"inbox:{ME}": ids[::-1], "sessions": {ME: NOW + 1.0}}
+    await space.seed({f"item:{item_id}": data_of(item_id) for item_id in ids} | inbox)
+    assert await space.run("leave") == 1_000
+    assert (await space.snapshot())["sessions"] == {ME: NOW + 1}
+    assert await space.run("leave") == 500
+    assert await space.snapshot() == picture(waiting=ids)
+
+
+async def test_a_session_without_an_inbox_can_leave(space: Space) -> None:
+    await space.seed({"sessions": {ME: NOW + 1.0}})
+    assert await space.run("leave") == 0
+    assert await space.snapshot() == {}

@@ -1,0 +1,80 @@
+"""A key of the queue that holds something else: an error, and nothing has changed.
+
+It is also how a step is stopped half-way without a fault of the machine: were a script to write before it
+has read all of its keys, an item would be in no list, or data without an id would block its name for good.
+"""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from leasehold.scripting.catalogue import load
+from tests.lua.space import ME, NOW, Held, Space, State, data_of, new, picture
+
+pytestmark = pytest.mark.core
+
+#: A queue on which every script has something to do in every one of its keys.
+BUSY: State = picture(
+    waiting=["w1", "w2"],
+    leased={"held": Held(3), "lapsed": Held(4, ends=NOW - 1)},
+    scheduled={"due": NOW - 1, "later": NOW + 60_000},
+    past={"w1": Held(2), "ghost": Held(1)},
+    fence=4,
+) | {
+    "processing": ["lapsed", "held", "noted"],
+    "gone": {"noted"},
+    "item:orphan": "x",
+    "sessions": {"lh:dead": NOW - 1.0, ME: NOW + 1.0},
+    "inbox:lh:dead": ["i1"],
+    f"inbox:{ME}": ["i2"],
+    "item:i1": data_of("i1"),
+    "item:i2": data_of("i2"),
+}
+
+#: A call of each script, with rows of every kind.
+CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
+    "add_items": ([new("n1"), new("n2", delay=5_000), new("held", unique=True)], {}),
+    "complete_many": ([("held", 3, 0), ("w1", 2, 0), ("lapsed", 4, 0)], {}),
+    "counts": ([], {}),
+    "deep_clean_ledger": ([], {"cursor": "0"}),
+    "deep_clean_restore": ([("orphan",)], {"started_ms": NOW}),
+    "deep_clean_scan": ([], {"cursor": "0", "pattern": "*"}),
+    "deep_clean_walk": ([], {"start": 0}),
+    "inspect": ([], {"start": 0}),
+    "lease_many": ([(9, 60_000)], {}),
+    "leave": ([], {}),
+    "light_clean": ([], {}),
+    "register": ([], {"keep_ms": 10_000}),
+    "release_many": ([("held", 3, 0, 1), ("lapsed", 4, 9_000, 0)], {}),
+    "renew_many": ([("held", 3, 60_000)], {}),
+}
+
+
+def test_every_script_is_called_here() -> None:
+    assert CALLS.keys() == load().keys()
+
+
+@pytest.mark.parametrize(
+    ("script", "key"), [(script.name, key) for script in load().values() for key in script.keys]
+)
+async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
+    space: Space, script: str, key: str
+) -> None:
+    name = f"inbox:{ME}" if key == "inbox" else key
+    wrong: State = {name: ["a list"] if key == "fence" else "a string"}
+    await space.seed(BUSY | wrong)
+    before = await space.snapshot()
+    rows, arguments = CALLS[script]
+    # `inspect` reads only what it shows.
+    state = {"deadlines": "leased", "scheduled": "scheduled"}.get(key, "waiting")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await space.run(script, rows, state=state, **arguments)
+    assert await space.snapshot() == before
+
+
+@pytest.mark.parametrize("script", CALLS)
+async def test_without_wrong_types_the_same_calls_succeed(space: Space, script: str) -> None:
+    await space.seed(BUSY)
+    rows, arguments = CALLS[script]
+    await space.run(script, rows, state="waiting", **arguments)

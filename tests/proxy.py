@@ -1,0 +1,131 @@
+"""A way to the server that misbehaves when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+from urllib.parse import urlsplit
+
+import hiredis
+
+_PIECE = 65536
+
+
+class Proxy:
+    """Forward connections to a server, and spoil them on demand. Everything may be changed at any time.
+
+    Attributes:
+        delay: Seconds by which each piece is held up, in both directions.
+        swallow_replies: Forward requests, drop what is answered: "applied, but nobody heard".
+        requests: The name of each command that was forwarded, in order: `[b"HELLO", b"EVALSHA"]`.
+
+    Example:
+        async with Proxy(redis_url) as proxy:
+            client = Redis.from_url(proxy.url)
+            proxy.swallow_replies = True
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = urlsplit(target)
+        self._port = 0
+        self._listener: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._reply_bytes_left: int | None = None
+        self.delay = 0.0
+        self.swallow_replies = False
+        self.requests: list[bytes] = []
+
+    @property
+    def url(self) -> str:
+        """What a client connects to instead of the server."""
+        login, at, _ = self._target.netloc.rpartition("@")
+        return self._target._replace(netloc=f"{login}{at}127.0.0.1:{self._port}").geturl()
+
+    async def __aenter__(self) -> Self:
+        await self.accept()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.refuse()
+        await self.cut()
+
+    async def accept(self) -> None:
+        """Take connections, again and on the same port after `refuse`."""
+        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+        self._port = self._listener.sockets[0].getsockname()[1]
+
+    def refuse(self) -> None:
+        """Take no more connections; those that are there go on until `cut`."""
+        if self._listener:
+            self._listener.close()
+
+    def stall(self) -> None:
+        """Forward nothing and close nothing, as a silent network does, until `resume`."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """Forward again, beginning with what was held back."""
+        self._flowing.set()
+
+    async def cut(self) -> None:
+        """Close all connections, on both sides, now."""
+        connections = list(self._connections)
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    def cut_after_bytes(self, replies: int) -> None:
+        """Let so many more bytes of replies through, then cut that connection, once."""
+        self._reply_bytes_left = replies
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        try:
+            from_server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._forward_requests(from_client, to_server))
+                    both.create_task(self._forward_replies(from_server, to_client))
+            finally:
+                to_server.transport.abort()
+        except* (OSError, EOFError):
+            pass  # one side has closed: close the other
+        finally:
+            to_client.transport.abort()
+
+    async def _forward_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser = hiredis.Reader()
+        while True:
+            piece = await self._next_piece(reader)
+            parser.feed(piece)
+            while request := parser.gets():
+                self.requests.append(request[0].upper())
+            writer.write(piece)
+            await writer.drain()
+
+    async def _forward_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while self._reply_bytes_left != 0:
+            piece = await self._next_piece(reader)
+            if self.swallow_replies:
+                continue
+            if self._reply_bytes_left is not None:
+                piece = piece[: self._reply_bytes_left]
+                self._reply_bytes_left -= len(piece)
+            writer.write(piece)
+            await writer.drain()
+        self._reply_bytes_left = None
+        raise EOFError
+
+    async def _next_piece(self, reader: asyncio.StreamReader) -> bytes:
+        piece = await reader.read(_PIECE)
+        await asyncio.sleep(self.delay)
+        await self._flowing.wait()
+        if not piece:
+            raise EOFError
+        return piece

@@ -1,0 +1,69 @@
+"""Asking a server, and waiting for its answer to become the right one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue, Lease
+    from leasehold.clock import Duration
+
+
+async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 20.0) -> None:
+    """Repeat a question until the answer is yes.
+
+    Raises:
+        AssertionError: If it is not after `within` seconds; `what` is in the message.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    while not await ask():
+        assert loop.time() < deadline, f"after {within} s still not: {what}"
+        await asyncio.sleep(0.005)
+
+
+async def blocked(redis: Redis, count: int) -> None:
+    """Wait until so many connections are blocked."""
+
+    async def are_blocked() -> bool:
+        return bool((await redis.info("clients"))["blocked_clients"] == count)
+
+    await until(f"{count} connections are blocked", are_blocked)
+
+
+async def alone(redis: Redis) -> None:
+    """Wait until the server has noticed that all others have hung up."""
+
+    async def is_alone() -> bool:
+        return len(await redis.client_list()) == 1
+
+    await until("all others have hung up", is_alone)
+
+
+async def take(
+    queue: AsyncWorkQueue, lease_time: Duration = 30, *, block: bool = True, timeout: float = 20
+) -> Lease:
+    """Lease an item that is there, or comes soon."""
+    return await taken(queue.lease(lease_time, block=block, timeout=timeout))
+
+
+async def taken(leasing: Coroutine[Any, Any, Lease | None]) -> Lease:
+    """Wait for a lease that is bound to come."""
+    lease = await leasing
+    assert lease is not None, "there is an item to be leased"
+    return lease
+
+
+async def keys_like(redis: Redis, pattern: str | bytes) -> list[bytes]:
+    """Return the keys that match, as bytes, which is what a client that decodes nothing gives."""
+    return cast("list[bytes]", sorted(await redis.keys(pattern)))
+
+
+async def command(client: Any, *words: Any) -> Any:
+    """Send a command for which the client library has no method, or none with types."""
+    return await client.execute_command(*words)

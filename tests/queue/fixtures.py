@@ -1,0 +1,99 @@
+"""What the tests of queues can ask for, beside the servers of tests/conftest.py."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from leasehold import AsyncWorkQueue
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+class MakeQueue(Protocol):
+    """Open one more queue object; it is closed with the test at the latest."""
+
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        url: str | None = None,
+        return_to: str = "end",
+        patience: float = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> AsyncWorkQueue: ...
+
+
+class Clock:
+    """A clock that a hand moves, for `AsyncWorkQueue(clock=...)`."""
+
+    def __init__(self) -> None:
+        self.now = 1_900_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+async def tidy() -> AsyncIterator[None]:
+    """Fail a test that leaves a task behind, or an error that nobody was told of."""
+    untold: list[str] = []
+
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        untold.append(f"{context.get('message')}: {context.get('exception')!r} {context.get('task') or ''}")
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    before = asyncio.all_tasks()
+    yield
+
+    def left() -> set[asyncio.Task[Any]]:
+        return asyncio.all_tasks() - before - {asyncio.current_task()}
+
+    try:
+        await eventually("all tasks have ended", lambda: not left())
+    except AssertionError:
+        raise AssertionError(f"tasks are left: {left()}") from None
+    gc.collect(1)  # so that a future whose error nobody took says so now
+    await asyncio.sleep(0)
+    assert not untold, untold
+
+
+@pytest.fixture
+async def make_queue(redis_url: str, name: str) -> AsyncIterator[MakeQueue]:
+    """Give a function that opens queue objects; without arguments they all open the same queue."""
+    async with AsyncExitStack() as stack:
+
+        def make(
+            *,
+            name: str | None = None,
+            url: str | None = None,
+            return_to: str = "end",
+            patience: float = 10.0,
+            clock: Callable[[], float] | None = None,
+        ) -> AsyncWorkQueue:
+            queue = AsyncWorkQueue.from_url(
+                url or redis_url, name or usual, return_to=return_to, patience=patience, clock=clock
+            )
+            stack.push_async_exit(queue)
+            return queue
+
+        usual = name
+        yield make
+
+
+@pytest.fixture
+def queue(make_queue: MakeQueue) -> AsyncWorkQueue:
+    """Give a queue object on the server that the tests share."""
+    return make_queue()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give a clock that a hand moves."""
+    return Clock()

@@ -1,0 +1,90 @@
+"""The whole state of the keys, to be compared, and the rule that every item is in exactly one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.queue.asking import keys_like
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_LEASE_KEYS = (b":lease:", b":leased_by_session:")
+
+
+async def snapshot(redis: Redis) -> dict[bytes, bytes]:
+    """Return every key of the database with its value as the server would write it down."""
+    keys = await keys_like(redis, "*")
+    async with redis.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            pipeline.dump(key)
+        return dict(zip(keys, await pipeline.execute(), strict=True))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which ids are where, the next in line first."""
+
+    waiting: list[bytes]
+    leased: list[bytes]
+    scheduled: list[bytes]
+
+    @property
+    def all(self) -> Counter[bytes]:
+        return Counter([*self.waiting, *self.leased, *self.scheduled])
+
+
+async def places(redis: Redis, name: str) -> Places:
+    """Read where the ids of a queue are, those in the inboxes of waiting processes first."""
+    prefix = name.encode()
+    inboxes = await keys_like(redis, glob(name) + b":inbox:*")
+    async with redis.pipeline(transaction=False) as pipeline:
+        for key in (*inboxes, prefix + b":queue"):
+            pipeline.lrange(key, 0, -1)
+        pipeline.zrange(prefix + b":deadlines", 0, -1)
+        pipeline.zrange(prefix + b":scheduled", 0, -1)
+        *lists, leased, scheduled = await pipeline.execute()
+    waiting = [item_id for ids in lists for item_id in reversed(ids)]
+    return Places(waiting, leased, scheduled)
+
+
+async def audit(redis: Redis, name: str) -> Places:
+    """Check that every item is in exactly one place and that nothing stands for no item.
+
+    Call it when nothing is under way. It is for queues that no client of another library has touched.
+    """
+    prefix = name.encode()
+    found = await places(redis, name)
+    data = {key.removeprefix(prefix + b":item:") for key in await keys_like(redis, glob(name) + b":item:*")}
+    assert found.all == Counter(data), f"each item in one place: {found} are the places, {data} the items"
+
+    listed = await redis.lrange(prefix + b":processing", 0, -1)
+    gone = await redis.smembers(prefix + b":gone")
+    assert Counter(listed) == Counter([*found.leased, *gone]), (
+        f"the family's list shows the leased ones: {listed}, {gone}"
+    )
+    ledger = set(await redis.hkeys(prefix + b":ledger"))
+    assert ledger <= data, f"the ledger speaks of items that are there: {ledger - data} are not"
+    assert set(found.leased) <= ledger, f"the ledger knows every lease, but {set(found.leased) - ledger}"
+    for kind in _LEASE_KEYS:
+        held = {key.removeprefix(prefix + kind) for key in await keys_like(redis, glob(name) + kind + b"*")}
+        assert held <= {*found.leased, *found.scheduled}, f"lease keys of items in sight: {held}, {found}"
+    return found
+
+
+async def left_over(redis: Redis, name: str) -> set[bytes]:
+    """Return the keys of a queue, but for the counter of leases: none when it is empty and all have left."""
+    return set(await keys_like(redis, glob(name) + b":*")) - {name.encode() + b":fence"}
+
+
+def glob(name: str) -> bytes:
+    """Return a pattern that matches this name and nothing else."""
+    return b"".join(b"\\" + bytes([byte]) if byte in b"*?[]\\^" else bytes([byte]) for byte in name.encode())
+
+
+async def calls(redis: Redis, *commands: str) -> int:
+    """Return how often the server was sent or ran these commands since it started."""
+    stats = await redis.info("commandstats")
+    return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for command in commands)

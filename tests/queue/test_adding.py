@@ -1,0 +1,171 @@
+"""Adding: once per id, in order, all at once, now or later."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from tests.queue.asking import keys_like, take
+from tests.queue.keyspace import audit, left_over, snapshot
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def test_an_id_is_added_once_and_keeps_its_data(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    assert await queue.add_item(Item(b"first", id="x")) is True
+    before = await snapshot(redis)
+    assert await queue.add_item(Item(b"second", id="x")) is False
+    assert await queue.add_item(Item(b"second", id="x"), delay=5) is False
+    assert await snapshot(redis) == before
+    assert await redis.get(f"{name}:item:x") == b"first"
+
+
+async def test_an_id_is_taken_while_its_item_is_leased_or_delayed(queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(b"", id="leased")])
+    lease = await take(queue)
+    await queue.add_item(Item(b"", id="delayed"), delay=30)
+    assert await queue.add_items([Item(b"", id="leased"), Item(b"", id="delayed")]) == [False, False]
+    assert await queue.counts() == (0, 1, 1)
+    await queue.complete(lease)
+    assert await queue.add_item(Item(b"", id="leased"))
+
+
+async def test_keys_are_those_of_the_family(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await queue.add_items([Item(b"1", id="a"), Item(b"2", id="b")])
+    assert await redis.lrange(f"{name}:queue", 0, -1) == [b"b", b"a"]
+    assert await redis.mget(f"{name}:item:a", f"{name}:item:b") == [b"1", b"2"]
+    await take(queue)
+    assert await redis.lrange(f"{name}:processing", 0, -1) == [b"a"]
+    for key in (f"{name}:lease:a", f"{name}:leased_by_session:a"):
+        assert await redis.get(key) == queue.session.encode()
+        assert 29_000 < await redis.pttl(key) <= 30_000
+
+
+async def test_items_without_a_delay_have_no_time_to_live(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.add_items([Item(b"1", id="a"), Item(b"2", id="b")], delay=20)
+    await queue.add_item(Item(b"3", id="c"))
+    for key in await keys_like(redis, f"{name}*"):
+        mortal = key.startswith(f"{name}:lease:".encode())
+        assert (await redis.pttl(key) > 0) == mortal, key
+
+
+async def test_of_many_that_add_one_id_at_once_one_is_told_so(make_queue: MakeQueue) -> None:
+    queues = [make_queue() for _ in range(5)]
+    answers = await asyncio.gather(
+        *(queue.add_item(Item(b"x", id="x")) for queue in queues for _ in range(50))
+    )
+    assert answers.count(True) == 1
+    assert await queues[0].queue_len() == 1
+
+
+async def test_add_items_answers_in_order_and_for_doubles(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.add_items([Item(b"", id=f"{n}") for n in range(0, 3000, 3)])
+    answers = await queue.add_items([Item(b"", id=f"{n}") for n in range(3000)])
+    assert answers == [n % 3 != 0 for n in range(3000)]
+    assert await queue.add_items([Item(b"1", id="t"), Item(b"2", id="t"), Item(b"3", id="t")]) == [
+        True,
+        False,
+        False,
+    ]
+    found = await audit(redis, name)
+    assert found.waiting[:4] == [b"0", b"3", b"6", b"9"]
+    assert len(found.waiting) == 3001
+
+
+async def test_add_items_is_one_step(make_queue: MakeQueue) -> None:
+    """Somebody who looks meanwhile sees all of a trip or nothing of it."""
+    adder, watcher = make_queue(), make_queue()
+    seen = set()
+    for _ in range(20):
+        adding = adder.add_items([Item(b"x") for _ in range(100)])
+        looking = asyncio.gather(*(watcher.queue_len() for _ in range(5)))
+        added, lengths = await asyncio.gather(adding, looking)
+        assert added == [True] * 100
+        seen |= {length % 100 for length in lengths}
+    assert seen == {0}
+
+
+async def test_nothing_to_add(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    assert await queue.add_items([]) == []
+    assert await queue.add_items(iter([])) == []
+    assert not await redis.keys(f"{name}*")
+
+
+async def test_a_delayed_item_comes_when_it_is_due(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
+    queue = make_queue(clock=clock)
+    await queue.add_item(Item(b"late", id="late"), delay=timedelta(seconds=20))
+    await queue.add_item(Item(b"early", id="early"), delay=10)
+    assert await queue.counts() == (0, 0, 2)
+    assert await queue.lease(30, block=False) is None
+    assert [(view.id, view.due) for view in await queue.inspect("scheduled")] == [
+        ("early", clock.now + 10),
+        ("late", clock.now + 20),
+    ]
+    clock.now += 9.999
+    assert await queue.lease(30, block=False) is None
+    clock.now += 0.001
+    lease = await take(queue, 30, block=False)
+    assert lease.id == "early"
+    assert lease.deliveries == 1
+    assert await queue.lease(30, block=False) is None
+    clock.now += 10
+    assert [lease.id for lease in await queue.lease_many(5, 30, block=False)] == ["late"]
+    await audit(redis, queue.name)
+
+
+async def test_a_waiter_gets_a_delayed_item_by_itself(queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x", id="x"), delay=0.05)
+    lease = await take(queue, 30, timeout=10)
+    assert lease.id == "x"
+
+
+async def test_unique_items(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    assert await queue.add_unique_item(Item(b"1", id="a")) is None  # type: ignore[func-returns-value]
+    await queue.add_unique_item(Item(b"2", id="b"), delay=10)
+    assert await queue.counts() == (1, 0, 1)
+    await audit(redis, name)
+
+
+async def test_a_broken_promise_of_uniqueness_starts_a_new_incarnation(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.add_item(Item(b"old", id="x"))
+    old = await take(queue)
+    await queue.add_unique_item(Item(b"new", id="x"))
+    assert await queue.complete(old) is False
+    assert await queue.renew(old, 30) is False
+    assert await queue.release(old) is False
+    new = await take(queue)
+    assert (new.data, new.deliveries) == (b"new", 1)
+    assert new.token > old.token
+    assert await queue.complete(new)
+    await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_a_unique_item_added_twice_is_worked_on_once(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.add_unique_item(Item(b"1", id="x"))
+    await queue.add_unique_item(Item(b"2", id="x"))
+    assert await queue.queue_len() == 2  # for a while, as is said
+    leases = await queue.lease_many(10, 30)
+    assert [lease.data for lease in leases] == [b"2"]
+    assert await queue.lease(30, block=False) is None
+    assert await queue.complete(leases[0])
+    await queue.close()
+    assert not await left_over(redis, name)

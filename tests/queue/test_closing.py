@@ -1,0 +1,213 @@
+"""The end of a queue object: nobody waits on, nothing is left on the server, nothing is sent any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import AsyncWorkQueue, Item, Lease, LeaseholdError, QueueClosed
+from tests.queue.asking import alone, blocked, take, until
+from tests.queue.keyspace import audit, calls, left_over, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from redis.asyncio import Redis
+
+    from tests.proxy import Proxy
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+AFTER_CLOSE: dict[str, Callable[[AsyncWorkQueue, Lease], Awaitable[Any]]] = {
+    "add_item": lambda q, _: q.add_item(Item(b"x")),
+    "add_unique_item": lambda q, _: q.add_unique_item(Item(b"x")),
+    "add_items": lambda q, _: q.add_items([Item(b"x"), Item(b"x")]),
+    "lease": lambda q, _: q.lease(30),
+    "lease_many": lambda q, _: q.lease_many(5, 30, block=False),
+    "complete": lambda q, lease: q.complete(lease),
+    "complete_many": lambda q, lease: q.complete_many([lease, lease]),
+    "renew": lambda q, lease: q.renew(lease, 30),
+    "renew_many": lambda q, lease: q.renew_many([lease, lease], 30),
+    "release": lambda q, lease: q.release(lease),
+    "release_many": lambda q, lease: q.release_many([lease, lease]),
+    "counts": lambda q, _: q.counts(),
+    "queue_len": lambda q, _: q.queue_len(),
+    "processing": lambda q, _: q.processing(),
+    "inspect": lambda q, _: q.inspect(),
+    "light_clean": lambda q, _: q.light_clean(),
+    "deep_clean": lambda q, _: q.deep_clean(),
+}
+
+
+@pytest.mark.parametrize("call", AFTER_CLOSE)
+async def test_use_after_close(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
+) -> None:
+    queue = make_queue(url=proxy.url)
+    await queue.add_items([Item(b"1"), Item(b"2")])
+    lease = await take(queue)
+    await queue.close()
+    before, sent = await snapshot(redis), list(proxy.requests)
+    with pytest.raises(QueueClosed, match="create a new") as caught:
+        await AFTER_CLOSE[call](queue, lease)
+    assert caught.value.name == name
+    assert proxy.requests == sent
+    assert await snapshot(redis) == before
+    await alone(redis)
+
+
+async def test_use_of_a_lease_or_a_pipeline_after_close(make_queue: MakeQueue, redis: Redis) -> None:
+    queue = make_queue()
+    await queue.add_item(Item(b"1"))
+    lease = await take(queue)
+    await queue.close()
+    with pytest.raises(QueueClosed):
+        async with lease:
+            pass
+    pipeline = redis.pipeline()
+    with pytest.raises(QueueClosed):
+        queue.add_item_to_pipeline(pipeline, Item(b"x"))
+    assert len(pipeline) == 0
+
+
+async def test_closing_twice_and_without_use(make_queue: MakeQueue, proxy: Proxy) -> None:
+    queue = make_queue(url=proxy.url)
+    await queue.close()
+    await queue.close()
+    with pytest.raises(QueueClosed):
+        await queue.counts()
+    assert proxy.requests == []
+
+
+async def test_two_that_close_at_once_both_wait_for_the_end(make_queue: MakeQueue, redis: Redis) -> None:
+    queue = make_queue()
+    waiting = asyncio.create_task(queue.lease(30))
+    await blocked(redis, 1)
+    first = asyncio.create_task(queue.close())
+    await asyncio.sleep(0)
+    await queue.close()
+    assert waiting.done()
+    await asyncio.sleep(0)
+    assert first.done()
+    await alone(redis)
+    with pytest.raises(QueueClosed):
+        await waiting
+
+
+async def test_leases_that_are_out_stay_leased(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    async with make_queue() as queue:
+        await queue.add_item(Item(b"1", id="x"))
+        await take(queue)
+    assert (await audit(redis, name)).leased == [b"x"]
+
+
+async def test_a_client_of_the_users_stays_open(redis: Redis, name: str) -> None:
+    async with AsyncWorkQueue(name, redis) as queue:
+        await queue.add_item(Item(b"1"))
+    assert await redis.ping()
+
+
+async def test_after_a_wait_that_was_served_nothing_is_left(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(waiter.lease(30))
+    await blocked(redis, 1)
+    await adder.add_item(Item(b"1"))
+    lease = await waiting
+    assert lease is not None
+    assert await waiter.complete(lease)
+    await waiter.close()
+    await adder.close()
+    assert not await left_over(redis, name)
+    await alone(redis)
+
+
+async def test_after_a_call_that_got_fewer_than_it_wanted_nothing_is_left(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    queue = make_queue()
+    await queue.add_item(Item(b"1"))
+    assert await queue.complete_many(await queue.lease_many(10, 30)) == [True]
+    await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_those_who_wait_are_told(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    queue = make_queue()
+    waiting = [asyncio.create_task(queue.lease(30, timeout=60 * (n % 2))) for n in range(40)]
+    await blocked(redis, 1)
+    late = asyncio.create_task(queue.lease(30))
+    await asyncio.sleep(0)
+    await queue.close()
+    for one in (*waiting, late):
+        with pytest.raises(QueueClosed):
+            await one
+    assert not await left_over(redis, name)
+    await alone(redis)
+
+
+async def test_what_was_called_before_is_sent(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    queue = make_queue()
+    await queue.counts()
+    adding = [asyncio.create_task(queue.add_item(Item(b"x"))) for _ in range(1500)]
+    await asyncio.sleep(0)
+    await queue.close()
+    assert all(await asyncio.gather(*adding))
+    assert len((await audit(redis, name)).waiting) == 1500
+    await alone(redis)
+
+
+@pytest.mark.parametrize("steps", range(12))
+@pytest.mark.parametrize("warm", [False, True])
+async def test_whatever_is_under_way_ends(
+    make_queue: MakeQueue, redis: Redis, name: str, steps: int, *, warm: bool
+) -> None:
+    """Each call is answered or told that the queue is closed; none waits for ever."""
+    helper, queue = make_queue(), make_queue()
+    await helper.add_items([Item(b"x") for _ in range(10)])
+    leases = await helper.lease_many(3, 30)
+    if warm:
+        await queue.counts()
+    calls = [
+        *(queue.counts(), queue.inspect(), queue.add_item(Item(b"x")), queue.lease_many(2, 30, block=False)),
+        *(queue.complete(leases[0]), queue.renew(leases[1], 30), queue.release(leases[2])),
+        *(queue.light_clean(), queue.deep_clean(), queue.lease_many(1000, 30), queue.lease(30)),
+    ]
+    tasks = [asyncio.create_task(call) for call in calls]
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await queue.close()
+    _, pending = await asyncio.wait(tasks, timeout=10)
+    for task in pending:
+        task.cancel()
+    assert not pending
+    for task in tasks:
+        error = task.exception()
+        assert error is None or isinstance(error, LeaseholdError), error
+    await audit(redis, name)
+    await helper.close()
+    assert await redis.zcard(f"{name}:sessions") == 0
+    await alone(redis)
+
+
+async def test_a_clean_in_mid_walk_does_not_connect_again(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    queue = make_queue()
+    await queue.add_items([Item(b"x") for _ in range(20_000)])
+    cleaning = asyncio.create_task(queue.deep_clean())
+    before = await calls(redis, "scan")
+
+    async def scanning() -> bool:
+        return await calls(redis, "scan") > before
+
+    await until("it scans", scanning)
+    await queue.close()
+    with pytest.raises(LeaseholdError):
+        await cleaning
+    await alone(redis)
+    await redis.delete(f"{name}:queue")

@@ -1,0 +1,166 @@
+"""Renewing and releasing are for the current holder alone; what is given back goes where it should."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue, Item
+from tests.queue.asking import take
+from tests.queue.keyspace import audit, left_over, snapshot
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def fill(queue: AsyncWorkQueue, count: int) -> None:
+    assert all(await queue.add_items([Item(b"x", id=f"{n}") for n in range(count)]))
+
+
+async def test_renewing_counts_from_now(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+    queue = make_queue(clock=clock)
+    await fill(queue, 1)
+    lease = await take(queue, 10)
+    clock.now += 9
+    assert await queue.renew(lease, timedelta(seconds=10)) is True
+    clock.now += 9
+    assert await queue.lease(10, block=False) is None
+    assert await queue.renew(lease, 0.5) is True  # also shorter
+    for key in (f"{name}:lease:0", f"{name}:leased_by_session:0"):
+        assert 0 < await redis.pttl(key) <= 500
+        assert await redis.get(key) == queue.session.encode()
+    clock.now += 0.5
+    taken = await take(queue, 10)
+    assert taken.id == "0"
+    assert await queue.renew(lease, 10) is False
+    assert await queue.renew(taken, 10) is True
+    await audit(redis, name)
+
+
+async def test_a_lapsed_lease_that_nobody_took_can_be_renewed(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await fill(queue, 1)
+    lease = await take(queue, 10)
+    clock.now += 3600
+    assert await queue.renew(lease, 10) is True
+    assert await queue.lease(10, block=False) is None
+
+
+async def test_who_is_not_the_holder_renews_and_releases_nothing(
+    make_queue: MakeQueue, clock: Clock, redis: Redis
+) -> None:
+    queue = make_queue(clock=clock)
+    await fill(queue, 4)
+    old = await queue.lease_many(4, 10)
+    assert await queue.complete(old[0])
+    assert await queue.release(old[1], front=False)
+    assert await queue.release(old[2], delay=100)
+    clock.now += 11
+    assert (await take(queue, 10)).id == "1"
+    assert (await take(queue, 10)).id == "3"
+    before = await snapshot(redis)
+    assert await queue.renew_many(old, 10) == [False] * 4
+    assert await queue.release_many(old) == [False] * 4
+    assert await queue.release_many(old, delay=5) == [False] * 4
+    assert [await queue.renew(lease, 10) for lease in old] == [False] * 4
+    assert await snapshot(redis) == before
+
+
+async def test_renew_many_answers_in_order_and_moves_the_deadlines(queue: AsyncWorkQueue) -> None:
+    await fill(queue, 1200)
+    leases = [*await queue.lease_many(1000, 10), *await queue.lease_many(200, 10)]
+    await queue.complete_many(leases[::3])
+    assert await queue.renew_many(leases, 1000) == [n % 3 != 0 for n in range(1200)]
+    for n, lease in enumerate(leases):
+        assert (lease.remaining() > 500) == (n % 3 != 0)
+    assert await queue.renew_many([], 10) == []
+
+
+async def test_released_to_the_front_items_keep_their_order(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, 6)
+    leases = await queue.lease_many(3, 10)
+    assert await queue.release_many(leases) == [True] * 3
+    assert (await audit(redis, name)).waiting == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert await queue.release(await take(queue, 10)) is True
+    assert (await take(queue, 10)).deliveries == 3
+
+
+async def test_released_to_the_end(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await fill(queue, 4)
+    leases = await queue.lease_many(2, 10)
+    assert await queue.release_many(leases, front=False) == [True] * 2
+    assert (await audit(redis, name)).waiting == [b"2", b"3", b"0", b"1"]
+    assert await queue.release_many([]) == []
+
+
+async def test_released_with_a_delay(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+    queue = make_queue(clock=clock)
+    await fill(queue, 2)
+    lease = await take(queue, 10)
+    assert await queue.release(lease, delay=10) is True
+    assert (await audit(redis, name)).scheduled == [b"0"]
+    assert await queue.renew(lease, 10) is False
+    assert (await take(queue, 60)).id == "1"
+    assert await queue.lease(10, block=False) is None
+    clock.now += 10
+    again = await take(queue, 10)
+    assert (again.id, again.deliveries) == ("0", 2)
+    assert again.token > lease.token
+
+
+async def test_a_double_in_one_call_is_given_back_once(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, 1)
+    lease = await take(queue, 10)
+    assert await queue.release_many([lease, lease]) == [True, False]
+    assert (await audit(redis, name)).waiting == [b"0"]
+
+
+async def test_releasing_and_completing_at_once_leave_one_truth(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, 100)
+    leases = await queue.lease_many(100, 10)
+    calls = [call(lease) for lease in leases for call in (queue.release, queue.complete)]
+    answers = await asyncio.gather(*calls)
+    # A release that came first does not hinder the completion by its holder; the other way it does.
+    assert all(answers[1::2])
+    assert not await left_over(redis, name)
+
+
+async def test_working_off_a_queue_of_many_that_give_back_and_lapse(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await fill(queue, 200)
+    done = 0
+    for turn in range(200):
+        leases = await queue.lease_many(7, 8, block=False)
+        match turn % 5:
+            case 0:
+                await queue.release_many(leases, front=turn % 2 == 0)
+            case 1:
+                await queue.release_many(leases, delay=3)
+            case 2:
+                pass  # lapses
+            case _:
+                done += sum(await queue.complete_many(leases))
+        clock.now += 1
+        if done == 200:
+            break
+        if turn % 10 == 0:
+            found = await audit(redis, name)
+            assert len(found.all) == 200 - done
+            assert (await queue.counts()).total == 200 - done
+    assert done == 200
+    assert not await left_over(redis, name)

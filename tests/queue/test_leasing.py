@@ -1,0 +1,223 @@
+"""Leasing: in order, one holder at a time, and back when the lease ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from leasehold.queue import desk
+from tests.queue.asking import take
+from tests.queue.keyspace import audit, left_over
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
+    ids = [f"{n}" for n in range(count)]
+    assert all(await queue.add_items([Item(b"x", id=item_id) for item_id in ids]))
+    return ids
+
+
+async def test_first_in_first_out(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    ids = await fill(queue, 10)
+    first = await take(queue)
+    rest = await queue.lease_many(20, 30)
+    assert [lease.id for lease in (first, *rest)] == ids
+    assert await queue.counts() == (0, 10, 0)
+    assert (await audit(redis, name)).waiting == []
+
+
+async def test_an_empty_queue_answers_at_once_when_asked_to(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    assert await queue.lease(30, block=False) is None
+    assert await queue.lease_many(10, 30, block=False) == []
+    assert await queue.lease(30, block=False, timeout=60) is None
+    assert not await redis.keys(f"{name}*")
+
+
+async def test_a_wait_ends_with_its_timeout(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    assert await queue.lease(30, timeout=0.001) is None
+    assert await queue.lease(30, timeout=timedelta(milliseconds=50)) is None
+    assert await queue.lease_many(10, 30, timeout=0.05) == []
+    await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_a_waiter_gets_what_comes(make_queue: MakeQueue) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(waiter.lease(30, timeout=20))
+    await adder.add_item(Item(b"x", id="x"))
+    lease = await waiting
+    assert lease is not None
+    assert (lease.id, lease.token, lease.deliveries) == ("x", 1, 1)
+
+
+async def test_lease_many_takes_what_is_there(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    ids = await fill(queue, 1100)
+    assert [lease.id for lease in await queue.lease_many(3, 30)] == ids[:3]
+    assert [lease.id for lease in await queue.lease_many(1000, 30)] == ids[3:1003]
+    assert [lease.id for lease in await queue.lease_many(1000, 30)] == ids[1003:]
+    assert len((await audit(redis, name)).leased) == 1100
+
+
+async def test_no_item_is_leased_twice_to_many_that_ask_at_once(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    queues = [make_queue() for _ in range(4)]
+    ids = await fill(queues[0], 300)
+    asked = [queue.lease_many(1 + n % 5, 30, block=False) for queue in queues for n in range(60)]
+    leases = [lease for got in await asyncio.gather(*asked) for lease in got]
+    assert sorted(lease.id for lease in leases) == sorted(ids)
+    assert len({lease.token for lease in leases}) == 300
+    await audit(redis, name)
+
+
+async def test_callers_of_one_trip_get_their_own_lease_times(queue: AsyncWorkQueue) -> None:
+    await fill(queue, 6)
+    times = [10, 10, 500, 20, 20, 10]
+    leases = await asyncio.gather(*(queue.lease(seconds) for seconds in times))
+    for seconds, lease in zip(times, leases, strict=True):
+        assert lease is not None
+        assert seconds - 5 < lease.remaining() <= seconds
+
+
+async def test_lease_numbers_only_grow(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    numbers = []
+    for _ in range(3):
+        await queue.add_item(Item(b"x", id="same"))
+        for _ in range(2):
+            lease = await take(queue)
+            numbers.append(lease.token)
+            await queue.release(lease)
+        lease = await take(queue)
+        numbers.append(lease.token)
+        await queue.complete(lease)
+    assert numbers == list(range(1, 10))
+    assert await redis.get(f"{name}:fence") == b"9"
+
+
+@pytest.mark.parametrize("return_to", ["end", "front"])
+async def test_lapsed_leases_come_back_in_order(
+    make_queue: MakeQueue, redis: Redis, clock: Clock, name: str, return_to: str
+) -> None:
+    queue = make_queue(clock=clock, return_to=return_to)
+    await fill(queue, 5)
+    leases = await queue.lease_many(3, 10)
+    clock.now += 9.999
+    assert [lease.id for lease in await queue.lease_many(1, 60, block=False)] == ["3"]
+    clock.now += 0.001
+    expected = ["4", "0", "1", "2"] if return_to == "end" else ["0", "1", "2", "4"]
+    again = await queue.lease_many(10, 60, block=False)
+    assert [lease.id for lease in again] == expected
+    assert {lease.id: lease.deliveries for lease in again} == {"0": 2, "1": 2, "2": 2, "4": 1}
+    assert await queue.renew_many(leases, 10) == [False] * 3
+    assert len((await audit(redis, name)).leased) == 5
+
+
+async def test_more_lapsed_leases_than_one_trip_brings_back(
+    make_queue: MakeQueue, redis: Redis, clock: Clock, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await fill(queue, 450)
+    await queue.lease_many(450, 10)
+    clock.now += 11
+    got = [lease for _ in range(5) for lease in await queue.lease_many(1000, 60, block=False)]
+    assert sorted(int(lease.id) for lease in got) == list(range(450))
+    await audit(redis, name)
+
+
+async def test_an_idle_waiter_takes_over_when_a_lease_ends(make_queue: MakeQueue) -> None:
+    dead, idle = make_queue(), make_queue()
+    await dead.add_item(Item(b"x", id="x"))
+    lost = await take(dead, 0.05)
+    lease = await take(idle, 30, timeout=20)
+    assert (lease.id, lease.token, lease.deliveries) == ("x", lost.token + 1, 2)
+    assert lost.remaining() < 0
+
+
+@pytest.mark.parametrize("short", [0.001, 0.0001, 1e-9, timedelta(microseconds=1)])
+async def test_leases_of_a_millisecond(queue: AsyncWorkQueue, short: float | timedelta) -> None:
+    await queue.add_item(Item(b"x"))
+    await take(queue, short)
+    second = await take(queue, 30, timeout=20)
+    assert second.deliveries == 2
+    assert await queue.complete(second)
+
+
+async def test_the_longest_lease(queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x"))
+    lease = await queue.lease(timedelta(days=30))
+    assert lease is not None
+    assert lease.remaining() > 30 * 24 * 3600 - 60
+    assert await queue.renew(lease, 30 * 24 * 3600)
+
+
+async def test_deadline_is_the_servers_and_remaining_ours(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.add_item(Item(b"x", id="x"))
+    before = time.monotonic()
+    lease = await take(queue)
+    assert lease.remaining() <= before + 30.05 - time.monotonic()
+    ends_ms = await redis.zscore(f"{name}:deadlines", "x") or 0
+    assert lease.deadline * 1000 == pytest.approx(ends_ms, abs=1)
+    assert [view.due for view in await queue.inspect("leased")] == [ends_ms / 1000]
+
+    assert await queue.renew(lease, 100)
+    assert 90 < lease.remaining() <= 100
+    # By the server's clock at the time of leasing: the true end is never earlier than this says.
+    ends_ms = await redis.zscore(f"{name}:deadlines", "x") or 0
+    assert lease.deadline * 1000 <= ends_ms + 1
+
+
+async def test_deadline_follows_a_clock_that_was_handed_in(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.add_item(Item(b"x"))
+    lease = await take(queue)
+    assert lease.deadline == pytest.approx(clock.now + 30, abs=0.001)
+
+
+async def test_ghosts_and_doubles_are_dropped_and_never_answered_with_empty(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.add_item(Item(b"x", id="leased"))
+    assert await queue.lease(30) is not None
+    await redis.rpush(f"{name}:queue", *["ghost", "leased"] * 1500)
+    await queue.add_item(Item(b"x", id="real"))
+    assert [lease.id for lease in await queue.lease_many(1, 30, timeout=20)] == ["real"]
+    assert (await audit(redis, name)).waiting == []
+
+
+async def test_more_waiters_than_one_trip_serves(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, redis: Redis, name: str
+) -> None:
+    monkeypatch.setattr(desk, "MAX_ITEMS", 5)
+    waiter, adder = make_queue(), make_queue()
+    waiting = [asyncio.create_task(waiter.lease(30, timeout=30)) for _ in range(23)]
+    ids = await fill(adder, 23)
+    leases = await asyncio.gather(*waiting)
+    assert sorted(lease.id for lease in leases if lease) == sorted(ids)
+    await audit(redis, name)
+
+
+async def test_who_waits_longest_is_served_first(make_queue: MakeQueue) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = []
+    for _ in range(5):
+        waiting.append(asyncio.create_task(waiter.lease(30, timeout=30)))
+        await asyncio.sleep(0)
+    ids = await fill(adder, 5)
+    leases = await asyncio.gather(*waiting)
+    assert [lease.id for lease in leases if lease] == ids

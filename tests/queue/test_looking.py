@@ -1,0 +1,144 @@
+"""Counts and inspection tell what is there and touch nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Counts, Item, ItemView
+from leasehold.queue import queue as queue_module
+from tests.queue.asking import take
+from tests.queue.keyspace import snapshot
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def ids(queue: AsyncWorkQueue, start: int, count: int, state: str = "waiting") -> list[str]:
+    views = await queue.inspect(state, start=start, count=count)  # type: ignore[arg-type]
+    return [view.id for view in views]
+
+
+async def test_an_empty_queue(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    assert await queue.counts() == Counts(0, 0, 0)
+    assert (await queue.queue_len(), await queue.processing()) == (0, 0)
+    for state in ("waiting", "leased", "scheduled"):
+        assert await ids(queue, 0, 100, state) == []
+        assert await ids(queue, -1, 100, state) == []
+    assert not await redis.keys(f"{name}*")
+
+
+async def test_counts_of_each_state(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.add_items([Item(b"x") for _ in range(5)])
+    await queue.add_items([Item(b"x") for _ in range(4)], delay=10)
+    await queue.lease_many(2, 5)
+    counts = await queue.counts()
+    assert counts == (3, 2, 4)
+    assert (counts.waiting, counts.leased, counts.scheduled, counts.total) == (3, 2, 4, 9)
+    assert (await queue.queue_len(), await queue.processing()) == (3, 2)
+    clock.now += 100  # nobody has come by to bring back what is due
+    assert await queue.counts() == (3, 2, 4)
+    await queue.lease_many(1, 5)
+    assert await queue.counts() == (8, 1, 0)
+
+
+@pytest.mark.parametrize("state", ["waiting", "leased", "scheduled"])
+async def test_any_window(make_queue: MakeQueue, clock: Clock, state: str) -> None:
+    """As a slice of a list that begins with the next one, whose length is the count."""
+    queue = make_queue(clock=clock)
+    everything = [f"{n}" for n in range(7)]
+    for n, item_id in enumerate(everything):
+        await queue.add_item(Item(b"x", id=item_id), delay=10 + n if state == "scheduled" else 0)
+        if state == "leased":
+            await take(queue, 10 + n)
+    for start in range(-9, 10):
+        begin = start if start >= 0 else max(0, 7 + start)
+        for count in (1, 2, 3, 7, 1000):
+            end = max(0, start + count) if start >= 0 else max(0, 7 + start + count)
+            assert await ids(queue, start, count, state) == everything[begin:end], (start, count)
+    assert await ids(queue, 2**53, 1000, state) == []
+    assert await ids(queue, -(2**53), 1000, state) == []
+
+
+async def test_a_waiting_item(queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"data", id="x"))
+    assert await queue.inspect() == [
+        ItemView(
+            id="x",
+            state="waiting",
+            size=4,
+            data=b"data",
+            holder=None,
+            token=None,
+            deliveries=0,
+            due=None,
+            age=None,
+        )
+    ]
+    [view] = await queue.inspect(data=False)
+    assert (view.size, view.data) == (4, None)
+
+
+async def test_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.add_item(Item(b"data", id="x"))
+    await queue.lease(10)
+    clock.now += 20
+    lease = await take(queue, 10)
+    clock.now += 3
+    [view] = await queue.inspect("leased")
+    assert (view.holder, view.token, view.deliveries) == (queue.session, lease.token, 2)
+    assert view.due == pytest.approx(clock.now + 7)
+    assert view.age == pytest.approx(3)
+    await queue.release(lease)
+    clock.now += 1
+    [view] = await queue.inspect()
+    assert (view.holder, view.token, view.deliveries, view.due) == (None, lease.token, 2, None)
+    assert view.age == pytest.approx(4)
+
+
+async def test_a_scheduled_item_tells_when_it_falls_due_by_the_servers_clock(queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"data", id="x"), delay=50)
+    [view] = await queue.inspect("scheduled")
+    assert view.due == pytest.approx(time.time() + 50, abs=10)
+    assert (view.data, view.deliveries, view.token) == (b"data", 0, None)
+
+
+async def test_a_ghost_is_shown_as_one(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await redis.lpush(f"{name}:queue", "ghost")
+    [view] = await queue.inspect()
+    assert (view.id, view.size, view.data) == ("ghost", None, None)
+
+
+async def test_large_payloads_are_left_out_of_the_reply(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "INSPECT_BYTES", 100)
+    await queue.add_items([Item(b"x" * size) for size in (60, 60, 40, 1)])
+    views = await queue.inspect()
+    assert [view.size for view in views] == [60, 60, 40, 1]
+    assert [len(view.data) if view.data else None for view in views] == [60, None, 40, None]
+
+
+async def test_looking_touches_nothing(make_queue: MakeQueue, redis: Redis, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.add_items([Item(b"x") for _ in range(5)])
+    await queue.add_items([Item(b"x") for _ in range(5)], delay=10)
+    await queue.lease_many(2, 10)
+    clock.now += 100  # everything is due; looking does not bring it back
+    before = await snapshot(redis)
+    await queue.counts()
+    await queue.queue_len()
+    await queue.processing()
+    await queue.inspect()
+    await queue.inspect("leased", start=-1)
+    await queue.inspect("scheduled", data=False)
+    assert await snapshot(redis) == before

@@ -1,0 +1,226 @@
+"""A mistake of the caller's is named before anything is sent, and changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis as redis_py
+from redis.asyncio import RedisCluster
+
+from leasehold import AsyncWorkQueue, InvalidArgument, Item, Lease
+from leasehold.item import MAX_DATA_BYTES
+from tests.queue.asking import take
+from tests.queue.keyspace import snapshot
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.proxy import Proxy
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+LONGEST = 30 * 24 * 3600
+NO_DURATIONS: list[Any] = [
+    *(-1, -0.001, math.nan, math.inf, -math.inf, LONGEST + 1, 1e300),
+    *(timedelta(seconds=-1), timedelta(days=31), timedelta.max),
+    *("30", b"30", "", None, True, False, 1j, [], [30]),
+]
+NO_LEASE_TIMES: list[Any] = [0, 0.0, -0.0, timedelta(0), *NO_DURATIONS]
+NO_COUNTS: list[Any] = [0, -1, 1001, 10**30, 1.0, math.nan, "1", None, True, [1]]
+NO_ITEMS: list[Any] = [None, b"bytes", "text", 5, {"data": b"x"}, (b"x", "id"), Item]
+NO_IDS: list[Any] = [
+    *("", "x" * 513, "é" * 257, "x" * 511 + "é", "🙂" * 129, "\ud800", "ok\udcff"),
+    *(b"id", 5, 0, 1.5, True, ["id"], object()),
+]
+NO_DATA: list[Any] = [None, 5, 1.5, True, ["x"], {"a": 1}, object(), "\ud800", iter(b"x"), Item(b"x")]
+NO_NAMES: list[Any] = ["", "x" * 513, "é" * 257, "\ud800", b"name", None, 5, True, ["name"]]
+
+Call = Callable[[AsyncWorkQueue, Lease, Any], Awaitable[Any]]
+ITEM = Item(b"never sent", id="never-sent")
+
+CALLS: dict[str, tuple[str, list[Any], Call]] = {
+    "add_item item": ("item", NO_ITEMS, lambda q, _, bad: q.add_item(bad)),
+    "add_unique_item item": ("item", NO_ITEMS, lambda q, _, bad: q.add_unique_item(bad)),
+    "add_items item": ("item", NO_ITEMS, lambda q, _, bad: q.add_items([ITEM, bad])),
+    "add_item delay": ("delay", NO_DURATIONS, lambda q, _, bad: q.add_item(ITEM, delay=bad)),
+    "add_unique_item delay": ("delay", NO_DURATIONS, lambda q, _, bad: q.add_unique_item(ITEM, delay=bad)),
+    "add_items delay": ("delay", NO_DURATIONS, lambda q, _, bad: q.add_items([ITEM], delay=bad)),
+    "lease lease_time": ("lease_time", NO_LEASE_TIMES, lambda q, _, bad: q.lease(bad)),
+    "lease timeout": ("timeout", NO_DURATIONS, lambda q, _, bad: q.lease(30, timeout=bad)),
+    "lease_many count": ("count", NO_COUNTS, lambda q, _, bad: q.lease_many(bad, 30)),
+    "lease_many lease_time": ("lease_time", NO_LEASE_TIMES, lambda q, _, bad: q.lease_many(5, bad)),
+    "lease_many timeout": ("timeout", NO_DURATIONS, lambda q, _, bad: q.lease_many(5, 30, timeout=bad)),
+    "complete lease": ("lease", [*NO_ITEMS, ITEM], lambda q, _, bad: q.complete(bad)),
+    "complete_many lease": ("lease", [*NO_ITEMS, ITEM], lambda q, ok, bad: q.complete_many([ok, bad])),
+    "renew lease": ("lease", [*NO_ITEMS, ITEM], lambda q, _, bad: q.renew(bad, 30)),
+    "renew lease_time": ("lease_time", NO_LEASE_TIMES, lambda q, ok, bad: q.renew(ok, bad)),
+    "renew_many lease": ("lease", [*NO_ITEMS, ITEM], lambda q, ok, bad: q.renew_many([ok, bad], 30)),
+    "renew_many lease_time": ("lease_time", NO_LEASE_TIMES, lambda q, ok, bad: q.renew_many([ok], bad)),
+    "release lease": ("lease", [*NO_ITEMS, ITEM], lambda q, _, bad: q.release(bad)),
+    "release delay": ("delay", NO_DURATIONS, lambda q, ok, bad: q.release(ok, delay=bad)),
+    "release_many lease": ("lease", [*NO_ITEMS, ITEM], lambda q, ok, bad: q.release_many([ok, bad])),
+    "release_many delay": ("delay", NO_DURATIONS, lambda q, ok, bad: q.release_many([ok], delay=bad)),
+    "inspect state": ("state", ["", "ready", b"waiting", None, 0, []], lambda q, _, bad: q.inspect(bad)),
+    "inspect start": ("start", [1.0, "0", None, True, 10**30], lambda q, _, bad: q.inspect(start=bad)),
+    "inspect count": ("count", NO_COUNTS, lambda q, _, bad: q.inspect(count=bad)),
+}
+
+
+def check(error: InvalidArgument, argument: str) -> None:
+    """Check that the error names the argument, what was given and what is allowed."""
+    assert isinstance(error, ValueError)
+    assert error.argument == argument
+    assert error.given
+    assert error.allowed
+    assert str(error) == f"{argument}: got {error.given}, expected {error.allowed}"
+    assert len(str(error)) < 400, "an error is there to be read"
+
+
+def accepted(make: Callable[[Any], Any], argument: str, bad_values: list[Any]) -> list[Any]:
+    """Return those of the bad values that were not refused."""
+    wrong = []
+    for bad in bad_values:
+        try:
+            make(bad)
+        except InvalidArgument as error:
+            check(error, argument)
+        else:
+            wrong.append(bad)
+    return wrong
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_nothing_is_sent(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, proxy: Proxy, call: str
+) -> None:
+    argument, bad_values, make_call = CALLS[call]
+    watched = make_queue(url=proxy.url)
+    await queue.add_items([Item(b"1"), Item(b"2")])
+    lease = await take(watched)
+    before, sent = await snapshot(redis), list(proxy.requests)
+    wrong = []
+    for bad in bad_values:
+        try:
+            await make_call(watched, lease, bad)
+        except InvalidArgument as error:
+            check(error, argument)
+        else:
+            wrong.append(bad)
+    assert not wrong, "these were accepted"
+    assert proxy.requests == sent
+    assert await snapshot(redis) == before
+
+
+async def test_a_queue_that_was_never_used_does_not_even_connect(make_queue: MakeQueue, proxy: Proxy) -> None:
+    queue = make_queue(url=proxy.url)
+    with pytest.raises(InvalidArgument):
+        await queue.lease(0)
+    with pytest.raises(InvalidArgument):
+        await queue.add_items([ITEM], delay=-1)
+    assert proxy.requests == []
+
+
+async def test_a_lease_of_another_queue_is_refused(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    ours, others = make_queue(), make_queue(name=f"{name}-other")
+    await others.add_item(ITEM)
+    lease = await take(others)
+    before = await snapshot(redis)
+    for call in (ours.complete(lease), ours.renew(lease, 30), ours.release(lease)):
+        with pytest.raises(InvalidArgument) as caught:
+            await call
+        check(caught.value, "lease")
+        assert repr(name) in str(caught.value)
+    assert await snapshot(redis) == before
+
+
+@pytest.mark.parametrize("unique", [False, True])
+async def test_pipelines_are_left_empty(queue: AsyncWorkQueue, redis: Redis, *, unique: bool) -> None:
+    pipeline = redis.pipeline()
+    put: Callable[..., None] = queue.add_unique_item_to_pipeline if unique else queue.add_item_to_pipeline
+    assert not accepted(lambda bad: put(pipeline, bad), "item", NO_ITEMS)
+    assert not accepted(lambda bad: put(pipeline, ITEM, delay=bad), "delay", NO_DURATIONS)
+    assert len(pipeline) == 0
+
+
+def test_ids() -> None:
+    assert not accepted(lambda bad: Item(b"x", id=bad), "id", NO_IDS)
+    assert not accepted(lambda bad: Item.from_json_data({}, id=bad), "id", NO_IDS)
+    assert not accepted(lambda bad: Item.from_dict({"data": b"x", "id": bad}), "id", NO_IDS)
+
+
+def test_data() -> None:
+    assert not accepted(Item, "data", NO_DATA)
+    assert not accepted(Item.with_content_id, "data", NO_DATA)
+    assert not accepted(lambda bad: Item.from_dict({"data": bad}), "data", NO_DATA)
+    assert not accepted(Item.from_dict, "fields", [{}, {"id": "x"}, None, "x", [("data", b"x")]])
+    assert not accepted(Item.parse, "text", ["{", "", b"\xff", None, 5])
+    assert not accepted(Item.from_json_data, "obj", [object(), {1: object()}, b"x", {(1, 2): 3}])
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, lambda size: memoryview(bytes(size)), "x".__mul__])
+def test_the_limit_of_data_is_64_mib(kind: Callable[[int], Any]) -> None:
+    assert MAX_DATA_BYTES == 64 * 2**20
+    assert len(Item(kind(MAX_DATA_BYTES)).data) == MAX_DATA_BYTES
+    with pytest.raises(InvalidArgument) as caught:
+        Item(kind(MAX_DATA_BYTES + 1))
+    check(caught.value, "data")
+    assert str(MAX_DATA_BYTES) in caught.value.allowed
+
+
+async def test_an_item_that_was_spoiled_later_harms_nobody_else(queue: AsyncWorkQueue, redis: Redis) -> None:
+    spoiled: list[Any] = [Item(b"x") for _ in range(5)]
+    spoiled[0].data, spoiled[1].data, spoiled[2].data = ["x"], (b"x",), None
+    spoiled[3].id, spoiled[4].id = 5, None
+    await queue.counts()
+    before = await snapshot(redis)
+    for item in spoiled:
+        with pytest.raises(InvalidArgument):
+            await queue.add_item(item)
+        with pytest.raises(InvalidArgument):
+            await queue.add_items([Item(b"fine"), item])
+    assert await snapshot(redis) == before
+    assert await queue.add_item(Item(b"fine", id="fine"))
+    assert await queue.counts() == (1, 0, 0)
+
+
+def test_names_and_settings(redis: Redis) -> None:
+    assert not accepted(lambda bad: AsyncWorkQueue(bad, redis), "name", NO_NAMES)
+    assert not accepted(lambda bad: AsyncWorkQueue.from_url("redis://127.0.0.1", bad), "name", NO_NAMES)
+    assert not accepted(
+        lambda bad: AsyncWorkQueue("q", redis, return_to=bad), "return_to", ["middle", "", None, 5, b"end"]
+    )
+    assert not accepted(lambda bad: AsyncWorkQueue("q", redis, patience=bad), "patience", NO_LEASE_TIMES)
+
+
+def test_clients_and_urls(redis: Redis) -> None:
+    with redis_py.Redis() as plain:
+        clients: list[Any] = [None, "redis://127.0.0.1", plain, redis.connection_pool]
+        assert not accepted(lambda bad: AsyncWorkQueue("q", bad), "redis", clients)
+    urls: list[Any] = [
+        "",
+        "127.0.0.1:6379",
+        "http://127.0.0.1",
+        "redis://127.0.0.1:port",
+        None,
+        5,
+        b"redis://x",
+    ]
+    assert not accepted(lambda bad: AsyncWorkQueue.from_url(bad, "q"), "url", urls)
+
+
+async def test_a_name_without_a_tag_is_refused_on_a_cluster() -> None:
+    cluster = RedisCluster(host="127.0.0.1", port=1)  # connects when it is first used, so never here
+    try:
+        untagged = ["emails", "{}", "{}emails", "emails{", "emails}", "}emails{", "a{}b{tag}"]
+        assert not accepted(lambda bad: AsyncWorkQueue(bad, cluster), "name", untagged)
+        with pytest.raises(InvalidArgument, match=r"'\{emails\}'"):
+            AsyncWorkQueue("emails", cluster)
+        for fine in ("{emails}", "shop:{emails}", "{a}{b}", "{{a}", "{a b}"):
+            AsyncWorkQueue(fine, cluster)
+    finally:
+        await cluster.aclose()

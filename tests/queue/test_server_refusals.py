@@ -1,0 +1,318 @@
+"""What the server refuses has a class of its own, says what has happened, and changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.asyncio import Redis
+
+from leasehold import (
+    AsyncWorkQueue,
+    ConnectionLost,
+    EvictionWarning,
+    Item,
+    Lease,
+    ServerBusy,
+    ServerError,
+    ServerOutOfMemory,
+    ServerReadOnly,
+    ServerRefused,
+    ServerTooOld,
+)
+from tests.eventually import eventually
+from tests.queue.asking import command, take
+from tests.queue.keyspace import audit, snapshot
+from tests.queue.pretender import Pretender, bulk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from leasehold import EmbeddedServer
+    from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+WRITES: dict[str, Callable[[AsyncWorkQueue, Lease], Awaitable[Any]]] = {
+    "add_item": lambda q, _: q.add_item(Item(b"x", id="new")),
+    "add_item, delayed": lambda q, _: q.add_item(Item(b"x", id="new"), delay=5),
+    "add_unique_item": lambda q, _: q.add_unique_item(Item(b"x", id="new")),
+    "lease": lambda q, _: q.lease(30, block=False),
+    "lease, waiting": lambda q, _: q.lease_many(1000, 30, timeout=30),
+    "complete": lambda q, lease: q.complete(lease),
+    "renew": lambda q, lease: q.renew(lease, 30),
+    "release": lambda q, lease: q.release(lease),
+    "release, delayed": lambda q, lease: q.release(lease, delay=5),
+}
+
+
+@pytest.fixture
+async def own(make_server: MakeServer) -> EmbeddedServer:
+    """Give a server that this test may set up as it likes."""
+    return await make_server()
+
+
+@pytest.fixture
+async def admin(own: EmbeddedServer) -> AsyncIterator[Redis]:
+    """Give a client of that server."""
+    async with Redis.from_url(own.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def started(own: EmbeddedServer, make_queue: MakeQueue) -> tuple[AsyncWorkQueue, Lease]:
+    """Give a queue on that server with an item that waits and one that is leased."""
+    queue = make_queue(url=own.url)
+    await queue.add_items([Item(b"x", id="leased"), Item(b"x", id="waits")])
+    lease = await take(queue, 60)
+    return queue, lease
+
+
+async def test_a_replica(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
+    queue, lease = started
+    await command(admin, "REPLICAOF", "127.0.0.1", "1")
+    before = await snapshot(admin)
+    for name, call in WRITES.items():
+        with pytest.raises(ServerReadOnly, match="nothing was applied"):
+            await call(queue, lease)
+        assert await snapshot(admin) == before, name
+    assert await queue.counts() == (1, 1, 0)
+    await command(admin, "REPLICAOF", "NO", "ONE")
+    assert await queue.add_item(Item(b"x", id="new"))
+    assert await queue.complete(lease)
+
+
+async def test_too_few_replicas(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
+    queue, lease = started
+    await admin.config_set("min-replicas-to-write", 1)
+    before = await snapshot(admin)
+    for call in WRITES.values():
+        with pytest.raises(ServerReadOnly, match="nothing was applied"):
+            await call(queue, lease)
+    await admin.config_set("min-replicas-to-write", 0)
+    assert await snapshot(admin) == before
+    assert await queue.complete(lease)
+
+
+async def test_out_of_memory(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
+    """Nothing more is taken in; what is there is worked off."""
+    queue, lease = started
+    await admin.config_set("maxmemory", 1)
+    before = await snapshot(admin)
+    for name in ("add_item", "add_item, delayed", "add_unique_item"):
+        with pytest.raises(ServerOutOfMemory, match="nothing was applied"):
+            await WRITES[name](queue, lease)
+    assert await snapshot(admin) == before
+
+    assert await queue.counts() == (1, 1, 0)
+    assert await queue.renew(lease, 60)
+    assert await queue.complete(lease)
+    other = await take(queue, 60, block=False)
+    assert await queue.release(other)
+    other = await take(queue, 0.01)
+    again = await take(queue, 60)
+    assert (again.id, again.token) == (other.id, other.token + 1)
+    assert await queue.complete_many([again, other]) == [True, False]
+    await audit(admin, queue.name)
+
+    assert await queue.lease(30, block=False) is None
+    assert await queue.lease(30, timeout=0.3) is None, "waiting at an empty queue is leasing, too"
+    await admin.config_set("maxmemory", 0)
+    assert await queue.add_item(Item(b"x", id="new"))
+    await take(queue)
+
+
+async def test_an_item_that_falls_due_while_memory_is_short(
+    admin: Redis, started: tuple[AsyncWorkQueue, Lease]
+) -> None:
+    queue, lease = started
+    assert await queue.release(lease, delay=0.05)
+    await admin.config_set("maxmemory", 1)
+    ids = [got.id for _ in range(2) if (got := await queue.lease(30, timeout=30))]
+    assert sorted(ids) == ["leased", "waits"]
+
+
+@pytest.mark.parametrize("login", ["", ":wrong@", "nobody:wrong@"])
+async def test_a_login_that_is_missing_or_wrong(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, login: str
+) -> None:
+    await admin.config_set("requirepass", "secret")
+    queue = make_queue(url=own.url.replace("redis://", f"redis://{login}"))
+    for _ in range(2):
+        with pytest.raises(ServerRefused, match="nothing was applied"):
+            await queue.add_item(Item(b"x", id="new"))
+        with pytest.raises(ServerRefused, match="nothing was applied"):
+            await queue.lease(30)
+    await admin.config_set("requirepass", "")
+    if not login:
+        assert await queue.add_item(Item(b"x", id="new"))
+
+
+async def test_a_login_that_is_right(admin: Redis, own: EmbeddedServer, make_queue: MakeQueue) -> None:
+    await admin.config_set("requirepass", "secret")
+    queue = make_queue(url=own.url.replace("redis://", "redis://:secret@"))
+    assert await queue.add_item(Item(b"x", id="new"))
+    await take(queue)
+
+
+async def test_access_rules(admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str) -> None:
+    rules = {"other keys": ["~other:*", "+@all"], "no scripts": [f"~{name}:*", "+@all", "-@scripting"]}
+    for user, rule in rules.items():
+        login = user.replace(" ", "-")
+        await command(admin, "ACL", "SETUSER", login, "on", ">pw", *rule)
+        queue = make_queue(url=own.url.replace("redis://", f"redis://{login}:pw@"))
+        for call in (queue.add_item(Item(b"x")), queue.lease(30), queue.counts()):
+            with pytest.raises(ServerRefused, match="nothing was applied"):
+                await call
+        assert await snapshot(admin) == {}, user
+
+
+async def test_the_rules_that_are_enough(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
+) -> None:
+    """The commands that a queue sends, and those that its scripts use, on its own keys."""
+    commands = (
+        "+evalsha +eval +info +time +blmove +lpush +rpush +lpop +llen +lrange +lrem +ltrim +lpos +lmove "
+        "+set +setnx +msetnx +get +mget +strlen +exists +unlink +pttl "
+        "+zadd +zrem +zrange +zrangebyscore +zscore +zmscore +zcard "
+        "+hset +hget +hmget +hdel +hlen +sadd +srem +spop +scard +sismember +smismember"
+    )
+    await command(admin, "ACL", "SETUSER", "worker", "on", ">pw", f"~{name}:*", "-@all", *commands.split())
+    queue = make_queue(url=own.url.replace("redis://", "redis://worker:pw@"))
+    assert await queue.add_items([Item(b"x", id=f"{n}") for n in range(200)])
+    await queue.add_item(Item(b"x", id="late"), delay=0.01)
+    leases = await queue.lease_many(200, 30)
+    assert await queue.renew_many(leases, 60) == [True] * 200
+    assert await queue.release(leases[0], delay=0.01)
+    assert await queue.release(leases[1])
+    assert await queue.complete_many(leases[2:]) == [True] * 198
+    for _ in range(3):
+        lease = await take(queue, 30, timeout=30)
+        assert await queue.complete(lease)
+    assert await queue.lease(30, timeout=0.05) is None
+    assert await queue.counts() == (0, 0, 0)
+
+
+async def test_refused_connections(make_queue: MakeQueue, own: EmbeddedServer) -> None:
+    queue = make_queue(url=own.url)
+    await own.stop()
+    for call in (queue.add_item(Item(b"x")), queue.lease(30), queue.counts(), queue.lease(30, block=False)):
+        with pytest.raises(ConnectionLost, match="nothing was applied; repeat") as caught:
+            await call
+        assert caught.value.maybe_applied is False
+        assert isinstance(caught.value, ServerError)
+
+
+async def test_a_server_that_loads_its_data(make_queue: MakeQueue) -> None:
+    """A pretender, since a real server is through with it too soon: it answers INFO, and scripts so."""
+    loading = b"-LOADING Redis is loading the dataset in memory\r\n"
+    async with Pretender({b"EVALSHA": loading}) as pretender:
+        queue = make_queue(url=pretender.url)
+        for call in (queue.add_item(Item(b"x")), queue.lease(30), queue.counts()):
+            with pytest.raises(ServerBusy, match="nothing was applied; try again"):
+                await call
+        assert pretender.connections == 1
+        pretender.answers[b"EVALSHA"] = b"*1\r\n:1\r\n"
+        assert await queue.add_item(Item(b"x"))
+        assert pretender.connections == 1
+        await queue.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", ServerBusy),
+        ("MASTERDOWN Link with MASTER is down", ServerBusy),
+        ("CLUSTERDOWN Hash slot not served", ServerBusy),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", ServerBusy),
+        ("MISCONF Errors writing to the AOF file: No space left on device", ServerReadOnly),
+        ("NOREPLICAS Not enough good replicas to write.", ServerReadOnly),
+        ("READONLY You can't write against a read only replica.", ServerReadOnly),
+        ("OOM command not allowed when used memory > 'maxmemory'.", ServerOutOfMemory),
+        ("NOAUTH Authentication required.", ServerRefused),
+        ("NOPERM this user has no permissions to run the 'evalsha' command", ServerRefused),
+        ("ERR Error running script: @user_script:9: -OOM command not allowed", ServerOutOfMemory),
+    ],
+)
+async def test_every_word_of_the_server_has_its_class(
+    make_queue: MakeQueue, answer: str, kind: type[ServerError]
+) -> None:
+    async with Pretender({b"EVALSHA": f"-{answer}\r\n".encode()}) as pretender:
+        queue = make_queue(url=pretender.url)
+        for _ in range(2):
+            with pytest.raises(kind, match="nothing was applied") as caught:
+                await queue.add_item(Item(b"x"))
+            assert answer.rsplit(maxsplit=1)[-1] in str(caught.value)
+        await queue.close()
+
+
+@pytest.mark.parametrize("version", ["6.0.16", "5.0.7", "2.8.0", "6.1.99"])
+async def test_a_server_that_is_too_old(make_queue: MakeQueue, version: str) -> None:
+    """A pretender, since no such server is at hand."""
+    async with Pretender({b"INFO": bulk(f"redis_version:{version}\r\n")}) as pretender:
+        queue = make_queue(url=pretender.url)
+        for call in (queue.add_item(Item(b"x")), queue.lease(30)):
+            with pytest.raises(ServerTooOld, match=rf"Redis {version}.*needs Redis 6\.2"):
+                await call
+        assert b"EVALSHA" not in pretender.requests
+        await eventually("it has hung up", lambda: pretender.connections == 0)
+
+
+@pytest.mark.parametrize("version", ["6.2.0", "7.2.4", "8.0", "7.4-rc1", "255.255.255", "10"])
+async def test_a_server_that_is_not(make_queue: MakeQueue, version: str) -> None:
+    answers = {b"INFO": bulk(f"redis_version:{version}\r\n"), b"EVALSHA": b"*1\r\n:1\r\n"}
+    async with Pretender(answers) as pretender:
+        queue = make_queue(url=pretender.url)
+        assert await queue.add_item(Item(b"x"))
+        await queue.close()
+
+
+async def test_a_server_that_hangs_up_when_it_is_asked_who_it_is(make_queue: MakeQueue) -> None:
+    async with Pretender({b"INFO": None}) as pretender:
+        queue = make_queue(url=pretender.url)
+        with pytest.raises(ConnectionLost) as caught:
+            await queue.add_item(Item(b"x"))
+        assert caught.value.maybe_applied is False
+        await eventually("it has hung up", lambda: pretender.connections == 0)
+
+
+async def test_one_warning_of_an_evicting_policy(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
+) -> None:
+    await admin.config_set("maxmemory", "100mb")
+    await admin.config_set("maxmemory-policy", "allkeys-lru")
+    queue = make_queue(url=own.url)
+    with pytest.warns(EvictionWarning, match=r"allkeys-lru.*noeviction") as caught:
+        assert await queue.add_item(Item(b"x"))
+    assert len(caught) == 1
+    # From here on a warning is an error, as everywhere in these tests.
+    await take(queue)
+    await admin.client_kill_filter(_type="normal", skipme=True)
+    with contextlib.suppress(ConnectionLost):
+        await queue.counts()
+    assert await queue.counts() == (0, 1, 0)
+
+
+@pytest.mark.parametrize(("maxmemory", "policy"), [("100mb", "noeviction"), ("0", "allkeys-lru")])
+async def test_no_warning_of_a_policy_that_evicts_nothing(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, maxmemory: str, policy: str
+) -> None:
+    await admin.config_set("maxmemory", maxmemory)
+    await admin.config_set("maxmemory-policy", policy)
+    assert await make_queue(url=own.url).add_item(Item(b"x"))  # warnings are errors here
+
+
+async def test_a_warning_that_is_an_error_leaves_no_connection(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
+) -> None:
+    await admin.config_set("maxmemory", "100mb")
+    await admin.config_set("maxmemory-policy", "volatile-ttl")
+    queue = make_queue(url=own.url)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", EvictionWarning)
+        with pytest.raises(EvictionWarning, match="volatile-ttl"):
+            await queue.counts()
+    assert len(await admin.client_list()) == 1

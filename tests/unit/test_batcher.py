@@ -1,0 +1,284 @@
+"""The batcher: which calls share a trip, and what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold.errors import ConnectionLost, LeaseholdError
+from leasehold.scripting.batcher import Batcher
+
+if TYPE_CHECKING:
+    from leasehold.scripting.wire import OnReply
+
+
+class Server:
+    """Notes the trips and answers them when it is told to: each row with itself in capitals."""
+
+    def __init__(self) -> None:
+        self.trips: list[list[bytes]] = []
+        self._replies: list[OnReply] = []
+        self._answered = 0
+
+    def send(self, rows: list[bytes], on_reply: OnReply) -> None:
+        self.trips.append(rows)
+        self._replies.append(on_reply)
+
+    @property
+    def under_way(self) -> int:
+        return len(self.trips) - self._answered
+
+    def answer(self) -> None:
+        """Answer the oldest trip."""
+        at, self._answered = self._answered, self._answered + 1
+        self._replies[at]([row.upper() for row in self.trips[at]], None)
+
+    def fail(self, error: Exception) -> None:
+        """Fail the oldest trip."""
+        at, self._answered = self._answered, self._answered + 1
+        self._replies[at](None, error)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+async def batcher(server: Server) -> Batcher:
+    return Batcher(server.send, max_rows=3, max_bytes=1000, max_waiting_bytes=2000, max_under_way=1)
+
+
+async def turn() -> None:
+    """Let everything run that is ready to."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def call(batcher: Batcher, *rows: bytes, size: int = 10) -> asyncio.Future[list[Any]]:
+    return asyncio.ensure_future(batcher.call(rows, row_count=len(rows), size=size))
+
+
+async def test_a_lone_call_goes_at_once(server: Server, batcher: Batcher) -> None:
+    alone = call(batcher, b"a")
+    await turn()
+    assert server.trips == [[b"a"]]
+    server.answer()
+    assert await alone == [b"A"]
+
+
+async def test_calls_made_side_by_side_go_together(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, row) for row in (b"a", b"b", b"c")]
+    await turn()
+    assert server.trips == [[b"a", b"b", b"c"]]
+    server.answer()
+    assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"]]
+
+
+async def test_while_one_trip_is_under_way_the_next_gathers(server: Server, batcher: Batcher) -> None:
+    first = call(batcher, b"a")
+    await turn()
+    later = []
+    for row in (b"b", b"c"):
+        later.append(call(batcher, row))
+        await turn()
+    assert server.trips == [[b"a"]]
+    server.answer()
+    await turn()
+    assert server.trips == [[b"a"], [b"b", b"c"]]
+    server.answer()
+    assert await asyncio.gather(first, *later) == [[b"A"], [b"B"], [b"C"]]
+
+
+async def test_a_trip_has_a_bounded_number_of_rows(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
+    await turn()
+    assert server.trips == [[b"a", b"b", b"c"]]
+    server.answer()
+    await turn()
+    assert server.trips[1:] == [[b"d"]]
+    server.answer()
+    assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"], [b"D"]]
+
+
+async def test_a_call_of_many_rows_is_never_cut(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, b"a"), call(batcher, b"b", b"c", b"d"), call(batcher, b"e", b"f")]
+    for _ in range(3):
+        await turn()
+        server.answer()
+    assert server.trips == [[b"a"], [b"b", b"c", b"d"], [b"e", b"f"]]
+    assert await asyncio.gather(*calls) == [[b"A"], [b"B", b"C", b"D"], [b"E", b"F"]]
+
+
+async def test_a_trip_has_a_bounded_number_of_bytes(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, row, size=size) for row, size in ((b"a", 600), (b"b", 400), (b"c", 1))]
+    await turn()
+    assert server.trips == [[b"a", b"b"]]
+    server.answer()
+    await turn()
+    assert server.trips[1:] == [[b"c"]]
+    server.answer()
+    await asyncio.gather(*calls)
+
+
+async def test_a_call_that_is_too_large_for_a_trip_goes_alone(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, row, size=size) for row, size in ((b"a", 1), (b"large", 5000), (b"b", 1))]
+    for _ in range(3):
+        await turn()
+        server.answer()
+    assert server.trips == [[b"a"], [b"large"], [b"b"]]
+    assert await asyncio.gather(*calls) == [[b"A"], [b"LARGE"], [b"B"]]
+
+
+async def test_so_many_trips_may_be_under_way_at_once(server: Server) -> None:
+    batcher = Batcher(server.send, max_rows=1, max_under_way=2)
+    calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
+    await turn()
+    assert (server.trips, server.under_way) == ([[b"a"], [b"b"]], 2)
+    server.answer()
+    await turn()
+    assert (server.trips[2:], server.under_way) == ([[b"c"]], 2)
+    for _ in range(3):
+        server.answer()
+        await turn()
+    assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"], [b"D"]]
+
+
+async def test_who_is_cancelled_before_the_trip_is_left_out(server: Server, batcher: Batcher) -> None:
+    first = call(batcher, b"a")
+    await turn()
+    calls = [call(batcher, row) for row in (b"b", b"c", b"d")]
+    await turn()
+    calls[1].cancel()
+    await turn()
+    server.answer()
+    await turn()
+    assert server.trips == [[b"a"], [b"b", b"d"]]
+    server.answer()
+    answers = await asyncio.gather(first, *calls, return_exceptions=True)
+    assert [answers[0], answers[1], answers[3]] == [[b"A"], [b"B"], [b"D"]]
+    assert isinstance(answers[2], asyncio.CancelledError)
+
+
+async def test_who_is_cancelled_during_the_trip_harms_no_other(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, b"a"), call(batcher, b"b1", b"b2"), call(batcher, b"c")]
+    calls[1].cancel()
+    await turn()
+    second = [call(batcher, b"d"), call(batcher, b"e1", b"e2")]
+    await turn()
+    server.answer()
+    await turn()
+    second[0].cancel()
+    await turn()
+    server.answer()
+    assert await second[1] == [b"E1", b"E2"]
+    assert [await calls[0], await calls[2]] == [[b"A"], [b"C"]]
+    assert second[0].cancelled()
+    assert calls[1].cancelled()
+
+
+async def test_when_all_are_cancelled_nothing_is_sent(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, b"a"), call(batcher, b"b")]
+    first = asyncio.get_running_loop().create_future()
+    first.set_result(None)
+    await first
+    for each in calls:
+        each.cancel()
+    await turn()
+    assert server.under_way == len(server.trips)
+    while server.under_way:
+        server.answer()
+    await batcher.settled()
+    after = call(batcher, b"c")
+    await turn()
+    server.answer()
+    assert await after == [b"C"]
+
+
+async def test_a_trip_that_fails_fails_all_its_callers_and_no_other(server: Server, batcher: Batcher) -> None:
+    calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
+    await turn()
+    server.fail(ConnectionLost("cut", maybe_applied=True))
+    await turn()
+    server.answer()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    lost = answers[:3]
+    assert all(isinstance(each, ConnectionLost) and each.maybe_applied for each in lost)
+    assert len({str(each) for each in lost}) == 1
+    assert answers[3] == [b"D"]
+
+
+async def test_the_error_of_a_trip_keeps_its_facts_for_each_caller(server: Server, batcher: Batcher) -> None:
+    error = ConnectionLost("cut", maybe_applied=False)
+    error.__cause__ = OSError("cable")
+    calls = [call(batcher, b"a"), call(batcher, b"b")]
+    await turn()
+    server.fail(error)
+    for each in calls:
+        with pytest.raises(LeaseholdError) as raised:
+            await each
+        assert isinstance(raised.value, ConnectionLost)
+        assert raised.value.maybe_applied is False
+        assert raised.value.__cause__ is error.__cause__
+
+
+async def test_when_too_much_waits_further_callers_wait_to_be_taken_in(
+    server: Server, batcher: Batcher
+) -> None:
+    first = call(batcher, b"a", size=1000)
+    await turn()
+    waiting = [call(batcher, b"b", size=1000), call(batcher, b"c", size=1000)]
+    await turn()
+    held_back = [call(batcher, b"d"), call(batcher, b"e")]
+    await turn()
+    assert batcher._waiting_bytes == 2000
+    held_back[0].cancel()
+    for _ in range(4):
+        if server.under_way:
+            server.answer()
+        await turn()
+    assert server.trips[:3] == [[b"a"], [b"b"], [b"c"]]
+    assert server.trips[3:] == [[b"e"]]
+    assert [await each for each in (first, *waiting, held_back[1])] == [[b"A"], [b"B"], [b"C"], [b"E"]]
+    assert batcher._waiting_bytes == 0
+
+
+async def test_settled_waits_for_what_was_called(server: Server, batcher: Batcher) -> None:
+    await batcher.settled()
+    calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
+    await turn()
+    settled = asyncio.ensure_future(batcher.settled())
+    await turn()
+    assert not settled.done()
+    server.answer()
+    await turn()
+    assert not settled.done(), "one more trip is under way"
+    server.fail(ConnectionLost("cut", maybe_applied=True))
+    await turn()
+    assert settled.done()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_settled_waits_for_calls_that_have_not_been_sent(server: Server, batcher: Batcher) -> None:
+    soon = call(batcher, b"a")
+    await asyncio.sleep(0)
+    settled = asyncio.ensure_future(batcher.settled())
+    await turn()
+    assert not settled.done()
+    server.answer()
+    await turn()
+    assert settled.done()
+    assert await soon == [b"A"]
+
+
+async def test_a_thousand_callers_get_their_own_answers_in_order(server: Server) -> None:
+    batcher = Batcher(server.send)
+    calls = [call(batcher, b"row %d" % n) for n in range(1000)]
+    while not all(each.done() for each in calls):
+        await turn()
+        while server.under_way:
+            server.answer()
+    assert [await each for each in calls] == [[b"ROW %d" % n] for n in range(1000)]
+    assert len(server.trips) == 2, "500 rows each"

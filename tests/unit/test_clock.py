@@ -1,0 +1,104 @@
+"""Durations and counts at the border."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.clock import LONGEST_SECONDS, seconds, to_ms, whole
+from leasehold.errors import InvalidArgument
+
+LONGEST = int(LONGEST_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"),
+    [
+        (1, 1_000),
+        (1.5, 1_500),
+        (0.001, 1),
+        (0.0001, 1),
+        (5e-324, 1),
+        (0.25, 250),
+        (timedelta(milliseconds=7), 7),
+        (timedelta(microseconds=1), 1),
+        (timedelta(days=30), LONGEST * 1_000),
+        (LONGEST, LONGEST * 1_000),
+    ],
+)
+def test_seconds_become_whole_milliseconds_rounded_up(value: float | timedelta, ms: int) -> None:
+    assert to_ms("lease_time", value) == ms
+
+
+@pytest.mark.parametrize("nothing", [0, 0.0, -0.0, timedelta(0)])
+def test_nothing_is_legal_only_where_it_is_said(nothing: float | timedelta) -> None:
+    assert to_ms("delay", nothing, zero=True) == 0
+    assert seconds("timeout", nothing, zero=True) == 0.0
+    with pytest.raises(InvalidArgument, match="more than 0"):
+        to_ms("lease_time", nothing)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        -1,
+        -0.001,
+        timedelta(seconds=-1),
+        math.nan,
+        math.inf,
+        -math.inf,
+        LONGEST + 1,
+        LONGEST_SECONDS + 0.01,
+        timedelta(days=30, microseconds=1),
+        10**400,
+        True,
+        "30",
+        b"30",
+        None,
+        Fraction(1, 2),
+        1j,
+        [30],
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+@pytest.mark.parametrize("zero", [True, False])
+def test_what_is_no_length_of_time_is_refused_by_name(value: object, zero: bool) -> None:  # noqa: FBT001 - a parameter
+    with pytest.raises(InvalidArgument, match=r"^lease_time: got .*, expected seconds") as refused:
+        seconds("lease_time", value, zero=zero)  # type: ignore[arg-type]  # that is the point
+    assert refused.value.argument == "lease_time"
+    assert isinstance(refused.value, ValueError)
+
+
+@given(st.floats(min_value=0, max_value=LONGEST_SECONDS, exclude_min=True))
+def test_no_time_is_lost_and_less_than_a_millisecond_is_gained(value: float) -> None:
+    assert seconds("delay", value, zero=False) == value
+    ms = to_ms("delay", value)
+    assert ms >= 1
+    assert -1e-3 < ms - value * 1_000 <= 1
+
+
+@given(st.integers(min_value=1, max_value=LONGEST * 1_000))
+def test_whole_milliseconds_are_never_cut_and_one_is_all_they_can_gain(ms: int) -> None:
+    """A thousandth has no exact number: 2.007 s are a little more than 2,007 ms."""
+    assert to_ms("delay", timedelta(milliseconds=ms)) in {ms, ms + 1}
+    assert to_ms("delay", ms / 1_000) in {ms, ms + 1}
+
+
+@given(st.integers(min_value=1, max_value=LONGEST))
+def test_whole_seconds_stay_what_they_are(value: int) -> None:
+    assert to_ms("delay", value) == value * 1_000
+
+
+def test_a_whole_number_lies_between_its_bounds() -> None:
+    assert [whole("count", number, least=1, most=3) for number in (1, 2, 3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("value", [0, 4, -1, 1.0, True, "1", None, math.nan], ids=repr)
+def test_what_is_no_whole_number_between_the_bounds_is_refused(value: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"^count: got .*, expected a whole number from 1 to 3$"):
+        whole("count", value, least=1, most=3)  # type: ignore[arg-type]  # that is the point

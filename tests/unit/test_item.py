@@ -1,0 +1,207 @@
+"""Items: an id and some bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.errors import InvalidArgument
+from leasehold.item import MAX_DATA_BYTES, MAX_ID_BYTES, Item, check_id
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=MAX_ID_BYTES // 4)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.binary())
+def test_bytes_stay_as_they_are(data: bytes) -> None:
+    item = Item(data)
+    assert item.data == data
+    for same in (bytearray(data), memoryview(data)):
+        assert Item(same).data == data
+        assert type(Item(same).data) is bytes
+
+
+@given(TEXTS)
+def test_text_becomes_utf_8(text: str) -> None:
+    assert Item(text).data == text.encode()
+
+
+def test_what_is_changed_later_does_not_change_the_item() -> None:
+    data = bytearray(b"work")
+    item = Item(data)
+    data[:] = b"else"
+    assert item.data == b"work"
+
+
+def test_a_view_with_gaps_is_copied() -> None:
+    assert Item(memoryview(b"a-b-c")[::2]).data == b"abc"
+
+
+@pytest.mark.parametrize(
+    "data", [None, 1, [1], {"a": 1}, object(), "\ud800"], ids=lambda data: repr(data)[:9]
+)
+def test_other_data_are_refused(data: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^data: ") as refused:
+        Item(data)
+    assert refused.value.argument == "data"
+
+
+def test_data_have_a_limit() -> None:
+    assert len(Item(bytes(MAX_DATA_BYTES)).data) == MAX_DATA_BYTES
+    with pytest.raises(InvalidArgument) as refused:
+        Item(bytes(MAX_DATA_BYTES + 1))
+    assert len(str(refused.value)) < 500
+
+
+def test_a_random_id_is_a_uuid_in_32_hex_digits() -> None:
+    for _ in range(1_000):
+        item_id = Item(b"work").id
+        made = uuid.UUID(hex=item_id)
+        assert (item_id, made.version, made.variant) == (made.hex, 4, uuid.RFC_4122)
+
+
+@given(IDS)
+def test_an_id_may_be_any_text(item_id: str) -> None:
+    assert Item(b"work", id=item_id).id == item_id
+    assert Item(b"work", item_id).id == item_id
+
+
+@pytest.mark.parametrize(
+    "item_id", ["a" * 512, "ü" * 256, "€" * 170, "\0", " ", "\n", "a:b", "{}*[]"], ids=repr
+)
+def test_an_id_may_have_512_bytes(item_id: str) -> None:
+    assert check_id(item_id) == item_id
+
+
+@pytest.mark.parametrize(
+    "item_id", ["", "a" * 513, "ü" * 257, "€" * 171, "\ud800", "a\udfff" * 99, b"a", 1, ("a",)], ids=repr
+)
+def test_other_ids_are_refused(item_id: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^id: "):
+        Item(b"work", id=item_id)
+    with pytest.raises(InvalidArgument, match=r"^item_id: "):
+        check_id(item_id, argument="item_id")
+
+
+@given(JSON)
+def test_json_goes_in_and_comes_out(value: Any) -> None:
+    item = Item.from_json_data(value, id="a")
+    assert item.data_json() == value
+    assert item.id == "a"
+    assert item.data == json.dumps(value, separators=(",", ":")).encode()
+
+
+def test_json_is_compact_and_ascii() -> None:
+    assert Item.from_json_data({"a": [1, 2], "b": "ü"}).data == b'{"a":[1,2],"b":"\\u00fc"}'
+
+
+def _endless() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+def _deep() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.parametrize("make", [lambda: {1, 2}, object, _endless, lambda: b"bytes"], ids=range(4))
+def test_what_json_cannot_say_is_refused(make: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^obj: "):
+        Item.from_json_data(make())
+
+
+@given(st.binary() | TEXTS, IDS)
+def test_an_item_is_made_of_a_mapping(data: bytes | str, item_id: str) -> None:
+    assert Item.from_dict({"data": data, "id": item_id}) == Item(data, item_id)
+    assert len(Item.from_dict({"data": data}).id) == 32
+    assert len(Item.from_dict({"data": data, "id": None}).id) == 32
+    assert Item.from_dict({"data": data, "id": item_id, "more": 1}) == Item(data, item_id)
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": "a"}, [], None, "data", b"data", [("data", "x")]], ids=repr)
+def test_a_mapping_without_data_is_refused(fields: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^fields: "):
+        Item.from_dict(fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"data": 1}, {"data": None}, {"data": "x", "id": ""}, {"data": "x", "id": 5}], ids=repr
+)
+def test_a_mapping_with_other_data_or_another_id_is_refused(fields: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^(data|id): "):
+        Item.from_dict(fields)
+
+
+@given(TEXTS, IDS)
+def test_an_item_is_parsed_from_json(data: str, item_id: str) -> None:
+    text = json.dumps({"data": data, "id": item_id})
+    assert Item.parse(text) == Item.parse(text.encode()) == Item(data, item_id)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "1", "null", '"data"', '{"id":"a"}', b"\xff\xfe\xfd", None, 5, "[" * 100_000],
+    ids=lambda text: repr(text)[:12],
+)
+def test_other_texts_are_refused(text: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^(text|fields): "):
+        Item.parse(text)
+
+
+@given(st.binary())
+def test_equal_content_has_equal_ids(data: bytes) -> None:
+    item = Item.with_content_id(data)
+    assert item == Item.with_content_id(bytearray(data))
+    assert item.id == hashlib.sha256(data).hexdigest()
+    assert item.data == data
+    assert item.id != Item.with_content_id(data + b"x").id
+
+
+def test_text_and_its_bytes_are_equal_content() -> None:
+    assert Item.with_content_id("größer") == Item.with_content_id("größer".encode())
+
+
+def test_items_are_equal_if_their_id_and_data_are() -> None:
+    item = Item(b"work", id="a")
+    assert item == Item("work", id="a")
+    assert hash(item) == hash(Item("work", id="a"))
+    assert item != Item(b"work", id="b")
+    assert item != Item(b"other", id="a")
+    assert item != ("a", b"work")
+    assert len({item, Item(b"work", "a"), Item(b"work", "b")}) == 2
+
+
+def test_an_item_lets_others_say_whether_they_are_equal() -> None:
+    assert Item(b"work") == ANY
+    assert Item(b"work").__eq__("work") is NotImplemented
+
+
+def test_data_that_are_no_json_raise_a_value_error() -> None:
+    for data in (b"", b"{", b"\xff"):
+        with pytest.raises(ValueError, match=r"."):
+            Item(data).data_json()
+
+
+def test_a_repr_names_the_item_and_hides_its_data() -> None:
+    assert repr(Item(b"secret", id="a")) == "Item(id='a', 6 bytes)"
+
+
+def test_too_deep_json_is_refused_in_both_directions() -> None:
+    with pytest.raises(InvalidArgument, match=r"^obj: "):
+        Item.from_json_data(_deep())

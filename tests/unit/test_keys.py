@@ -1,0 +1,102 @@
+"""Names of keys."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.errors import InvalidArgument
+from leasehold.keys import KeyPrefix, QueueKeys, check_hash_tag, check_prefix
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+
+
+def test_a_key_prefix_is_a_text() -> None:
+    prefix = KeyPrefix("emails")
+    assert isinstance(prefix, str)
+    assert prefix == "emails"
+    assert {"emails": 1}[prefix] == 1
+    assert f"{prefix}!" == "emails!"
+    assert prefix.upper() == "EMAILS"
+    assert type(prefix.prefix) is str
+    assert check_prefix(prefix) == "emails"
+    assert type(check_prefix(prefix)) is str
+    assert pickle.loads(pickle.dumps(prefix)) == prefix  # noqa: S301 - our own bytes
+
+
+@given(NAMES, NAMES, NAMES)
+def test_prefixes_are_put_one_before_the_other(one: str, two: str, three: str) -> None:
+    assert KeyPrefix(one).of(two) == one + two
+    assert KeyPrefix(one).concat(two).of(three) == one + two + three
+    assert isinstance(KeyPrefix(one).concat(two), KeyPrefix)
+    assert type(KeyPrefix(one).of(two)) is str
+
+
+def test_the_keys_of_a_queue_follow_its_name() -> None:
+    keys = QueueKeys("größer {q}", "lh:me")
+    assert keys.prefix == "größer {q}".encode()
+    assert keys.session == b"lh:me"
+    for name in QueueKeys.NAMES:
+        assert keys[name] == f"größer {{q}}:{name}".encode()
+    assert keys["inbox"] == "größer {q}:inbox:lh:me".encode()
+    with pytest.raises(KeyError):
+        keys["lease"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("emails", b"emails:item:*"),
+        ("jobs[1]", rb"jobs\[1\]:item:*"),
+        ("a*b?c", rb"a\*b\?c:item:*"),
+        ("back\\slash", rb"back\\slash:item:*"),
+        ("[^a-z]", rb"\[^a-z\]:item:*"),
+        ("größe", "größe:item:*".encode()),
+        ("{tag}", b"{tag}:item:*"),
+    ],
+)
+def test_glob_characters_of_a_name_stand_for_themselves(name: str, pattern: bytes) -> None:
+    assert QueueKeys(name, "lh:me").data_pattern == pattern
+
+
+@given(NAMES)
+def test_a_name_is_read_back_from_its_pattern(name: str) -> None:
+    pattern = QueueKeys(name, "lh:me").data_pattern
+    assert pattern.endswith(b":item:*")
+    found, escaped = bytearray(), False
+    for byte in pattern.removesuffix(b":item:*"):
+        if byte == ord("\\") and not escaped:
+            escaped = True
+        else:
+            assert escaped == (byte in b"\\*?[]")
+            found.append(byte)
+            escaped = False
+    assert bytes(found) == name.encode()
+
+
+@pytest.mark.parametrize("name", ["x", " ", "a b", "a:b", "\0", "ü" * 256, "x" * 512], ids=lambda n: n[:5])
+def test_a_name_may_be_any_text_of_512_bytes(name: str) -> None:
+    assert check_prefix(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 513, "ü" * 257, "\ud800", b"bytes", None, 1], ids=lambda n: repr(n)[:9]
+)
+def test_other_names_are_refused(name: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"^name: got .*, expected a text of 1 to 512 bytes"):
+        check_prefix(name)
+
+
+@pytest.mark.parametrize("name", ["{emails}", "a{b}c", "{a}{}", "x{{y}}"])
+def test_a_name_with_a_hash_tag_keeps_its_keys_together(name: str) -> None:
+    check_hash_tag(name)
+
+
+@pytest.mark.parametrize("name", ["emails", "{emails", "emails}", "{}", "{}{a}", "}{", "}a{b"])
+def test_a_name_without_one_is_refused_on_a_cluster_with_a_proposal(name: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check_hash_tag(name)
+    assert repr("{" + name + "}") in str(refused.value)

@@ -1,0 +1,120 @@
+"""What the server's errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis import exceptions as redis_errors
+from redis._parsers.base import BaseParser
+
+from leasehold import errors
+from leasehold.scripting.refusals import is_lost, translate
+
+#: The server's words, and what they are to us. What redis-py makes of them differs between its versions.
+TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
+    ("WRONGTYPE Operation against a key holding the wrong kind of value", errors.WrongKeyType),
+    ("OOM command not allowed when used memory > 'maxmemory'.", errors.ServerOutOfMemory),
+    ("READONLY You can't write against a read only replica.", errors.ServerReadOnly),
+    ("NOREPLICAS Not enough good replicas to write.", errors.ServerReadOnly),
+    ("MISCONF Redis is configured to save RDB snapshots, but it cannot", errors.ServerReadOnly),
+    ("LOADING Redis is loading the dataset in memory", errors.ServerBusy),
+    ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", errors.ServerBusy),
+    ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is 'no'", errors.ServerBusy),
+    ("CLUSTERDOWN The cluster is down", errors.ServerBusy),
+    ("TRYAGAIN Multiple keys request during rehashing of slot", errors.ServerBusy),
+    ("ASK 3999 127.0.0.1:6381", errors.ServerBusy),
+    ("NOAUTH Authentication required.", errors.ServerRefused),
+    ("WRONGPASS invalid username-password pair or user is disabled.", errors.ServerRefused),
+    ("NOPERM User default has no permissions to run the 'eval' command", errors.ServerRefused),
+    ("ERR invalid password", errors.ServerRefused),
+    ("ERR wrong number of arguments for 'auth' command", errors.ServerRefused),
+    ("ERR unknown command 'EVALSHA'", errors.ScriptFailed),
+    ("ERR value is not an integer or out of range", errors.ScriptFailed),
+    ("CROSSSLOT Keys in request don't hash to the same slot", errors.ScriptFailed),
+    ("EXECABORT Transaction discarded because of previous errors.", errors.ScriptFailed),
+    ("BUSYGROUP Consumer Group name already exists", errors.ScriptFailed),
+    # Redis 6.2 wraps what a command of a script was answered.
+    (
+        "ERR Error running script (call to f_abc): @user_script:12: WRONGTYPE Operation against a key",
+        errors.WrongKeyType,
+    ),
+    (
+        "ERR Error running script (call to f_abc): @user_script:7: OOM command not allowed when used",
+        errors.ServerOutOfMemory,
+    ),
+    (
+        "ERR Error running script (call to f_abc): @user_script:7: -READONLY You can't write against",
+        errors.ServerReadOnly,
+    ),
+]
+
+
+def raised(line: str) -> Exception:
+    """Give what the client library raises for a line of the server."""
+    error = BaseParser.parse_error(line)  # type: ignore[no-untyped-call]  # theirs has no types
+    assert isinstance(error, Exception)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"), TABLE, ids=lambda value: value.split()[0] if isinstance(value, str) else ""
+)
+@pytest.mark.parametrize("code_is_kept", [True, False], ids=["", "as older redis-py"])
+def test_the_server_s_words_choose_the_class(
+    line: str, kind: type[errors.LeaseholdError], *, code_is_kept: bool
+) -> None:
+    error = raised(line)
+    if not code_is_kept and hasattr(error, "status_code"):
+        # Older ones cut the first word off and keep it nowhere; the class is all that is left.
+        del error.status_code
+    assert not is_lost(error)
+    ours = translate(error, maybe_applied=True)
+    assert type(ours) is kind
+    assert ours.__cause__ is error
+    assert line.split(maxsplit=1)[1][-20:] in str(ours), "the server's own words are in the message"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis_errors.ConnectionError("Connection closed by server."),
+        redis_errors.TimeoutError("Timeout connecting to server"),
+        redis_errors.ConnectionError("max number of clients reached"),
+        ConnectionResetError(104, "Connection reset by peer"),
+        BrokenPipeError(32, "Broken pipe"),
+        OSError(113, "No route to host"),
+        TimeoutError(),
+        asyncio.IncompleteReadError(b"", 1),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("maybe_applied", [True, False])
+def test_a_lost_connection_says_whether_the_step_may_have_been_applied(
+    error: Exception, *, maybe_applied: bool
+) -> None:
+    assert is_lost(error)
+    ours = translate(error, maybe_applied=maybe_applied)
+    assert isinstance(ours, errors.ConnectionLost)
+    assert ours.maybe_applied is maybe_applied
+    assert ("may have been applied" in str(ours)) == maybe_applied
+    assert ours.__cause__ is error
+
+
+def test_an_error_without_a_text_is_named_by_its_class() -> None:
+    assert str(translate(EOFError(), maybe_applied=False)).startswith("EOFError: ")
+
+
+def test_our_own_errors_stay_as_they_are() -> None:
+    ours = errors.QueueClosed("emails")
+    assert translate(ours, maybe_applied=True) is ours
+
+
+def test_what_nobody_knows_is_a_failed_script() -> None:
+    assert type(translate(ValueError("odd"), maybe_applied=True)) is errors.ScriptFailed
+    assert not is_lost(ValueError("odd"))
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(kind for _, kind in TABLE), ids=lambda kind: kind.__name__)
+def test_all_of_them_are_errors_of_the_server(kind: type[errors.LeaseholdError]) -> None:
+    assert issubclass(kind, errors.ServerError)
