@@ -21,6 +21,7 @@
 -- @include foreign
 -- @include processing
 -- @include move
+-- @include due
 
 
 -- Store the data; returns an answer per item. As a rule all are new and one command will do.
@@ -85,7 +86,10 @@ in_chunks('HDEL', ledger, added)
 in_chunks('UNLINK', nil, lease_keys_of(added))
 
 enter_ready(ready, false)
+local soonest
 for _, item in ipairs(delayed) do
   enter_scheduled(item[1], now + item[2], item[2])
+  soonest = math.min(soonest or item[2], item[2])
 end
+announce(soonest)
 return answers

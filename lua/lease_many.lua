@@ -34,6 +34,7 @@
 -- @include move
 -- @include inbox
 -- @include recover
+-- @include due
 
 redis.call('LLEN', inbox)
 redis.call('ZCARD', sessions)
@@ -104,17 +105,18 @@ for _, source in ipairs({ inbox, queue }) do
   end
 end
 if broken and taken == 0 then
-  return redis.error_reply('WRONGTYPE ' .. broken .. ' holds something else than the data of an item')
+  return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
 end
 more = more or full or looked >= 2000
 
 local reply = { now, -1, 0 }
 
 -- Write the leases down, for one pair of `wants`; returns how many items have been given in all.
-local ends, records = {}, {}
+local ends, records, shortest = {}, {}, nil
 local first_time = string.format(' 1 %.0f', now)
 local function give(entries, given, most, lease_ms)
   local ends_at = string.format('%.0f', now + tonumber(lease_ms))
+  shortest = math.min(shortest or tonumber(lease_ms), tonumber(lease_ms))
   for i = given + 1, math.min(given + most, taken) do
     local id, token = ids[i], last_token + i
     local token_text = string.format('%.0f', token)
@@ -150,20 +152,13 @@ if taken > 0 then
   end
   in_chunks('HSET', ledger, records)
   enlist(ids)
+  announce(shortest)
 end
 
 reply[3] = redis.call('ZCARD', sessions)
 if more then
   reply[2] = 0
 elseif taken < total then
-  for _, key in ipairs({ deadlines, scheduled }) do
-    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if first[2] then
-      -- Part of a millisecond is no reason to call again at once.
-      local wait = tonumber(first[2]) - now
-      wait = wait > 0 and math.max(1, wait) or 0
-      reply[2] = (reply[2] < 0) and wait or math.min(reply[2], wait)
-    end
-  end
+  reply[2] = next_due_in()
 end
 return reply

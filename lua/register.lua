@@ -4,15 +4,21 @@
 -- session that is not on the list: what arrives for a process that died is found through it.
 --
 -- Keys:
---   sessions  zset  session -> until when it is alive
+--   deadlines  zset  id -> end of its lease
+--   scheduled  zset  id -> due time
+--   sessions   zset  session -> until when it is alive
 -- Arguments:
+--   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
 --   session  text     who waits
 --   keep_ms  integer  how long
--- Reply: 1 if the session is new on the list, 0 if it was there.
+-- Reply: ms until something falls due (0: it is, -1: nothing will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
 
 -- @include clock
+-- @include due
 
-return redis.call('ZADD', sessions, now + keep_ms, session)
+local wait = next_due_in()
+redis.call('ZADD', sessions, now + keep_ms, session)
+return wait

@@ -22,6 +22,7 @@
 -- @include foreign
 -- @include processing
 -- @include move
+-- @include due
 
 
 local ids = {}
@@ -55,7 +56,10 @@ end
 leave_leased(leaving)
 enter_ready(to_front, true)
 enter_ready(to_end, false)
+local soonest
 for _, item in ipairs(delayed) do
   enter_scheduled(item[1], now + item[2], item[2])
+  soonest = math.min(soonest or item[2], item[2])
 end
+announce(soonest)
 return answers

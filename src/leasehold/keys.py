@@ -39,7 +39,8 @@ class QueueKeys:
     Keys of single items (`:item:<id>`, `:lease:<id>`) are made inside the scripts, from the prefix.
     """
 
-    #: The names, which are also what follows the prefix. There is one more: `inbox`, one per session.
+    #: The names, which are also what follows the prefix. Two more: `inbox`, one per
+    #: session, and `due`, which is a channel.
     NAMES = ("queue", "processing", "deadlines", "scheduled", "ledger", "fence", "gone", "sessions")
 
     def __init__(self, prefix: str, session: str) -> None:
@@ -47,6 +48,7 @@ class QueueKeys:
         self.session = session.encode()
         self._by_name = {name: f"{prefix}:{name}".encode() for name in self.NAMES}
         self._by_name["inbox"] = f"{prefix}:inbox:{session}".encode()
+        self._by_name["due"] = f"{prefix}:due".encode()
 
     def __getitem__(self, name: str) -> bytes:
         return self._by_name[name]

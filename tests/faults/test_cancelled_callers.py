@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -250,6 +251,33 @@ async def test_a_server_that_goes_just_then(make_queue: MakeQueue, proxy: Proxy,
 
     for _ in range(3):
         await at_every_step(once)
+
+
+@pytest.mark.parametrize("call", ["add_item", "lease", "waiting", "counts", "complete_many"])
+async def test_an_error_that_comes_in_the_very_same_turn(queue: AsyncWorkQueue, call: str) -> None:
+    """The answer is there and is an error, and then the caller is cancelled: nobody complains of it later."""
+    await queue.add_items([Item(b"x"), Item(b"x")])
+    leases = await queue.lease_many(2, 60)
+    calls: dict[str, Coroutine[Any, Any, Any]] = {
+        "add_item": queue.add_item(Item(b"x")),
+        "lease": queue.lease(60, block=False),
+        "waiting": queue.lease(60),
+        "counts": queue.counts(),
+        "complete_many": queue.complete_many(leases),
+    }
+    made = calls.pop(call)
+    for unused in calls.values():
+        unused.close()
+    task = asyncio.create_task(made)
+    await asyncio.sleep(0)
+    future: asyncio.Future[Any] = task._fut_waiter  # type: ignore[attr-defined]  # what it waits for
+    future.set_exception(ConnectionLost("cut", maybe_applied=True))
+    task.cancel()
+    del future
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task, made
+    gc.collect()
 
 
 async def four_leases(make_queue: MakeQueue, queue: AsyncWorkQueue, *, warm: bool) -> list[Lease]:

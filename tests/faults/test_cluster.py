@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError, ServerBusy
 from leasehold.embedded.guardian import Guarded, private_folder
 from tests import servers
-from tests.queue.asking import blocked, command, until
+from tests.queue.asking import blocked, command, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ async def test_everything_on_every_node(nodes: list[Redis], cluster: RedisCluste
             assert [view.id for view in await queue.inspect()] == [first.id]
             assert await queue.complete_many([first, *rest]) == [True] * 31
             assert await queue.lease(30, timeout=0.05) is None
+            async with cluster.pipeline(transaction=False) as pipeline:
+                queue.add_item_to_pipeline(pipeline, Item(b"x", id="piped"))
+                queue.add_item_to_pipeline(pipeline, Item(b"x", id="piped"))
+                assert await pipeline.execute() == [[1], [0]]
+            assert await queue.complete(await take(queue))
         assert not await left_over(owner(nodes, name), name)
         assert sum([len(await node.keys("*")) for node in nodes]) == names.index(name) + 1  # a fence each
 

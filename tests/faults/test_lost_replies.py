@@ -10,7 +10,7 @@ import pytest
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError
 from leasehold.scripting import wire
 from tests.eventually import eventually
-from tests.queue.asking import take
+from tests.queue.asking import take, until
 from tests.queue.keyspace import audit, left_over, places
 
 if TYPE_CHECKING:
@@ -265,6 +265,28 @@ async def test_a_lost_lease_comes_back_when_it_ends(
     assert (await audit(redis, name)).leased == [b"x"]
     lease = await take(idle, 30, timeout=20)
     assert lease.deliveries == 2
+
+
+async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
+) -> None:
+    """Leased for somebody who has gone: back at the front as soon as the answer is there."""
+    queue, other = make_queue(url=proxy.url), make_queue()
+    await other.add_items([Item(b"x", id=f"{n}") for n in range(3)])
+    await queue.counts()
+    proxy.stall()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await queue.lease(600)
+    proxy.resume()
+
+    async def is_back() -> bool:
+        return await redis.get(f"{name}:fence") == b"1" and await other.queue_len() == 3
+
+    await until("it has been leased and is back", is_back)
+    assert (await audit(redis, name)).waiting == [b"0", b"1", b"2"]
+    lease = await take(other)
+    assert (lease.id, lease.deliveries) == ("0", 2)
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut and gone for a moment"])

@@ -128,6 +128,10 @@ async def test_orphans_are_put_back_at_the_end(space: Space) -> None:
         pytest.param(picture(scheduled={"a": NOW + 1}), id="scheduled"),
         pytest.param(picture(fence=1), id="completed"),
         pytest.param(picture(waiting=["a"], past={"a": Held(1, at=NOW)}, fence=1), id="leased and returned"),
+        pytest.param(
+            picture(past={"a": Held(1, at=NOW)}, fence=1) | {"item:a": data_of("a"), f"inbox:{ME}": ["a"]},
+            id="leased, returned, and on its way to a process",
+        ),
         pytest.param(picture(waiting=["a"]), id="put back by another cleaner"),
     ],
 )

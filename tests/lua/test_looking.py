@@ -124,6 +124,8 @@ async def test_where_a_look_at_the_waiting_begins(space: Space, start: int, coun
         (-1, 9, ["l1"]),
         (-2, 1, ["l2"]),
         (-2, 2, ["l2", "l1"]),
+        (-2, 3, ["l2", "l1"]),
+        (-2, 9, ["l2", "l1"]),
         (2**53, 9, []),
     ],
 )

@@ -10,15 +10,21 @@ pytestmark = pytest.mark.core
 
 
 async def test_a_session_that_waits_is_on_the_list(space: Space) -> None:
-    assert await space.run("register", keep_ms=35_000) == 1
+    assert await space.run("register", keep_ms=35_000) == -1, "nothing will fall due"
     assert await space.snapshot() == {"sessions": {ME: NOW + 35_000.0}}
 
 
 async def test_a_session_that_goes_on_waiting_stays_on_the_list(space: Space) -> None:
     before: State = {"sessions": {ME: NOW + 1.0, "lh:other": NOW + 2.0}, f"inbox:{ME}": ["a"]}
     await space.seed(before)
-    assert await space.run("register", keep_ms=35_000) == 0
+    assert await space.run("register", keep_ms=35_000) == -1
     assert await space.snapshot() == before | {"sessions": {ME: NOW + 35_000.0, "lh:other": NOW + 2.0}}
+
+
+@pytest.mark.parametrize("state", ["deadlines", "scheduled"])
+async def test_a_session_that_waits_is_told_what_falls_due_next(space: Space, state: str) -> None:
+    await space.seed({state: {"a": NOW + 900.0, "b": NOW + 1_000.0}})
+    assert await space.run("register", keep_ms=35_000) == 900
 
 
 async def test_leaving_gives_the_inbox_back_to_the_front_and_takes_the_session_off(space: Space) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
+from leasehold.scripting.batcher import Batcher
 from tests.queue.asking import keys_like, take
 from tests.queue.keyspace import audit, left_over, snapshot
 
@@ -84,6 +85,24 @@ async def test_add_items_answers_in_order_and_for_doubles(
     found = await audit(redis, name)
     assert found.waiting[:4] == [b"0", b"3", b"6", b"9"]
     assert len(found.waiting) == 3001
+
+
+async def test_more_than_may_wait_at_once_waits_outside(
+    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that memory does not grow without bound. Some give up meanwhile; the others get their answers."""
+    limits = {**(Batcher.__init__.__kwdefaults__ or {}), "max_waiting_bytes": 5000, "max_bytes": 2000}
+    monkeypatch.setattr(Batcher.__init__, "__kwdefaults__", limits)
+    queue = make_queue()
+    await queue.counts()
+    adding = [asyncio.create_task(queue.add_item(Item(b"x" * 500, id=f"{n}"))) for n in range(200)]
+    await asyncio.sleep(0)
+    for task in adding[100:150]:
+        task.cancel()
+    answers = await asyncio.gather(*adding, return_exceptions=True)
+    assert answers[:100] + answers[150:] == [True] * 150
+    assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[100:150])
+    assert len((await audit(redis, name)).waiting) == 150
 
 
 async def test_add_items_is_one_step(make_queue: MakeQueue) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +24,9 @@ from leasehold import (
     ServerRefused,
     ServerTooOld,
 )
+from leasehold.scripting.catalogue import load
 from tests.eventually import eventually
-from tests.queue.asking import command, take
+from tests.queue.asking import alone, blocked, command, take
 from tests.queue.keyspace import audit, snapshot
 from tests.queue.pretender import Pretender, bulk
 
@@ -83,6 +86,22 @@ async def test_a_replica(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) ->
     await command(admin, "REPLICAOF", "NO", "ONE")
     assert await queue.add_item(Item(b"x", id="new"))
     assert await queue.complete(lease)
+
+
+async def test_a_primary_that_becomes_a_replica_while_somebody_waits(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
+) -> None:
+    """The server breaks off what blocks with a word of its own; it stands for the same."""
+    queue = make_queue(url=own.url)
+    waiting = asyncio.create_task(queue.lease(30))
+    await blocked(admin, 1)
+    await command(admin, "REPLICAOF", "127.0.0.1", "1")
+    async with asyncio.timeout(20):
+        with pytest.raises(ServerReadOnly):
+            await waiting
+    await command(admin, "REPLICAOF", "NO", "ONE")
+    assert await queue.add_item(Item(b"x"))
+    await take(queue)
 
 
 async def test_too_few_replicas(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
@@ -159,7 +178,10 @@ async def test_a_login_that_is_right(admin: Redis, own: EmbeddedServer, make_que
 
 
 async def test_access_rules(admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str) -> None:
-    rules = {"other keys": ["~other:*", "+@all"], "no scripts": [f"~{name}:*", "+@all", "-@scripting"]}
+    rules = {
+        "other keys": ["~other:*", "+@all"],
+        "no scripts": [f"~{name}:*", "+@all", "-@scripting"],
+    }
     for user, rule in rules.items():
         login = user.replace(" ", "-")
         await command(admin, "ACL", "SETUSER", login, "on", ">pw", *rule)
@@ -170,17 +192,38 @@ async def test_access_rules(admin: Redis, own: EmbeddedServer, make_queue: MakeQ
         assert await snapshot(admin) == {}, user
 
 
+async def test_access_rules_that_forbid_info(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
+) -> None:
+    """Then the server's version is not known, and all else works."""
+    await command(admin, "ACL", "SETUSER", "plain", "on", ">pw", f"~{name}:*", "+@all", "-info")
+    queue = make_queue(url=own.url.replace("redis://", "redis://plain:pw@"))
+    assert await queue.add_item(Item(b"x"))
+    await take(queue)
+
+
+async def test_access_rules_that_forbid_waiting(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
+) -> None:
+    await command(admin, "ACL", "SETUSER", "hasty", "on", ">pw", f"~{name}:*", "+@all", "-blmove")
+    queue = make_queue(url=own.url.replace("redis://", "redis://hasty:pw@"))
+    assert await queue.lease(30, block=False) is None
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            with pytest.raises(ServerRefused, match="nothing was applied"):
+                await queue.lease(30)
+    assert await queue.add_item(Item(b"x"))
+    await take(queue)
+
+
 async def test_the_rules_that_are_enough(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
 ) -> None:
     """The commands that a queue sends, and those that its scripts use, on its own keys."""
-    commands = (
-        "+evalsha +eval +info +time +blmove +lpush +rpush +lpop +llen +lrange +lrem +ltrim +lpos +lmove "
-        "+set +setnx +msetnx +get +mget +strlen +exists +unlink +pttl "
-        "+zadd +zrem +zrange +zrangebyscore +zscore +zmscore +zcard "
-        "+hset +hget +hmget +hdel +hlen +sadd +srem +spop +scard +sismember +smismember"
-    )
-    await command(admin, "ACL", "SETUSER", "worker", "on", ">pw", f"~{name}:*", "-@all", *commands.split())
+    bodies = b"\n".join(script.body for script in load().values())
+    used = set(re.findall(rb"(?:call|in_chunks)\('([A-Z]+)'", bodies))
+    allowed = [b"+" + word.lower() for word in {b"EVALSHA", b"EVAL", b"INFO", b"BLMOVE", *used}]
+    await command(admin, "ACL", "SETUSER", "worker", "on", ">pw", f"~{name}:*", "-@all", *allowed)
     queue = make_queue(url=own.url.replace("redis://", "redis://worker:pw@"))
     assert await queue.add_items([Item(b"x", id=f"{n}") for n in range(200)])
     await queue.add_item(Item(b"x", id="late"), delay=0.01)
@@ -235,6 +278,9 @@ async def test_a_server_that_loads_its_data(make_queue: MakeQueue) -> None:
         ("NOAUTH Authentication required.", ServerRefused),
         ("NOPERM this user has no permissions to run the 'evalsha' command", ServerRefused),
         ("ERR Error running script: @user_script:9: -OOM command not allowed", ServerOutOfMemory),
+        ("ERR The user executing the script can't run this command or subcommand", ServerRefused),
+        ("ERR The user executing the script can't access at least one of the keys", ServerRefused),
+        ("ERR Error running script: @user_script:9: The user executing the script can't run", ServerRefused),
     ],
 )
 async def test_every_word_of_the_server_has_its_class(
@@ -315,4 +361,4 @@ async def test_a_warning_that_is_an_error_leaves_no_connection(
         warnings.simplefilter("error", EvictionWarning)
         with pytest.raises(EvictionWarning, match="volatile-ttl"):
             await queue.counts()
-    assert len(await admin.client_list()) == 1
+    await alone(admin)

@@ -281,4 +281,15 @@ async def test_a_thousand_callers_get_their_own_answers_in_order(server: Server)
         while server.under_way:
             server.answer()
     assert [await each for each in calls] == [[b"ROW %d" % n] for n in range(1000)]
-    assert len(server.trips) == 2, "500 rows each"
+    assert [len(trip) for trip in server.trips] == [250] * 4, "small trips, for few"
+
+
+async def test_a_large_pile_goes_in_large_trips(server: Server) -> None:
+    batcher = Batcher(server.send)
+    calls = [call(batcher, b"row %d" % n) for n in range(10_000)]
+    while not all(each.done() for each in calls):
+        await turn()
+        while server.under_way:
+            server.answer()
+    assert [await each for each in calls] == [[b"ROW %d" % n] for n in range(10_000)]
+    assert [len(trip) for trip in server.trips] == [500] * 18 + [250] * 4

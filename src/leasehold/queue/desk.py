@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from leasehold.queue.listener import Listener
     from leasehold.scripting.runner import BoundScript, Runner
 
-#: The most that one trip leases: items, and bytes of data.
-MAX_ITEMS = 500
+#: The most that one trip leases: items (unless one caller wants more), and bytes of data.
+MAX_ITEMS = 250
 MAX_BYTES = 8 << 20
-#: The listener comes back more often than this anyway (s).
-LONGEST_ALARM_SECONDS = 60.0
 #: How long the listener is kept when nobody waits any more (s).
 LINGER_SECONDS = 0.25
 
@@ -83,6 +81,7 @@ class LeaseDesk:
         self._again = False
         self._alarm: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._sessions = 1
         self._idle = asyncio.Event()
 
     async def ask(self, count: int, lease_ms: int, *, blocks: bool, timeout: float) -> list[Leased]:
@@ -167,9 +166,7 @@ class LeaseDesk:
         """If nobody waits any more, stop listening soon: the next ask often comes at once."""
         if self._parked:
             return
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._silence()
         if self._listener.attached and self._linger is None:
             self._linger = self._loop.call_later(LINGER_SECONDS, self._stop_listening)
 
@@ -189,6 +186,7 @@ class LeaseDesk:
             return
         self._under_way = True
         self._again = False
+        self._silence()  # the answer says what is due next, and what comes up meanwhile is announced
         asked_at = time.monotonic()
         tail = self._script.tail(self._fixed() | {"max_bytes": MAX_BYTES}, wants)
 
@@ -274,15 +272,26 @@ class LeaseDesk:
             self._rest()
             return
         self._listener.start(self._arrived)
+        self._sessions = sessions
+        if wait_ms > 0:
+            self.expect(wait_ms / 1000)
+
+    def expect(self, seconds: float) -> None:
+        """Something falls due in so many seconds: ask then, unless something else is due before."""
+        if not self._parked and not self._under_way:
+            return
+        # The first to ask brings everything back that is due, which wakes as many others as are needed:
+        # so many waiters spread out a little, a lone one asks on the dot.
+        spread = min(0.02, 0.0002 * (self._sessions - 1))
+        due = self._loop.time() + seconds + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
+        if self._alarm is None or due < self._alarm.when():
+            self._silence()
+            self._alarm = self._loop.call_at(due, self.wake)
+
+    def _silence(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if wait_ms > 0:
-            # The first to ask brings everything back that is due, which wakes as many others as are
-            # needed: so many waiters spread out a little, a lone one asks on the dot.
-            spread = min(0.02, 0.0002 * (sessions - 1))
-            delay = wait_ms / 1000 + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
-            self._alarm = self._loop.call_later(min(delay, LONGEST_ALARM_SECONDS), self.wake)
 
 
 def _fail(ask: Ask, error: BaseException) -> None:

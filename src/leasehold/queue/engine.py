@@ -52,7 +52,7 @@ class Engine:
         self._desk = LeaseDesk(
             self._runner,
             self._script("lease_many"),
-            Listener(route, keys, register=self._register, leave=self._leave),
+            Listener(route, keys, register=self._register, expect=self._expect, leave=self._leave),
             fixed=self._fixed,
             give_back=self._give_back,
         )
@@ -103,6 +103,9 @@ class Engine:
             "session": self._keys.session,
             "return_front": self._return_front,
         }
+
+    def _expect(self, seconds: float) -> None:
+        self._desk.expect(seconds)
 
     def _register(self) -> tuple[bytes, ...]:
         return self._script("register").command(self._fixed() | {"keep_ms": KEEP_MS})

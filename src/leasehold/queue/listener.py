@@ -41,7 +41,8 @@ class Listener:
     Args:
         route: Where the server is.
         keys: The queue's keys.
-        register: The command that puts the session on the list.
+        register: The command that puts the session on the list and tells what falls due next.
+        expect: Called with the seconds until something falls due.
         leave: Gives back what is in the inbox and takes the session off the list.
     """
 
@@ -51,10 +52,13 @@ class Listener:
         keys: QueueKeys,
         *,
         register: Callable[[], tuple[bytes, ...]],
+        expect: Callable[[float], None],
         leave: Callable[[], Awaitable[Any]],
     ) -> None:
         self._route = route
         self._register = register
+        self._expect = expect
+        self._channel = keys["due"]
         self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT", b"%d" % BLOCK_SECONDS)
         self._leave = leave
         self._task: asyncio.Task[None] | None = None
@@ -126,16 +130,20 @@ class Listener:
         """Wait until an id has been moved into the inbox, or a while has passed."""
         if self._wire is None:
             patience = BLOCK_SECONDS + MARGIN_SECONDS
-            self._wire = await open_wire(self._route, patience=patience, on_end=lambda: None)
+            self._wire = await open_wire(self._route, patience=patience, on_end=lambda: None, pushes=True)
+            # Before it registers, so that what falls due is in the answer to that or is announced.
+            self._wire.subscribe(self._channel, lambda message: self._expect(int(message) / 1000))
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def failed(error: BaseException) -> None:
             if not moved.done():
                 moved.set_exception(translate(error, maybe_applied=True))
 
-        def registered(_: Any, error: BaseException | None) -> None:
+        def registered(wait_ms: Any, error: BaseException | None) -> None:
             if error is not None:
                 failed(error)
+            elif wait_ms >= 0:
+                self._expect(wait_ms / 1000)
 
         def answered(_: Any, error: BaseException | None) -> None:
             if error is not None:

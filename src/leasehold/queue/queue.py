@@ -123,11 +123,11 @@ class AsyncWorkQueue(OpenQueue):
 
         With `pipeline(transaction=True)` the item is added if and only if your other commands are run.
         """
-        pipeline.execute_command(*self._engine.command("add_items", self._row(item, delay)))
+        self._put(pipeline, self._row(item, delay))
 
     def add_unique_item_to_pipeline(self, pipeline: Pipeline, item: Item, *, delay: Duration = 0) -> None:
         """Put an `add_unique_item` into your own pipeline."""
-        pipeline.execute_command(*self._engine.command("add_items", self._row(item, delay, unique=True)))
+        self._put(pipeline, self._row(item, delay, unique=True))
 
     # ----------------------------------------------------------------- leasing
 
@@ -317,6 +317,10 @@ class AsyncWorkQueue(OpenQueue):
         rarely. Nothing blocks meanwhile.
         """
         return await deep_clean(self._engine, self._keys)
+
+    def _put(self, pipeline: Pipeline, row: Sequence[bytes]) -> None:
+        # The name of the command as a text: the pipelines of clusters look it up.
+        pipeline.execute_command("EVAL", *self._engine.command("add_items", row)[1:])
 
     def _row(self, item: Item, delay: Duration, *, unique: bool = False) -> tuple[bytes, ...]:
         if not isinstance(item, Item):

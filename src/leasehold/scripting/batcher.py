@@ -36,6 +36,8 @@ class Batcher:
     Args:
         send: Sends a batch.
         max_rows: The most rows in one trip.
+        lively_rows: The most rows in one trip while few wait. Several small trips under way keep server and
+            process busy at the same time; one large trip at a time has them take turns.
         max_bytes: The most bytes in one trip; a single call may be larger and then goes alone.
         max_waiting_bytes: When this much waits to be sent, further callers wait before they are taken in.
         max_under_way: How many trips may be under way at once.
@@ -46,12 +48,14 @@ class Batcher:
         send: Send,
         *,
         max_rows: int = 500,
+        lively_rows: int = 250,
         max_bytes: int = 1 << 20,
         max_waiting_bytes: int = 64 << 20,
-        max_under_way: int = 2,
+        max_under_way: int = 4,
     ) -> None:
         self._send = send
         self._max_rows = max_rows
+        self._lively_rows = min(lively_rows, max_rows)
         self._max_bytes = max_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._max_under_way = max_under_way
@@ -110,9 +114,11 @@ class Batcher:
         values: list[bytes] = []
         row_count = size = 0
         gathered = self._gathered
+        few = len(gathered) <= self._lively_rows * self._max_under_way
+        most = self._lively_rows if few else self._max_rows
         while gathered:
             call = gathered[0]
-            if batch and (row_count + call.row_count > self._max_rows or size + call.size > self._max_bytes):
+            if batch and (row_count + call.row_count > most or size + call.size > self._max_bytes):
                 break
             gathered.popleft()
             self._waiting_bytes -= call.size

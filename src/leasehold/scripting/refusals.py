@@ -56,6 +56,7 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("MISCONF", ServerReadOnly),
     ("LOADING", ServerBusy),
     ("BUSY", ServerBusy),
+    ("UNBLOCKED", ServerBusy),
     ("MASTERDOWN", ServerBusy),
     ("CLUSTERDOWN", ServerBusy),
     ("TRYAGAIN", ServerBusy),
@@ -63,6 +64,8 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("NOAUTH", ServerRefused),
     ("WRONGPASS", ServerRefused),
     ("NOPERM", ServerRefused),
+    ("ACL failure", ServerRefused),
+    ("The user executing the script can't", ServerRefused),  # as Redis up to 7.0 says it
 )
 _ADVICE: dict[type[ServerError], str] = {
     WrongKeyType: "somebody else uses a key of this queue; choose another name, or remove that key",

@@ -38,8 +38,12 @@ _NOT_OURS_PREFIXES = ("maint", "orig_", "oss_cluster")
 class Route(Protocol):
     """Where to open connections for one queue."""
 
-    async def connection(self) -> AbstractConnection:
-        """A new connection, not yet open, that sends each command once."""
+    async def connection(self, *, pushes: bool) -> AbstractConnection:
+        """A new connection, not yet open, that sends each command once.
+
+        Args:
+            pushes: Whether it can be told things beside its replies (RESP3).
+        """
         ...
 
     async def moved(self) -> None:
@@ -53,9 +57,9 @@ class PoolRoute:
     def __init__(self, client: Redis) -> None:
         self._pool = client.connection_pool
 
-    async def connection(self) -> AbstractConnection:
+    async def connection(self, *, pushes: bool) -> AbstractConnection:
         """See `Route`."""
-        return self._pool.connection_class(**once_only(self._pool.connection_kwargs))
+        return self._pool.connection_class(**once_only(self._pool.connection_kwargs, pushes=pushes))
 
     async def moved(self) -> None:
         """See `Route`. A single server does not move its keys; a new connection is all there is to do."""
@@ -68,20 +72,20 @@ class ClusterRoute:
         self._client = client
         self._key = key
 
-    async def connection(self) -> AbstractConnection:
+    async def connection(self, *, pushes: bool) -> AbstractConnection:
         """See `Route`."""
         await self._client.initialize()
         node = self._client.get_node_from_key(self._key.decode())
         if node is None:
             raise ConnectionError("no node of the cluster owns the slot of this queue")
-        return node.connection_class(**once_only(node.connection_kwargs))
+        return node.connection_class(**once_only(node.connection_kwargs, pushes=pushes))
 
     async def moved(self) -> None:
         """See `Route`."""
         await self._client.nodes_manager.initialize()
 
 
-def once_only(kwargs: dict[str, Any]) -> dict[str, Any]:
+def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:
     """The user's connection settings, made to send each command once and to wait as long as we say."""
     kept = {
         name: value
@@ -94,7 +98,7 @@ def once_only(kwargs: dict[str, Any]) -> dict[str, Any]:
         "socket_connect_timeout": kwargs.get("socket_connect_timeout") or CONNECT_SECONDS,
         "decode_responses": False,
         "health_check_interval": 0,
-        "protocol": 2,
+        "protocol": 3 if pushes else 2,
     }
 
 

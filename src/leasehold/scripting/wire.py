@@ -46,6 +46,7 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
+        self._on_message: Callable[[bytes], None] = lambda _: None
         # redis-py has no public way to write without waiting; nobody else writes to this stream.
         writer = connection._writer  # noqa: SLF001
         if writer is None:
@@ -69,6 +70,18 @@ class Wire:
         self._transport.write(packed)
         if self._alarm is None:
             self._alarm = self._loop.call_at(due, self._look)
+
+    def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
+        """Have messages of a channel brought to `on_message`, also while a blocking command is under way.
+
+        It needs a connection with pushes. Where the server's access rules forbid it, nothing comes.
+
+        Raises:
+            ConnectionLost: If the connection has ended.
+        """
+        self._on_message = on_message
+        # The confirmation is a push, but a refusal is a reply: this takes the place of either.
+        self.post((b"SUBSCRIBE", channel), lambda _reply, _error: None)
 
     @property
     def ended(self) -> bool:
@@ -121,13 +134,16 @@ class Wire:
             error: BaseException | None = None
             reply = None
             try:
-                reply = await read(disconnect_on_error=False)
+                reply = await read(disconnect_on_error=False, push_request=True)
             except asyncio.CancelledError:
                 raise
             except Exception as raised:  # noqa: BLE001 - whatever it is, the caller gets it
                 error = raised
                 if is_lost(raised) or not waiting:
                     break
+            if isinstance(reply, hiredis.PushNotification) and reply[0] == b"message":
+                self._on_message(reply[2])
+                continue
             _, on_reply = waiting.popleft()
             on_reply(reply, error)
         self._end(str(error) or type(error).__name__)
@@ -159,7 +175,9 @@ class Wire:
             self._waiting.popleft()[1](None, lost)
 
 
-async def open_wire(route: Route, *, patience: float, on_end: Callable[[], None]) -> Wire:
+async def open_wire(
+    route: Route, *, patience: float, on_end: Callable[[], None], pushes: bool = False
+) -> Wire:
     """Find the server, connect, log in, and make a `Wire` of it.
 
     Raises:
@@ -171,7 +189,7 @@ async def open_wire(route: Route, *, patience: float, on_end: Callable[[], None]
     try:
         # The client library waits for the answers to its greeting as long as for any other: for ever.
         async with asyncio.timeout(patience):
-            connection = await route.connection()
+            connection = await route.connection(pushes=pushes)
             await connection.connect()  # type: ignore[no-untyped-call]
     except BaseException as error:
         if connection is not None:

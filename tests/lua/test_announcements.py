@@ -1,0 +1,63 @@
+"""The channel `:due`: what falls due before those who wait look by themselves is told to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lua.space import NOW, Held, Space, data_of, new, picture
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio.client import PubSub
+
+pytestmark = pytest.mark.core
+
+
+@pytest.fixture
+async def told(space: Space) -> AsyncIterator[PubSub]:
+    """Give what a waiting process is told."""
+    async with space.redis.pubsub() as channel:
+        await channel.subscribe(space.key("due"))
+        await channel.get_message(timeout=5)
+        yield channel
+
+
+async def messages(space: Space, channel: PubSub) -> list[bytes]:
+    """Give all messages up to now: the last is one of our own."""
+    await space.redis.publish(space.key("due"), "end")
+    found: list[bytes] = []
+    while (message := await channel.get_message(timeout=5)) is not None and message["data"] != b"end":
+        found.append(message["data"])
+    return found
+
+
+async def test_a_short_lease_is_announced(space: Space, told: PubSub) -> None:
+    await space.seed(picture(waiting=["a", "b"]))
+    await space.run("lease_many", [(1, 6_000), (1, 250)])
+    assert await messages(space, told) == [b"250"]
+
+
+async def test_a_long_lease_is_not(space: Space, told: PubSub) -> None:
+    await space.seed(picture(waiting=["a"]))
+    await space.run("lease_many", [(1, 6_001)])
+    assert await messages(space, told) == []
+
+
+async def test_what_is_due_after_something_else_is_not(space: Space, told: PubSub) -> None:
+    await space.seed(picture(waiting=["a"], leased={"b": Held(1, ends=NOW + 100)}, fence=1))
+    await space.run("lease_many", [(1, 250)])
+    assert await messages(space, told) == []
+
+
+async def test_a_short_delay_is_announced(space: Space, told: PubSub) -> None:
+    await space.run("add_items", [new("a", delay=900), new("b", delay=300), new("c")])
+    assert await messages(space, told) == [b"300"]
+
+
+async def test_so_is_one_that_begins_with_a_release(space: Space, told: PubSub) -> None:
+    await space.seed(picture(leased={"a": Held(7)}, fence=7) | {"item:a": data_of("a")})
+    assert await space.run("release_many", [("a", 7, 400, 0)]) == [1]
+    assert await messages(space, told) == [b"400"]

@@ -1,0 +1,64 @@
+"""Those who wait, and have waited since before there was anything to wait for, look when it falls due."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from leasehold.keys import QueueKeys
+from leasehold.queue.listener import BLOCK_SECONDS
+from leasehold.scripting.runner import bind
+from tests.queue.asking import blocked, take, taken
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def looks(redis: Redis) -> int:
+    """How many blocking moves have been begun: a waiter that looks by itself begins another one."""
+    return int((await redis.info("commandstats")).get("cmdstat_blmove", {"calls": 0})["calls"])
+
+
+async def test_a_lease_that_began_after_the_wait(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    """Added and leased in one step, so that the waiter sees neither; then the lease lapses."""
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(taken(waiter.lease(60)))
+    await blocked(redis, 1)
+    before, begun = await looks(redis), time.monotonic()
+    someone = {
+        "prefix": name.encode(),
+        "now_ms": b"",
+        "session": b"lh:dies",
+        "return_front": 0,
+        "max_bytes": 9,
+    }
+    async with redis.pipeline(transaction=True) as pipe:
+        adder.add_item_to_pipeline(pipe, Item(b"", id="a"))
+        pipe.execute_command(*bind("lease_many", QueueKeys(name, "lh:dies")).command(someone, [b"1", b"300"]))
+        added, leased = await pipe.execute()
+    assert (added, leased[3]) == ([1], b"a")
+    lease = await waiting
+    assert (lease.id, lease.deliveries) == ("a", 2)
+    # A machine that stands still for seconds would have it look by itself, which proves nothing.
+    assert await looks(redis) == before or time.monotonic() - begun >= BLOCK_SECONDS
+
+
+async def test_a_delay_that_began_after_the_wait(make_queue: MakeQueue, redis: Redis) -> None:
+    waiter, worker = make_queue(), make_queue()
+    await worker.add_item(Item(b"", id="a"), delay=0.2)
+    held = await take(worker, 60)
+    waiting = asyncio.create_task(taken(waiter.lease(60)))
+    await blocked(redis, 1)
+    before, begun = await looks(redis), time.monotonic()
+    assert await worker.release(held, delay=0.3)
+    got = await waiting
+    assert (got.id, got.deliveries) == ("a", 2)
+    assert await looks(redis) == before or time.monotonic() - begun >= BLOCK_SECONDS
