@@ -23,7 +23,6 @@
 -- @include move
 -- @include due
 
-
 -- Store the data; returns an answer per item. As a rule all are new and one command will do.
 local function store(count)
   local pairs_, met, plain = {}, {}, true

@@ -25,7 +25,6 @@
 -- @include processing
 -- @include move
 
-
 local ids = {}
 for at = entries + 1, #ARGV, 3 do
   ids[#ids + 1] = ARGV[at]

@@ -73,7 +73,9 @@ local function take_chunk(source, size)
     local id, score = next_ids[i], scores[i]
     local left = any_lease and foreign_lease_left(id)
     -- A foreign lease that was watched and is gone: the item came back by a foreign hand.
-    local free = not met[id] and not (due and due[i]) and (not score or not (is_ours(score) or left))
+    local free = not met[id]
+      and not (due and due[i])
+      and (not score or not (is_ours(score) or left))
     local data = free and redis.pcall('GET', data_key(id))
     if type(data) == 'table' then
       broken = data_key(id)

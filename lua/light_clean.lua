@@ -32,7 +32,6 @@
 -- @include inbox
 -- @include recover
 
-
 redis.call('ZCARD', sessions)
 local back, more = recover(100)
 

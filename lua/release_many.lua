@@ -24,7 +24,6 @@
 -- @include move
 -- @include due
 
-
 local ids = {}
 for at = entries + 1, #ARGV, 4 do
   ids[#ids + 1] = ARGV[at]

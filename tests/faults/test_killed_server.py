@@ -62,11 +62,10 @@ async def add(
 async def work(queue: AsyncWorkQueue, record: Record, stop: asyncio.Event) -> None:
     while True:
         lease = await insist(record, lambda: queue.lease(1.0, timeout=0.3))
-        if lease is None:
-            if stop.is_set():
-                return
-            continue
-        await complete(queue, record, lease)
+        if lease is not None:
+            await complete(queue, record, lease)
+        elif stop.is_set() and not (await insist(record, queue.counts)).total:
+            return
 
 
 async def complete(queue: AsyncWorkQueue, record: Record, lease: Lease) -> None:

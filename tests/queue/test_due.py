@@ -33,7 +33,7 @@ async def test_a_lease_that_began_after_the_wait(make_queue: MakeQueue, redis: R
     waiting = asyncio.create_task(taken(waiter.lease(60)))
     await blocked(redis, 1)
     before, begun = await looks(redis), time.monotonic()
-    someone = {
+    someone: dict[str, bytes | int] = {
         "prefix": name.encode(),
         "now_ms": b"",
         "session": b"lh:dies",
