@@ -22,6 +22,7 @@
 -- @include processing
 -- @include move
 -- @include due
+-- @include schedule
 
 -- Store the data; returns an answer per item. As a rule all are new and one command will do.
 local function store(count)
@@ -78,17 +79,12 @@ for i, score in ipairs(scores) do
   end
 end
 leave_leased(stale)
-if any_scheduled then
+if any_scheduled() then
   in_chunks('ZREM', scheduled, added)
 end
 in_chunks('HDEL', ledger, added)
 in_chunks('UNLINK', nil, lease_keys_of(added))
 
 enter_ready(ready, false)
-local soonest
-for _, item in ipairs(delayed) do
-  enter_scheduled(item[1], now + item[2], item[2])
-  soonest = math.min(soonest or item[2], item[2])
-end
-announce(soonest)
+enter_scheduled(delayed)
 return answers

@@ -32,6 +32,20 @@ end
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
+-- For an item that is completed although it waits again (its slow worker came first). Near an end of
+-- the list it is removed; deeper, its id stays behind without data and is dropped when it is met.
+local function leave_waiting(id)
+  if redis.call('ZREM', scheduled, id) == 1 then
+    in_chunks('UNLINK', nil, lease_keys_of({ id })) -- what guarded it
+    return
+  end
+  if redis.call('LPOS', queue, id, 'MAXLEN', 256) then
+    redis.call('LREM', queue, 1, id)
+  elseif redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256) then
+    redis.call('LREM', queue, -1, id)
+  end
+end
+
 -- Remove the data of those that count; returns an answer per item. As a rule all are there, and each
 -- id comes once: two commands will do.
 local function remove()

@@ -65,7 +65,7 @@ local function take_chunk(source, size)
     return 0
   end
   local scores = redis.call('ZMSCORE', deadlines, unpack(next_ids))
-  local due = any_scheduled and redis.call('ZMSCORE', scheduled, unpack(next_ids))
+  local due = any_scheduled() and redis.call('ZMSCORE', scheduled, unpack(next_ids))
   local next_keys = lease_keys_of(next_ids)
   local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
   local used = 0

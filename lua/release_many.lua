@@ -23,6 +23,7 @@
 -- @include processing
 -- @include move
 -- @include due
+-- @include schedule
 
 local ids = {}
 for at = entries + 1, #ARGV, 4 do
@@ -55,10 +56,5 @@ end
 leave_leased(leaving)
 enter_ready(to_front, true)
 enter_ready(to_end, false)
-local soonest
-for _, item in ipairs(delayed) do
-  enter_scheduled(item[1], now + item[2], item[2])
-  soonest = math.min(soonest or item[2], item[2])
-end
-announce(soonest)
+enter_scheduled(delayed)
 return answers

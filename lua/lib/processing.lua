@@ -37,16 +37,16 @@ local function unlist_short(ids)
 end
 
 -- Which of these entries are noted as done: id -> true.
-local function noted_among(entries)
+local function noted_among(ids)
   local noted = {}
   if redis.call('EXISTS', gone) == 0 then
     return noted
   end
-  for from = 1, #entries, 1000 do
-    local to = math.min(from + 999, #entries)
-    local marks = redis.call('SMISMEMBER', gone, unpack(entries, from, to))
+  for from = 1, #ids, 1000 do
+    local to = math.min(from + 999, #ids)
+    local marks = redis.call('SMISMEMBER', gone, unpack(ids, from, to))
     for i, mark in ipairs(marks) do
-      local id = entries[from + i - 1]
+      local id = ids[from + i - 1]
       noted[id] = (mark == 1 and not foreign_lease_left(id)) or nil
     end
   end

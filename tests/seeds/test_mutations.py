@@ -90,7 +90,7 @@ MUTATIONS = [
     Mutation(
         "B8: complete looks only at what is under lease",
         "complete_many.lua",
-        "leave_waiting(id)",
+        "    else\n      leave_waiting(id)",
         "",
         bugs.test_rwq_b08_complete_takes_an_item_out_of_the_queue_too,
     ),

@@ -51,7 +51,7 @@ def places(state: State, item_id: str) -> list[str]:
     return [place for key, place in named.items() for entry in state.get(key, []) if entry == item_id]
 
 
-async def test_rwq_g1_an_item_exists_while_its_data_key_does(
+async def test_rwq_g01_an_item_exists_while_its_data_key_does(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_items([Item(b"work", id="a"), Item(b"work", id="b")])
@@ -63,7 +63,7 @@ async def test_rwq_g1_an_item_exists_while_its_data_key_does(
     assert await queue.lease(30, block=False) is None, "who deletes the data has completed it"
 
 
-async def test_rwq_g2_the_queue_never_loses_track_of_an_item(
+async def test_rwq_g02_the_queue_never_loses_track_of_an_item(
     queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock
 ) -> None:
     async def where() -> list[str]:
@@ -91,7 +91,7 @@ async def test_rwq_g2_the_queue_never_loses_track_of_an_item(
     assert await where() == []
 
 
-async def test_rwq_g3_every_item_is_done_as_long_as_workers_go_on(
+async def test_rwq_g03_every_item_is_done_as_long_as_workers_go_on(
     queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock
 ) -> None:
     """Two of three workers die each time."""
@@ -109,7 +109,7 @@ async def test_rwq_g3_every_item_is_done_as_long_as_workers_go_on(
     assert (await snapshot(redis, name)).keys() == {"fence"}
 
 
-async def test_rwq_g4_add_item_never_queues_an_id_twice(
+async def test_rwq_g04_add_item_never_queues_an_id_twice(
     queue: AsyncWorkQueue, redis: Redis, name: str, family: Family
 ) -> None:
     async with AsyncWorkQueue(name, redis) as other:
@@ -119,7 +119,7 @@ async def test_rwq_g4_add_item_never_queues_an_id_twice(
     assert (await snapshot(redis, name))["queue"] == ["a"]
 
 
-async def test_rwq_g5_a_waiting_worker_never_sees_an_id_without_data(
+async def test_rwq_g05_a_waiting_worker_never_sees_an_id_without_data(
     queue: AsyncWorkQueue, family: Family
 ) -> None:
     for turn in range(20):
@@ -129,7 +129,7 @@ async def test_rwq_g5_a_waiting_worker_never_sees_an_id_without_data(
         assert await family.data(f"i{turn}") == b"work"
 
 
-async def test_rwq_g6_complete_is_true_for_whoever_is_first(queue: AsyncWorkQueue, clock: Clock) -> None:
+async def test_rwq_g06_complete_is_true_for_whoever_is_first(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.add_item(Item(b"work", id="a"))
     holders: list[Lease] = []
     while len(holders) < 5:
@@ -139,7 +139,7 @@ async def test_rwq_g6_complete_is_true_for_whoever_is_first(queue: AsyncWorkQueu
     assert [await queue.complete(lease) for lease in holders] == [True, False, False, False, False]
 
 
-async def test_rwq_g7_what_was_completed_is_given_to_nobody(
+async def test_rwq_g07_what_was_completed_is_given_to_nobody(
     queue: AsyncWorkQueue, clock: Clock, family: Family
 ) -> None:
     await queue.add_item(Item(b"work", id="a"))
@@ -154,7 +154,7 @@ async def test_rwq_g7_what_was_completed_is_given_to_nobody(
 
 
 @pytest.mark.parametrize("how", ["lapsed", "deleted"])
-async def test_rwq_g8_a_failed_item_goes_to_the_end(
+async def test_rwq_g08_a_failed_item_goes_to_the_end(
     queue: AsyncWorkQueue, clock: Clock, family: Family, redis: Redis, name: str, how: str
 ) -> None:
     await queue.add_items(Item(b"work", id=item_id) for item_id in "abc")
@@ -169,7 +169,7 @@ async def test_rwq_g8_a_failed_item_goes_to_the_end(
     assert (await snapshot(redis, name))["queue"] == ["a", "c", "b"]
 
 
-async def test_rwq_g9_first_in_first_out(queue: AsyncWorkQueue, family: Family) -> None:
+async def test_rwq_g09_first_in_first_out(queue: AsyncWorkQueue, family: Family) -> None:
     await queue.add_items(Item(b"work", id=item_id) for item_id in "ab")
     await family.add("c")
     await queue.add_item(Item(b"work", id="d"))
@@ -276,18 +276,18 @@ async def test_rwq_g16_the_session_of_a_queue_object_is_the_value_of_its_lease_k
         assert await redis.get(f"{name}:lease:b") == other.session.encode()
 
 
-async def test_rwq_l1_waiting_ids_are_pushed_left(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_rwq_l01_waiting_ids_are_pushed_left(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.add_items(Item(b"work", id=item_id) for item_id in "abc")
     assert (await snapshot(redis, name))["queue"] == ["c", "b", "a"]
 
 
-async def test_rwq_l2_leased_ids_are_pushed_left(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_rwq_l02_leased_ids_are_pushed_left(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.add_items(Item(b"work", id=item_id) for item_id in "abc")
     await queue.lease_many(3, 30)
     assert (await snapshot(redis, name))["processing"] == ["c", "b", "a"]
 
 
-async def test_rwq_l3_data_are_a_string_without_an_end(
+async def test_rwq_l03_data_are_a_string_without_an_end(
     queue: AsyncWorkQueue, redis: Redis, name: str, family: Family
 ) -> None:
     raw = bytes(range(256))
@@ -298,7 +298,7 @@ async def test_rwq_l3_data_are_a_string_without_an_end(
     assert await redis.ttl(f"{name}:item:a") == -1, "unfinished work has no time to live"
 
 
-async def test_rwq_l4_a_lease_key_ends_with_the_lease(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_rwq_l04_a_lease_key_ends_with_the_lease(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.add_item(Item(b"work", id="a"))
     lease = await held(queue, 600)
     assert (await snapshot(redis, name))["lease:a"] == Expiring(queue.session)

@@ -36,48 +36,48 @@ async def queue(redis: Redis, name: str, clock: Clock) -> AsyncIterator[AsyncWor
         yield queue
 
 
-def test_rwq_o1_a_key_prefix_makes_keys_and_longer_prefixes() -> None:
+def test_rwq_o01_a_key_prefix_makes_keys_and_longer_prefixes() -> None:
     prefix = KeyPrefix("emails")
     assert prefix.of(":queue") == "emails:queue"
     assert prefix.concat(":result:").of("42") == "emails:result:42"
     assert prefix.prefix == "emails"
 
 
-def test_rwq_o2_an_item_of_bytes_gets_a_random_id_of_32_hex_digits() -> None:
+def test_rwq_o02_an_item_of_bytes_gets_a_random_id_of_32_hex_digits() -> None:
     ids = {Item(b"work").id for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(len(item_id) == 32 and set(item_id) <= set(string.hexdigits.lower()) for item_id in ids)
 
 
-def test_rwq_o3_an_item_of_text_holds_utf_8() -> None:
+def test_rwq_o03_an_item_of_text_holds_utf_8() -> None:
     assert Item("größer").data == "größer".encode()
 
 
-def test_rwq_o4_an_item_of_json_is_compact() -> None:
+def test_rwq_o04_an_item_of_json_is_compact() -> None:
     assert Item.from_json_data({"to": ["ann", "bob"], "n": 1}).data == b'{"to":["ann","bob"],"n":1}'
 
 
-def test_rwq_o5_an_item_is_parsed_from_what_other_clients_write() -> None:
+def test_rwq_o05_an_item_is_parsed_from_what_other_clients_write() -> None:
     assert Item.parse('{"data": "work", "id": "42"}') == Item(b"work", id="42")
     assert Item.from_dict({"data": b"\x00", "id": "42"}) == Item(b"\x00", id="42")
     assert len(Item.from_dict({"data": "work"}).id) == 32
 
 
-async def test_rwq_o6_data_as_bytes_as_json_and_the_id(queue: AsyncWorkQueue) -> None:
+async def test_rwq_o06_data_as_bytes_as_json_and_the_id(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item.from_json_data({"n": 1}, id="a"))
     lease = await queue.lease(30)
     assert lease is not None
     assert (lease.id, lease.data, lease.data_json()) == ("a", b'{"n":1}', {"n": 1})
 
 
-async def test_rwq_o7_equal_jobs_can_have_equal_ids(queue: AsyncWorkQueue) -> None:
+async def test_rwq_o07_equal_jobs_can_have_equal_ids(queue: AsyncWorkQueue) -> None:
     assert await queue.add_item(Item.with_content_id(b"equal")) is True
     assert await queue.add_item(Item.with_content_id(b"equal")) is False
     assert await queue.add_item(Item.with_content_id(b"different")) is True
     assert await queue.queue_len() == 2
 
 
-async def test_rwq_o8_add_item_says_whether_the_id_was_new(queue: AsyncWorkQueue) -> None:
+async def test_rwq_o08_add_item_says_whether_the_id_was_new(queue: AsyncWorkQueue) -> None:
     assert await queue.add_item(Item(b"first", id="a")) is True
     assert await queue.add_item(Item(b"second", id="a")) is False
     lease = await queue.lease(30)
@@ -86,7 +86,7 @@ async def test_rwq_o8_add_item_says_whether_the_id_was_new(queue: AsyncWorkQueue
     assert await queue.add_item(Item(b"third", id="a")) is False, "also while it is leased"
 
 
-async def test_rwq_o9_add_unique_item_does_not_look(queue: AsyncWorkQueue) -> None:
+async def test_rwq_o09_add_unique_item_does_not_look(queue: AsyncWorkQueue) -> None:
     await queue.add_unique_item(Item(b"first", id="a"))
     await queue.add_unique_item(Item(b"second", id="a"))
     [lease] = await queue.lease_many(10, 30)
