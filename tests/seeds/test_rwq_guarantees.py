@@ -298,7 +298,9 @@ async def test_rwq_l03_data_are_a_string_without_an_end(
     assert await redis.ttl(f"{name}:item:a") == -1, "unfinished work has no time to live"
 
 
-async def test_rwq_l04_a_lease_key_ends_with_the_lease(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_rwq_l04_a_lease_key_ends_with_the_lease(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     await queue.add_item(Item(b"work", id="a"))
     lease = await held(queue, 600)
     assert (await snapshot(redis, name))["lease:a"] == Expiring(queue.session)
