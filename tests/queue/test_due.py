@@ -53,8 +53,8 @@ async def test_a_lease_that_began_after_the_wait(make_queue: MakeQueue, redis: R
 
 async def test_a_delay_that_began_after_the_wait(make_queue: MakeQueue, redis: Redis) -> None:
     waiter, worker = make_queue(), make_queue()
-    await worker.add_item(Item(b"", id="a"), delay=0.2)
-    held = await take(worker, 60)
+    await worker.add_item(Item(b"", id="a"))
+    held = await take(worker, 60, block=False)
     waiting = asyncio.create_task(taken(waiter.lease(60)))
     await blocked(redis, 1)
     before, begun = await looks(redis), time.monotonic()
