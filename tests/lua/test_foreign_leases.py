@@ -122,7 +122,11 @@ AS_HOLDER = pytest.mark.parametrize(
 
 
 @AS_HOLDER
-@pytest.mark.parametrize("state", [TAKEN, TAKEN | {"deadlines": IN_A_MINUTE}], ids=["not yet met", "watched"])
+@pytest.mark.parametrize(
+    "state",
+    [TAKEN, TAKEN | {"deadlines": {"a": float(NOW)}}, TAKEN | {"deadlines": IN_A_MINUTE}],
+    ids=["not yet met", "ended this very ms", "watched"],
+)
 async def test_our_late_worker_does_not_act_as_the_holder_while_a_foreign_one_is(
     space: Space, state: State, script: str, row: tuple[object, ...], refused: int
 ) -> None:

@@ -342,6 +342,25 @@ async def test_one_warning_of_an_evicting_policy(
     assert await queue.counts() == (0, 1, 0)
 
 
+async def test_a_call_of_many_trips_says_how_many_were_applied(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(url=own.url)
+    await queue.counts()
+    used = (await admin.info("memory"))["used_memory"]
+    await admin.config_set("maxmemory", used + (12 << 20))
+    items = [Item(bytes(1 << 20), id=f"{n}") for n in range(40)]
+    with pytest.raises(ServerOutOfMemory) as caught:
+        await queue.add_items(items)
+    [note] = caught.value.__notes__
+    applied, of = map(int, re.findall(r"\d+", note))
+    assert of == 40
+    assert 0 < applied == (await queue.counts()).waiting < 40
+    await admin.config_set("maxmemory", 0)
+    assert sum(await queue.add_items(items)) == 40 - applied
+    assert (await queue.counts()).waiting == 40
+
+
 @pytest.mark.parametrize(("maxmemory", "policy"), [("100mb", "noeviction"), ("0", "allkeys-lru")])
 async def test_no_warning_of_a_policy_that_evicts_nothing(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, maxmemory: str, policy: str

@@ -16,7 +16,7 @@ from leasehold.queue.life import OpenQueue
 from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
 #: The most rows and bytes that go to the server in one trip.
 TRIP_ROWS = 500
@@ -116,7 +116,7 @@ class AsyncWorkQueue(OpenQueue):
             self._engine.many("add_items", rows[start:stop], size=sum(sizes[start:stop]))
             for start, stop in trips(sizes)
         ]
-        return [answer == 1 for answers in await asyncio.gather(*calls) for answer in answers]
+        return [answer == 1 for answer in await all_trips(calls)]
 
     def add_item_to_pipeline(self, pipeline: Pipeline, item: Item, *, delay: Duration = 0) -> None:
         """Put an `add_item` into your own pipeline; its result there is `[1]` if added, `[0]` if not.
@@ -342,8 +342,24 @@ class AsyncWorkQueue(OpenQueue):
     async def _settle(self, script: str, leases: Sequence[Lease], *tail: bytes) -> list[bool]:
         rows = [self._claim(lease, *tail) for lease in leases]
         pieces = [rows[start : start + TRIP_ROWS] for start in range(0, len(rows), TRIP_ROWS)]
-        answers = await asyncio.gather(*(self._engine.many(script, piece) for piece in pieces))
-        return [answer == 1 for piece in answers for answer in piece]
+        answers = await all_trips([self._engine.many(script, piece) for piece in pieces])
+        return [answer == 1 for answer in answers]
+
+
+async def all_trips(calls: Sequence[Coroutine[Any, Any, list[Any]]]) -> list[Any]:
+    """Wait for all trips of one call, and join their answers.
+
+    Raises:
+        LeaseholdError: If one failed, when all are over; a note says what became of the others.
+    """
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    if failed:
+        if len(results) > 1:
+            went = len(results) - len(failed)
+            failed[0].add_note(f"{went} of the {len(results)} trips of this call were applied; repeat it")
+        raise failed[0]
+    return [answer for result in results if not isinstance(result, BaseException) for answer in result]
 
 
 def trips(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
