@@ -145,6 +145,6 @@ def _random_id() -> str:
 
 def _dump_json(obj: Any) -> str:
     try:
-        return json.dumps(obj, separators=(",", ":"))
+        return json.dumps(obj, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument("obj", obj, "something that can be written as JSON") from error
