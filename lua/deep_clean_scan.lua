@@ -18,7 +18,7 @@
 -- @include clock
 
 redis.call('ZCARD', scheduled)
-local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
+local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'string')
 local ids = {}
 for i, key in ipairs(page[2]) do
   ids[i] = string.sub(key, #prefix + #':item:' + 1)

@@ -2,6 +2,7 @@
 --
 -- Keys:
 --   deadlines  zset  id -> end of its lease
+--   scheduled  zset  id -> due time
 --   ledger     hash  id -> leases and deliveries of this incarnation
 -- Arguments:
 --   prefix   text     the queue's name
@@ -16,11 +17,13 @@
 -- @include keys
 -- @include ledger
 -- @include foreign
+-- @include due
 
 local ids = {}
 for at = entries + 1, #ARGV, 3 do
   ids[#ids + 1] = ARGV[at]
 end
+redis.call('ZCARD', scheduled) -- raises now, before anything is written, if it is of another type
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
@@ -28,7 +31,7 @@ local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 -- Work that is there has to go on, so begin with a write that needs none.
 redis.call('ZREM', deadlines, '')
 
-local answers = {}
+local answers, soonest = {}, nil
 for i, id in ipairs(ids) do
   local at = entries + 3 * (i - 1)
   local token, lease_ms = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
@@ -39,10 +42,15 @@ for i, id in ipairs(ids) do
   current = current and (tonumber(scores[i]) > now or not foreign_lease_left(id))
   if current and redis.call('EXISTS', data_key(id)) == 1 then
     redis.call('ZADD', deadlines, now + lease_ms, id)
+    if now + lease_ms < tonumber(scores[i]) then
+      soonest = math.min(soonest or lease_ms, lease_ms)
+    end
     for _, key in ipairs(lease_keys_of({ id })) do
       redis.call('SET', key, session, 'PX', lease_ms)
     end
     answers[i] = 1
   end
 end
+-- Those who wait for something to fall due had been told of a later time.
+announce(soonest)
 return answers

@@ -15,7 +15,8 @@ MAX_ID_BYTES = 512
 #: The most data that an item can carry: 64 MiB.
 MAX_DATA_BYTES = 64 * 1024 * 1024
 
-_ID_ALLOWED = f"a text of 1 to {MAX_ID_BYTES} bytes in UTF-8"
+#: What an id may be, in words.
+ID_ALLOWED = f"a text of 1 to {MAX_ID_BYTES} bytes in UTF-8"
 _DATA_ALLOWED = f"bytes, bytearray, memoryview or str of at most {MAX_DATA_BYTES} bytes"
 
 
@@ -26,14 +27,14 @@ def check_id(item_id: object, *, argument: str = "id") -> str:
         InvalidArgument: If it is no string, empty, over 512 bytes, or holds a lone surrogate.
     """
     if not isinstance(item_id, str) or not item_id:
-        raise InvalidArgument(argument, item_id, _ID_ALLOWED)
+        raise InvalidArgument(argument, item_id, ID_ALLOWED)
     if len(item_id) > MAX_ID_BYTES // 4 or not item_id.isascii():
         try:
             size = len(item_id.encode())
         except UnicodeEncodeError as error:
-            raise InvalidArgument(argument, item_id, _ID_ALLOWED) from error
+            raise InvalidArgument(argument, item_id, ID_ALLOWED) from error
         if size > MAX_ID_BYTES:
-            raise InvalidArgument(argument, item_id, _ID_ALLOWED)
+            raise InvalidArgument(argument, item_id, ID_ALLOWED)
     return item_id
 
 

@@ -55,7 +55,11 @@ class QueueKeys:
 
     @property
     def data_pattern(self) -> bytes:
-        """A glob that matches the data keys of this queue and of no other one."""
+        """A glob that matches the data keys of this queue.
+
+        It also matches strings of a queue whose name begins with `<this name>:item:`, which is why no queue
+        should be called so.
+        """
         return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix) + b":item:*"
 
 

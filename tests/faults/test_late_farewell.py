@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasehold import ConnectionLost, Item, QueueClosed
 from tests.eventually import eventually
 from tests.proxy import Proxy
 from tests.queue.asking import blocked, take
@@ -28,6 +28,7 @@ class Lingering(Proxy):
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
+        self._clients: list[asyncio.StreamWriter] = []
         self.farewell = asyncio.Event()
         self.held_up = 0
 
@@ -38,6 +39,15 @@ class Lingering(Proxy):
             self.held_up += 1
             await self.farewell.wait()
             raise
+
+    async def _forward_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.append(writer)
+        await super()._forward_replies(reader, writer)
+
+    def cut_clients(self) -> None:
+        """Cut every connection on the client's side alone."""
+        for client in self._clients:
+            client.transport.abort()
 
 
 @pytest.fixture
@@ -74,3 +84,39 @@ async def test_an_item_that_comes_between_the_two_is_not_lost(
     waiting.cancelled() or waiting.exception()
     assert not await left_over(redis, name)
     await audit(redis, name)
+
+
+async def test_an_item_that_comes_after_only_we_were_cut_off_is_not_lost(
+    make_queue: MakeQueue, redis: Redis, name: str, lingering: Lingering
+) -> None:
+    """Our end of the waiting connection broke, and we leave; the server is still at its blocking move."""
+    gone, adder = make_queue(url=lingering.url), make_queue()
+    waiting = asyncio.create_task(gone.lease(30))
+    await blocked(redis, 1)
+    lingering.refuse()
+    lingering.cut_clients()
+    await eventually("we have noticed", lambda: lingering.held_up >= 2)
+    await lingering.accept()
+    await gone.close()
+    with pytest.raises((QueueClosed, ConnectionLost)):
+        await waiting
+    await adder.add_item(Item(b"x", id="x"))
+    assert await redis.llen(f"{name}:queue") == 0, "it is on its way to nobody"
+    async with asyncio.timeout(20):
+        assert await adder.complete(await take(adder))
+    lingering.farewell.set()
+    await adder.close()
+    assert not await left_over(redis, name)
+
+
+async def test_a_message_that_makes_no_sense_harms_no_waiter(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    queue = make_queue()
+    waiting = asyncio.create_task(take(queue))
+    await blocked(redis, 1)
+    for message in ("", "soon", "-1", "1e9", "9" * 400, b"\xff"):
+        await redis.publish(f"{name}:due", message)
+    await queue.add_item(Item(b"x", id="x"))
+    async with asyncio.timeout(3):
+        assert (await waiting).id == "x"

@@ -224,3 +224,20 @@ async def test_a_name_without_a_tag_is_refused_on_a_cluster() -> None:
             AsyncWorkQueue(fine, cluster)
     finally:
         await cluster.aclose()
+
+
+SET_LATER: list[tuple[str, Any]] = [
+    *(("id", bad) for bad in ["", "x" * 513, "é" * 257, "\ud800", b"id", 5, None]),
+    *(("data", bad) for bad in [None, "text", 5, bytearray(b"x"), bytes(MAX_DATA_BYTES + 1)]),
+]
+
+
+@pytest.mark.parametrize(("attribute", "bad"), SET_LATER, ids=lambda value: repr(value)[:12])
+async def test_an_attribute_that_was_spoilt_after_the_item_was_made(
+    queue: AsyncWorkQueue, redis: Redis, attribute: str, bad: Any
+) -> None:
+    item = Item(b"x", id="x")
+    setattr(item, attribute, bad)
+    with pytest.raises(InvalidArgument, match=rf"^{attribute}: got "):
+        await queue.add_item(item)
+    assert await snapshot(redis) == {}

@@ -63,6 +63,8 @@ class Listener:
         self._leave = leave
         self._task: asyncio.Task[None] | None = None
         self._attached = False
+        #: Until when the server may still be at a blocking move whose connection we have lost.
+        self._unsure_until = 0.0
         self._wire: Wire | None = None
         self._leaving: asyncio.Task[None] | None = None
 
@@ -132,7 +134,7 @@ class Listener:
             patience = BLOCK_SECONDS + MARGIN_SECONDS
             self._wire = await open_wire(self._route, patience=patience, on_end=lambda: None, pushes=True)
             # Before it registers, so that what falls due is in the answer to that or is announced.
-            self._wire.subscribe(self._channel, lambda message: self._expect(int(message) / 1000))
+            self._wire.subscribe(self._channel, self._announced)
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def failed(error: BaseException) -> None:
@@ -155,6 +157,10 @@ class Listener:
         self._wire.post(self._move, answered)
         await moved
 
+    def _announced(self, message: bytes) -> None:
+        if message.isdigit() and len(message) < 8:  # anybody may write to a channel
+            self._expect(int(message) / 1000)
+
     async def _drop(self) -> bool:
         """End the connection, and say whether the server is known to move nothing here any more.
 
@@ -162,4 +168,7 @@ class Listener:
         that nobody looks into.
         """
         wire, self._wire = self._wire, None
-        return wire is None or await wire.hang_up(within=FAREWELL_SECONDS)
+        loop = asyncio.get_running_loop()
+        if wire is not None and not await wire.hang_up(within=FAREWELL_SECONDS):
+            self._unsure_until = loop.time() + BLOCK_SECONDS + 1
+        return loop.time() >= self._unsure_until

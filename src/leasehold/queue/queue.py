@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from leasehold.clock import Duration, seconds, to_ms, whole
 from leasehold.errors import InvalidArgument
-from leasehold.item import Item
+from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.desk import MAX_BYTES as INSPECT_BYTES
 from leasehold.queue.lease import Lease
@@ -109,11 +109,12 @@ class AsyncWorkQueue(OpenQueue):
             InvalidArgument, QueueClosed, ServerError: As in `add_item`. All items are checked before the
                 first is sent.
         """
+        engine = self._engine
         checked = list(items)
         rows = [self._row(item, delay) for item in checked]
         sizes = [len(item.data) + 128 for item in checked]
         calls = [
-            self._engine.many("add_items", rows[start:stop], size=sum(sizes[start:stop]))
+            engine.many("add_items", rows[start:stop], size=sum(sizes[start:stop]))
             for start, stop in trips(sizes)
         ]
         return [answer == 1 for answer in await all_trips(calls)]
@@ -326,12 +327,16 @@ class AsyncWorkQueue(OpenQueue):
         if not isinstance(item, Item):
             raise InvalidArgument("item", item, "an Item")
         # It was checked when it was made; its attributes may have been set since.
-        if not isinstance(item.id, str) or not item.id:
-            raise InvalidArgument("id", item.id, "an Item with the id that it was made with")
-        if not isinstance(item.data, bytes):
-            raise InvalidArgument("data", item.data, "an Item with data of type bytes")
+        try:
+            item_id = encoded(item)
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise InvalidArgument("id", item.id, ID_ALLOWED) from error
+        if not 0 < len(item_id) <= MAX_ID_BYTES:
+            raise InvalidArgument("id", item.id, ID_ALLOWED)
+        if not isinstance(item.data, bytes) or len(item.data) > MAX_DATA_BYTES:
+            raise InvalidArgument("data", item.data, f"bytes, at most {MAX_DATA_BYTES} of them")
         delay_ms = b"0" if type(delay) is int and delay == 0 else b"%d" % to_ms("delay", delay, zero=True)
-        return (encoded(item), item.data, delay_ms, b"1" if unique else b"0")
+        return (item_id, item.data, delay_ms, b"1" if unique else b"0")
 
     def _claim(self, lease: Lease, *tail: bytes) -> tuple[bytes, ...]:
         """The row by which a script knows a lease, with what it wants to know besides."""

@@ -127,7 +127,7 @@ class Runner:
 
     def _post(self, call: Call) -> None:
         if self._refusal is not None:
-            call.on_reply(None, self._refusal)
+            call.on_reply(None, copy.copy(self._refusal))
             return
         if self._wire is not None:
 

@@ -46,6 +46,8 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
+        #: Whether it ended with calls unanswered: the server may be at work on them still.
+        self._cut_short = False
         self._on_message: Callable[[bytes], None] = lambda _: None
         # redis-py has no public way to write without waiting; nobody else writes to this stream.
         writer = connection._writer  # noqa: SLF001
@@ -111,8 +113,9 @@ class Wire:
         Returns:
             False if it did not in so many seconds.
         """
-        certain = self._ended or self.idle
-        if not certain:
+        if self._ended:
+            certain = not self._cut_short
+        elif not (certain := self.idle):
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
@@ -123,12 +126,15 @@ class Wire:
         return certain
 
     async def _read(self) -> None:
+        reason = "the reader of replies has failed"
         try:
-            await self._hand_out_replies()
+            reason = await self._hand_out_replies()
         finally:
+            self._end(reason)
             await self._connection.disconnect(nowait=True)
 
-    async def _hand_out_replies(self) -> None:
+    async def _hand_out_replies(self) -> str:
+        """Hand each reply to its call until the connection ends; returns why it has."""
         read, waiting = self._connection.read_response, self._waiting
         while True:
             error: BaseException | None = None
@@ -139,14 +145,15 @@ class Wire:
                 raise
             except Exception as raised:  # noqa: BLE001 - whatever it is, the caller gets it
                 error = raised
-                if is_lost(raised) or not waiting:
-                    break
+                if is_lost(raised):
+                    return str(raised) or type(raised).__name__
             if isinstance(reply, hiredis.PushNotification) and reply[0] == b"message":
                 self._on_message(reply[2])
                 continue
+            if not waiting:
+                return str(error or "the server sent what nobody had asked for")
             _, on_reply = waiting.popleft()
             on_reply(reply, error)
-        self._end(str(error) or type(error).__name__)
 
     def _look(self) -> None:
         """See whether the oldest call has waited too long."""
@@ -164,6 +171,7 @@ class Wire:
         if self._ended:
             return
         self._ended = True
+        self._cut_short = bool(self._waiting)
         # Nobody knows this wire any more; its reader has to live until it has cleared up.
         _ending.add(self._reader)
         self._reader.add_done_callback(_ending.discard)
