@@ -21,6 +21,7 @@
 -- @include foreign
 -- @include processing
 -- @include move
+-- @include admit
 -- @include due
 -- @include schedule
 
@@ -69,22 +70,7 @@ if #added == 0 then
   return answers
 end
 
--- A new incarnation owes nothing to an earlier one that a foreign client completed, or that
--- `unique` overwrote: neither its lease, its delay nor its ledger may live on.
-local scores = redis.call('ZMSCORE', deadlines, unpack(added))
-local stale = {}
-for i, score in ipairs(scores) do
-  if score then
-    stale[#stale + 1] = added[i]
-  end
-end
-leave_leased(stale)
-if any_scheduled() then
-  in_chunks('ZREM', scheduled, added)
-end
-in_chunks('HDEL', ledger, added)
-in_chunks('UNLINK', nil, lease_keys_of(added))
-
+admit(added)
 enter_ready(ready, false)
 enter_scheduled(delayed)
 return answers
