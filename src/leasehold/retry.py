@@ -1,0 +1,83 @@
+"""When to try again: how many attempts, and how long to wait between them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from leasehold.clock import Duration, seconds, whole
+from leasehold.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What an exception may be answered with: never try again, or try by a policy of its own.
+Rule: TypeAlias = "Literal['never'] | RetryPolicy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often an item is tried, and how long it waits after each failure.
+
+    The wait doubles with each failure, up to `longest`, and is then drawn between 0 and that ("full
+    jitter"), so that what failed together does not come back together.
+
+        >>> RetryPolicy(attempts=3).delay_after(3, ValueError()) is None
+        True
+
+    Attributes:
+        attempts: How often an item is tried in all; 1 is no retry.
+        first: The upper end of the wait after the first failure, in seconds.
+        longest: No wait is longer, in seconds.
+        factor: By how much the upper end grows with each failure.
+        jitter: Whether the wait is drawn at random; without, it is the upper end.
+        rules: For exceptions of a class (or a subclass of it): `"never"` to give up at once, or another
+            policy. The closest class in the exception's ancestry decides.
+
+    Raises:
+        InvalidArgument: If one of them is not as said.
+    """
+
+    attempts: int = 10
+    first: Duration = 1.0
+    longest: Duration = 3600.0
+    factor: float = 2.0
+    jitter: bool = True
+    rules: Mapping[type[BaseException], Rule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        whole("attempts", self.attempts, least=1, most=1_000_000)
+        seconds("first", self.first, zero=True)
+        seconds("longest", self.longest, zero=True)
+        if not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= 1000:
+            raise InvalidArgument("factor", self.factor, "a number from 1 to 1,000")
+        for kind, rule in self.rules.items():
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise InvalidArgument("rules", kind, "exception classes as keys")
+            if rule != "never" and not isinstance(rule, RetryPolicy):
+                raise InvalidArgument("rules", rule, '"never" or a RetryPolicy')
+
+    def delay_after(self, attempt: int, error: BaseException) -> float | None:
+        """How long to wait after a failure, in seconds; None: give up.
+
+        Args:
+            attempt: The number of the attempt that failed, beginning with 1.
+            error: What it failed with.
+        """
+        rule = next((self.rules[kind] for kind in type(error).__mro__ if kind in self.rules), None)
+        if rule == "never":
+            return None
+        if isinstance(rule, RetryPolicy):
+            return rule.delay_after(attempt, error)
+        if attempt >= self.attempts:
+            return None
+        return self.wait(attempt)
+
+    def wait(self, attempt: int) -> float:
+        """How long to wait after so many failures, in seconds."""
+        longest = seconds("longest", self.longest, zero=True)
+        first = seconds("first", self.first, zero=True)
+        # Beyond 60 doublings nothing but `longest` is left, and large powers are no numbers any more.
+        upper = min(longest, first * self.factor ** min(attempt - 1, 60))
+        return random.uniform(0, upper) if self.jitter else upper  # noqa: S311 - no secret

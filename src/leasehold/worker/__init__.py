@@ -1,0 +1,1 @@
+"""The worker: runs handlers on the items of queues, through deploys, crashes and slow code."""
