@@ -10,7 +10,7 @@
 -- Arguments:
 --   prefix      text      the queue's name
 --   now_ms      integer   the time, or empty for the server's
---   items       rest      id, data, delay in ms (0: ready at once), unique (1: do not look), …
+--   items       rest      id, data, delay in ms (0: ready at once; `@` and ms since 1970: at that time), unique (1: do not look), …
 -- Reply: a list, an entry per item: 1 added, 0 already there.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items and, but for a single item, 1 MiB of data a call.
@@ -58,6 +58,8 @@ for i = 1, count do
   if answers[i] == 1 then
     local at = items + 4 * (i - 1)
     local id, delay = ARGV[at + 1], tonumber(ARGV[at + 3])
+    -- No number: a time, which is compared with the server's clock, not with the caller's.
+    delay = delay or tonumber(string.sub(ARGV[at + 3], 2)) - now
     added[#added + 1] = id
     if delay > 0 then
       delayed[#delayed + 1] = { id, delay }

@@ -3,6 +3,8 @@
 -- A number of this incarnation counts even if its lease has lapsed (the slow worker that finishes
 -- first has finished); a number of an earlier incarnation never does.
 --
+-- To keep a result, `fenced` is followed by `:`, for how many ms, `:` and the result: `0:60000:done`.
+--
 -- Keys:
 --   queue       list  ids that wait
 --   processing  list  ids under lease
@@ -12,11 +14,11 @@
 --   ledger      hash  id -> leases and deliveries of this incarnation
 -- Arguments:
 --   prefix   text  the queue's name
---   entries  rest  id, lease number, fenced (1: only the current holder counts), …
+--   entries  rest  id, lease number, fenced (1: only the current holder counts; else 0), …
 -- Reply: a list, an entry per item: 1 completed by this call, 0 completed before, -1 refused (the
 --   number is of an earlier incarnation or, when fenced, not the current one).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
--- Limits: at most 1,000 items a call.
+-- Limits: at most 1,000 items and, but for a single item, 1 MiB of results a call.
 
 -- @include check
 -- @include keys
@@ -53,7 +55,7 @@ local function remove()
   local distinct = true
   for i, id in ipairs(ids) do
     local at = entries + 3 * (i - 1)
-    local token, fenced = tonumber(ARGV[at + 2]), ARGV[at + 3] == '1'
+    local token, fenced = tonumber(ARGV[at + 2]), string.byte(ARGV[at + 3]) == 49
     local first, last = read_ledger(records[i])
     local ours = first and token >= first and token <= last
     local current = fenced and is_ours(scores[i]) and token == last and not foreign_lease_left(id)
@@ -75,9 +77,19 @@ local function remove()
   return answers
 end
 
+-- The result of whoever completed an item, in the place of an older one.
+local function keep(id, wish)
+  local _, to, keep_ms = string.find(wish, '^[01]:(%d+):')
+  redis.call('SET', prefix .. ':result:' .. id, string.sub(wish, to + 1), 'PX', keep_ms)
+end
+
 local answers = remove()
 local leased, done, settled = {}, {}, {}
 for i, id in ipairs(ids) do
+  local wish = ARGV[entries + 3 * i]
+  if #wish > 1 and answers[i] == 1 then
+    keep(id, wish)
+  end
   -- Whoever removed the data, nothing else of the item may stay.
   if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not settled[id] then
     settled[id] = true

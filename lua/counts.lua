@@ -8,9 +8,10 @@
 --   gone        set   completed ids still to be swept out of `processing`
 --   scheduled   zset  id -> due time
 --   sessions    zset  session -> until when it is alive
+--   dead        zset  id -> when it became a dead letter
 -- Arguments:
 --   prefix  text  the queue's name
--- Reply: waiting, leased (lapsed and not yet returned included), scheduled.
+-- Reply: waiting, leased (lapsed and not yet returned included), scheduled, dead letters.
 -- Cost: O(1), plus O(1) per waiting process.
 -- Limits: the inboxes of the first 1,000 sessions are counted.
 
@@ -19,4 +20,4 @@ for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
   waiting = waiting + redis.call('LLEN', prefix .. ':inbox:' .. session)
 end
 local leased = redis.call('LLEN', processing) - redis.call('SCARD', gone)
-return { waiting, math.max(0, leased), redis.call('ZCARD', scheduled) }
+return { waiting, math.max(0, leased), redis.call('ZCARD', scheduled), redis.call('ZCARD', dead) }

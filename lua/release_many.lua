@@ -1,5 +1,7 @@
 -- Give leased items back before their leases end: to the front, to the end, or after a delay.
 --
+-- The delivery is taken back, too: what was given back was no attempt.
+--
 -- Keys:
 --   queue       list  ids that wait
 --   processing  list  ids under lease
@@ -20,6 +22,7 @@
 -- @include keys
 -- @include ledger
 -- @include foreign
+-- @include current
 -- @include processing
 -- @include move
 -- @include due
@@ -33,17 +36,18 @@ local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local answers, leaving, to_front, to_end, delayed, met = {}, {}, {}, {}, {}, {}
+local taken_back = {}
 for i, id in ipairs(ids) do
   local at = entries + 4 * (i - 1)
   local token, delay, front = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4] == '1'
-  local _, last = read_ledger(records[i])
   answers[i] = 0
-  local current = is_ours(scores[i]) and token == last
-  -- Once a lease of ours has ended, a foreign client may hold the item before we have met it there.
-  current = current and (tonumber(scores[i]) > now or not foreign_lease_left(id))
-  if current and not met[id] and redis.call('EXISTS', data_key(id)) == 1 then
+  if not met[id] and is_current(id, token, scores[i], records[i]) then
     answers[i], met[id] = 1, true
     leaving[#leaving + 1] = id
+    local first, last, deliveries, leased_at = read_ledger(records[i])
+    taken_back[2 * #leaving - 1] = id
+    taken_back[2 * #leaving] =
+      string.format('%.0f %.0f %.0f %.0f', first, last, math.max(0, deliveries - 1), leased_at)
     if delay > 0 then
       delayed[#delayed + 1] = { id, delay }
     elseif front then
@@ -54,6 +58,7 @@ for i, id in ipairs(ids) do
   end
 end
 leave_leased(leaving)
+in_chunks('HSET', ledger, taken_back)
 enter_ready(to_front, true)
 enter_ready(to_end, false)
 enter_scheduled(delayed)

@@ -17,6 +17,7 @@
 -- @include keys
 -- @include ledger
 -- @include foreign
+-- @include current
 -- @include due
 
 local ids = {}
@@ -35,12 +36,8 @@ local answers, soonest = {}, nil
 for i, id in ipairs(ids) do
   local at = entries + 3 * (i - 1)
   local token, lease_ms = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local _, last = read_ledger(records[i])
   answers[i] = 0
-  local current = is_ours(scores[i]) and token == last
-  -- Once a lease of ours has ended, a foreign client may hold the item before we have met it there.
-  current = current and (tonumber(scores[i]) > now or not foreign_lease_left(id))
-  if current and redis.call('EXISTS', data_key(id)) == 1 then
+  if is_current(id, token, scores[i], records[i]) then
     redis.call('ZADD', deadlines, now + lease_ms, id)
     if now + lease_ms < tonumber(scores[i]) then
       soonest = math.min(soonest or lease_ms, lease_ms)

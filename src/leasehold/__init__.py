@@ -19,16 +19,19 @@ from leasehold.errors import (
 )
 from leasehold.item import Item
 from leasehold.keys import KeyPrefix
-from leasehold.queue import AsyncWorkQueue, CleanReport, Counts, ItemView, Lease
+from leasehold.queue import AsyncWorkQueue, CleanReport, Counts, DeadLetter, Failure, ItemView, Lease
+from leasehold.retry import RetryPolicy
 
 __all__ = [
     "AsyncWorkQueue",
     "CleanReport",
     "ConnectionLost",
     "Counts",
+    "DeadLetter",
     "EmbeddedServer",
     "EmbeddedServerError",
     "EvictionWarning",
+    "Failure",
     "InvalidArgument",
     "Item",
     "ItemView",
@@ -36,6 +39,7 @@ __all__ = [
     "Lease",
     "LeaseholdError",
     "QueueClosed",
+    "RetryPolicy",
     "ScriptFailed",
     "ServerBusy",
     "ServerError",

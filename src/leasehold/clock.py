@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from leasehold.errors import InvalidArgument
 
@@ -44,6 +44,21 @@ def seconds(argument: str, value: Duration, *, zero: bool) -> float:
 def to_ms(argument: str, value: Duration, *, zero: bool = False) -> int:
     """Check a duration and return whole milliseconds, rounded up, so that 0.1 ms is still a lease."""
     return math.ceil(seconds(argument, value, zero=zero) * 1000)
+
+
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_ms(argument: str, value: datetime) -> int:
+    """Check a time and return it in whole milliseconds since 1970, rounded up: never too early.
+
+    Raises:
+        InvalidArgument: If it is no `datetime`, or has no time zone, so that nobody knows when it is.
+    """
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidArgument(argument, value, "a datetime with a time zone, such as datetime.now(UTC)")
+    return -((_EPOCH - value) // _MILLISECOND)
 
 
 def whole(argument: str, value: int, *, least: int, most: int) -> int:

@@ -1,7 +1,8 @@
 """The queue, its leases, and what it tells about itself."""
 
+from leasehold.queue.dead import DeadLetter, Failure
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.views import CleanReport, Counts, ItemView
 
-__all__ = ["AsyncWorkQueue", "CleanReport", "Counts", "ItemView", "Lease"]
+__all__ = ["AsyncWorkQueue", "CleanReport", "Counts", "DeadLetter", "Failure", "ItemView", "Lease"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leasehold.scripting.wire import OnReply
 
 #: The scripts whose concurrent calls share trips.
-BATCHED = ("add_items", "complete_many", "renew_many", "release_many")
+BATCHED = ("add_items", "complete_many", "renew_many", "release_many", "fail_many")
 
 
 class Engine:

@@ -22,7 +22,8 @@ class Lease(Item):
     Attributes:
         token: The lease's number, the fencing token. Numbers of one queue only grow, across completion,
             deletion and adding again. Hand it to whatever you write to, and let that refuse lower ones.
-        deliveries: How often this incarnation of the item has been leased, this time included.
+        deliveries: The number of this attempt: how often this incarnation of the item has been leased, this
+            time included, leases that were given back not.
         completed: What the context manager's `complete` answered; None before.
     """
 

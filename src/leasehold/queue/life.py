@@ -12,7 +12,7 @@ from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, QueueClosed
 from leasehold.keys import QueueKeys, check_hash_tag, check_prefix
 from leasehold.queue.engine import Engine
-from leasehold.scripting.routes import Client, client_of, is_cluster, route_of, url_of
+from leasehold.scripting.routes import Client, client_of, is_cluster, route_of, twin_of, url_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -44,6 +44,7 @@ class OpenQueue:
         self._return_front = return_to == "front"
         self._clock = clock
         self._url = url_of(redis)
+        self._client = redis
         self._owned: Any = None
         self._running: Engine | None = None
         self._closed = False
@@ -102,6 +103,29 @@ class OpenQueue:
             cls.from_url(server.url, name, return_to=return_to, patience=patience, clock=clock) as queue,
         ):
             yield queue
+
+    def twin(self) -> Self:
+        """Another object of the same queue, for another thread or event loop.
+
+        It has the same server, settings and session, and connections of its own; close it there. What was
+        leased through one can be renewed, completed and given back through the other. Only one of the two
+        should wait for items: what arrives for a session goes to whoever takes it first.
+
+            def renew_in_a_thread(queue, lease):
+                asyncio.run(renew(queue.twin(), lease))
+        """
+        client = twin_of(self._client)
+        twin = type(self)(
+            self._name,
+            client,
+            return_to="front" if self._return_front else "end",
+            patience=self._patience,
+            clock=self._clock,
+        )
+        twin.__dict__.update(
+            _session=self._session, _keys=self._keys, _owned=None if client is self._client else client
+        )
+        return twin
 
     @property
     def name(self) -> str:

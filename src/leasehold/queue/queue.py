@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from leasehold.clock import Duration, seconds, to_ms, whole
 from leasehold.errors import InvalidArgument
-from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 from leasehold.queue.cleaning import deep_clean, light_clean
+from leasehold.queue.dead import Failure
 from leasehold.queue.desk import MAX_BYTES as INSPECT_BYTES
 from leasehold.queue.lease import Lease
-from leasehold.queue.life import OpenQueue
+from leasehold.queue.nouns import QueueWithNouns
+from leasehold.queue.rows import ROW_BYTES, all_trips, completion, encoded, error_text, item_row, trips
 from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
-#: The most rows and bytes that go to the server in one trip.
-TRIP_ROWS = 500
-TRIP_BYTES = 1 << 20
+    from leasehold.item import Item
+    from leasehold.queue.rows import Pipeline
+
 #: The most items that one `lease_many` or `inspect` gives.
 MOST_AT_ONCE = 1000
 
 
-class Pipeline(Protocol):
-    """What `add_item_to_pipeline` needs of a pipeline of redis-py."""
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Put a command into the pipeline."""
-        ...
-
-
-class AsyncWorkQueue(OpenQueue):
+class AsyncWorkQueue(QueueWithNouns):
     """An atomic work queue on Redis or Valkey, shared with every client of the redis-work-queue family.
 
     Put items in, lease them for a time, work, complete them. The item of a dead worker comes back by
@@ -64,7 +57,7 @@ class AsyncWorkQueue(OpenQueue):
 
     # ------------------------------------------------------------------ adding
 
-    async def add_item(self, item: Item, *, delay: Duration = 0) -> bool:
+    async def add_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> bool:
         """Add an item, unless one with its id is there.
 
         Whether it waits, is leased or is delayed: as long as it is unfinished, its id is taken. Adding
@@ -73,19 +66,20 @@ class AsyncWorkQueue(OpenQueue):
         Args:
             item: What to add.
             delay: How long it stays out of sight before it can be leased, in seconds; 0 is not at all.
+            at: Or when it can be leased: a `datetime` with a time zone. One that is past means at once.
 
         Returns:
             True if it was added, False if it was already there (its data then stays as it was).
 
         Raises:
-            InvalidArgument: If `item` is no Item or `delay` is not as said; nothing was sent.
+            InvalidArgument: If `item` is no Item, or `delay` or `at` is not as said; nothing was sent.
             QueueClosed: If this object is closed.
             ServerError: If the server cannot be reached or refuses; says what may have happened.
         """
-        row = self._row(item, delay)
-        return bool(await self._engine.one("add_items", row, size=len(item.data) + 128))
+        row = item_row(item, delay, at)
+        return bool(await self._engine.one("add_items", row, size=len(item.data) + ROW_BYTES))
 
-    async def add_unique_item(self, item: Item, *, delay: Duration = 0) -> None:
+    async def add_unique_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> None:
         """Add an item whose id you promise to be new: nothing is looked up.
 
         Should it be there all the same, its data is replaced and it counts as added anew: earlier holders
@@ -94,10 +88,12 @@ class AsyncWorkQueue(OpenQueue):
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `add_item`.
         """
-        row = self._row(item, delay, unique=True)
-        await self._engine.one("add_items", row, size=len(item.data) + 128)
+        row = item_row(item, delay, at, unique=True)
+        await self._engine.one("add_items", row, size=len(item.data) + ROW_BYTES)
 
-    async def add_items(self, items: Iterable[Item], *, delay: Duration = 0) -> list[bool]:
+    async def add_items(
+        self, items: Iterable[Item], *, delay: Duration = 0, at: datetime | None = None
+    ) -> list[bool]:
         """Add many items, each as `add_item` would, in few trips.
 
         Each trip (up to 500 items or 1 MiB) is one step; between trips others may act.
@@ -109,26 +105,23 @@ class AsyncWorkQueue(OpenQueue):
             InvalidArgument, QueueClosed, ServerError: As in `add_item`. All items are checked before the
                 first is sent.
         """
-        engine = self._engine
-        checked = list(items)
-        rows = [self._row(item, delay) for item in checked]
-        sizes = [len(item.data) + 128 for item in checked]
-        calls = [
-            engine.many("add_items", rows[start:stop], size=sum(sizes[start:stop]))
-            for start, stop in trips(sizes)
-        ]
-        return [answer == 1 for answer in await all_trips(calls)]
+        rows = [item_row(item, delay, at) for item in items]
+        return await self._settle("add_items", rows, [len(row[1]) + ROW_BYTES for row in rows])
 
-    def add_item_to_pipeline(self, pipeline: Pipeline, item: Item, *, delay: Duration = 0) -> None:
+    def add_item_to_pipeline(
+        self, pipeline: Pipeline, item: Item, *, delay: Duration = 0, at: datetime | None = None
+    ) -> None:
         """Put an `add_item` into your own pipeline; its result there is `[1]` if added, `[0]` if not.
 
         With `pipeline(transaction=True)` the item is added if and only if your other commands are run.
         """
-        self._put(pipeline, self._row(item, delay))
+        self._put(pipeline, item_row(item, delay, at))
 
-    def add_unique_item_to_pipeline(self, pipeline: Pipeline, item: Item, *, delay: Duration = 0) -> None:
+    def add_unique_item_to_pipeline(
+        self, pipeline: Pipeline, item: Item, *, delay: Duration = 0, at: datetime | None = None
+    ) -> None:
         """Put an `add_unique_item` into your own pipeline."""
-        self._put(pipeline, self._row(item, delay, unique=True))
+        self._put(pipeline, item_row(item, delay, at, unique=True))
 
     # ----------------------------------------------------------------- leasing
 
@@ -190,7 +183,14 @@ class AsyncWorkQueue(OpenQueue):
         leased = await self._engine.lease(count, lease_ms, blocks=block, timeout=wait)
         return [Lease(self, *one) for one in leased]
 
-    async def complete(self, lease: Lease, *, fenced: bool = False) -> bool:
+    async def complete(
+        self,
+        lease: Lease,
+        *,
+        fenced: bool = False,
+        result: bytes | None = None,
+        keep_result: Duration = 3600,
+    ) -> bool:
         """Finish an item: it is gone for good, and nobody leases it again.
 
         The first holder of this incarnation of the item counts, even if its lease has ended and another
@@ -199,22 +199,39 @@ class AsyncWorkQueue(OpenQueue):
         Args:
             lease: What `lease` gave.
             fenced: Whether only the current holder counts.
+            result: What to keep for `results.get`; written only by the completion that counts.
+            keep_result: For how long, in seconds.
 
         Returns:
             True for exactly one holder of each incarnation; False: somebody else has completed it, or the
             lease is of an earlier incarnation or, when fenced, over.
 
         Raises:
-            InvalidArgument: If `lease` is no lease of this queue.
+            InvalidArgument: If `lease` is no lease of this queue, or another argument cannot be used.
             QueueClosed, ServerError: As in `add_item`. Repeating is safe.
         """
-        return bool(
-            await self._engine.one("complete_many", self._claim(lease, b"1" if fenced else b"0")) == 1
-        )
+        row = self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
+        return bool(await self._engine.one("complete_many", row, size=len(row[2]) + ROW_BYTES) == 1)
 
-    async def complete_many(self, leases: Sequence[Lease], *, fenced: bool = False) -> list[bool]:
-        """Finish many items, each as `complete` would."""
-        return await self._settle("complete_many", leases, b"1" if fenced else b"0")
+    async def complete_many(
+        self,
+        leases: Sequence[Lease],
+        *,
+        fenced: bool = False,
+        results: Sequence[bytes | None] | None = None,
+        keep_result: Duration = 3600,
+    ) -> list[bool]:
+        """Finish many items, each as `complete` would, with the result at its place in `results`."""
+        if results is None:
+            flag = b"1" if fenced else b"0"
+            return await self._settle("complete_many", [self._claim(lease, flag) for lease in leases])
+        if len(results) != len(leases):
+            raise InvalidArgument("results", results, f"as many as there are leases, {len(leases)}")
+        rows = [
+            self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
+            for lease, result in zip(leases, results, strict=True)
+        ]
+        return await self._settle("complete_many", rows, [len(row[2]) + ROW_BYTES for row in rows])
 
     async def renew(self, lease: Lease, lease_time: Duration) -> bool:
         """Give yourself more time, counted from now.
@@ -231,14 +248,15 @@ class AsyncWorkQueue(OpenQueue):
         """Give yourself more time for many items, each as `renew` would."""
         lease_ms = to_ms("lease_time", lease_time)
         asked_at = time.monotonic()
-        answers = await self._settle("renew_many", leases, b"%d" % lease_ms)
+        rows = [self._claim(lease, b"%d" % lease_ms) for lease in leases]
+        answers = await self._settle("renew_many", rows)
         for lease, renewed in zip(leases, answers, strict=True):
             if renewed:
                 lease.extend(asked_at, lease_ms)
         return answers
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
-        """Give an item back before its lease ends.
+        """Give an item back before its lease ends. The delivery is taken back, too: it was no attempt.
 
         Args:
             lease: What `lease` gave.
@@ -260,12 +278,41 @@ class AsyncWorkQueue(OpenQueue):
     ) -> list[bool]:
         """Give many items back, each as `release` would. At the front they keep their order."""
         tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
-        return await self._settle("release_many", leases, *tail)
+        return await self._settle("release_many", [self._claim(lease, *tail) for lease in leases])
+
+    async def fail(
+        self, lease: Lease, error: str | BaseException, *, retry_in: Duration | None = None
+    ) -> bool:
+        """Say that the work on an item went wrong: it is tried again, or becomes a dead letter.
+
+        Args:
+            lease: What `lease` gave. Only the current holder counts.
+            error: What went wrong; of an exception the traceback is kept (16 KiB, without its middle if it
+                is longer). It is kept with a dead letter alone.
+            retry_in: When it can be leased again, in seconds; 0 is at once, at the end of the queue. None: it
+                becomes a dead letter: see `dead_letters`.
+
+        Returns:
+            False if it was no longer yours.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        return (await self.fail_many([Failure(lease, error, retry_in)]))[0]
+
+    async def fail_many(self, failures: Sequence[Failure]) -> list[bool]:
+        """Say of many items what went wrong, of each as `fail` would."""
+        rows = [self._failure(*failure) for failure in failures]
+        sizes = [
+            len(row[3]) + ROW_BYTES + (len(failure[0].data) if row[2] == b"-1" else 0)
+            for row, failure in zip(rows, failures, strict=True)
+        ]
+        return await self._settle("fail_many", rows, sizes)
 
     # ----------------------------------------------------------------- looking
 
     async def counts(self) -> Counts:
-        """How many items are waiting, leased and scheduled, at one instant."""
+        """How many items are waiting, leased, scheduled and dead, at one instant."""
         return Counts(*await self._engine.run("counts"))
 
     async def queue_len(self) -> int:
@@ -323,62 +370,27 @@ class AsyncWorkQueue(OpenQueue):
         # The name of the command as a text: the pipelines of clusters look it up.
         pipeline.execute_command("EVAL", *self._engine.command("add_items", row)[1:])
 
-    def _row(self, item: Item, delay: Duration, *, unique: bool = False) -> tuple[bytes, ...]:
-        if not isinstance(item, Item):
-            raise InvalidArgument("item", item, "an Item")
-        # It was checked when it was made; its attributes may have been set since.
-        try:
-            item_id = encoded(item)
-        except (AttributeError, UnicodeEncodeError) as error:
-            raise InvalidArgument("id", item.id, ID_ALLOWED) from error
-        if not 0 < len(item_id) <= MAX_ID_BYTES:
-            raise InvalidArgument("id", item.id, ID_ALLOWED)
-        if not isinstance(item.data, bytes) or len(item.data) > MAX_DATA_BYTES:
-            raise InvalidArgument("data", item.data, f"bytes, at most {MAX_DATA_BYTES} of them")
-        delay_ms = b"0" if type(delay) is int and delay == 0 else b"%d" % to_ms("delay", delay, zero=True)
-        return (item_id, item.data, delay_ms, b"1" if unique else b"0")
-
     def _claim(self, lease: Lease, *tail: bytes) -> tuple[bytes, ...]:
         """The row by which a script knows a lease, with what it wants to know besides."""
         if not isinstance(lease, Lease) or lease.queue_name != self._name:
             raise InvalidArgument("lease", lease, f"a lease of the queue {self._name!r}")
         return (encoded(lease), b"%d" % lease.token, *tail)
 
-    async def _settle(self, script: str, leases: Sequence[Lease], *tail: bytes) -> list[bool]:
-        rows = [self._claim(lease, *tail) for lease in leases]
-        pieces = [rows[start : start + TRIP_ROWS] for start in range(0, len(rows), TRIP_ROWS)]
-        answers = await all_trips([self._engine.many(script, piece) for piece in pieces])
-        return [answer == 1 for answer in answers]
+    def _failure(
+        self, lease: Lease, error: str | BaseException, retry_in: Duration | None
+    ) -> tuple[bytes, ...]:
+        delay = b"-1" if retry_in is None else b"%d" % to_ms("retry_in", retry_in, zero=True)
+        # Of what is tried again the error is not kept, but it is checked.
+        text = error_text(error)
+        return self._claim(lease, delay, text if retry_in is None else b"")
 
-
-async def all_trips(calls: Sequence[Coroutine[Any, Any, list[Any]]]) -> list[Any]:
-    """Wait for all trips of one call, and join their answers.
-
-    Raises:
-        LeaseholdError: If one failed, when all are over; a note says what became of the others.
-    """
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    failed = [result for result in results if isinstance(result, BaseException)]
-    if failed:
-        if len(results) > 1:
-            went = len(results) - len(failed)
-            failed[0].add_note(f"{went} of the {len(results)} trips of this call were applied; repeat it")
-        raise failed[0]
-    return [answer for result in results if not isinstance(result, BaseException) for answer in result]
-
-
-def trips(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Cut rows into trips: (start, stop) with at most 500 rows and, but for a single row, 1 MiB each."""
-    start = weight = 0
-    for at, size in enumerate(sizes):
-        if at > start and (at - start == TRIP_ROWS or weight + size > TRIP_BYTES):
-            yield start, at
-            start, weight = at, 0
-        weight += size
-    if start < len(sizes):
-        yield start, len(sizes)
-
-
-def encoded(item: Item) -> bytes:
-    """An id as bytes. Ids of foreign clients may be no UTF-8; they come back as they were."""
-    return item.id.encode(errors="surrogateescape")
+    async def _settle(
+        self, script: str, rows: Sequence[Sequence[bytes]], sizes: Sequence[int] | None = None
+    ) -> list[bool]:
+        """Send rows in as few trips as their sizes allow."""
+        sizes = [ROW_BYTES] * len(rows) if sizes is None else sizes
+        calls = [
+            self._engine.many(script, rows[start:stop], size=sum(sizes[start:stop]))
+            for start, stop in trips(sizes)
+        ]
+        return [answer == 1 for answer in await all_trips(calls)]

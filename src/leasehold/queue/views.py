@@ -17,12 +17,14 @@ class Counts(NamedTuple):
     waiting: int
     #: Under lease, those whose lease has ended and that nobody has taken back yet included.
     leased: int
-    #: Delayed: not due yet.
+    #: Delayed, or to be tried again: not due yet.
     scheduled: int
+    #: Dead letters: given up, and kept to be looked at.
+    dead: int
 
     @property
     def total(self) -> int:
-        """All unfinished items."""
+        """All unfinished items; dead letters are not among them."""
         return self.waiting + self.leased + self.scheduled
 
 
@@ -40,7 +42,7 @@ class ItemView:
     holder: str | None
     #: The number of its last lease; None if it was never leased by us.
     token: int | None
-    #: How often it was leased in this incarnation.
+    #: How often it was leased in this incarnation, leases that were given back not included.
     deliveries: int
     #: When its lease ends or, if scheduled, when it falls due: seconds since 1970, server's clock.
     due: float | None

@@ -6,10 +6,15 @@ resend commands by default (one `rpush` then pushes twice), ours never do.
 
 from __future__ import annotations
 
+import copy
+import inspect
 from typing import TYPE_CHECKING, Any, Protocol
 
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from leasehold.errors import InvalidArgument
@@ -133,6 +138,50 @@ def client_of(url: str) -> Redis:
         return Redis.from_url(url)
     except ValueError as error:
         raise InvalidArgument("url", url, allowed) from error
+
+
+def twin_of(client: Client) -> Client:
+    """A client of the same server that can be used in another event loop.
+
+    It is the same one where we only read from it where the server is. Those that find that out over
+    connections of their own cannot be shared.
+    """
+    if isinstance(client, RedisCluster):
+        accepted = inspect.signature(RedisCluster).parameters
+        kwargs = {
+            name: value
+            for name, value in client.connection_kwargs.items()
+            if name in accepted and name not in ("host", "port", "retry")
+        }
+        encrypted = issubclass(client.connection_kwargs.get("connection_class", Connection), SSLConnection)
+        nodes = [ClusterNode(node.host, node.port) for node in client.nodes_manager.startup_nodes.values()]
+        return RedisCluster(
+            startup_nodes=nodes,
+            ssl=encrypted,
+            require_full_coverage=client.nodes_manager.require_full_coverage,
+            address_remap=client.nodes_manager.address_remap,
+            **kwargs,
+        )
+    pool = client.connection_pool
+    if not isinstance(pool, SentinelConnectionPool):
+        return client
+    sentinel = copy.copy(pool.sentinel_manager)
+    sentinel.sentinels = [
+        Redis.from_pool(
+            ConnectionPool(one.connection_pool.connection_class, **one.connection_pool.connection_kwargs)
+        )
+        for one in pool.sentinel_manager.sentinels
+    ]
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
+    return Redis.from_pool(
+        SentinelConnectionPool(  # type: ignore[no-untyped-call]  # theirs has no types
+            pool.service_name,
+            sentinel,
+            connection_class=pool.connection_class,
+            is_master=pool.is_master,
+            **kwargs,
+        )
+    )
 
 
 def url_of(client: object) -> str | None:

@@ -1,0 +1,53 @@
+-- Look at dead letters without touching them: some by their ids, or as they come, the newest first.
+--
+-- Keys:
+--   dead  zset  id -> when it became a dead letter
+-- Arguments:
+--   prefix     text     the queue's name
+--   start      integer  where to begin, if no ids are given: 0 is the newest, -1 the oldest
+--   count      integer  how many, if no ids are given
+--   max_bytes  integer  give no more data than this; further dead letters come without theirs
+--   ids        rest     ids, or none
+-- Reply: for each: id, time of its death in ms (0: unknown), size of its data (-1: there is no such dead
+--   letter), data (false: left out), error, deliveries, lease number.
+-- Cost: O(log n + count).
+-- Limits: at most 1,000 dead letters a call.
+
+-- @include keys
+-- @include dead
+
+local found, times = {}, {}
+if #ARGV > ids then
+  for at = ids + 1, #ARGV do
+    found[#found + 1] = ARGV[at]
+  end
+  times = redis.call('ZMSCORE', dead, unpack(found))
+else
+  local last = start + count - 1
+  if start < 0 and last >= 0 then
+    last = -1
+  end
+  local pairs_ = redis.call('ZRANGE', dead, start, last, 'REV', 'WITHSCORES')
+  for i = 1, #pairs_, 2 do
+    found[#found + 1] = pairs_[i]
+    times[#found] = pairs_[i + 1]
+  end
+end
+
+local reply, bytes = {}, 0
+for i, id in ipairs(found) do
+  local key = dead_key(id)
+  local facts = redis.call('HMGET', key, 'error', 'deliveries', 'token')
+  local exists = redis.call('HEXISTS', key, 'data') == 1
+  local size = exists and redis.call('HSTRLEN', key, 'data') or -1
+  local data = false
+  if exists and bytes + size <= max_bytes then
+    data = redis.call('HGET', key, 'data')
+    bytes = bytes + size
+  end
+  local base = #reply
+  reply[base + 1], reply[base + 2], reply[base + 3] = id, tonumber(times[i] or 0), size
+  reply[base + 4], reply[base + 5] = data, facts[1] or ''
+  reply[base + 6], reply[base + 7] = tonumber(facts[2] or 0), tonumber(facts[3] or 0)
+end
+return reply

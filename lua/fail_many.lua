@@ -1,0 +1,88 @@
+-- Leased items whose work failed: back to be tried again, now or later, or away as dead letters.
+--
+-- The data of a dead letter moves away from the keys of the family, so that no client brings it back.
+--
+-- Keys:
+--   queue       list  ids that wait
+--   processing  list  ids under lease
+--   gone        set   completed ids still to be swept out of `processing`
+--   deadlines   zset  id -> end of its lease
+--   scheduled   zset  id -> due time
+--   ledger      hash  id -> leases and deliveries of this incarnation
+--   dead        zset  id -> when it became a dead letter
+-- Arguments:
+--   prefix   text     the queue's name
+--   now_ms   integer  the time, or empty for the server's
+--   entries  rest     id, lease number, delay in ms (0: to the end of the queue at once, -1: dead letter), error, …
+-- Reply: a list, an entry per item: 1 done, 0 refused (completed, returned, or leased to another).
+-- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
+-- Limits: at most 1,000 items a call, and, but for a single item, 1 MiB of errors and of data that dies.
+
+-- @include check
+-- @include clock
+-- @include keys
+-- @include ledger
+-- @include foreign
+-- @include current
+-- @include processing
+-- @include move
+-- @include due
+-- @include schedule
+-- @include dead
+
+local ids = {}
+for at = entries + 1, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[at]
+end
+redis.call('ZCARD', dead)
+local records = redis.call('HMGET', ledger, unpack(ids))
+local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+
+local answers, leaving, to_end, delayed, dying, met = {}, {}, {}, {}, {}, {}
+for i, id in ipairs(ids) do
+  local at = entries + 4 * (i - 1)
+  local token, delay = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  answers[i] = 0
+  if not met[id] and is_current(id, token, scores[i], records[i]) then
+    answers[i], met[id] = 1, true
+    leaving[#leaving + 1] = id
+    if delay > 0 then
+      delayed[#delayed + 1] = { id, delay }
+    elseif delay == 0 then
+      to_end[#to_end + 1] = id
+    else
+      redis.call('STRLEN', data_key(id)) -- raises now, before anything is written, if it is of another type
+      local _, _, deliveries = read_ledger(records[i])
+      dying[#dying + 1] = { id, token, deliveries, ARGV[at + 4] }
+    end
+  end
+end
+
+-- A server at its `maxmemory` refuses a script's first write if that may need memory, and no later one.
+-- An item that failed has to get out of the way, so begin with a write that needs none.
+redis.call('ZREM', deadlines, '')
+
+leave_leased(leaving)
+enter_ready(to_end, false)
+enter_scheduled(delayed)
+for _, letter in ipairs(dying) do
+  local id, token, deliveries, text = unpack(letter)
+  local key = dead_key(id)
+  redis.call('UNLINK', key) -- an id that dies again takes the place of its older letter
+  redis.call(
+    'HSET',
+    key,
+    'data',
+    redis.call('GET', data_key(id)),
+    'error',
+    text,
+    'deliveries',
+    deliveries,
+    'token',
+    string.format('%.0f', token)
+  )
+  redis.call('ZADD', dead, now, id)
+  redis.call('UNLINK', data_key(id))
+  redis.call('HDEL', ledger, id)
+end
+return answers

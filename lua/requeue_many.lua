@@ -1,0 +1,57 @@
+-- Put dead letters back to the end of the queue, as items that were never leased.
+--
+-- Keys:
+--   queue       list  ids that wait
+--   processing  list  ids under lease
+--   gone        set   completed ids still to be swept out of `processing`
+--   deadlines   zset  id -> end of its lease
+--   scheduled   zset  id -> due time
+--   ledger      hash  id -> leases and deliveries of this incarnation
+--   dead        zset  id -> when it became a dead letter
+-- Arguments:
+--   prefix     text     the queue's name
+--   max_bytes  integer  stop before this much data (the first dead letter is always looked at)
+--   ids        rest     ids
+-- Reply: a list, an entry per id: 1 requeued, 0 not among the dead letters, -1 left there because an item
+--   with its id is in the queue, -2 not looked at, nor any after it, for want of room: call again.
+-- Cost: O(log n) per id. The data is copied.
+-- Limits: at most 1,000 ids and `max_bytes` of data a call.
+
+-- @include check
+-- @include keys
+-- @include foreign
+-- @include processing
+-- @include move
+-- @include admit
+-- @include dead
+
+redis.call('ZCARD', dead)
+local sizes = {}
+for at = ids + 1, #ARGV do
+  -- Also raises now, before anything is written, if it is of another type.
+  sizes[at] = redis.call('HSTRLEN', dead_key(ARGV[at]), 'data')
+end
+
+local answers, back, left, bytes = {}, {}, {}, 0
+for at = ids + 1, #ARGV do
+  local id, answer = ARGV[at], -2
+  bytes = bytes + sizes[at]
+  if at == ids + 1 or bytes <= max_bytes then
+    local data = redis.call('HGET', dead_key(id), 'data')
+    if not data then
+      answer = 0
+      left[#left + 1] = id
+    elseif redis.call('SETNX', data_key(id), data) == 1 then
+      answer = 1
+      back[#back + 1] = id
+    else
+      answer = -1
+    end
+  end
+  answers[#answers + 1] = answer
+end
+leave_dead(left) -- an id that stands for nothing
+leave_dead(back)
+admit(back)
+enter_ready(back, false)
+return answers

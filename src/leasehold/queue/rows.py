@@ -1,0 +1,139 @@
+"""What is sent of items, leases and outcomes: rows of bytes, checked at the border, and cut into trips."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leasehold.clock import Duration, moment_ms, to_ms
+from leasehold.errors import InvalidArgument
+from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+    from datetime import datetime
+
+#: The most rows and bytes that go to the server in one trip.
+TRIP_ROWS = 500
+TRIP_BYTES = 1 << 20
+#: What a row weighs beside its data.
+ROW_BYTES = 128
+#: The most that is kept of an error; a longer one loses its middle.
+MAX_ERROR_BYTES = 16 << 10
+
+
+class Pipeline(Protocol):
+    """What `add_item_to_pipeline` needs of a pipeline of redis-py."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Put a command into the pipeline."""
+        ...
+
+
+def item_row(
+    item: Item, delay: Duration, at: datetime | None = None, *, unique: bool = False
+) -> tuple[bytes, ...]:
+    """The row that adds an item.
+
+    Raises:
+        InvalidArgument: If one of them cannot be used, or both `delay` and `at` are given.
+    """
+    if not isinstance(item, Item):
+        raise InvalidArgument("item", item, "an Item")
+    # It was checked when it was made; its attributes may have been set since.
+    try:
+        item_id = encoded(item)
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidArgument("id", item.id, ID_ALLOWED) from error
+    if not 0 < len(item_id) <= MAX_ID_BYTES:
+        raise InvalidArgument("id", item.id, ID_ALLOWED)
+    if not isinstance(item.data, bytes) or len(item.data) > MAX_DATA_BYTES:
+        raise InvalidArgument("data", item.data, f"bytes, at most {MAX_DATA_BYTES} of them")
+    wait = b"0" if type(delay) is int and delay == 0 else b"%d" % to_ms("delay", delay, zero=True)
+    if at is not None:
+        if wait != b"0":
+            raise InvalidArgument("at", at, "a delay or a time, not both")
+        wait = b"@%d" % moment_ms("at", at)
+    return (item_id, item.data, wait, b"1" if unique else b"0")
+
+
+def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> bytes:
+    """What a completion says besides who completes what.
+
+    Raises:
+        InvalidArgument: If `result` or, with a result, `keep_result` cannot be used.
+    """
+    flag = b"1" if fenced else b"0"
+    if result is None:
+        return flag
+    if not isinstance(result, bytes) or len(result) > MAX_DATA_BYTES:
+        raise InvalidArgument("result", result, f"bytes, at most {MAX_DATA_BYTES} of them, or None")
+    return b"%b:%d:%b" % (flag, to_ms("keep_result", keep_result), result)
+
+
+def error_text(error: object) -> bytes:
+    """An error as it is kept: an exception as its traceback. The middle of a long one is cut out.
+
+    Raises:
+        InvalidArgument: If it is neither a text nor an exception.
+    """
+    if isinstance(error, BaseException):
+        error = "".join(traceback.format_exception(error))
+    if not isinstance(error, str):
+        raise InvalidArgument("error", error, "a text or an exception")
+    raw = error.encode(errors="backslashreplace")
+    if len(raw) <= MAX_ERROR_BYTES:
+        return raw
+    half = MAX_ERROR_BYTES // 2 - 32
+    # Cutting inside a character leaves a piece of it, which is dropped.
+    head = raw[:half].decode(errors="ignore").encode()
+    tail = raw[-half:].decode(errors="ignore").encode()
+    return b"%b\n... %d bytes left out ...\n%b" % (head, len(raw) - len(head) - len(tail), tail)
+
+
+def encoded(item: Item) -> bytes:
+    """An id as bytes. Ids of foreign clients may be no UTF-8; they come back as they were."""
+    return item.id.encode(errors="surrogateescape")
+
+
+def encoded_id(item_id: str) -> bytes:
+    """An id as bytes, of an item that is there already, ours or not.
+
+    Raises:
+        InvalidArgument: If it cannot be one.
+    """
+    if not isinstance(item_id, str) or not item_id:
+        raise InvalidArgument("item_id", item_id, ID_ALLOWED)
+    try:
+        return item_id.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("item_id", item_id, ID_ALLOWED) from error
+
+
+async def all_trips(calls: Sequence[Coroutine[Any, Any, list[Any]]]) -> list[Any]:
+    """Wait for all trips of one call, and join their answers.
+
+    Raises:
+        LeaseholdError: If one failed, when all are over; a note says what became of the others.
+    """
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    if failed:
+        if len(results) > 1:
+            went = len(results) - len(failed)
+            failed[0].add_note(f"{went} of the {len(results)} trips of this call were applied; repeat it")
+        raise failed[0]
+    return [answer for result in results if not isinstance(result, BaseException) for answer in result]
+
+
+def trips(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut rows into trips: (start, stop) with at most 500 rows and, but for a single row, 1 MiB each."""
+    start = weight = 0
+    for at, size in enumerate(sizes):
+        if at > start and (at - start == TRIP_ROWS or weight + size > TRIP_BYTES):
+            yield start, at
+            start, weight = at, 0
+        weight += size
+    if start < len(sizes):
+        yield start, len(sizes)
