@@ -12,6 +12,9 @@ LeaseholdError
 │   ├── ServerTooOld           below the support floor
 │   ├── WrongKeyType           one of the queue's keys holds something else
 │   └── ScriptFailed           anything else that a script was answered with
+├── PayloadError               an item's data is not what its handler wants
+├── WorkerBusy                 a worker that runs was asked to run
+├── TimeLimitExceeded          a run of a handler took longer than it may
 └── EmbeddedServerError        no server program was found, or it did not start
 
 EvictionWarning                a warning, not an error: the server may throw away unfinished work
@@ -127,6 +130,41 @@ class WrongKeyType(ServerError):
 
 class ScriptFailed(ServerError):
     """A script was answered with an error that has no class of its own; the text is the server's."""
+
+
+class PayloadError(LeaseholdError):
+    """An item's data is not what its handler wants. The item becomes a dead letter at once.
+
+    Attributes:
+        item_id: The item's id.
+        wanted: The type that the handler's parameter asks for.
+        problem: What the parser said.
+    """
+
+    def __init__(self, item_id: str, wanted: str, problem: str) -> None:
+        self.item_id = item_id
+        self.wanted = wanted
+        self.problem = problem
+        super().__init__(f"the data of item {item_id!r} is no {wanted}: {problem}")
+
+
+class TimeLimitExceeded(LeaseholdError):
+    """A run of a handler took longer than its `timeout`. It counts as a failed attempt.
+
+    Attributes:
+        seconds: The limit.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"the run took longer than its limit of {seconds:g} s")
+
+
+class WorkerBusy(LeaseholdError):
+    """A worker that runs already was asked to run. Wait for the end, or make a second worker."""
+
+    def __init__(self) -> None:
+        super().__init__("this worker runs already: stop it first, or make a second Worker")
 
 
 class EmbeddedServerError(LeaseholdError):

@@ -58,6 +58,12 @@ class RetryPolicy:
             if rule != "never" and not isinstance(rule, RetryPolicy):
                 raise InvalidArgument("rules", rule, '"never" or a RetryPolicy')
 
+    @property
+    def most_attempts(self) -> int:
+        """The most attempts that this policy or one of its rules allows."""
+        nested = (rule.most_attempts for rule in self.rules.values() if isinstance(rule, RetryPolicy))
+        return max(self.attempts, *nested, 1)
+
     def delay_after(self, attempt: int, error: BaseException) -> float | None:
         """How long to wait after a failure, in seconds; None: give up.
 

@@ -1,0 +1,124 @@
+"""Health by progress: a worker is well if it takes the work that waits, and keeps what it has taken."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leasehold.errors import LeaseholdError
+
+if TYPE_CHECKING:
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.worker.handler import Handler
+    from leasehold.worker.intake import Intake
+    from leasehold.worker.keeper import Keeper
+    from leasehold.worker.slots import Slots
+
+#: How often to look whether work waits while none is taken (s).
+LOOK_SECONDS = 1.3
+#: The event loop shows so often that it lives, and counts as blocked after so long (s).
+BEAT_SECONDS = 0.25
+BLOCKED_SECONDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """How a worker is doing, at one instant."""
+
+    #: Whether it does what it is there for.
+    ok: bool
+    #: What is wrong, a sentence each; empty if all is well.
+    reasons: tuple[str, ...]
+    #: How many runs are under way, and how many items wait here to be begun.
+    running: int
+    waiting: int
+    #: Seconds since it last took an item.
+    took_ago: float
+
+
+class Monitor:
+    """Watches one worker from the back office.
+
+    Args:
+        slots: Where its runs are.
+        keeper: What keeps its leases.
+        intake: What takes its work.
+    """
+
+    def __init__(self, slots: Slots, keeper: Keeper, intake: Intake) -> None:
+        self._slots = slots
+        self._keeper = keeper
+        self._intake = intake
+        self._beat_at = time.monotonic()
+        #: Since when work waits that is not taken: by queue.
+        self._ignored: dict[str, tuple[float, int]] = {}
+        self._away: tuple[float, LeaseholdError] | None = None
+
+    async def beat(self) -> None:
+        """Show that the main event loop lives, until cancelled."""
+        while True:
+            self._beat_at = time.monotonic()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def watch(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
+        """Look whether work waits that is not taken, until cancelled."""
+        took_at = self._intake.took_at
+        while True:
+            await asyncio.sleep(LOOK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
+            idle = self._intake.took_at == took_at and self._slots.free > 0
+            took_at = self._intake.took_at
+            if not idle:
+                self._ignored.clear()
+                self._away = None
+                continue
+            try:
+                for queue in queues.values():
+                    await self._look_at(queue)
+                self._away = None
+            except LeaseholdError as error:
+                self._away = self._away or (time.monotonic(), error)
+
+    def blocked_for(self) -> float:
+        """For how many seconds the main event loop has shown no life."""
+        return time.monotonic() - self._beat_at
+
+    def health(self) -> Health:
+        """How the worker is doing now; callable from any thread."""
+        now = time.monotonic()
+        reasons = [*self._trouble(now), *self._neglect(now)]
+        if (blocked := self.blocked_for()) > BLOCKED_SECONDS:
+            reasons.append(f"the event loop has been blocked for {blocked:.1f} s")
+        return Health(
+            ok=not reasons,
+            reasons=tuple(reasons),
+            running=len(self._slots.running),
+            waiting=len(self._keeper.waiting),
+            took_ago=now - self._intake.took_at,
+        )
+
+    async def _look_at(self, queue: AsyncWorkQueue) -> None:
+        waiting = (await queue.counts()).waiting
+        if waiting:
+            since, _ = self._ignored.get(queue.name, (time.monotonic(), 0))
+            self._ignored[queue.name] = (since, waiting)
+        else:
+            self._ignored.pop(queue.name, None)
+
+    def _trouble(self, now: float) -> list[str]:
+        found = [
+            ("no work can be taken", self._intake.trouble),
+            ("leases cannot be renewed", self._keeper.failing),
+            ("the server does not answer", self._away),
+        ]
+        return [f"{what} for {now - trouble[0]:.1f} s: {trouble[1]}" for what, trouble in found if trouble]
+
+    def _neglect(self, now: float) -> list[str]:
+        """What waits though there is a free slot. Seen once, it may just have come."""
+        return [
+            f"{waiting} items of {name} wait, and none has been taken for {now - since:.1f} s"
+            for name, (since, waiting) in list(self._ignored.items())
+            if now - since > LOOK_SECONDS
+        ]

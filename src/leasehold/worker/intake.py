@@ -1,0 +1,224 @@
+"""Takes work: asks each queue for as many items as can be begun soon, and for no more.
+
+How many that is, is measured: the runs that end per second, times a short while. So quick items are at hand
+in hundreds when the last is done, and of slow ones none is taken before a slot is free for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Literal
+
+from leasehold.errors import LeaseholdError, QueueClosed
+from leasehold.worker.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from leasehold.queue.lease import Lease
+    from leasehold.worker.handler import Handler
+    from leasehold.worker.keeper import Keeper
+    from leasehold.worker.slots import Slots
+
+#: Items are taken so long before they are expected to begin (s); far less than `keeper.STALE_SECONDS`.
+HORIZON_SECONDS = 0.03
+#: The most items that wait to be begun, and the most of one trip.
+MOST_WAITING = 1000
+#: How much a new measurement of the pace counts.
+WEIGHT_OF_NEW = 0.3
+#: No pace is measured over a shorter time (s).
+SHORTEST_MEASURE = 0.002
+#: The first and the longest pause after an error (s).
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+
+Order = Literal["weighted", "strict"]
+
+log = logging.getLogger("leasehold.worker")
+
+
+class Source:
+    """One queue that work is taken from."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        #: Whether it was found empty, and now waits for an item to come.
+        self.parked = False
+        #: What it was given, in units of its weight: the next turn is that of the least.
+        self.served = 0.0
+        self.asking: asyncio.Task[list[Lease]] | None = None
+
+
+class Intake:
+    """Keeps the slots supplied.
+
+    Args:
+        handlers: Whose queues; under `"strict"`, an earlier one goes before all later ones.
+        order: `"strict"`, or `"weighted"`: queues with work share the slots by their weights.
+        keeper: Takes in what arrives.
+        slots: Runs it.
+        may_go_on: Whether outcomes are being settled as fast as runs end.
+    """
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        order: Order,
+        keeper: Keeper,
+        slots: Slots,
+        may_go_on: Callable[[], bool],
+    ) -> None:
+        self._sources = [Source(handler) for handler in handlers]
+        self._strict = order == "strict"
+        self._keeper = keeper
+        self._slots = slots
+        self._may_go_on = may_go_on
+        self._asked = 0
+        self._pace = 0.0
+        self._measured = (time.monotonic(), 0)
+        self._hungry: dict[Source, asyncio.Future[None]] = {}
+        #: When items were last taken, by `time.monotonic()`, and since when nothing can be taken, and why.
+        self.took_at = time.monotonic()
+        self.trouble: tuple[float, LeaseholdError] | None = None
+
+    async def run(self) -> None:
+        """Take work until cancelled.
+
+        Raises:
+            QueueClosed: If somebody has closed one of the queues.
+        """
+        try:
+            async with asyncio.TaskGroup() as feeds:
+                for source in self._sources:
+                    feeds.create_task(self._feed(source), name=f"leasehold feed {source.handler.name}")
+        except* QueueClosed as closed:
+            raise closed.exceptions[0] from None
+
+    def look(self) -> None:
+        """Something has ended: let those ask who wait for room."""
+        for source, future in list(self._hungry.items()):
+            if not future.done() and self._allowed(source) > 0:
+                future.set_result(None)
+
+    def slow_down(self) -> None:
+        """Items had to wait too long: take no more ahead until the pace has been measured anew."""
+        self._pace = 0.0
+
+    def room(self) -> int:
+        """How many more runs may be taken."""
+        return self._slots.free + self._ahead() - len(self._keeper.waiting) - self._asked
+
+    def _ahead(self) -> int:
+        return min(MOST_WAITING, int(self._pace * HORIZON_SECONDS))
+
+    def _allowed(self, source: Source) -> int:
+        """How many runs this source may ask for now."""
+        room = self.room()
+        if not self._may_go_on() or room <= 0 or (room < self._ahead() // 2 and self._slots.free <= 0):
+            return 0
+        if len(self._sources) == 1:
+            return room
+        active = [one for one in self._sources if not one.parked]
+        if self._strict:
+            return room if all(one is source or one.parked for one in self._before(source)) else 0
+        if any(one.served < source.served for one in active if one is not source and one in self._hungry):
+            return 0
+        total = sum(one.handler.weight for one in active) or source.handler.weight
+        return max(1, int(room * min(1.0, source.handler.weight / total)))
+
+    def _before(self, source: Source) -> list[Source]:
+        return self._sources[: self._sources.index(source)]
+
+    async def _feed(self, source: Source) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._take(source)
+                pause = FIRST_PAUSE
+                self.trouble = None
+            except QueueClosed:
+                raise
+            except LeaseholdError as error:
+                source.parked = False
+                if self.trouble is None:
+                    log.warning("%s takes no work: %s", source.handler.queue.name, error)
+                    self.trouble = (time.monotonic(), error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
+                pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def _take(self, source: Source) -> None:
+        """Ask once: for what is there and, if that is nothing, for the first that comes."""
+        runs = await self._turn(source)
+        if len(self._sources) > 1:
+            if await self._ask(source, runs, block=False):
+                return
+            source.parked = True
+            self.look()
+            runs = max(1, min(runs, self.room()))
+        await self._ask(source, runs, block=True)
+        if source.parked:
+            source.parked = False
+            others = [one.served for one in self._sources if one is not source and not one.parked]
+            source.served = max(source.served, min(others, default=source.served))
+
+    async def _turn(self, source: Source) -> int:
+        """Wait until this source may ask; returns for how many runs."""
+        while (runs := self._allowed(source)) <= 0:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._hungry[source] = future
+            try:
+                await future
+            finally:
+                del self._hungry[source]
+        return runs
+
+    async def _ask(self, source: Source, runs: int, *, block: bool) -> bool:
+        handler = source.handler
+        count = min(MOST_WAITING, runs * (handler.batch or 1))
+        reserved = runs if not source.parked else 0
+        self._asked += reserved
+        asking = asyncio.create_task(handler.queue.lease_many(count, handler.lease_time, block=block))
+        source.asking = asking
+        try:
+            leases = await asking
+        except asyncio.CancelledError:
+            if asking.cancelled() and not _being_cancelled():
+                return False  # recalled, as there is no room any more
+            raise
+        finally:
+            self._asked -= reserved
+            source.asking = None
+        if leases:
+            self._arrived(source, leases)
+        return bool(leases)
+
+    def _arrived(self, source: Source, leases: list[Lease]) -> None:
+        size = source.handler.batch
+        if size is None:
+            runs = [Run(source.handler, (lease,)) for lease in leases]
+        else:
+            runs = [Run(source.handler, leases[at : at + size]) for at in range(0, len(leases), size)]
+        source.served += len(runs) / source.handler.weight
+        self.took_at = time.monotonic()
+        self._measure()
+        self._keeper.take_in(runs)
+        self._slots.wake(len(runs))
+        if len(self._sources) > 1 and self.room() <= 0:
+            for other in self._sources:
+                if other.parked and other.asking is not None:
+                    other.asking.cancel()
+
+    def _measure(self) -> None:
+        now, finished = time.monotonic(), self._slots.finished
+        since, before = self._measured
+        if now - since >= SHORTEST_MEASURE:
+            pace = (finished - before) / (now - since)
+            self._pace += WEIGHT_OF_NEW * (pace - self._pace)
+            self._measured = (now, finished)
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,94 @@
+"""The back office: a thread with an event loop and connections of its own.
+
+What has to go on while a handler blocks the main event loop happens here: leases are renewed, queues cleaned,
+schedules ticked, and the worker's health is watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.worker.handler import Handler
+
+log = logging.getLogger("leasehold.worker")
+
+#: A queue for each handler, as an object of the office's own event loop.
+Twins = "dict[Handler, AsyncWorkQueue]"
+
+
+class BackOffice:
+    """Runs duties in a thread.
+
+    Args:
+        handlers: Whose queues the duties are about.
+        duties: Each is called with the queues, and runs until it is cancelled.
+    """
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        duties: Sequence[Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]],
+    ) -> None:
+        self._handlers = handlers
+        self._duties = duties
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._closing: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="leasehold back office", daemon=True)
+
+    async def start(self) -> None:
+        """Start, and return when the duties have begun."""
+        self._thread.start()
+        await asyncio.wrap_future(self._ready)
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
+        """Run something in the office's event loop; callable from any thread, and from a signal handler."""
+        return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
+
+    async def stop(self) -> None:
+        """Let the duties end, and close the connections."""
+        if self._closing is not None and self._thread.is_alive():
+            self._ready.result().call_soon_threadsafe(self._closing.set)
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            log.critical("the back office of the worker has failed", exc_info=error)
+
+    async def _main(self) -> None:
+        twins = {handler: handler.queue.twin() for handler in self._handlers}
+        self._closing = asyncio.Event()
+        tasks = [asyncio.create_task(self._keep_up(duty, twins)) for duty in self._duties]
+        try:
+            await asyncio.sleep(0)
+            self._ready.set_result(asyncio.get_running_loop())
+            await self._closing.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(twin.close() for twin in twins.values()), return_exceptions=True)
+
+    async def _keep_up(
+        self,
+        duty: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]],
+        twins: dict[Handler, AsyncWorkQueue],
+    ) -> None:
+        """Begin a duty again should it fail: the others depend on it, and it keeps no state that matters."""
+        while True:
+            try:
+                await duty(twins)
+            except Exception:
+                log.exception("a duty of the worker has failed, and begins again")
+            await asyncio.sleep(1)

@@ -1,0 +1,118 @@
+"""What may become of a run: the signals that handlers raise, and what they and all else are turned into."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leasehold.clock import Duration, seconds
+from leasehold.errors import PayloadError
+
+if TYPE_CHECKING:
+    from leasehold.retry import RetryPolicy
+
+
+class Signal(Exception):
+    """Base of what a handler raises to say what becomes of its item. None of them is an error."""
+
+
+class Retry(Signal):
+    """Try the item again later. The run counts as an attempt; after the last, the item is a dead letter.
+
+    Args:
+        reason: Why; it is kept with a dead letter.
+        delay: How long to wait, in seconds; None: as long as the retry policy says.
+    """
+
+    def __init__(
+        self, reason: str = "the handler asked for a retry", *, delay: Duration | None = None
+    ) -> None:
+        self.delay = None if delay is None else seconds("delay", delay, zero=True)
+        super().__init__(reason)
+
+
+class Snooze(Signal):
+    """Put the item aside for a while. The run does not count as an attempt.
+
+    Args:
+        delay: How long, in seconds.
+    """
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay = seconds("delay", delay, zero=True)
+        super().__init__(f"asked for again in {self.delay:g} s")
+
+
+class Reject(Signal):
+    """Make the item a dead letter now: trying again is no use.
+
+    Args:
+        reason: Why; it is kept with the dead letter.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The item is done; `result` is kept if it is not None."""
+
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The attempt failed; try again in so many seconds, or (None) make it a dead letter."""
+
+    error: str
+    retry_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """The run was no attempt: back to the front, or, after a while out of sight, to the end."""
+
+    delay: float = 0.0
+
+
+Outcome = Complete | Fail | GiveBack
+DONE = Complete()
+INTERRUPTED = GiveBack()
+
+
+def outcome_of(error: BaseException, *, attempt: int, policy: RetryPolicy) -> Outcome:
+    """What an exception makes of an item.
+
+    Args:
+        error: What the handler raised.
+        attempt: The number of the attempt, beginning with 1.
+        policy: When to try again.
+    """
+    if isinstance(error, Snooze):
+        return GiveBack(error.delay)
+    if isinstance(error, Retry):
+        if attempt >= policy.attempts:
+            return Fail(_because(error), None)
+        return Fail(_because(error), policy.wait(attempt) if error.delay is None else error.delay)
+    if isinstance(error, (Reject, PayloadError)):
+        return Fail(_because(error), None)
+    return Fail("".join(traceback.format_exception(error)), policy.delay_after(attempt, error))
+
+
+def poisoned(deliveries: int) -> Fail:
+    """What becomes of an item whose runs end without any outcome, as when it kills its worker."""
+    return Fail(
+        f"It was leased {deliveries - 1} times, and each time its worker died or lost the lease, "
+        "without an outcome. It was not run again.",
+        None,
+    )
+
+
+def _because(error: BaseException) -> str:
+    """The reason, and what it was raised from."""
+    cause = error.__cause__ or error.__context__
+    if cause is None:
+        return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}\n\n" + "".join(traceback.format_exception(cause))

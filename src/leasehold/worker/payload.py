@@ -1,0 +1,105 @@
+"""Payloads as handlers want them: the type of a handler's first parameter decides."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+from leasehold.errors import InvalidArgument, PayloadError
+from leasehold.item import Item
+from leasehold.queue.lease import Lease
+
+#: Makes a payload of a lease.
+Decode = Callable[[Lease], Any]
+
+
+def decoder(annotation: Any) -> Decode:
+    """Find the way from an item's bytes to a value of this type.
+
+    `bytes` (or no annotation) gives the bytes, `str` the text, `Lease` the lease itself. A pydantic model
+    or a msgspec struct is read from JSON and checked. So is any other type if pydantic or msgspec is
+    installed; without them, `Any`, `dict`, `list`, `int`, `float` and `bool` are.
+
+    Returns:
+        A function that raises PayloadError if a payload does not parse.
+
+    Raises:
+        InvalidArgument: If nothing installed can make a value of this type.
+    """
+    if annotation in (inspect.Parameter.empty, bytes):
+        return lambda lease: lease.data
+    if annotation in (Lease, Item):
+        return lambda lease: lease
+    parse = _parser(annotation)
+    wanted = getattr(annotation, "__name__", str(annotation))
+
+    def decode(lease: Lease) -> Any:
+        try:
+            return parse(lease.data)
+        except Exception as error:
+            raise PayloadError(lease.id, wanted, str(error)) from error
+
+    return decode
+
+
+def _parser(annotation: Any) -> Callable[[bytes], Any]:
+    if annotation is str:
+        return bytes.decode
+    if annotation is Any:
+        return json.loads
+    if hasattr(annotation, "model_validate_json"):  # a pydantic model; its package need not be imported here
+        return annotation.model_validate_json  # type: ignore[no-any-return]
+    if hasattr(annotation, "__struct_fields__"):
+        return _by_msgspec(annotation)
+    for make in (_by_pydantic, _by_msgspec):
+        try:
+            return make(annotation)
+        except ModuleNotFoundError:
+            continue
+    return _by_json(annotation)
+
+
+def _by_pydantic(annotation: Any) -> Callable[[bytes], Any]:
+    return importlib.import_module("pydantic").TypeAdapter(annotation).validate_json  # type: ignore[no-any-return]
+
+
+def _by_msgspec(annotation: Any) -> Callable[[bytes], Any]:
+    return importlib.import_module("msgspec.json").Decoder(annotation).decode  # type: ignore[no-any-return]
+
+
+def _by_json(annotation: Any) -> Callable[[bytes], Any]:
+    plain: dict[Any, Any] = {dict: dict, list: list, int: int, float: (int, float), bool: bool}
+    kind = plain.get(annotation)
+    if kind is None:
+        raise InvalidArgument(
+            "handler",
+            annotation,
+            "a first parameter of type bytes, str, Lease, or a plain JSON type; for other "
+            "types, install pydantic or msgspec",
+        )
+
+    def parse(data: bytes) -> Any:
+        value = json.loads(data)
+        if not isinstance(value, kind) or (isinstance(value, bool) and annotation is not bool):
+            raise TypeError(f"it is {type(value).__name__} in JSON, not {annotation.__name__}")
+        return value
+
+    return parse
+
+
+def encode_result(value: Any) -> bytes:
+    """What a handler returned, as bytes to keep: bytes as they are, anything else as JSON.
+
+    Raises:
+        TypeError: If it cannot be written as JSON.
+    """
+    if isinstance(value, bytes):
+        return value
+    if hasattr(value, "model_dump_json"):
+        return str(value.model_dump_json()).encode()
+    if hasattr(value, "__struct_fields__"):
+        return bytes(importlib.import_module("msgspec.json").encode(value))
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

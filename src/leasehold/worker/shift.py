@@ -1,0 +1,151 @@
+"""One shift of a worker: everything that lives from its start to its stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from leasehold.worker.health import Monitor
+from leasehold.worker.intake import Intake
+from leasehold.worker.keeper import Keeper
+from leasehold.worker.office import BackOffice
+from leasehold.worker.outcomes import INTERRUPTED
+from leasehold.worker.settler import Settler
+from leasehold.worker.slots import Slots
+from leasehold.worker.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from leasehold.queue.lease import Lease
+    from leasehold.worker.handler import Handler
+    from leasehold.worker.intake import Order
+    from leasehold.worker.run import Run
+
+#: When so many outcomes wait for the server, no more work is taken.
+MOST_UNSETTLED = 5000
+#: How often `drained` looks at the server (s).
+DRAIN_LOOK = 0.02
+
+log = logging.getLogger("leasehold.worker")
+
+
+class Shift:
+    """The parts of a running worker, put together.
+
+    Args:
+        handlers: What it runs; at least one.
+        concurrency: How many runs at once.
+        order: How it chooses among queues.
+        clean_every: Seconds between two cleans; None: it does not clean, tick or drop.
+        keep_dead: How long dead letters are kept, in seconds, or None.
+    """
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        *,
+        concurrency: int,
+        order: Order,
+        clean_every: float | None,
+        keep_dead: float | None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handlers = handlers
+        self._concurrency = concurrency
+        self.hurry = asyncio.Event()
+        self.keeper = Keeper(lost=self._lost, gave_back=self._gave_back)
+        self.slots = Slots(concurrency, self.keeper, self._ended)
+        self.settlers = {handler: Settler(handler, self.keeper, self._settled) for handler in handlers}
+        self.intake = Intake(handlers, order, self.keeper, self.slots, self._may_go_on)
+        self.monitor = Monitor(self.slots, self.keeper, self.intake)
+        duties = [self.keeper.keep, self.monitor.watch]
+        if clean_every is not None:
+            duties.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
+        self.office = BackOffice(handlers, duties)
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="leasehold handler")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
+        """Begin to work; returns the task that takes work, which ends only with an error.
+
+        Raises:
+            InvalidArgument: If a handler asks for something that the resources do not hold.
+        """
+        processes = anyio.CapacityLimiter(self._concurrency)
+        for handler in self._handlers:
+            handler.prepare(resources, middleware, threads=self._threads, processes=processes)
+        await self.office.start()
+        taking = asyncio.create_task(self.intake.run(), name="leasehold intake")
+        self._tasks = [taking, asyncio.create_task(self.monitor.beat(), name="leasehold beat")]
+        return taking
+
+    async def end(self, *, grace: float) -> None:
+        """Stop: take no more, give back what has not begun, let runs end or cut them off, settle, leave.
+
+        Renewal goes on until the last outcome is settled, so no lease ends meanwhile.
+        """
+        taking, *others = self._tasks
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        self._give_back_waiting()
+        await self.slots.finish(within=grace, hurry=self.hurry)
+        await self._settle_rest()
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self.office.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def drained(self) -> None:
+        """Wait until no item waits in any queue, and none is here."""
+        while True:
+            if not self.keeper.held:
+                counts = [await handler.queue.counts() for handler in self._handlers]
+                if not self.keeper.held and not any(count.waiting for count in counts):
+                    return
+            await asyncio.sleep(DRAIN_LOOK)
+
+    # ------------------------------------------------------------------ between the parts
+
+    def _ended(self, run: Run) -> None:
+        self.settlers[run.handler].add(run)
+        self.intake.look()
+
+    def _settled(self) -> None:
+        self.intake.look()
+
+    def _may_go_on(self) -> bool:
+        return sum(settler.unsettled for settler in self.settlers.values()) < MOST_UNSETTLED
+
+    def _lost(self, run: Run, lease: Lease) -> None:
+        log.warning("the lease of item %s (%s) was lost", lease.id, run.handler.queue.name)
+        self._loop.call_soon_threadsafe(run.lose, lease)
+
+    def _gave_back(self) -> None:
+        self._loop.call_soon_threadsafe(self.intake.slow_down)
+
+    def _give_back_waiting(self) -> None:
+        for run in self.keeper.all_waiting():
+            run.outcomes = [INTERRUPTED] * len(run.leases)
+            self.settlers[run.handler].add(run)
+
+    async def _settle_rest(self) -> None:
+        """Settle what is left. If the server is away, try until the last lease has ended by itself."""
+        draining = asyncio.gather(*(settler.drained() for settler in self.settlers.values()))
+        ends = max((lease.remaining() for run in list(self.keeper.held) for lease in run.leases), default=0.0)
+        patience = time.monotonic() + max(1.0, ends)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._loop.time() + patience - time.monotonic()):
+                await draining
+                return
+        left = sum(run.unsettled for run in list(self.keeper.held))
+        log.error("the server is away: %d items come back when their leases end, which is now", left)
+        for settler in self.settlers.values():
+            settler.give_up()

@@ -1,0 +1,324 @@
+"""The worker: handlers in, runs out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from leasehold.clock import Duration, seconds, whole
+from leasehold.errors import InvalidArgument, WorkerBusy
+from leasehold.retry import RetryPolicy
+from leasehold.worker.handler import Handler, Place
+from leasehold.worker.health import Health
+from leasehold.worker.intake import Order
+from leasehold.worker.shift import Shift
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold.queue.queue import AsyncWorkQueue
+
+#: Gives what handlers may ask for by name, for as long as the worker runs.
+Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+#: What `Worker.serve` returns, for the process to end with.
+STOPPED, CUT_OFF = 0, 3
+#: A stop waits so long for an event loop that is blocked, and then for the server (s).
+LAST_SECONDS = 3.0
+
+log = logging.getLogger("leasehold.worker")
+
+
+class Worker:
+    """Takes items from queues, runs handlers on them, and sees to leases, retries, dead letters and shutdown.
+
+        emails = AsyncWorkQueue.from_url("redis://localhost", "emails")
+        worker = Worker(concurrency=50)
+
+        @worker.handler(emails, timeout=60)
+        async def send(mail: Mail) -> None:
+            ...
+
+        asyncio.run(worker.serve())
+
+    An item is completed when its handler returns, tried again when it raises, and a dead letter after the
+    last attempt. While it is here its lease is renewed, from a thread of its own, whatever the handler does.
+    Execution is at least once: a handler may run twice for one item, if a lease was lost.
+
+    Args:
+        concurrency: How many runs at once, over all handlers: 1 to 10,000.
+        order: How to choose among queues with work: `"weighted"`, by the handlers' weights, or `"strict"`, in
+            the order in which the handlers were made.
+        lease_time: For how long items are leased, in seconds: how soon another worker takes over if this one
+            dies.
+        grace: How long runs may go on after a stop, in seconds.
+        retry: When failed items are tried again.
+        lifespan: Called once at the start: an async context manager that yields a mapping. Handlers are given
+            what it holds under the names of their parameters.
+        middleware: Async functions `(run, call_next)`, the outermost first, around each run.
+        clean_every: Seconds between two light cleans of each queue; None: somebody else cleans, ticks the
+            schedules and drops old dead letters.
+        keep_dead: How long dead letters are kept, in seconds; None: until somebody drops them.
+
+    Raises:
+        InvalidArgument: If one of them is not as said.
+    """
+
+    def __init__(  # noqa: PLR0913 - all by name
+        self,
+        *,
+        concurrency: int = 100,
+        order: Order = "weighted",
+        lease_time: Duration = 30.0,
+        grace: Duration = 30.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - it is frozen
+        lifespan: Lifespan | None = None,
+        middleware: Sequence[Callable[..., Any]] = (),
+        clean_every: Duration | None = 60.0,
+        keep_dead: Duration | None = timedelta(days=30),
+    ) -> None:
+        self.concurrency = whole("concurrency", concurrency, least=1, most=10_000)
+        if order not in get_args(Order):
+            raise InvalidArgument("order", order, '"weighted" or "strict"')
+        if not isinstance(retry, RetryPolicy):
+            raise InvalidArgument("retry", retry, "a RetryPolicy")
+        self._order = order
+        self._lease_time = seconds("lease_time", lease_time, zero=False)
+        self.grace = seconds("grace", grace, zero=True)
+        self._retry = retry
+        self._lifespan = lifespan
+        self._middleware = tuple(middleware)
+        self._clean_every = None if clean_every is None else seconds("clean_every", clean_every, zero=False)
+        self._keep_dead = None if keep_dead is None else seconds("keep_dead", keep_dead, zero=False)
+        self._handlers: list[Handler] = []
+        self._shift: Shift | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """The handlers, in the order in which they were made."""
+        return tuple(self._handlers)
+
+    def handler(
+        self,
+        queue: AsyncWorkQueue,
+        *,
+        run_in: Place | None = None,
+        batch: int | None = None,
+        weight: float = 1.0,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        lease_time: Duration | None = None,
+        keep_result: Duration | None = None,
+    ) -> Callable[[AnyFunction], AnyFunction]:
+        """Make a function the handler of a queue; the function itself stays as it is.
+
+        Its first parameter takes the payload, in the type of its annotation: `bytes`, `str`, a pydantic model
+        or a msgspec struct, any other type in JSON, or `Lease` for all of it. A further parameter annotated
+        `Lease` is given the lease; any other, what the lifespan holds under its name. A payload that does not
+        parse is a dead letter at once.
+
+        Args:
+            queue: Whose items; one handler each.
+            run_in: `"loop"` for async functions; for others `"thread"` (the default), or `"process"` for work
+                that
+                keeps a CPU busy: the function must then be importable and the payload picklable.
+            batch: If given, the handler gets a list of up to so many payloads, and returns None, or a list
+                with a
+                value or an exception for each.
+            weight: Its share of the slots while several queues have work.
+            retry: When failed items are tried again; None: as the worker says.
+            timeout: The longest a run may take, in seconds. Then it is cancelled, which counts as a failure.
+            lease_time: For how long its items are leased, in seconds; None: as the worker says.
+            keep_result: If given, what the handler returns is kept as the item's result for so many seconds:
+                bytes as they are, anything else as JSON.
+
+        Raises:
+            InvalidArgument: If one of them, or the function's signature, cannot be used.
+        """
+        if any(
+            one.queue.name == getattr(queue, "name", None) and one.queue is queue for one in self._handlers
+        ):
+            raise InvalidArgument("queue", queue, "a queue that has no handler of this worker yet")
+
+        def take(function: AnyFunction) -> AnyFunction:
+            self._handlers.append(
+                Handler(
+                    queue,
+                    function,
+                    run_in=run_in,
+                    batch=batch,
+                    weight=weight,
+                    retry=retry or self._retry,
+                    timeout=timeout,
+                    lease_time=self._lease_time if lease_time is None else lease_time,
+                    keep_result=keep_result,
+                )
+            )
+            return function
+
+        return take
+
+    async def run(self) -> None:
+        """Work until `stop` is called; signals are left to the caller.
+
+        Raises:
+            InvalidArgument: If there is no handler, or one asks for something that the lifespan does not
+                give.
+            WorkerBusy: If this worker runs already.
+            QueueClosed: If somebody closes one of its queues.
+        """
+        await self._work(self._until_stopped)
+
+    async def drain(self) -> None:
+        """Work until nothing is left: no item waits in its queues, and none is in its hands. Then stop.
+
+        Delayed items that are not due yet stay where they are. Schedules are not ticked and nothing is
+        cleaned.
+
+        Raises:
+            InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
+        """
+        await self._work(self._until_drained, upkeep=False)
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop: take no more work, give back what has not begun, let the rest go on for the grace time.
+
+        What is cut off at the end of it goes back to the front of its queue, and was no attempt. This returns
+        at once; `run` returns when all is done. It may be called from any thread, and once more to hurry.
+
+        Args:
+            now: Whether to cut runs off at once.
+        """
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._stop, now)
+
+    def health(self) -> Health:
+        """How it is doing, callable from any thread.
+
+        It turns red within 5 s when work waits and none is taken though a slot is free, when leases cannot be
+        renewed, when the server does not answer, and when a handler blocks the event loop.
+        """
+        shift = self._shift
+        if shift is None:
+            return Health(ok=False, reasons=("the worker does not run",), running=0, waiting=0, took_ago=0.0)
+        return shift.monitor.health()
+
+    async def serve(self) -> int:
+        """Work until SIGTERM or SIGINT, and stop as `stop` does; a second signal ends it at once.
+
+        Call it in the main thread. Should a handler block the event loop, so that a stop is not even noticed,
+        all is given back after the grace time all the same, and the process ends.
+
+        Returns:
+            The code for the process to exit with: 0 if every run came to its end, 3 if some were cut off.
+
+        Raises:
+            InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
+        """
+        received = 0
+
+        def on_signal(number: int, _: object) -> None:
+            nonlocal received
+            received += 1
+            log.info("got %s: stopping%s", signal.Signals(number).name, "" if received == 1 else " now")
+            self.stop(now=received > 1)
+            shift = self._shift
+            if shift is not None:
+                # In the office's thread, as the event loop may be blocked.
+                after = self.grace if received == 1 else 0.0
+                shift.office.call(lambda: _give_up_if_blocked(shift, after=after))
+
+        # Not by way of the event loop, which may be blocked: this runs as soon as Python code runs.
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            shift = await self._work(self._until_stopped)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return CUT_OFF if shift.slots.cut_off else STOPPED
+
+    # -------------------------------------------------------------------------- inside
+
+    async def _work(self, until: Callable[[Shift], Any], *, upkeep: bool = True) -> Shift:
+        if not self._handlers:
+            raise InvalidArgument("handler", None, "at least one: see Worker.handler")
+        if self._loop is not None:
+            raise WorkerBusy
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with AsyncExitStack() as stack:
+                resources = await stack.enter_async_context(self._lifespan()) if self._lifespan else None
+                shift = Shift(
+                    self._handlers,
+                    concurrency=self.concurrency,
+                    order=self._order,
+                    clean_every=self._clean_every if upkeep else None,
+                    keep_dead=self._keep_dead,
+                )
+                await self._until_over(shift, until, resources or {})
+                return shift
+        finally:
+            self._loop = self._shift = self._stopping = None
+
+    async def _until_over(
+        self, shift: Shift, until: Callable[[Shift], Any], resources: Mapping[str, Any]
+    ) -> None:
+        taking = await shift.start(resources, self._middleware)
+        self._shift = shift
+        waiting = asyncio.create_task(until(shift), name="leasehold until")
+        grace = 0.0
+        try:
+            await asyncio.wait([taking, waiting], return_when=asyncio.FIRST_COMPLETED)
+            grace = self.grace
+        finally:
+            waiting.cancel()
+            # Also when this task is cancelled, everything has to be given back.
+            await shift.end(grace=grace)
+        if taking.done() and not taking.cancelled():
+            taking.result()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+
+    async def _until_stopped(self, _: Shift) -> None:
+        if self._stopping is not None:
+            await self._stopping.wait()
+
+    async def _until_drained(self, shift: Shift) -> None:
+        stopping = asyncio.create_task(self._until_stopped(shift))
+        drained = asyncio.create_task(shift.drained())
+        try:
+            await asyncio.wait([stopping, drained], return_when=asyncio.FIRST_COMPLETED)
+            if drained.done():
+                drained.result()
+        finally:
+            stopping.cancel()
+            drained.cancel()
+
+    def _stop(self, now: bool) -> None:  # noqa: FBT001 - call_soon_threadsafe gives no names
+        if self._stopping is not None:
+            self._stopping.set()
+        if now and self._shift is not None:
+            self._shift.hurry.set()
+
+
+async def _give_up_if_blocked(shift: Shift, *, after: float) -> None:
+    """If the event loop is blocked then, give everything back from here and end the process."""
+    await asyncio.sleep(after)
+    while shift.monitor.blocked_for() < LAST_SECONDS:  # noqa: ASYNC110 - it is a time that passes
+        await asyncio.sleep(0.1)
+    log.error("the event loop is blocked: giving everything back and ending the process")
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(LAST_SECONDS):
+            await shift.keeper.give_back_all()
+    os._exit(CUT_OFF)
