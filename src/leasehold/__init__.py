@@ -7,6 +7,7 @@ from leasehold.errors import (
     EvictionWarning,
     InvalidArgument,
     LeaseholdError,
+    PayloadError,
     QueueClosed,
     ScriptFailed,
     ServerBusy,
@@ -15,12 +16,15 @@ from leasehold.errors import (
     ServerReadOnly,
     ServerRefused,
     ServerTooOld,
+    TimeLimitExceeded,
+    WorkerBusy,
     WrongKeyType,
 )
 from leasehold.item import Item
 from leasehold.keys import KeyPrefix
 from leasehold.queue import AsyncWorkQueue, CleanReport, Counts, DeadLetter, Failure, ItemView, Lease
 from leasehold.retry import RetryPolicy
+from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker
 
 __all__ = [
     "AsyncWorkQueue",
@@ -32,14 +36,19 @@ __all__ = [
     "EmbeddedServerError",
     "EvictionWarning",
     "Failure",
+    "Health",
     "InvalidArgument",
     "Item",
     "ItemView",
     "KeyPrefix",
     "Lease",
     "LeaseholdError",
+    "PayloadError",
     "QueueClosed",
+    "Reject",
+    "Retry",
     "RetryPolicy",
+    "Run",
     "ScriptFailed",
     "ServerBusy",
     "ServerError",
@@ -47,5 +56,9 @@ __all__ = [
     "ServerReadOnly",
     "ServerRefused",
     "ServerTooOld",
+    "Snooze",
+    "TimeLimitExceeded",
+    "Worker",
+    "WorkerBusy",
     "WrongKeyType",
 ]
