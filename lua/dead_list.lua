@@ -7,7 +7,7 @@
 --   start      integer  where to begin, if no ids are given: 0 is the newest, -1 the oldest
 --   count      integer  how many, if no ids are given
 --   max_bytes  integer  give no more data than this; further dead letters come without theirs
---   ids        rest     ids, or none
+--   entries    rest     ids, or none
 -- Reply: for each: id, time of its death in ms (0: unknown), size of its data (-1: there is no such dead
 --   letter), data (false: left out), error, deliveries, lease number.
 -- Cost: O(log n + count).
@@ -17,8 +17,8 @@
 -- @include dead
 
 local found, times = {}, {}
-if #ARGV > ids then
-  for at = ids + 1, #ARGV do
+if #ARGV > entries then
+  for at = entries + 1, #ARGV do
     found[#found + 1] = ARGV[at]
   end
   times = redis.call('ZMSCORE', dead, unpack(found))

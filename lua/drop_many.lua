@@ -3,8 +3,8 @@
 -- Keys:
 --   dead  zset  id -> when it became a dead letter
 -- Arguments:
---   prefix  text  the queue's name
---   ids     rest  ids
+--   prefix   text  the queue's name
+--   entries  rest  ids
 -- Reply: a list, an entry per id: 1 dropped, 0 not among the dead letters.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
@@ -14,7 +14,7 @@
 
 redis.call('ZCARD', dead)
 local answers, dropped = {}, {}
-for at = ids + 1, #ARGV do
+for at = entries + 1, #ARGV do
   answers[#answers + 1] = redis.call('UNLINK', dead_key(ARGV[at]))
   dropped[#dropped + 1] = ARGV[at]
 end

@@ -11,7 +11,7 @@
 -- Arguments:
 --   prefix     text     the queue's name
 --   max_bytes  integer  stop before this much data (the first dead letter is always looked at)
---   ids        rest     ids
+--   entries    rest     ids
 -- Reply: a list, an entry per id: 1 requeued, 0 not among the dead letters, -1 left there because an item
 --   with its id is in the queue, -2 not looked at, nor any after it, for want of room: call again.
 -- Cost: O(log n) per id. The data is copied.
@@ -27,16 +27,16 @@
 
 redis.call('ZCARD', dead)
 local sizes = {}
-for at = ids + 1, #ARGV do
+for at = entries + 1, #ARGV do
   -- Also raises now, before anything is written, if it is of another type.
   sizes[at] = redis.call('HSTRLEN', dead_key(ARGV[at]), 'data')
 end
 
 local answers, back, left, bytes = {}, {}, {}, 0
-for at = ids + 1, #ARGV do
+for at = entries + 1, #ARGV do
   local id, answer = ARGV[at], -2
   bytes = bytes + sizes[at]
-  if at == ids + 1 or bytes <= max_bytes then
+  if at == entries + 1 or bytes <= max_bytes then
     local data = redis.call('HGET', dead_key(id), 'data')
     if not data then
       answer = 0

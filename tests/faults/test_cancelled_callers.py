@@ -82,7 +82,7 @@ async def test_add(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool
             if answer:
                 assert applied
             assert await queue.add_item(Item(b"x", id="mine")) is not applied
-            assert await queue.counts() == (4, 0, 0)
+            assert await queue.counts() == (4, 0, 0, 0)
 
     await at_every_step(once)
 
@@ -189,7 +189,7 @@ async def test_release(make_queue: MakeQueue, redis: Redis, name: str, *, warm: 
             if answer:
                 assert applied
             assert await queue.release(mine) is not applied
-            assert await queue.counts() == (4, 0, 0)
+            assert await queue.counts() == (4, 0, 0, 0)
 
     await at_every_step(once)
 

@@ -167,7 +167,7 @@ async def test_a_queue_whose_slot_moves(nodes: list[Redis], cluster: RedisCluste
         assert {answer for answer in added if not isinstance(answer, LeaseholdError)} <= {True}
         again = [n for n, answer in enumerate(added) if answer is not True]
         await asyncio.gather(*(adder.add_item(Item(b"x", id=f"{n}")) for n in again))
-        assert await adder.counts() == (2000, 2, 0)
+        assert await adder.counts() == (2000, 2, 0, 0)
     assert len((await audit(source, name)).waiting) == 2000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,26 +24,41 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-#: A call, and what must be the case if it was applied and if it was not: ids waiting, leased, delayed.
-Expected = tuple[list[bytes], list[bytes], list[bytes]]
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+
+#: A call, and what must be the case if it was applied and if it was not: ids waiting, leased, delayed, dead.
+Expected = tuple[list[bytes], list[bytes], list[bytes], list[bytes]]
 CALLS: dict[str, tuple[Callable[[AsyncWorkQueue, Lease], Awaitable[Any]], Expected]] = {
-    "add_item": (lambda q, _: q.add_item(Item(b"x", id="new")), ([b"b", b"new"], [b"a"], [])),
-    "add_unique_item": (lambda q, _: q.add_unique_item(Item(b"x", id="new")), ([b"b", b"new"], [b"a"], [])),
-    "add_items": (lambda q, _: q.add_items([Item(b"x", id="new")]), ([b"b", b"new"], [b"a"], [])),
-    "delayed": (lambda q, _: q.add_item(Item(b"x", id="new"), delay=60), ([b"b"], [b"a"], [b"new"])),
-    "lease": (lambda q, _: q.lease(60), ([], [b"a", b"b"], [])),
-    "lease_many": (lambda q, _: q.lease_many(5, 60, block=False), ([], [b"a", b"b"], [])),
-    "complete": (lambda q, lease: q.complete(lease), ([b"b"], [], [])),
-    "renew": (lambda q, lease: q.renew(lease, 90), ([b"b"], [b"a"], [])),
-    "release": (lambda q, lease: q.release(lease), ([b"a", b"b"], [], [])),
-    "counts": (lambda q, _: q.counts(), ([b"b"], [b"a"], [])),
-    "inspect": (lambda q, _: q.inspect(), ([b"b"], [b"a"], [])),
+    "add_item": (lambda q, _: q.add_item(new()), ([b"b", b"new"], [b"a"], [], [b"d"])),
+    "add_unique_item": (lambda q, _: q.add_unique_item(new()), ([b"b", b"new"], [b"a"], [], [b"d"])),
+    "add_items": (lambda q, _: q.add_items([new()]), ([b"b", b"new"], [b"a"], [], [b"d"])),
+    "delayed": (lambda q, _: q.add_item(new(), delay=60), ([b"b"], [b"a"], [b"new"], [b"d"])),
+    "at": (lambda q, _: q.add_item(new(), at=NEVER), ([b"b"], [b"a"], [b"new"], [b"d"])),
+    "lease": (lambda q, _: q.lease(60), ([], [b"a", b"b"], [], [b"d"])),
+    "lease_many": (lambda q, _: q.lease_many(5, 60, block=False), ([], [b"a", b"b"], [], [b"d"])),
+    "complete": (lambda q, lease: q.complete(lease), ([b"b"], [], [], [b"d"])),
+    "complete, result": (lambda q, lease: q.complete(lease, result=b"r"), ([b"b"], [], [], [b"d"])),
+    "renew": (lambda q, lease: q.renew(lease, 90), ([b"b"], [b"a"], [], [b"d"])),
+    "release": (lambda q, lease: q.release(lease), ([b"a", b"b"], [], [], [b"d"])),
+    "fail": (lambda q, lease: q.fail(lease, "why"), ([b"b"], [], [], [b"d", b"a"])),
+    "fail, retry": (lambda q, lease: q.fail(lease, "", retry_in=60), ([b"b"], [], [b"a"], [b"d"])),
+    "requeue": (lambda q, _: q.dead_letters.requeue("d"), ([b"b", b"d"], [b"a"], [], [])),
+    "drop": (lambda q, _: q.dead_letters.drop("d"), ([b"b"], [b"a"], [], [])),
+    "drop_all": (lambda q, _: q.dead_letters.drop_all(), ([b"b"], [b"a"], [], [])),
+    "dead letters": (lambda q, _: q.dead_letters.list(), ([b"b"], [b"a"], [], [b"d"])),
+    "result": (lambda q, _: q.results.get("a"), ([b"b"], [b"a"], [], [b"d"])),
+    "counts": (lambda q, _: q.counts(), ([b"b"], [b"a"], [], [b"d"])),
+    "inspect": (lambda q, _: q.inspect(), ([b"b"], [b"a"], [], [b"d"])),
 }
-BEFORE: Expected = ([b"b"], [b"a"], [])
+BEFORE: Expected = ([b"b"], [b"a"], [], [b"d"])
+
+
+def new() -> Item:
+    return Item(b"x", id="new")
 
 
 async def start(make_queue: MakeQueue, proxy: Proxy, patience: float = 0.4) -> tuple[AsyncWorkQueue, Lease]:
-    """Give a queue behind the proxy, connected, with `a` leased and `b` waiting."""
+    """Give a queue behind the proxy, connected, with `a` leased, `b` waiting and `d` dead."""
     queue = make_queue(url=proxy.url, patience=patience)
     # Every script is known to the server from here on: a call is one request.
     await queue.add_item(Item(b"x", id="warm"))
@@ -52,6 +68,14 @@ async def start(make_queue: MakeQueue, proxy: Proxy, patience: float = 0.4) -> t
     await queue.inspect()
     await queue.release(lease)
     await queue.complete(lease)
+    await queue.add_item(Item(b"x", id="d"))
+    await queue.fail(await take(queue, 60), "why")
+    await queue.dead_letters.list()
+    await queue.dead_letters.requeue("d")
+    await queue.fail(await take(queue, 60), "why")
+    await queue.dead_letters.drop("nobody")
+    await queue.dead_letters.drop_older_than(60)
+    await queue.results.get("d")
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
     lease = await take(queue, 60)
     return queue, lease
@@ -59,7 +83,7 @@ async def start(make_queue: MakeQueue, proxy: Proxy, patience: float = 0.4) -> t
 
 async def state(redis: Redis, name: str) -> Expected:
     found = await places(redis, name)
-    return found.waiting, sorted(found.leased), found.scheduled
+    return found.waiting, sorted(found.leased), found.scheduled, found.dead
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -94,7 +118,7 @@ async def test_a_server_that_is_silent(
     await proxy.cut()
     proxy.resume()
     assert await state(redis, name) == BEFORE
-    assert await queue.counts() == (1, 1, 0)
+    assert await queue.counts() == (1, 1, 0, 1)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -286,7 +310,7 @@ async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
     await until("it has been leased and is back", is_back)
     assert (await audit(redis, name)).waiting == [b"0", b"1", b"2"]
     lease = await take(other)
-    assert (lease.id, lease.deliveries) == ("0", 2)
+    assert (lease.id, lease.deliveries) == ("0", 1)
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut and gone for a moment"])

@@ -37,7 +37,7 @@ async def test_between_any_two_calls(queue: AsyncWorkQueue, redis: Redis, name: 
     await redis.script_flush()
     assert await queue.release(b)
     await redis.script_flush()
-    assert await queue.counts() == (1, 2, 0)
+    assert await queue.counts() == (1, 2, 0, 0)
     await redis.script_flush()
     assert [view.id for view in await queue.inspect()] == ["b"]
     await redis.script_flush()

@@ -224,7 +224,7 @@ async def test_the_inbox_of_a_dead_process_comes_back_when_its_session_lapses(
     dead = f"{name}:inbox:lh:dead"
     await redis.lmove(f"{name}:queue", dead, "RIGHT", "LEFT")
     await redis.zadd(f"{name}:sessions", {"lh:dead": (clock.now + 10) * 1000})
-    assert await idle.counts() == (3, 0, 0)
+    assert await idle.counts() == (3, 0, 0, 0)
     assert [lease.id for lease in await idle.lease_many(1, 60, block=False)] == ["1"]
     clock.now += 10
     assert [lease.id for lease in await idle.lease_many(5, 60, block=False)] == ["0", "2"]

@@ -59,6 +59,16 @@ class Held:
         return f"{self.first or self.token} {self.token} {self.deliveries} {self.at}"
 
 
+@dataclass(frozen=True)
+class Letter:
+    """One dead letter."""
+
+    token: int
+    at: int = NOW
+    error: str = "an error"
+    deliveries: int = 1
+
+
 def data_of(item_id: str) -> str:
     """Return the data that drawn items have."""
     return f"data of {item_id}"
@@ -70,6 +80,7 @@ def picture(
     leased: Mapping[str, Held] | None = None,
     scheduled: Mapping[str, float] | None = None,
     past: Mapping[str, Held] | None = None,
+    dead: Mapping[str, Letter] | None = None,
     fence: int = 0,
 ) -> State:
     """Draw the key space of a queue that nothing foreign has touched.
@@ -79,6 +90,7 @@ def picture(
         leased: Ids and their leases, in the order in which they were leased.
         scheduled: Ids and when they fall due.
         past: Leases that have ended, of items that wait or are scheduled again.
+        dead: Dead letters.
         fence: The last lease number; 0 is none, and no key.
     """
     leased, scheduled, past = leased or {}, scheduled or {}, past or {}
@@ -92,6 +104,14 @@ def picture(
         state |= lease_keys(item_id, held.by)
     for item_id in scheduled:
         state[f"lease:{item_id}"] = Expiring("lh:scheduled")
+    state["dead"] = {item_id: float(letter.at) for item_id, letter in (dead or {}).items()}
+    for item_id, letter in (dead or {}).items():
+        state[f"dead:{item_id}"] = {
+            "data": data_of(item_id),
+            "error": letter.error,
+            "deliveries": str(letter.deliveries),
+            "token": str(letter.token),
+        }
     if fence:
         state["fence"] = str(fence)
     return {key: contents for key, contents in state.items() if contents}
@@ -186,6 +206,8 @@ class Space:
             "max_bytes": 8 << 20,
             "grace_ms": 2000,
             "count": 500,
+            "start": 0,
+            "age_ms": 0,
             **arguments,
         }
         bound = bind(script, QueueKeys(self.prefix, str(given["session"])))

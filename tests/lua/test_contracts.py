@@ -36,6 +36,7 @@ KEY_KINDS = {
     "sessions": "zset",
     "ledger": "hash",
     "fence": "counter",
+    "dead": "zset",
 }
 
 

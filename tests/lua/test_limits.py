@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.keys import QueueKeys
-from tests.lua.space import ME, NOW, Held, Space, State, items_of, new, picture
+from tests.lua.space import ME, NOW, Held, Letter, Space, State, items_of, new, picture
 
 pytestmark = pytest.mark.core
 
@@ -13,6 +13,9 @@ ROWS = 1_000
 IDS = [f"i{n}" for n in range(ROWS)]
 LEASES = {item_id: Held(n) for n, item_id in enumerate(IDS, 1)}
 LEASED = picture(leased=LEASES, fence=ROWS)
+#: What was leased and then given back.
+GIVEN_BACK = {item_id: Held(n, deliveries=0) for n, item_id in enumerate(IDS, 1)}
+DEAD = picture(dead={item_id: Letter(n) for n, item_id in enumerate(IDS, 1)}, fence=ROWS)
 
 
 async def test_1000_items_are_added_in_a_call(space: Space) -> None:
@@ -66,7 +69,50 @@ async def test_1000_items_are_given_back_in_a_call(space: Space, front: int) -> 
     await space.seed(LEASED)
     rows = [(item_id, held.token, 0, front) for item_id, held in LEASES.items()]
     assert await space.run("release_many", rows) == [1] * ROWS
-    assert await space.snapshot() == picture(waiting=IDS, past=LEASES, fence=ROWS)
+    assert await space.snapshot() == picture(waiting=IDS, past=GIVEN_BACK, fence=ROWS)
+
+
+async def test_1000_items_die_in_a_call(space: Space) -> None:
+    await space.seed(LEASED)
+    rows = [(item_id, held.token, -1, "an error") for item_id, held in LEASES.items()]
+    assert await space.run("fail_many", rows) == [1] * ROWS
+    assert await space.snapshot() == DEAD
+
+
+@pytest.mark.parametrize("delay", [0, 60_000])
+async def test_1000_items_are_tried_again_in_a_call(space: Space, delay: int) -> None:
+    await space.seed(LEASED)
+    rows = [(item_id, held.token, delay, "") for item_id, held in LEASES.items()]
+    assert await space.run("fail_many", rows) == [1] * ROWS
+    due = dict.fromkeys(IDS, NOW + delay)
+    assert await space.snapshot() == (
+        picture(scheduled=due, past=LEASES, fence=ROWS)
+        if delay
+        else picture(waiting=IDS, past=LEASES, fence=ROWS)
+    )
+
+
+async def test_1000_dead_letters_are_listed_requeued_or_dropped_in_a_call(space: Space) -> None:
+    rows = [(item_id,) for item_id in IDS]
+    await space.seed(DEAD)
+    for reply in (await space.run("dead_list", count=ROWS), await space.run("dead_list", rows)):
+        assert {item_id.decode() for item_id in reply[::7]} == {*IDS}
+    assert await space.run("requeue_many", rows) == [1] * ROWS
+    assert await space.snapshot() == picture(waiting=IDS, fence=ROWS)
+    await space.seed(DEAD)
+    assert await space.run("requeue_many", rows) == [-1] * ROWS
+    assert await space.run("drop_many", rows) == [1] * ROWS
+    await space.seed(DEAD)
+    assert await space.run("drop_old", count=ROWS) == ROWS
+    assert await space.snapshot() == picture(waiting=IDS, fence=ROWS)
+
+
+async def test_1000_results_are_kept_and_read_in_a_call(space: Space) -> None:
+    await space.seed(LEASED)
+    rows = [(item_id, held.token, f"0:60000:done {item_id}") for item_id, held in LEASES.items()]
+    assert await space.run("complete_many", rows) == [1] * ROWS
+    results = await space.run("result", [(item_id,) for item_id in IDS])
+    assert results == [f"done {item_id}".encode() for item_id in IDS]
 
 
 async def test_1000_orphans_are_put_back_in_a_call(space: Space) -> None:
@@ -106,6 +152,7 @@ async def test_no_step_trips_over_a_large_queue(space: Space, many: int) -> None
             pipe.sadd(space.key("gone"), *piece)
             pipe.zadd(space.key("deadlines"), {f"p{item_id}": NOW - 1 for item_id in piece})
             pipe.zadd(space.key("scheduled"), {f"s{item_id}": NOW - 1 for item_id in piece})
+            pipe.zadd(space.key("dead"), {f"d{item_id}": NOW - 1 for item_id in piece})
             pipe.zadd(space.key("sessions"), {f"lh:{item_id}": NOW - 1 for item_id in piece})
             pipe.hset(space.key("ledger"), mapping={f"p{item_id}": "1 1 1 1" for item_id in piece})
             if start == 0:  # as many as the steps below get to
@@ -113,12 +160,16 @@ async def test_no_step_trips_over_a_large_queue(space: Space, many: int) -> None
         pipe.set(space.key("fence"), 1)
         await pipe.execute()
 
-    assert await space.run("counts") == [many, many, many]
+    assert await space.run("counts") == [many, many, many, many]
     first = items_of(await space.run("lease_many", [(ROWS, 60_000)]))
     assert [given.id for given in first] == [f"wi{n}" for n in range(ROWS)]
     rows = [(given.id, given.token, 0) for given in first]
     assert await space.run("complete_many", rows[:500]) == [1] * 500
-    assert await space.run("release_many", [(*row, 1) for row in rows[500:]]) == [1] * 500
+    assert await space.run("release_many", [(*row, 1) for row in rows[500:700]]) == [1] * 200
+    assert await space.run("fail_many", [(*row[:2], -1, "") for row in rows[700:]]) == [1] * 300
+    assert len(await space.run("dead_list", start=-ROWS, count=ROWS)) == 7 * ROWS
+    assert (await space.run("requeue_many", [[given.id for given in first[700:]]])) == [1] * 300
+    assert await space.run("drop_old", count=ROWS) == ROWS
     assert (await space.run("light_clean", count=ROWS))[4] == 1
     assert len(await space.run("deep_clean_walk", start=0, count=ROWS)) == ROWS
     pattern = QueueKeys(space.prefix, ME).data_pattern

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.lua.space import ME, NOW, Held, Space, State, picture
@@ -9,6 +11,8 @@ from tests.lua.space import ME, NOW, Held, Space, State, picture
 pytestmark = pytest.mark.core
 
 THIRD = Held(5, first=3, deliveries=3, ends=NOW + 10)
+#: What is known of it after it was given back.
+BACK = replace(THIRD, deliveries=2)
 LEASED = picture(waiting=["w", "v"], leased={"a": THIRD}, fence=5)
 LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, deliveries=3, ends=NOW - 10)}, fence=5)
 WITHOUT_DATA = {key: contents for key, contents in LEASED.items() if key != "item:a"}
@@ -72,10 +76,10 @@ async def test_each_row_of_a_renewal_gets_its_own_answer_and_time(space: Space) 
 @pytest.mark.parametrize(
     ("delay", "front", "after"),
     [
-        (0, 1, picture(waiting=["a", "w", "v"], past={"a": THIRD}, fence=5)),
-        (0, 0, picture(waiting=["w", "v", "a"], past={"a": THIRD}, fence=5)),
-        (9_000, 0, picture(waiting=["w", "v"], scheduled={"a": NOW + 9_000}, past={"a": THIRD}, fence=5)),
-        (9_000, 1, picture(waiting=["w", "v"], scheduled={"a": NOW + 9_000}, past={"a": THIRD}, fence=5)),
+        (0, 1, picture(waiting=["a", "w", "v"], past={"a": BACK}, fence=5)),
+        (0, 0, picture(waiting=["w", "v", "a"], past={"a": BACK}, fence=5)),
+        (9_000, 0, picture(waiting=["w", "v"], scheduled={"a": NOW + 9_000}, past={"a": BACK}, fence=5)),
+        (9_000, 1, picture(waiting=["w", "v"], scheduled={"a": NOW + 9_000}, past={"a": BACK}, fence=5)),
     ],
     ids=["to the front", "to the end", "delayed", "delayed, front or not"],
 )
@@ -102,7 +106,8 @@ async def test_many_keep_the_order_of_their_rows_at_either_end(space: Space, fro
     await space.seed(picture(waiting=["w", "v"], leased=leases, fence=3))
     rows = [(item_id, leases[item_id].token, 0, front) for item_id in "cab"]
     assert await space.run("release_many", rows) == [1, 1, 1]
-    assert await space.snapshot() == picture(waiting=[*order], past=leases, fence=3)
+    past = {item_id: given_back(held) for item_id, held in leases.items()}
+    assert await space.snapshot() == picture(waiting=[*order], past=past, fence=3)
 
 
 async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
@@ -110,15 +115,25 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     await space.seed(picture(waiting=["w"], leased=leases, fence=4))
     rows = [("a", 1, 0, 0), ("b", 2, 5_000, 0), ("c", 3, 0, 1), ("d", 9, 0, 1), ("a", 1, 0, 1)]
     assert await space.run("release_many", rows) == [1, 1, 1, 0, 0]
-    past = {item_id: leases[item_id] for item_id in "abc"}
+    past = {item_id: given_back(leases[item_id]) for item_id in "abc"}
     assert await space.snapshot() == picture(
         waiting=["c", "w", "a"], leased={"d": Held(4)}, scheduled={"b": NOW + 5_000}, past=past, fence=4
     )
+
+
+def given_back(held: Held) -> Held:
+    return replace(held, deliveries=held.deliveries - 1)
+
+
+async def test_deliveries_that_are_taken_back_never_fall_below_none(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(5, deliveries=0)}, fence=5))
+    assert await space.run("release_many", [("a", 5, 0, 1)]) == [1]
+    assert await space.snapshot() == picture(waiting=["a"], past={"a": Held(5, deliveries=0)}, fence=5)
 
 
 async def test_what_is_given_back_keeps_its_history(space: Space) -> None:
     await space.seed(LEASED)
     await space.run("release_many", [("a", 5, 0, 1)])
     reply = await space.run("lease_many", [(1, 60_000)])
-    assert reply[3:] == [b"a", b"data of a", 6, 4]
+    assert reply[3:] == [b"a", b"data of a", 6, 3]
     assert await space.run("complete_many", [("a", 3, 0)]) == [1], "the first holder may still be first"

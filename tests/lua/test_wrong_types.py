@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from leasehold.scripting.catalogue import load
-from tests.lua.space import ME, NOW, Held, Space, State, data_of, new, picture
+from tests.lua.space import ME, NOW, Held, Letter, Space, State, data_of, new, picture
 
 pytestmark = pytest.mark.core
 
@@ -20,6 +20,7 @@ BUSY: State = picture(
     leased={"held": Held(3), "lapsed": Held(4, ends=NOW - 1)},
     scheduled={"due": NOW - 1, "later": NOW + 60_000},
     past={"w1": Held(2), "ghost": Held(1)},
+    dead={"d1": Letter(1, at=NOW - 9), "d2": Letter(2)},
     fence=4,
 ) | {
     "processing": ["lapsed", "held", "noted"],
@@ -37,10 +38,14 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "add_items": ([new("n1"), new("n2", delay=5_000), new("held", unique=True)], {}),
     "complete_many": ([("held", 3, 0), ("w1", 2, 0), ("lapsed", 4, 0)], {}),
     "counts": ([], {}),
+    "dead_list": ([], {}),
     "deep_clean_ledger": ([], {"cursor": "0"}),
     "deep_clean_restore": ([("orphan",)], {"started_ms": NOW}),
     "deep_clean_scan": ([], {"cursor": "0", "pattern": "*"}),
     "deep_clean_walk": ([], {"start": 0}),
+    "drop_many": ([("d1",), ("nobody",)], {}),
+    "drop_old": ([], {}),
+    "fail_many": ([("held", 3, -1, "error"), ("lapsed", 4, 9_000, "error")], {}),
     "inspect": ([], {"start": 0}),
     "lease_many": ([(9, 60_000)], {}),
     "leave": ([], {}),
@@ -48,6 +53,8 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "register": ([], {"keep_ms": 10_000}),
     "release_many": ([("held", 3, 0, 1), ("lapsed", 4, 9_000, 0)], {}),
     "renew_many": ([("held", 3, 60_000)], {}),
+    "requeue_many": ([("d1",), ("d2",)], {}),
+    "result": ([("d1",)], {}),
 }
 
 

@@ -30,6 +30,8 @@ class Places:
     waiting: list[bytes]
     leased: list[bytes]
     scheduled: list[bytes]
+    #: Dead letters, the oldest first. The id of one may be taken again.
+    dead: list[bytes]
 
     @property
     def all(self) -> Counter[bytes]:
@@ -45,9 +47,10 @@ async def places(redis: Redis, name: str) -> Places:
             pipeline.lrange(key, 0, -1)
         pipeline.zrange(prefix + b":deadlines", 0, -1)
         pipeline.zrange(prefix + b":scheduled", 0, -1)
-        *lists, leased, scheduled = await pipeline.execute()
+        pipeline.zrange(prefix + b":dead", 0, -1)
+        *lists, leased, scheduled, dead = await pipeline.execute()
     waiting = [item_id for ids in lists for item_id in reversed(ids)]
-    return Places(waiting, leased, scheduled)
+    return Places(waiting, leased, scheduled, dead)
 
 
 async def audit(redis: Redis, name: str) -> Places:
@@ -57,6 +60,8 @@ async def audit(redis: Redis, name: str) -> Places:
     """
     prefix = name.encode()
     found = await places(redis, name)
+    dead = {key.removeprefix(prefix + b":dead:") for key in await keys_like(redis, glob(name) + b":dead:*")}
+    assert dead == set(found.dead), f"each dead letter is listed: {found.dead} are, {dead} are there"
     data = {key.removeprefix(prefix + b":item:") for key in await keys_like(redis, glob(name) + b":item:*")}
     assert found.all == Counter(data), f"each item in one place: {found} are the places, {data} the items"
 

@@ -36,7 +36,7 @@ async def test_an_id_is_taken_while_its_item_is_leased_or_delayed(queue: AsyncWo
     lease = await take(queue)
     await queue.add_item(Item(b"", id="delayed"), delay=30)
     assert await queue.add_items([Item(b"", id="leased"), Item(b"", id="delayed")]) == [False, False]
-    assert await queue.counts() == (0, 1, 1)
+    assert await queue.counts() == (0, 1, 1, 0)
     await queue.complete(lease)
     assert await queue.add_item(Item(b"", id="leased"))
 
@@ -128,7 +128,7 @@ async def test_a_delayed_item_comes_when_it_is_due(make_queue: MakeQueue, clock:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"late", id="late"), delay=timedelta(seconds=20))
     await queue.add_item(Item(b"early", id="early"), delay=10)
-    assert await queue.counts() == (0, 0, 2)
+    assert await queue.counts() == (0, 0, 2, 0)
     assert await queue.lease(30, block=False) is None
     assert [(view.id, view.due) for view in await queue.inspect("scheduled")] == [
         ("early", clock.now + 10),
@@ -155,7 +155,7 @@ async def test_a_waiter_gets_a_delayed_item_by_itself(queue: AsyncWorkQueue) -> 
 async def test_unique_items(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.add_unique_item(Item(b"1", id="a")) is None  # type: ignore[func-returns-value]
     await queue.add_unique_item(Item(b"2", id="b"), delay=10)
-    assert await queue.counts() == (1, 0, 1)
+    assert await queue.counts() == (1, 0, 1, 0)
     await audit(redis, name)
 
 

@@ -26,7 +26,7 @@ async def test_a_completed_item_is_gone(queue: AsyncWorkQueue, redis: Redis, nam
     assert await queue.complete(lease) is True
     assert await queue.complete(lease) is False
     assert await queue.complete(lease, fenced=True) is False
-    assert await queue.counts() == (0, 0, 0)
+    assert await queue.counts() == (0, 0, 0, 0)
     assert not await left_over(redis, name)
     assert await redis.get(f"{name}:fence") == b"1"
 
@@ -77,7 +77,7 @@ async def test_the_slow_worker_counts_wherever_its_item_is(
         await queue.release(slow, delay=10)
     assert await queue.complete(slow) is True
     assert (await audit(redis, name)).waiting == [b"1", b"2"]
-    assert await queue.counts() == (2, 0, 0)
+    assert await queue.counts() == (2, 0, 0, 0)
 
 
 async def test_a_completed_item_deep_in_a_long_queue_is_not_leased_again(
@@ -189,7 +189,7 @@ async def test_completing_among_many_leaves_the_list_right(
         random.Random(5).shuffle(leases)
     for at in range(0, 1000, 10):
         assert await queue.complete_many(leases[at : at + 10]) == [True] * 10
-        assert await queue.counts() == (0, 990 - at, 0)
+        assert await queue.counts() == (0, 990 - at, 0, 0)
     assert not await left_over(redis, name)
 
 

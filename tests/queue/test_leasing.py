@@ -34,7 +34,7 @@ async def test_first_in_first_out(queue: AsyncWorkQueue, redis: Redis, name: str
     first = await take(queue)
     rest = await queue.lease_many(20, 30)
     assert [lease.id for lease in (first, *rest)] == ids
-    assert await queue.counts() == (0, 10, 0)
+    assert await queue.counts() == (0, 10, 0, 0)
     assert (await audit(redis, name)).waiting == []
 
 

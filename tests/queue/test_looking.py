@@ -27,7 +27,7 @@ async def ids(queue: AsyncWorkQueue, start: int, count: int, state: str = "waiti
 
 
 async def test_an_empty_queue(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    assert await queue.counts() == Counts(0, 0, 0)
+    assert await queue.counts() == Counts(0, 0, 0, 0)
     assert (await queue.queue_len(), await queue.processing()) == (0, 0)
     for state in ("waiting", "leased", "scheduled"):
         assert await ids(queue, 0, 100, state) == []
@@ -41,13 +41,17 @@ async def test_counts_of_each_state(make_queue: MakeQueue, clock: Clock) -> None
     await queue.add_items([Item(b"x") for _ in range(4)], delay=10)
     await queue.lease_many(2, 5)
     counts = await queue.counts()
-    assert counts == (3, 2, 4)
-    assert (counts.waiting, counts.leased, counts.scheduled, counts.total) == (3, 2, 4, 9)
+    assert counts == (3, 2, 4, 0)
+    assert (counts.waiting, counts.leased, counts.scheduled, counts.dead, counts.total) == (3, 2, 4, 0, 9)
     assert (await queue.queue_len(), await queue.processing()) == (3, 2)
     clock.now += 100  # nobody has come by to bring back what is due
-    assert await queue.counts() == (3, 2, 4)
+    assert await queue.counts() == (3, 2, 4, 0)
     await queue.lease_many(1, 5)
-    assert await queue.counts() == (8, 1, 0)
+    assert await queue.counts() == (8, 1, 0, 0)
+    [lease] = await queue.lease_many(1, 5)
+    assert await queue.fail(lease, "given up")
+    counts = await queue.counts()
+    assert (counts, counts.total) == ((7, 1, 0, 1), 8), "the dead are not unfinished"
 
 
 @pytest.mark.parametrize("state", ["waiting", "leased", "scheduled"])
@@ -101,7 +105,7 @@ async def test_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
     await queue.release(lease)
     clock.now += 1
     [view] = await queue.inspect()
-    assert (view.holder, view.token, view.deliveries, view.due) == (None, lease.token, 2, None)
+    assert (view.holder, view.token, view.deliveries, view.due) == (None, lease.token, 1, None)
     assert view.age == pytest.approx(4)
 
 

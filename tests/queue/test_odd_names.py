@@ -62,7 +62,7 @@ async def test_queues_with_odd_names_are_apart(make_queue: MakeQueue, redis: Red
     for queue in queues:
         assert await queue.add_item(Item(queue.name.encode(), id="the same"))
     for queue in queues:
-        assert await queue.counts() == (1, 0, 0)
+        assert await queue.counts() == (1, 0, 0, 0)
         lease = await take(queue, 30, block=False)
         assert lease.data == queue.name.encode()
         assert await queue.lease(30, block=False) is None

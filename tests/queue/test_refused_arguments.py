@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis as redis_py
 from redis.asyncio import RedisCluster
 
-from leasehold import AsyncWorkQueue, InvalidArgument, Item, Lease
+from leasehold import AsyncWorkQueue, Failure, InvalidArgument, Item, Lease
 from leasehold.item import MAX_DATA_BYTES
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
@@ -38,6 +39,13 @@ NO_IDS: list[Any] = [
     *(b"id", 5, 0, 1.5, True, ["id"], object()),
 ]
 NO_DATA: list[Any] = [None, 5, 1.5, True, ["x"], {"a": 1}, object(), "\ud800", iter(b"x"), Item(b"x")]
+NO_TIMES: list[Any] = [datetime(2030, 1, 1), time.time(), "2030-01-01", 0, False, timedelta(1)]  # noqa: DTZ001
+SOON = datetime(2030, 1, 1, tzinfo=UTC)
+NO_RESULTS: list[Any] = ["text", 5, bytearray(b"x"), {}, bytes(MAX_DATA_BYTES + 1)]
+NO_ERRORS: list[Any] = [None, b"why", 5, ValueError]
+NO_WAITS: list[Any] = [bad for bad in NO_DURATIONS if bad is not None]
+NO_KNOWN_IDS: list[Any] = ["", "\ud800", b"id", 5, None, ["x"]]
+NO_STARTS: list[Any] = [1.0, "0", None, True, 10**30]
 NO_NAMES: list[Any] = ["", "x" * 513, "é" * 257, "\ud800", b"name", None, 5, True, ["name"]]
 
 Call = Callable[[AsyncWorkQueue, Lease, Any], Awaitable[Any]]
@@ -65,8 +73,55 @@ CALLS: dict[str, tuple[str, list[Any], Call]] = {
     "release delay": ("delay", NO_DURATIONS, lambda q, ok, bad: q.release(ok, delay=bad)),
     "release_many lease": ("lease", [*NO_ITEMS, ITEM], lambda q, ok, bad: q.release_many([ok, bad])),
     "release_many delay": ("delay", NO_DURATIONS, lambda q, ok, bad: q.release_many([ok], delay=bad)),
+    "add_item at": ("at", NO_TIMES, lambda q, _, bad: q.add_item(ITEM, at=bad)),
+    "add_unique_item at": ("at", NO_TIMES, lambda q, _, bad: q.add_unique_item(ITEM, at=bad)),
+    "add_items at": ("at", NO_TIMES, lambda q, _, bad: q.add_items([ITEM], at=bad)),
+    "add_item, both": ("at", [SOON], lambda q, _, bad: q.add_item(ITEM, delay=5, at=bad)),
+    "complete result": ("result", NO_RESULTS, lambda q, ok, bad: q.complete(ok, result=bad)),
+    "complete keep_result": (
+        "keep_result",
+        NO_LEASE_TIMES,
+        lambda q, ok, bad: q.complete(ok, result=b"", keep_result=bad),
+    ),
+    "complete_many result": (
+        "result",
+        NO_RESULTS,
+        lambda q, ok, bad: q.complete_many([ok, ok], results=[b"", bad]),
+    ),
+    "complete_many results": (
+        "results",
+        [[], [b"", b""]],
+        lambda q, ok, bad: q.complete_many([ok], results=bad),
+    ),
+    "complete_many keep_result": (
+        "keep_result",
+        NO_LEASE_TIMES,
+        lambda q, ok, bad: q.complete_many([ok], results=[b""], keep_result=bad),
+    ),
+    "fail lease": ("lease", [*NO_ITEMS, ITEM], lambda q, _, bad: q.fail(bad, "why")),
+    "fail error": ("error", NO_ERRORS, lambda q, ok, bad: q.fail(ok, bad)),
+    "fail error, retried": ("error", NO_ERRORS, lambda q, ok, bad: q.fail(ok, bad, retry_in=1)),
+    "fail retry_in": ("retry_in", NO_WAITS, lambda q, ok, bad: q.fail(ok, "why", retry_in=bad)),
+    "fail_many lease": (
+        "lease",
+        [*NO_ITEMS, ITEM],
+        lambda q, ok, bad: q.fail_many([Failure(ok, "why"), Failure(bad, "why")]),
+    ),
+    "fail_many error": ("error", NO_ERRORS, lambda q, ok, bad: q.fail_many([Failure(ok, bad)])),
+    "fail_many retry_in": ("retry_in", NO_WAITS, lambda q, ok, bad: q.fail_many([Failure(ok, "why", bad)])),
+    "results.get": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.results.get(bad)),
+    "dead_letters.get": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.get(bad)),
+    "dead_letters.requeue": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.requeue("a", bad)),
+    "dead_letters.drop": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.drop("a", bad)),
+    "dead_letters.drop_older_than": (
+        "age",
+        NO_DURATIONS,
+        lambda q, _, bad: q.dead_letters.drop_older_than(bad),
+    ),
+    "dead_letters.list start": ("start", NO_STARTS, lambda q, _, bad: q.dead_letters.list(start=bad)),
+    "dead_letters.list count": ("count", NO_COUNTS, lambda q, _, bad: q.dead_letters.list(count=bad)),
     "inspect state": ("state", ["", "ready", b"waiting", None, 0, []], lambda q, _, bad: q.inspect(bad)),
-    "inspect start": ("start", [1.0, "0", None, True, 10**30], lambda q, _, bad: q.inspect(start=bad)),
+    "inspect start": ("start", NO_STARTS, lambda q, _, bad: q.inspect(start=bad)),
     "inspect count": ("count", NO_COUNTS, lambda q, _, bad: q.inspect(count=bad)),
 }
 
@@ -130,7 +185,7 @@ async def test_a_lease_of_another_queue_is_refused(make_queue: MakeQueue, redis:
     await others.add_item(ITEM)
     lease = await take(others)
     before = await snapshot(redis)
-    for call in (ours.complete(lease), ours.renew(lease, 30), ours.release(lease)):
+    for call in (ours.complete(lease), ours.renew(lease, 30), ours.release(lease), ours.fail(lease, "why")):
         with pytest.raises(InvalidArgument) as caught:
             await call
         check(caught.value, "lease")
@@ -144,6 +199,7 @@ async def test_pipelines_are_left_empty(queue: AsyncWorkQueue, redis: Redis, *, 
     put: Callable[..., None] = queue.add_unique_item_to_pipeline if unique else queue.add_item_to_pipeline
     assert not accepted(lambda bad: put(pipeline, bad), "item", NO_ITEMS)
     assert not accepted(lambda bad: put(pipeline, ITEM, delay=bad), "delay", NO_DURATIONS)
+    assert not accepted(lambda bad: put(pipeline, ITEM, at=bad), "at", NO_TIMES)
     assert len(pipeline) == 0
 
 
@@ -185,7 +241,7 @@ async def test_an_item_that_was_spoiled_later_harms_nobody_else(queue: AsyncWork
             await queue.add_items([Item(b"fine"), item])
     assert await snapshot(redis) == before
     assert await queue.add_item(Item(b"fine", id="fine"))
-    assert await queue.counts() == (1, 0, 0)
+    assert await queue.counts() == (1, 0, 0, 0)
 
 
 def test_names_and_settings(redis: Redis) -> None:

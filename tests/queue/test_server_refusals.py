@@ -82,7 +82,7 @@ async def test_a_replica(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) ->
         with pytest.raises(ServerReadOnly, match="nothing was applied"):
             await call(queue, lease)
         assert await snapshot(admin) == before, name
-    assert await queue.counts() == (1, 1, 0)
+    assert await queue.counts() == (1, 1, 0, 0)
     await command(admin, "REPLICAOF", "NO", "ONE")
     assert await queue.add_item(Item(b"x", id="new"))
     assert await queue.complete(lease)
@@ -126,7 +126,7 @@ async def test_out_of_memory(admin: Redis, started: tuple[AsyncWorkQueue, Lease]
             await WRITES[name](queue, lease)
     assert await snapshot(admin) == before
 
-    assert await queue.counts() == (1, 1, 0)
+    assert await queue.counts() == (1, 1, 0, 0)
     assert await queue.renew(lease, 60)
     assert await queue.complete(lease)
     other = await take(queue, 60, block=False)
@@ -236,7 +236,7 @@ async def test_the_rules_that_are_enough(
         lease = await take(queue, 30, timeout=30)
         assert await queue.complete(lease)
     assert await queue.lease(30, timeout=0.05) is None
-    assert await queue.counts() == (0, 0, 0)
+    assert await queue.counts() == (0, 0, 0, 0)
 
 
 async def test_refused_connections(make_queue: MakeQueue, own: EmbeddedServer) -> None:
@@ -339,7 +339,7 @@ async def test_one_warning_of_an_evicting_policy(
     await admin.client_kill_filter(_type="normal", skipme=True)
     with contextlib.suppress(ConnectionLost):
         await queue.counts()
-    assert await queue.counts() == (0, 1, 0)
+    assert await queue.counts() == (0, 1, 0, 0)
 
 
 async def test_a_call_of_many_trips_says_how_many_were_applied(

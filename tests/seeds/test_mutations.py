@@ -134,7 +134,7 @@ MUTATIONS = [
         "queue/queue.py",
         'return Counts(*await self._engine.run("counts"))',
         'first, then = await self._engine.run("counts"), await self._engine.run("counts")\n'
-        "        return Counts(first[0], then[1], then[2])",
+        "        return Counts(first[0], then[1], then[2], then[3])",
         bugs.test_rwq_b16_counts_are_of_one_instant,
     ),
 ]

@@ -17,6 +17,17 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Letter:
+    """One dead letter."""
+
+    data: bytes
+    error: str
+    died_ms: int
+    deliveries: int
+    token: int
+
+
+@dataclass(frozen=True)
 class Held:
     """A lease that somebody was given once, whether or not it still means anything."""
 
@@ -33,6 +44,7 @@ class Model:
     waiting: list[str] = field(default_factory=list)
     leased: dict[str, int] = field(default_factory=dict)
     scheduled: dict[str, int] = field(default_factory=dict)
+    dead: dict[str, Letter] = field(default_factory=dict)
     fence: int = 0
 
     def add(self, item_id: str, data: bytes, now: int, delay: int) -> bool:
@@ -85,8 +97,38 @@ class Model:
         if not self.holds(held):
             return False
         del self.leased[held.id]
+        self.items[held.id].deliveries -= 1
         self._wait(held.id, now, delay, front=front)
         return True
+
+    def fail(self, held: Held, error: str, now: int, retry_in: int | None) -> bool:
+        if not self.holds(held):
+            return False
+        del self.leased[held.id]
+        if retry_in is not None:
+            self._wait(held.id, now, retry_in, front=False)
+            return True
+        known = self.items.pop(held.id)
+        self.dead[held.id] = Letter(known.data, error, now, known.deliveries, held.token)
+        return True
+
+    def requeue(self, item_id: str) -> bool:
+        if item_id not in self.dead or item_id in self.items:
+            return False
+        self.items[item_id] = Known(self.dead.pop(item_id).data)
+        self.waiting.append(item_id)
+        return True
+
+    def requeue_all(self) -> int:
+        # Those that died in one moment are listed by their ids, as bytes.
+        oldest_first = sorted(self.dead, key=lambda one: (self.dead[one].died_ms, one.encode()))
+        return sum(self.requeue(item_id) for item_id in oldest_first)
+
+    def drop_older_than(self, age: int, now: int) -> int:
+        old = [item_id for item_id, letter in self.dead.items() if letter.died_ms <= now - age]
+        for item_id in old:
+            del self.dead[item_id]
+        return len(old)
 
     def holds(self, held: Held) -> bool:
         known = self.items.get(held.id)

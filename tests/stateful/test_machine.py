@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from leasehold import AsyncWorkQueue, Item, Lease
-from tests.stateful.model import Held, Model
+from tests.stateful.model import Held, Letter, Model
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -112,6 +112,33 @@ class QueueMachine(RuleBasedStateMachine):
         held = Held(lease.id, lease.token)
         assert released == self.model.release(held, self.now, delay * 1000, front=front)
 
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), retry_in=st.one_of(st.none(), DELAYS), error=st.text(max_size=9))
+    def fail(self, pick: int, retry_in: int | None, error: str) -> None:
+        lease = self.held[pick % len(self.held)]
+        failed = self.run(self.queue.fail(lease, error, retry_in=retry_in))
+        held = Held(lease.id, lease.token)
+        assert failed == self.model.fail(held, error, self.now, None if retry_in is None else retry_in * 1000)
+
+    @rule(ids=st.lists(IDS, min_size=1, max_size=3, unique=True))
+    def requeue(self, ids: list[str]) -> None:
+        requeued = self.run(self.queue.dead_letters.requeue(*ids))
+        assert requeued == [self.model.requeue(item_id) for item_id in ids]
+
+    @rule()
+    def requeue_all(self) -> None:
+        assert self.run(self.queue.dead_letters.requeue_all()) == self.model.requeue_all()
+
+    @rule(item_id=IDS)
+    def drop(self, item_id: str) -> None:
+        dropped = self.run(self.queue.dead_letters.drop(item_id))
+        assert dropped == [self.model.dead.pop(item_id, None) is not None]
+
+    @rule(age=st.integers(0, 700))
+    def drop_old(self, age: int) -> None:
+        dropped = self.run(self.queue.dead_letters.drop_older_than(age))
+        assert dropped == self.model.drop_older_than(age * 1000, self.now)
+
     @rule(seconds=st.integers(0, 700))
     def move_the_clock(self, seconds: int) -> None:
         self.now += seconds * 1000
@@ -170,7 +197,21 @@ class QueueMachine(RuleBasedStateMachine):
         assert self._single_keys("lease") == dict.fromkeys(model.leased, session) | guards
         assert self._single_keys("leased_by_session") == dict.fromkeys(model.leased, session)
         counts = self.run(self.queue.counts())
-        assert counts == (len(model.waiting), len(model.leased), len(model.scheduled))
+        assert counts == (len(model.waiting), len(model.leased), len(model.scheduled), len(model.dead))
+
+    @invariant()
+    def the_dead_are_those_of_the_model(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        letters = self.run(self.queue.dead_letters.list())
+        assert {
+            one.id: Letter(one.data or b"", one.error, round(one.died_at * 1000), one.deliveries, one.token)
+            for one in letters
+        } == self.model.dead
+        kept = [
+            one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:dead:".encode())
+        ]
+        assert len(kept) == len(letters) == len(self.model.dead)
 
     def _single_keys(self, kind: str) -> dict[str, bytes]:
         start = f"{self.name}:{kind}:".encode()
@@ -188,6 +229,7 @@ class QueueMachine(RuleBasedStateMachine):
                 back[lease.id] = lease.data
                 assert self.run(self.queue.complete(lease))
         assert back == {item_id: known.data for item_id, known in self.model.items.items()}
+        assert self.run(self.queue.dead_letters.drop_all()) == len(self.model.dead)
         self.run(self.queue.close())
         self.runner.close()
         left = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]

@@ -1,0 +1,162 @@
+"""requeue_many, drop_many, drop_old and dead_list: what may become of dead letters, and looking at them."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.lua.space import (
+    NOW,
+    Held,
+    Letter,
+    Space,
+    State,
+    batched,
+    data_of,
+    items_of,
+    lease_keys,
+    new,
+    picture,
+)
+
+pytestmark = pytest.mark.core
+
+LETTERS = {"a": Letter(1, at=NOW - 300), "b": Letter(2, at=NOW - 200), "c": Letter(3, at=NOW - 100)}
+DEAD = picture(waiting=["w"], dead=LETTERS, fence=3)
+
+
+async def test_the_dead_go_back_to_the_end_in_the_order_of_the_rows(space: Space) -> None:
+    await space.seed(DEAD)
+    assert await space.run("requeue_many", [("c",), ("nobody",), ("a",), ("c",)]) == [1, 0, 1, -1]
+    after = picture(waiting=["w", "c", "a"], dead={"b": LETTERS["b"]}, fence=3)
+    assert await space.snapshot() == after
+    assert await space.run("requeue_many", [("c",), ("a",)]) == [0, 0], "once"
+    assert await space.snapshot() == after
+
+
+async def test_what_is_requeued_is_a_new_incarnation(space: Space) -> None:
+    await space.seed(picture(dead={"a": Letter(3, deliveries=3)}, fence=3))
+    assert await space.run("requeue_many", [("a",)]) == [1]
+    assert [
+        (one.token, one.deliveries) for one in items_of(await space.run("lease_many", [(1, 60_000)]))
+    ] == [(4, 1)]
+    assert await space.run("complete_many", [("a", 3, 0)]) == [-1], "no earlier holder can complete it"
+    assert await space.run("complete_many", [("a", 4, 0)]) == [1]
+    assert await space.snapshot() == picture(fence=4)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        picture(waiting=["a"]),
+        picture(leased={"a": Held(3)}),
+        picture(scheduled={"a": NOW + 1}),
+    ],
+    ids=["waiting", "leased", "scheduled"],
+)
+async def test_a_dead_letter_whose_id_is_in_the_queue_again_stays(space: Space, there: State) -> None:
+    before = picture(dead={"a": Letter(1)}, fence=3) | there
+    await space.seed(before)
+    assert await space.run("requeue_many", [("a",)]) == [-1]
+    assert await space.snapshot() == before
+
+
+async def test_what_others_left_of_the_id_does_not_come_back_with_it(space: Space) -> None:
+    """A foreign client had added the id, which we leased, and completed it."""
+    left = {k: v for k, v in picture(leased={"a": Held(2)}).items() if k != "item:a"}
+    await space.seed(picture(dead={"a": Letter(1)}, fence=2) | left | lease_keys("a", "somebody"))
+    assert await space.run("requeue_many", [("a",)]) == [1]
+    assert await space.snapshot() == picture(waiting=["a"], fence=2)
+
+
+async def test_an_id_without_its_letter_is_cleared_away(space: Space) -> None:
+    await space.seed({"dead": {"a": 1.0}})
+    assert await space.run("requeue_many", [("a",)]) == [0]
+    assert await space.snapshot() == {}
+
+
+async def test_requeuing_stops_when_there_is_no_room_for_more_data(space: Space) -> None:
+    await space.seed(DEAD)
+    size = len(data_of("a"))
+    rows = [("a",), ("b",), ("c",)]
+    assert await space.run("requeue_many", rows, max_bytes=2 * size) == [1, 1, -2]
+    assert await space.run("requeue_many", rows[2:], max_bytes=size - 1) == [1], "one goes in any case"
+    assert await space.snapshot() == picture(waiting=["w", "a", "b", "c"], fence=3)
+
+
+async def test_a_letter_of_another_type_is_an_error_and_nothing_is_requeued(space: Space) -> None:
+    await space.seed(DEAD | {"dead:c": "a string"})
+    before = await space.snapshot()
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await space.run("requeue_many", [("a",), ("c",)])
+    assert await space.snapshot() == before
+
+
+async def test_a_dead_letter_does_not_hold_its_id(space: Space) -> None:
+    await space.seed(DEAD)
+    assert await space.run("add_items", [new("a")]) == [1]
+    assert await space.snapshot() == picture(waiting=["w", "a"], dead=LETTERS, fence=3)
+
+
+async def test_letters_are_dropped_by_their_ids(space: Space) -> None:
+    await space.seed(DEAD)
+    assert await space.run("drop_many", [("b",), ("w",), ("b",), ("a",)]) == [1, 0, 0, 1]
+    assert await space.snapshot() == picture(waiting=["w"], dead={"c": LETTERS["c"]}, fence=3)
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "count", "left"), [(301, 9, "abc"), (200, 9, "c"), (0, 9, ""), (0, 2, "c")]
+)
+async def test_old_letters_are_dropped_the_oldest_first(
+    space: Space, age_ms: int, count: int, left: str
+) -> None:
+    await space.seed(DEAD)
+    assert await space.run("drop_old", age_ms=age_ms, count=count) == 3 - len(left)
+    assert await space.snapshot() == picture(waiting=["w"], dead={i: LETTERS[i] for i in left}, fence=3)
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "ids"),
+    [(0, 9, "cba"), (0, 1, "c"), (1, 1, "b"), (-1, 1, "a"), (-2, 9, "ba"), (-9, 9, "cba"), (3, 9, "")],
+)
+async def test_letters_are_listed_the_newest_first(space: Space, start: int, count: int, ids: str) -> None:
+    await space.seed(DEAD)
+    reply = await space.run("dead_list", start=start, count=count)
+    assert batched(reply, 7) == [
+        [i.encode(), LETTERS[i].at, 9, data_of(i).encode(), b"an error", 1, LETTERS[i].token] for i in ids
+    ]
+    assert await space.snapshot() == DEAD
+
+
+async def test_letters_are_found_by_their_ids(space: Space) -> None:
+    await space.seed(DEAD)
+    reply = batched(await space.run("dead_list", [("b",), ("w",)]), 7)
+    assert reply[0][:4] == [b"b", NOW - 200, 9, b"data of b"]
+    assert reply[1] == [b"w", 0, -1, None, b"", 0, 0]
+
+
+@pytest.mark.parametrize(("max_bytes", "given"), [(-1, 0), (9, 1), (26, 2), (27, 3)])
+async def test_a_list_brings_no_more_data_than_asked_for(space: Space, max_bytes: int, given: int) -> None:
+    await space.seed(DEAD)
+    reply = batched(await space.run("dead_list", max_bytes=max_bytes), 7)
+    assert [one[2] for one in reply] == [9, 9, 9]
+    assert sum(one[3] is not None for one in reply) == given
+
+
+async def test_a_result_is_kept_for_a_time_in_the_place_of_an_older_one(space: Space) -> None:
+    await space.seed(
+        picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3) | {"result:a": "old"}
+    )
+    rows = [("a", 1, "0:60000:1:2\n"), ("b", 2, "1:60000:"), ("c", 2, "0:60000:never"), ("a", 1, "0:9:x")]
+    assert await space.run("complete_many", rows) == [1, 1, -1, 0]
+    assert 50_000 < await space.redis.pttl(space.key("result:a")) <= 60_000
+    assert await space.run("result", [("a",), ("b",), ("c",)]) == [b"1:2\n", b"", None]
+
+
+async def test_an_item_may_be_added_for_a_time_by_the_clock_of_the_server(space: Space) -> None:
+    rows = [("a", data_of("a"), f"@{NOW + 5}", 0), ("b", data_of("b"), f"@{NOW}", 0), ("c", "", "@-5", 0)]
+    assert await space.run("add_items", rows) == [1, 1, 1]
+    after = picture(waiting=["b", "c"], scheduled={"a": NOW + 5}) | {"item:c": ""}
+    found = await space.snapshot()
+    found.setdefault("lease:a", after["lease:a"])  # it lives for 5 ms of real time
+    assert found == after

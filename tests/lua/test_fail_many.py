@@ -1,0 +1,153 @@
+"""fail_many: back to be tried again, or away as a dead letter, for the current holder alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from tests.lua.space import NOW, Expiring, Held, Letter, Space, State, lease_keys, picture
+from tests.lua.test_renew_and_release import LAPSED, LEASED, NOT_THE_HOLDER, THIRD
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeServer
+
+pytestmark = pytest.mark.core
+
+DIED = Letter(5, deliveries=3)
+WAYS = pytest.mark.parametrize(
+    ("delay", "after"),
+    [
+        pytest.param(0, picture(waiting=["w", "v", "a"], past={"a": THIRD}, fence=5), id="at once"),
+        pytest.param(
+            9_000,
+            picture(waiting=["w", "v"], scheduled={"a": NOW + 9_000}, past={"a": THIRD}, fence=5),
+            id="later",
+        ),
+        pytest.param(-1, picture(waiting=["w", "v"], dead={"a": DIED}, fence=5), id="never"),
+    ],
+)
+
+
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+@WAYS
+async def test_an_item_that_failed_is_tried_again_or_dies(
+    space: Space, before: State, delay: int, after: State
+) -> None:
+    """The delivery counts; and whoever says it twice is heard once."""
+    await space.seed(before)
+    assert await space.run("fail_many", [("a", 5, delay, "an error")]) == [1]
+    assert await space.snapshot() == after
+    assert await space.run("fail_many", [("a", 5, delay, "another error")]) == [0]
+    assert await space.snapshot() == after
+
+
+@NOT_THE_HOLDER
+@pytest.mark.parametrize("delay", [-1, 0, 9_000])
+async def test_nobody_else_can_say_that_it_failed(
+    space: Space, before: State, token: int, delay: int
+) -> None:
+    await space.seed(before)
+    assert await space.run("fail_many", [("a", token, delay, "an error")]) == [0]
+    assert await space.snapshot() == before
+
+
+@pytest.mark.parametrize("delay", [-1, 0, 9_000])
+async def test_a_lapsed_item_that_a_foreign_client_holds_is_left_to_it(space: Space, delay: int) -> None:
+    before = LAPSED | lease_keys("a", "somebody")
+    await space.seed(before)
+    assert await space.run("fail_many", [("a", 5, delay, "an error")]) == [0]
+    assert await space.snapshot() == before
+
+
+async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
+    leases = {"a": Held(1), "b": Held(2), "c": Held(3), "d": Held(4)}
+    await space.seed(picture(waiting=["w"], leased=leases, fence=4))
+    rows = [("a", 1, 0, ""), ("b", 2, 5_000, ""), ("c", 3, -1, "why"), ("d", 9, -1, ""), ("c", 3, 0, "")]
+    assert await space.run("fail_many", rows) == [1, 1, 1, 0, 0]
+    assert await space.snapshot() == picture(
+        waiting=["w", "a"],
+        leased={"d": Held(4)},
+        scheduled={"b": NOW + 5_000},
+        past={"a": Held(1), "b": Held(2)},
+        dead={"c": Letter(3, error="why")},
+        fence=4,
+    )
+
+
+async def test_what_is_tried_again_keeps_its_history(space: Space) -> None:
+    await space.seed(LEASED)
+    await space.run("fail_many", [("a", 5, 0, "")])
+    reply = await space.run("lease_many", [(3, 60_000)])
+    assert reply[-4:] == [b"a", b"data of a", 8, 4]
+    assert await space.run("complete_many", [("a", 3, 0)]) == [1], "the first holder may still be first"
+
+
+async def test_an_id_that_dies_again_takes_the_place_of_its_older_letter(space: Space) -> None:
+    old: State = {"dead:a": {"data": "old", "error": "old", "more": "old"}, "dead": {"a": 5.0, "b": 6.0}}
+    await space.seed(LEASED | old)
+    assert await space.run("fail_many", [("a", 5, -1, "an error")]) == [1]
+    after = picture(waiting=["w", "v"], dead={"a": DIED}, fence=5)
+    assert await space.snapshot() == after | {"dead": {"a": float(NOW), "b": 6.0}}
+
+
+@pytest.mark.parametrize("wrong", ["a string", ["a list"]])
+async def test_whatever_is_in_the_place_of_a_dead_letter_gives_way(
+    space: Space, wrong: str | list[str]
+) -> None:
+    await space.seed(LEASED | {"dead:a": wrong})
+    assert await space.run("fail_many", [("a", 5, -1, "an error")]) == [1]
+    assert await space.snapshot() == picture(waiting=["w", "v"], dead={"a": DIED}, fence=5)
+
+
+async def test_data_of_another_type_is_an_error_and_changes_nothing(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(1), "b": Held(2)}, fence=2) | {"item:b": ["a list"]})
+    before = await space.snapshot()
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await space.run("fail_many", [("a", 1, -1, "an error"), ("b", 2, -1, "an error")])
+    assert await space.snapshot() == before
+
+
+async def test_a_long_processing_list_is_not_searched_for_the_dead(space: Space) -> None:
+    many = {f"i{n}": Held(n) for n in range(1, 301)}
+    await space.seed(picture(leased=many, fence=300))
+    assert await space.run("fail_many", [("i300", 300, -1, "an error")]) == [1]
+    found = await space.snapshot()
+    assert found["gone"] == {"i300"}
+    assert found["dead"] == {"i300": float(NOW)}
+
+
+async def test_a_server_without_room_lets_failed_items_go(make_server: MakeServer, name: str) -> None:
+    """The first write needs no memory, so the others are let through."""
+    own = await make_server()
+    async with Redis.from_url(own.url) as client:
+        space = Space(client, name)
+        await space.seed(picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3))
+        await client.config_set("maxmemory", "1")
+        rows = [("a", 1, -1, "an error"), ("b", 2, 0, ""), ("c", 3, 9_000, "")]
+        assert await space.run("fail_many", rows) == [1, 1, 1]
+        after = picture(
+            waiting=["b"],
+            scheduled={"c": NOW + 9_000},
+            past={"b": Held(2), "c": Held(3)},
+            dead={"a": Letter(1)},
+            fence=3,
+        )
+        assert await space.snapshot() == after
+        with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+            await space.run("requeue_many", [("a",)])
+        assert await space.snapshot() == after, "what comes back needs room"
+        assert await space.run("drop_old") == 1
+
+
+async def test_a_retry_that_is_due_soon_is_announced(space: Space) -> None:
+    async with space.redis.pubsub() as listener:
+        await listener.subscribe(space.key("due"))
+        await space.seed(LEASED | {"lease:a": Expiring("lh:me")})
+        await space.run("fail_many", [("a", 5, 70, "")])
+        heard = await listener.get_message(ignore_subscribe_messages=True, timeout=5)
+        while heard is None:
+            heard = await listener.get_message(ignore_subscribe_messages=True, timeout=5)
+    assert heard["data"] == b"70"

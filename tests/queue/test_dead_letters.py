@@ -1,0 +1,233 @@
+"""Dead letters: looked at, put back, dropped."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import DeadLetter, Failure, Item
+from leasehold.queue import dead
+from tests.queue.asking import command, take
+from tests.queue.keyspace import audit, left_over
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+ODD_IDS = ["a", "b:c", "*", "{d}", "ü\n\x00", "[e]", "dead", "🙂" * 128]
+
+
+async def bury(queue: AsyncWorkQueue, *item_ids: str) -> None:
+    await queue.add_items([Item(f"data of {item_id}", id=item_id) for item_id in item_ids])
+    held = await queue.lease_many(len(item_ids), 60)
+    assert all(await queue.fail_many([Failure(lease, f"error of {lease.id}") for lease in held]))
+
+
+async def ids(queue: AsyncWorkQueue) -> list[str]:
+    return [letter.id for letter in await queue.dead_letters.list(count=1000)]
+
+
+async def test_a_letter_says_all_that_is_known(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.add_item(Item(b"\x00\xff", id="a"))
+    await queue.fail(await take(queue), "first", retry_in=0)
+    lease = await take(queue)
+    await queue.fail(lease, "second ü")
+    died_at = clock.now
+    clock.now += 100
+    expected = DeadLetter(
+        id="a", data=b"\x00\xff", size=2, error="second ü", died_at=died_at, deliveries=2, token=lease.token
+    )
+    assert await queue.dead_letters.list() == [expected]
+    assert await queue.dead_letters.get("a") == expected
+    assert await queue.dead_letters.get("b") is None
+    [bare] = await queue.dead_letters.list(data=False)
+    assert (bare.data, bare.size) == (None, 2)
+    assert await queue.dead_letters.count() == (await queue.counts()).dead == 1
+
+
+async def test_none(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    letters = queue.dead_letters
+    assert await letters.list() == []
+    assert await letters.requeue("a", "b") == [False, False]
+    assert await letters.requeue() == await letters.drop() == []
+    assert await letters.drop("a") == [False]
+    assert (await letters.requeue_all(), await letters.drop_all(), await letters.count()) == (0, 0, 0)
+    assert not await redis.keys(f"{name}*")
+
+
+async def test_any_window(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    for n in range(7):
+        await bury(queue, f"{n}")
+        clock.now += 1
+    newest_first = [f"{n}" for n in reversed(range(7))]
+    for start in range(-9, 9):
+        for count in (1, 3, 100):
+            found = [one.id for one in await queue.dead_letters.list(start=start, count=count)]
+            begin = max(0, start + 7) if start < 0 else start
+            end = start + 7 + count if start < 0 else start + count
+            assert found == newest_first[begin : max(0, end)], (start, count)
+
+
+async def test_ids_of_any_kind_die_and_come_back(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await bury(queue, *ODD_IDS)
+    assert {*await ids(queue)} == {*ODD_IDS}
+    assert {one.id for item_id in ODD_IDS if (one := await queue.dead_letters.get(item_id))} == {*ODD_IDS}
+    assert await queue.dead_letters.requeue(*ODD_IDS) == [True] * len(ODD_IDS)
+    assert [lease.id for lease in await queue.lease_many(100, 60)] == ODD_IDS
+    await audit(redis, name)
+
+
+async def test_an_id_of_others_that_is_no_utf_8(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await redis.set(f"{name}:item:".encode() + b"\xff", b"x")
+    await redis.lpush(f"{name}:queue", b"\xff")
+    await queue.fail(await take(queue), "why")
+    [letter] = await queue.dead_letters.list()
+    assert await queue.dead_letters.requeue(letter.id) == [True]
+    assert (await audit(redis, name)).waiting == [b"\xff"]
+
+
+async def test_requeued_letters_are_as_good_as_new(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    old = await take(queue)
+    await queue.fail(old, "why")
+    await queue.add_item(Item(b"x", id="waits"))
+    assert await queue.dead_letters.requeue("a", "nobody", "a") == [True, False, False]
+    places = await audit(redis, name)
+    assert (places.waiting, places.dead) == ([b"waits", b"a"], [])
+    await queue.complete(await take(queue))
+    lease = await take(queue)
+    assert (lease.id, lease.data, lease.deliveries) == ("a", b"x", 1)
+    assert await queue.complete(old) is False
+    assert await queue.complete(lease) is True
+
+
+async def test_a_letter_whose_id_is_taken_stays(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await bury(queue, "a", "b", "c")
+    await queue.add_item(Item(b"anew", id="b"))
+    assert await queue.dead_letters.requeue("b") == [False]
+    assert await queue.dead_letters.requeue_all() == 2
+    places = await audit(redis, name)
+    assert (places.waiting, places.dead) == ([b"b", b"a", b"c"], [b"b"])
+    for _ in range(3):
+        await queue.complete(await take(queue))
+    assert await queue.dead_letters.requeue_all() == 1
+
+
+async def test_requeue_all_puts_the_oldest_first_and_passes_over_those_that_stay(
+    make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead, "TRIP_ROWS", 3)
+    queue = make_queue(clock=clock)
+    names = [f"{n:02}" for n in range(20)]
+    for item_id in names:
+        await bury(queue, item_id)
+        clock.now += 1
+    taken = [item_id for item_id in names if int(item_id) % 3 != 1]
+    await queue.add_items([Item(b"", id=item_id) for item_id in taken])
+    assert await queue.dead_letters.requeue_all() == 20 - len(taken)
+    assert [*reversed(await ids(queue))] == taken
+    leased = [lease.id for lease in await queue.lease_many(100, 60)]
+    assert leased == taken + [item_id for item_id in names if item_id not in taken]
+
+
+async def test_requeue_all_ends_though_all_die_again_at_once(
+    make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead, "TRIP_ROWS", 2)
+    queue = make_queue(clock=clock)
+    await bury(queue, *"abcdef")
+    usual = dead.DeadLetters._requeue
+    rounds = 0
+
+    async def requeue_and_die(self: dead.DeadLetters, some: list[bytes]) -> object:
+        nonlocal rounds
+        rounds += 1
+        clock.now += 1
+        answers = await usual(self, some)
+        await queue.fail_many([Failure(lease, "again") for lease in await queue.lease_many(9, 60)])
+        return answers
+
+    monkeypatch.setattr(dead.DeadLetters, "_requeue", requeue_and_die)
+    assert await queue.dead_letters.requeue_all() == 6
+    assert rounds == 3
+    assert await queue.dead_letters.count() == 6
+
+
+async def test_many_and_large_letters_go_back_in_several_steps(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    """A step moves no more than 8 MiB, but always one."""
+    sizes = [3, 3, 3, 9, 9, 1]
+    for n, mebibytes in enumerate(sizes):
+        await queue.add_item(Item(bytes(mebibytes << 20), id=f"{n}"))
+        await queue.fail(await take(queue), "why")
+    shown = await queue.dead_letters.list()
+    assert {letter.size >> 20 for letter in shown if letter.data is None} >= {9}
+    whole = await queue.dead_letters.get("3")
+    assert whole
+    assert whole.data == bytes(9 << 20)
+    assert await queue.dead_letters.requeue(*(f"{n}" for n in range(6))) == [True] * 6
+    assert (await audit(redis, name)).waiting == [b"%d" % n for n in range(6)]
+
+
+async def test_1200_letters(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    names = [f"{n}" for n in range(1200)]
+    for start in (0, 600):
+        await bury(queue, *names[start : start + 600])
+    assert sum(await queue.dead_letters.requeue(*names[:700])) == 700
+    assert await queue.dead_letters.requeue_all() == 500
+    held = [lease for _ in range(2) for lease in await queue.lease_many(600, 60)]
+    await queue.fail_many([Failure(lease, "why") for lease in held])
+    assert sum(await queue.dead_letters.drop(*names[:100])) == 100
+    assert await queue.dead_letters.drop_all() == 1100
+    await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_letters_are_dropped(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+    queue = make_queue(clock=clock)
+    for item_id in "abcd":
+        await bury(queue, item_id)
+        clock.now += 10
+    assert await queue.dead_letters.drop("c", "nobody", "c") == [True, False, False]
+    assert await queue.dead_letters.drop_older_than(40.001) == 0
+    assert await queue.dead_letters.drop_older_than(timedelta(seconds=30)) == 2
+    assert (await audit(redis, name)).dead == [b"d"]
+    assert await queue.dead_letters.drop_older_than(0) == 1
+
+
+async def test_foreign_cleaners_do_not_see_them(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await bury(queue, "a")
+    kinds = ("queue", "processing", "item:a", "lease:a", "leased_by_session:a", "deadlines", "ledger")
+    assert await redis.exists(*(f"{name}:{kind}" for kind in kinds)) == 0
+    for _ in range(2):
+        assert (await queue.deep_clean()).restored == 0
+    assert await ids(queue) == ["a"]
+
+
+async def test_a_letter_whose_hash_somebody_removed_is_not_shown(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await bury(queue, "a", "b")
+    await redis.delete(f"{name}:dead:a")
+    assert await ids(queue) == ["b"]
+    assert await queue.dead_letters.get("a") is None
+    assert await queue.dead_letters.requeue_all() == 1
+    assert (await audit(redis, name)).dead == []
+
+
+async def test_the_time_is_the_servers(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await bury(queue, "a")
+    [letter] = await queue.dead_letters.list()
+    seconds, _ = await command(redis, "TIME")
+    assert abs(letter.died_at - int(seconds)) < 60
+    assert letter.died_at <= time.time() + 60

@@ -1,0 +1,185 @@
+"""Work that went wrong: tried again or given up, for the current holder alone."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Failure, Item
+from leasehold.queue.rows import MAX_ERROR_BYTES, error_text
+from tests.queue.asking import blocked, take, taken
+from tests.queue.keyspace import audit, left_over
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue, Lease
+    from leasehold.clock import Duration
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+def raised(error: BaseException) -> BaseException:
+    """Give an exception a traceback."""
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        fail()
+    return caught.value
+
+
+async def leases(queue: AsyncWorkQueue, count: int) -> list[Lease]:
+    await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(count)])
+    return await queue.lease_many(count, 60)
+
+
+@pytest.mark.parametrize("retry_in", [10, 10.0, timedelta(seconds=10)])
+async def test_tried_again_later(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, retry_in: Duration
+) -> None:
+    queue = make_queue(clock=clock)
+    [lease] = await leases(queue, 1)
+    assert await queue.fail(lease, "why", retry_in=retry_in) is True
+    assert (await audit(redis, name)).scheduled == [b"0"]
+    assert await queue.lease(10, block=False) is None
+    clock.now += 10
+    again = await take(queue, 60, block=False)
+    assert (again.id, again.data, again.deliveries) == ("0", b"0", 2)
+    assert again.token > lease.token
+    assert await queue.fail(lease, "why", retry_in=0) is False
+    assert await queue.fail(lease, "why") is False
+    assert await queue.complete(again) is True
+
+
+async def test_tried_again_at_once_at_the_end_of_the_queue(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    first, _, third = await leases(queue, 3)
+    await queue.add_item(Item(b"", id="waits"))
+    failures = [Failure(third, "why", 0), Failure(first, "why", timedelta(0)), Failure(third, "why", 0)]
+    assert await queue.fail_many(failures) == [True, True, False]
+    assert (await audit(redis, name)).waiting == [b"waits", b"2", b"0"]
+
+
+async def test_an_idle_waiter_takes_what_is_tried_again_when_it_is_due(
+    make_queue: MakeQueue, redis: Redis
+) -> None:
+    waiter, worker = make_queue(), make_queue()
+    [lease] = await leases(worker, 1)
+    waiting = asyncio.create_task(taken(waiter.lease(60)))
+    await blocked(redis, 1)
+    assert await worker.fail(lease, "why", retry_in=0.2)
+    async with asyncio.timeout(4):  # those who wait look by themselves every 5 s
+        assert (await waiting).deliveries == 2
+
+
+async def test_given_up(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    lease, other = await leases(queue, 2)
+    assert await queue.fail(lease, "no such address") is True
+    places = await audit(redis, name)
+    assert (places.waiting, places.leased, places.dead) == ([], [b"1"], [b"0"])
+    for call in (queue.complete(lease), queue.renew(lease, 9), queue.release(lease), queue.fail(lease, "")):
+        assert await call is False
+    assert await queue.complete(other)
+    assert await queue.add_item(Item(b"anew", id="0")) is True, "a dead letter does not hold its id"
+
+
+async def test_only_the_current_holder_is_heard(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    [lapsed] = await leases(queue, 1)
+    clock.now += 61
+    current = await take(queue, 60, block=False)
+    assert await queue.fail_many([Failure(lapsed, "why"), Failure(lapsed, "why", 5)]) == [False, False]
+    assert await queue.counts() == (0, 1, 0, 0)
+    clock.now += 61  # its time is up, but nobody has taken it back
+    assert await queue.fail(current, "why") is True
+
+
+async def test_many_failures_of_every_kind_go_in_few_trips(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    held = await leases(queue, 1000)
+    waits: list[Duration | None] = [None, 0, 60]
+    failures = [Failure(lease, f"error {lease.id}", waits[n % 3]) for n, lease in enumerate(held)]
+    assert await queue.fail_many(failures) == [True] * 1000
+    places = await audit(redis, name)
+    assert (len(places.dead), len(places.waiting), len(places.scheduled)) == (334, 333, 333)
+    assert await queue.fail_many(failures) == [False] * 1000
+    assert await queue.fail_many([]) == []
+
+
+async def test_large_items_die_a_few_at_a_time(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    data = bytes(400_000)
+    await queue.add_items([Item(data, id=f"{n}") for n in range(6)])
+    held = await queue.lease_many(6, 60)
+    before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    assert await queue.fail_many([Failure(lease, "why") for lease in held]) == [True] * 6
+    stats = await redis.info("commandstats")
+    sent = sum(stats[word]["calls"] for word in ("cmdstat_evalsha", "cmdstat_eval") if word in stats)
+    assert sent - before >= 3
+    letters = await queue.dead_letters.list()
+    assert {letter.id: letter.data for letter in letters} == {f"{n}": data for n in range(6)}
+    assert len((await audit(redis, name)).dead) == 6
+
+
+async def test_calls_of_many_coroutines_each_get_their_answer(queue: AsyncWorkQueue) -> None:
+    held = await leases(queue, 200)
+    assert await queue.complete_many(held[::2]) == [True] * 100
+    answers = await asyncio.gather(*(queue.fail(lease, "why") for lease in held))
+    assert answers == [False, True] * 100
+
+
+async def test_an_exception_is_kept_as_its_traceback(queue: AsyncWorkQueue) -> None:
+    [lease] = await leases(queue, 1)
+    cause = raised(KeyError("the cause"))
+    error = ValueError("too bad: ü\n\x00")
+    error.__cause__ = cause
+    await queue.fail(lease, raised(error))
+    letter = await queue.dead_letters.get("0")
+    assert letter
+    assert letter.error.startswith("Traceback (most recent call last):\n")
+    assert "KeyError: 'the cause'" in letter.error
+    assert letter.error.endswith("ValueError: too bad: ü\n\x00\n")
+
+
+def test_a_long_error_loses_its_middle() -> None:
+    for text in ("x" * MAX_ERROR_BYTES, "é" * (MAX_ERROR_BYTES // 2), "", "why"):
+        assert error_text(text) == text.encode()
+    for text in ("begin" + "x" * MAX_ERROR_BYTES + "end", "begin" + "🙂é" * 99_999 + "end"):
+        kept = error_text(text)
+        assert MAX_ERROR_BYTES - 100 < len(kept) <= MAX_ERROR_BYTES
+        head, between, tail = kept.decode().split("\n")
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        left_out = len(text.encode()) - len(head.encode()) - len(tail.encode())
+        assert between == f"... {left_out} bytes left out ..."
+
+
+def test_an_error_that_cannot_be_encoded_is_kept_all_the_same() -> None:
+    assert error_text("bad \ud800") == b"bad \\ud800"
+
+
+async def test_what_was_given_back_was_no_attempt(queue: AsyncWorkQueue) -> None:
+    [lease] = await leases(queue, 1)
+    for way in ({"front": True}, {"front": False}, {"delay": 0.001}):
+        assert lease.deliveries == 1
+        assert await queue.release(lease, **way)
+        lease = await take(queue, 60)
+    assert await queue.fail(lease, "why", retry_in=0)
+    assert (await take(queue, 60)).deliveries == 2
+
+
+async def test_nothing_is_left_when_the_dead_are_dropped(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    for lease in await leases(queue, 3):
+        await queue.fail(lease, "why")
+    assert await queue.dead_letters.drop_all() == 3
+    await queue.close()
+    assert not await left_over(redis, name)
