@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -169,6 +170,26 @@ async def test_a_queue_whose_slot_moves(nodes: list[Redis], cluster: RedisCluste
         await asyncio.gather(*(adder.add_item(Item(b"x", id=f"{n}")) for n in again))
         assert await adder.counts() == (2000, 2, 0, 0)
     assert len((await audit(source, name)).waiting) == 2000
+
+
+@pytest.mark.slow
+async def test_a_twin_in_another_thread_finds_its_node_by_itself(
+    nodes: list[Redis], cluster: RedisCluster
+) -> None:
+    names = ["{one}", "{two}", "{three}", "{4}"]
+    assert len({id(owner(nodes, name)) for name in names}) == NODES
+
+    async def keep(twin: AsyncWorkQueue, lease: Lease) -> bool:
+        async with twin:
+            return await twin.renew(lease, 600)
+
+    for name in names:
+        async with AsyncWorkQueue(name, cluster) as queue:
+            await queue.add_item(Item(b"x"))
+            lease = await take(queue)
+            with ThreadPoolExecutor(1) as threads:
+                assert threads.submit(asyncio.run, keep(queue.twin(), lease)).result(20)
+            assert await queue.complete(lease)
 
 
 async def patient(queue: AsyncWorkQueue) -> Lease:

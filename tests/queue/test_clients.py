@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
-from leasehold import AsyncWorkQueue, Item
-from tests.queue.asking import blocked, command, take
+from leasehold import AsyncWorkQueue, Item, QueueClosed
+from leasehold.embedded.guardian import Guarded, private_folder
+from tests import servers
+from tests.queue.asking import blocked, command, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from tests.conftest import MakeServer
-    from tests.queue.fixtures import MakeQueue
+    from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
 
@@ -97,3 +103,87 @@ async def test_a_login_stays_out_of_the_url(make_server: MakeServer, name: str) 
     async with Redis.from_url(login) as client, AsyncWorkQueue(name, client) as queue:
         assert await queue.add_item(Item(b"x"))
         assert queue.url == server.url
+
+
+async def test_a_twin_in_another_thread_keeps_what_was_leased(queue: AsyncWorkQueue, redis: Redis) -> None:
+    """The event loop of the queue is busy meanwhile, and its twin needs nothing of it."""
+    await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
+    leases = await queue.lease_many(3, 10)
+
+    async def keep(twin: AsyncWorkQueue) -> list[Any]:
+        async with twin:
+            renewed = await twin.renew_many(leases, 600)
+            return [renewed, await twin.complete(leases[0]), await twin.release(leases[1]), twin.session]
+
+    with ThreadPoolExecutor(1) as threads:
+        twin = queue.twin()
+        # `result` waits with the loop standing still, which is the point.
+        assert threads.submit(asyncio.run, keep(twin)).result(20) == [[True] * 3, True, True, queue.session]
+    assert (twin.name, twin.url) == (queue.name, queue.url)
+    assert await redis.get(f"{queue.name}:lease:2") == queue.session.encode()
+    assert leases[2].remaining() > 500
+    assert await queue.complete_many(leases) == [False, True, True]
+
+
+@pytest.mark.parametrize("return_to", ["front", "end"])
+async def test_a_twin_has_the_same_settings_and_a_life_of_its_own(
+    make_queue: MakeQueue, clock: Clock, return_to: str
+) -> None:
+    queue = make_queue(clock=clock, return_to=return_to, patience=3)
+    await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
+    await take(queue, 10)
+    async with queue.twin() as twin, twin.twin() as third:
+        await queue.close()
+        clock.now += 11
+        lease = await take(twin, 10, block=False)
+        assert lease.id == ("a" if return_to == "front" else "b")
+        assert await third.renew(lease, 10)
+        assert third.session == queue.session
+    with pytest.raises(QueueClosed):
+        await twin.counts()
+
+
+async def test_a_twin_of_a_client_that_stays_the_users(redis: Redis, name: str) -> None:
+    async with AsyncWorkQueue(name, redis) as queue:
+        async with queue.twin() as twin:
+            assert await twin.add_item(Item(b"x"))
+        assert await redis.ping()
+        assert await queue.queue_len() == 1
+
+
+async def test_a_twin_under_sentinel_asks_sentinels_of_its_own(
+    make_server: MakeServer, unused_tcp_port: int, name: str
+) -> None:
+    server = await make_server()
+    port = server.url.rpartition(":")[2].partition("/")[0]
+    folder = private_folder()
+    (folder / "sentinel.conf").write_text(
+        f"port {unused_tcp_port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor main 127.0.0.1 {port} 1\n"
+    )
+    words = [str(servers.program("embedded")), str(folder / "sentinel.conf"), "--sentinel"]
+    guarded = Guarded(folder, words, lock=None, grace=0)
+    sentinel = Sentinel([("127.0.0.1", unused_tcp_port)])  # type: ignore[no-untyped-call]  # theirs has no types
+    try:
+        client = sentinel.master_for("main", client_name="me")
+
+        async def is_found() -> bool:
+            with contextlib.suppress(OSError, RedisError):
+                return bool(await client.ping())
+            return False
+
+        await until("the sentinel names the server", is_found)
+        async with AsyncWorkQueue(name, client) as queue:
+            await queue.add_item(Item(b"x"))
+            lease = await take(queue)
+
+            async def keep(twin: AsyncWorkQueue) -> bool:
+                async with twin:
+                    return await twin.renew(lease, 600)
+
+            with ThreadPoolExecutor(1) as threads:
+                assert threads.submit(asyncio.run, keep(queue.twin())).result(20)
+            assert await queue.complete(lease)
+        await client.aclose()
+    finally:
+        await sentinel.aclose()
+        guarded.kill()

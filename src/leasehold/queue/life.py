@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from leasehold.clock import Duration, seconds
 from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, QueueClosed
 from leasehold.keys import QueueKeys, check_hash_tag, check_prefix
 from leasehold.queue.engine import Engine
-from leasehold.scripting.routes import Client, client_of, is_cluster, route_of, twin_of, url_of
+from leasehold.scripting.routes import Client, client_of, close_client, is_cluster, route_of, twin_of, url_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,7 @@ class OpenQueue:
         self._clock = clock
         self._url = url_of(redis)
         self._client = redis
-        self._owned: Any = None
+        self._owned: Client | None = None
         self._running: Engine | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
@@ -127,6 +127,19 @@ class OpenQueue:
         )
         return twin
 
+    async def give_back_arrivals(self) -> int:
+        """Give back what is on its way to this session, to the front of the queue.
+
+        For a twin, when the event loop that waits for items is blocked and cannot take them.
+
+        Returns:
+            How many ids went back.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        return int(await self._engine.run("leave", stays=1))
+
     @property
     def name(self) -> str:
         """The queue's name: the prefix of its keys."""
@@ -158,7 +171,7 @@ class OpenQueue:
         if engine is not None:
             await engine.close(QueueClosed(self._name))
         if self._owned is not None:
-            await self._owned.aclose()
+            await close_client(self._owned)
 
     async def __aenter__(self) -> Self:
         return self

@@ -184,6 +184,15 @@ def twin_of(client: Client) -> Client:
     )
 
 
+async def close_client(client: Client) -> None:
+    """Close a client that is ours, and what it asks for the server."""
+    await client.aclose()
+    pool = client.connection_pool if isinstance(client, Redis) else None
+    if isinstance(pool, SentinelConnectionPool):
+        for one in pool.sentinel_manager.sentinels:
+            await one.aclose()
+
+
 def url_of(client: object) -> str | None:
     """A URL by which another process reaches the same server, without the password; None for a cluster."""
     if not isinstance(client, Redis):
