@@ -1,4 +1,4 @@
--- A session waits no more: what was on its way to it goes back to the front.
+-- What is on its way to a session goes back to the front: it waits no more, or has no time to look.
 --
 -- Keys:
 --   queue     list  ids that wait
@@ -6,7 +6,8 @@
 --   sessions  zset  session -> until when it is alive
 -- Arguments:
 --   prefix   text  the queue's name
---   session  text  who leaves
+--   session  text  whose inbox
+--   stays    flag  1: it stays on the list, as a move to it may still be under way
 -- Reply: how many ids went back.
 -- Cost: O(1) per id. An inbox holds one or two.
 -- Limits: at most 1,000 ids a call; the session stays registered while there are more.
@@ -19,7 +20,7 @@ redis.call('LLEN', queue)
 redis.call('ZCARD', sessions)
 
 local back = empty_inbox(inbox, 1000)
-if back < 1000 then
+if back < 1000 and not stays then
   redis.call('ZREM', sessions, session)
 end
 return back

@@ -31,9 +31,9 @@ async def test_leaving_gives_the_inbox_back_to_the_front_and_takes_the_session_o
     others = {"lh:other": NOW + 1.0}
     mine: State = {f"inbox:{ME}": ["b", "ghost", "a"], "sessions": {ME: NOW + 1.0, **others}}
     await space.seed(picture(waiting=["w"]) | mine | {f"item:{i}": data_of(i) for i in "ab"})
-    assert await space.run("leave") == 3
+    assert await space.run("leave", stays=0) == 3
     assert await space.snapshot() == picture(waiting=["a", "b", "w"]) | {"sessions": others}
-    assert await space.run("leave") == 0
+    assert await space.run("leave", stays=0) == 0
     assert await space.snapshot() == picture(waiting=["a", "b", "w"]) | {"sessions": others}
 
 
@@ -41,13 +41,19 @@ async def test_a_session_with_a_long_inbox_stays_until_all_is_given_back(space: 
     ids = [f"i{n}" for n in range(1_500)]
     inbox: State = {f"inbox:{ME}": ids[::-1], "sessions": {ME: NOW + 1.0}}
     await space.seed({f"item:{item_id}": data_of(item_id) for item_id in ids} | inbox)
-    assert await space.run("leave") == 1_000
+    assert await space.run("leave", stays=0) == 1_000
     assert (await space.snapshot())["sessions"] == {ME: NOW + 1}
-    assert await space.run("leave") == 500
+    assert await space.run("leave", stays=0) == 500
     assert await space.snapshot() == picture(waiting=ids)
 
 
 async def test_a_session_without_an_inbox_can_leave(space: Space) -> None:
     await space.seed({"sessions": {ME: NOW + 1.0}})
-    assert await space.run("leave") == 0
+    assert await space.run("leave", stays=0) == 0
     assert await space.snapshot() == {}
+
+
+async def test_a_session_without_time_gives_back_what_came_and_stays_on_the_list(space: Space) -> None:
+    await space.seed({"queue": ["w"], f"inbox:{ME}": ["a"], "item:a": "data", "sessions": {ME: NOW + 100}})
+    assert await space.run("leave", stays=1) == 1
+    assert await space.snapshot() == {"queue": ["w", "a"], "item:a": "data", "sessions": {ME: NOW + 100}}

@@ -48,7 +48,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "fail_many": ([("held", 3, -1, "error"), ("lapsed", 4, 9_000, "error")], {}),
     "inspect": ([], {"start": 0}),
     "lease_many": ([(9, 60_000)], {}),
-    "leave": ([], {}),
+    "leave": ([], {"stays": 0}),
     "light_clean": ([], {}),
     "register": ([], {"keep_ms": 10_000}),
     "release_many": ([("held", 3, 0, 1), ("lapsed", 4, 9_000, 0)], {}),

@@ -111,7 +111,7 @@ class Engine:
         return self._script("register").command(self._fixed() | {"keep_ms": KEEP_MS})
 
     async def _leave(self) -> None:
-        while await self.run("leave") == 1000:
+        while await self.run("leave", stays=0) == 1000:
             pass
 
     def _give_back(self, spare: list[Leased]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,14 @@ class Monitor:
                 self._away = None
             except LeaseholdError as error:
                 self._away = self._away or (time.monotonic(), error)
+
+    async def rescue(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
+        """While the event loop is blocked, send back what is on its way to it, until cancelled."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            if self.blocked_for() > 2 * BEAT_SECONDS:
+                with suppress(LeaseholdError):  # `watch` tells of it, and the next turn tries again
+                    await asyncio.gather(*(queue.give_back_arrivals() for queue in queues.values()))
 
     def blocked_for(self) -> float:
         """For how many seconds the main event loop has shown no life."""

@@ -65,7 +65,7 @@ class Shift:
         self.settlers = {handler: Settler(handler, self.keeper, self._settled) for handler in handlers}
         self.intake = Intake(handlers, order, self.keeper, self.slots, self._may_go_on)
         self.monitor = Monitor(self.slots, self.keeper, self.intake)
-        duties = [self.keeper.keep, self.monitor.watch]
+        duties = [self.keeper.keep, self.monitor.watch, self.monitor.rescue]
         if clean_every is not None:
             duties.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
         self.office = BackOffice(handlers, duties)
