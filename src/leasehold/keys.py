@@ -36,7 +36,8 @@ class KeyPrefix(str):
 class QueueKeys:
     """The keys that scripts declare, by the names they have there.
 
-    Keys of single items (`:item:<id>`, `:lease:<id>`, `:dead:<id>`, `:result:<id>`) are made inside the scripts, from the prefix.
+    Keys of single items (`:item:<id>`, `:lease:<id>`, `:dead:<id>`, `:result:<id>`) are made inside the
+    scripts, from the prefix.
     """
 
     #: The names, which are also what follows the prefix. Two more: `inbox`, one per
