@@ -1,4 +1,4 @@
-"""The API page shows every public class, each of its methods with its signature, and each attribute."""
+"""The pages of calls show every public class, each of its methods with its signature, and each attribute."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import leasehold
+from leasehold import RetryPolicy
 from tests.docs.pages import REFERENCE
 
-PAGE = REFERENCE / "api.md"
+CALLS = "\n".join((REFERENCE / name).read_text() for name in ("api.md", "worker.md"))
 ERRORS = (REFERENCE / "errors.md").read_text()
 CLASSES = [
     thing
@@ -19,9 +20,16 @@ CLASSES = [
     if inspect.isclass(thing := getattr(leasehold, name)) and not issubclass(thing, Exception)
 ]
 #: Made by calling the class; the others are handed out by calls.
-MADE_BY_USERS = {"AsyncWorkQueue", "Item"}
+MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "Worker"}
 #: Used inside the package alone.
-INTERNAL = {"Lease.extend"}
+INTERNAL = {
+    "AsyncWorkQueue.give_back_arrivals",
+    "Lease.extend",
+    *(f"Run.{name}" for name in ("arrived", "begin", "cut", "end_early", "limit", "lose", "lost")),
+    *(f"Run.{name}" for name in ("outcomes", "over", "task", "unsettled")),
+}
+#: Defaults as they are written, where that is not how they show themselves.
+AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}
 
 
 class Unquoted(str):
@@ -32,13 +40,13 @@ class Unquoted(str):
 
 
 def test_every_public_name_has_its_place_in_the_reference() -> None:
-    headings = set(re.findall(r"^##+ `?(\w+)`?$", PAGE.read_text() + ERRORS, re.MULTILINE))
+    headings = set(re.findall(r"^##+ `?(\w+)`?$", CALLS + ERRORS, re.MULTILINE))
     assert not set(leasehold.__all__) - headings
 
 
 @pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
 def test_a_class_is_shown_with_its_signatures_and_attributes(owner: type) -> None:
-    section = section_of(PAGE.read_text(), "##", owner.__name__)
+    section = section_of(CALLS, "##", owner.__name__)
     shown = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     for name, member in members_of(owner).items():
         if f"{owner.__name__}.{name}" in INTERNAL:
@@ -67,7 +75,7 @@ def members_of(owner: type) -> dict[str, Any]:
 def section_of(text: str, level: str, heading: str) -> str:
     """The text between a heading and the next one of its level or above."""
     match = re.search(rf"^{level} {heading}$(.*?)(?=^##? |^{level} |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert match, f"{PAGE.name} has no heading {level} {heading}"
+    assert match, f"no page of calls has the heading {level} {heading}"
     return match[1]
 
 
@@ -92,4 +100,7 @@ def signature_of(name: str, member: Any) -> str:
         parameters=parameters,
         return_annotation=signature.empty if inspect.isclass(member) else Unquoted(gives),
     )
-    return f"{'async ' if inspect.iscoroutinefunction(member) else ''}{name}{shown}"
+    text = f"{'async ' if inspect.iscoroutinefunction(member) else ''}{name}{shown}"
+    for default, written in AS_WRITTEN.items():
+        text = text.replace(default, written)
+    return text
