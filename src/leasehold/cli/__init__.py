@@ -17,7 +17,7 @@ def main() -> None:
         if missing.name not in {"rich", "typer"}:
             raise
         sys.exit(_say('the command line needs its extra: pip install "leasehold[cli]"'))
-    app()
+    app(prog_name="leasehold")
 
 
 def _say(problem: str) -> int:

@@ -1,16 +1,61 @@
-"""The commands, put together: a file for each, a line for each."""
+"""The commands, put together: a line for each. A command's file is imported when the command is used."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
-from leasehold.cli.demo.command import demo
-from leasehold.cli.serve import serve
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-app = typer.Typer(name="leasehold", no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+
+class Place(NamedTuple):
+    """Where a command is, and what `leasehold --help` says of it."""
+
+    module: str
+    help: str
+
+
+#: A function of the command's name, or a `typer.Typer` called `app`, is in each of the modules.
+COMMANDS = {
+    "worker": Place("leasehold.cli.worker", "Run a worker: work on the items of queues until it is stopped."),
+    "demo": Place(
+        "leasehold.cli.demo.command",
+        "Work through real files with real processes, kill one and stop one, and check that nothing is lost.",
+    ),
+    "serve": Place("leasehold.cli.serve", "Start a server and run it until Ctrl-C or SIGTERM."),
+}
+
+
+def load(name: str) -> Any:
+    """Import a command, and give it as what typer makes of it."""
+    module = importlib.import_module(COMMANDS[name].module)
+    group = getattr(module, "app", None)
+    if group is None:
+        group = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        group.command(name)(getattr(module, name))
+    command = typer.main.get_command(group)
+    command.name = name
+    return command
+
+
+class LazyGroup(TyperGroup):
+    """Knows the names of its commands, and imports the one that is called.
+
+    Help and completion go by the names and the lines above, so that both come at once.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """See `TyperGroup`."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+app = typer.Typer(name="leasehold", cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich")
 
 
 def _show_version(*, wanted: bool) -> None:
@@ -29,5 +74,14 @@ def _leasehold(
     """Leasehold: an atomic work queue for asyncio on Redis or Valkey."""
 
 
-app.command()(demo)
-app.command()(serve)
+def _stand_in(place: Place) -> Callable[[], None]:
+    """What holds a command's place until it is called."""
+
+    def command() -> None:
+        raise AssertionError(f"{place.module} was not imported")
+
+    return command
+
+
+for _name, _place in COMMANDS.items():
+    app.command(_name, help=_place.help)(_stand_in(_place))
