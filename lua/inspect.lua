@@ -21,6 +21,7 @@
 -- @include clock
 -- @include keys
 -- @include ledger
+-- @include view
 
 local ids, times = {}, {}
 if state == 'waiting' then
@@ -49,19 +50,6 @@ end
 
 local reply, bytes = { now }, 0
 for i, id in ipairs(ids) do
-  local exists = redis.call('EXISTS', data_key(id)) == 1
-  local size = exists and redis.call('STRLEN', data_key(id)) or -1
-  local data = false
-  if exists and bytes + size <= max_bytes then
-    data = redis.call('GET', data_key(id))
-    bytes = bytes + size
-  end
-  local keys = lease_keys_of({ id })
-  local holder = redis.call('GET', keys[1]) or redis.call('GET', keys[2])
-  local _, token, deliveries, at = read_ledger(redis.call('HGET', ledger, id))
-  local base = #reply
-  reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
-  reply[base + 4], reply[base + 5] = times[i] or -1, holder
-  reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, deliveries or 0, at or 0
+  bytes = bytes + add_view(reply, id, times[i], max_bytes - bytes)
 end
 return reply

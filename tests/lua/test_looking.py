@@ -1,4 +1,4 @@
-"""counts and inspect: they tell, and change nothing."""
+"""counts, inspect and find: they tell, and change nothing."""
 
 from __future__ import annotations
 
@@ -154,4 +154,39 @@ async def test_a_foreign_holder_is_named_whichever_key_it_uses(space: Space) -> 
     key = space.key("leased_by_session:a")
     await space.redis.set(key, "somebody")
     assert (await look(space, "waiting", 0, 1))[0][4] == b"somebody"
+    await space.redis.delete(key)
+
+
+async def found(space: Space, item_id: str, max_bytes: int = 8 << 20) -> list[Any]:
+    now, *fields = list(await space.run("find", id=item_id, max_bytes=max_bytes))
+    assert now == NOW
+    return fields
+
+
+@pytest.mark.parametrize(("state", "ids"), [("waiting", "abcd"), ("leased", ["l1"]), ("scheduled", ["s1"])])
+async def test_find_says_of_an_item_what_inspect_says(space: Space, state: str, ids: list[str]) -> None:
+    views = {view[0].decode(): view for view in await look(space, state)}
+    for item_id in ids:
+        assert await found(space, item_id) == [state.encode(), *views[item_id]]
+
+
+@pytest.mark.parametrize("item_id", ["nobody", "x"])
+async def test_an_item_without_data_is_none(space: Space, item_id: str) -> None:
+    assert await found(space, item_id) == []
+
+
+async def test_an_item_that_is_found_may_come_without_its_data(space: Space) -> None:
+    assert (await found(space, "a", 8))[2:4] == [9, None]
+    assert (await found(space, "a", 9))[2:4] == [9, data_of("a").encode()]
+
+
+@pytest.mark.parametrize("kind", ["lease", "leased_by_session"])
+async def test_an_item_that_a_foreign_client_holds_is_leased(space: Space, kind: str) -> None:
+    key = space.key(f"{kind}:a")
+    await space.redis.set(key, "somebody", px=60_000)
+    state, _, _, _, due, holder, *_ = await found(space, "a")
+    assert (state, holder) == (b"leased", b"somebody")
+    assert NOW < due <= NOW + 60_000
+    await space.redis.persist(key)
+    assert (await found(space, "a"))[4] == -1, "for ever"
     await space.redis.delete(key)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Counts, Item, ItemView
+from leasehold import Counts, InvalidArgument, Item, ItemView
 from leasehold.queue import queue as queue_module
+from leasehold.queue.views import STATES
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 
@@ -132,6 +133,31 @@ async def test_large_payloads_are_left_out_of_the_reply(
     assert [len(view.data) if view.data else None for view in views] == [60, None, 40, None]
 
 
+async def test_an_item_is_found_in_each_state(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.add_item(Item(b"data", id="scheduled"), delay=50)
+    await queue.add_item(Item(b"data", id="leased"))
+    await take(queue, 10)
+    await queue.add_item(Item(b"data", id="waiting"))
+    for state in STATES:
+        [view] = await queue.inspect(state)  # type: ignore[arg-type]
+        assert await queue.find(state) == view
+        assert (view.id, view.state, view.data) == (state, state, b"data")
+        bare = await queue.find(state, data=False)
+        assert bare
+        assert (bare.size, bare.data) == (4, None)
+
+
+async def test_what_is_not_there_is_not_found(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await queue.add_item(Item(b"data", id="done"))
+    await queue.complete(await take(queue))
+    await redis.lpush(f"{name}:queue", "ghost")
+    for item_id in ("done", "ghost", "never"):
+        assert await queue.find(item_id) is None
+    with pytest.raises(InvalidArgument):
+        await queue.find("")
+
+
 async def test_looking_touches_nothing(make_queue: MakeQueue, redis: Redis, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_items([Item(b"x") for _ in range(5)])
@@ -145,4 +171,6 @@ async def test_looking_touches_nothing(make_queue: MakeQueue, redis: Redis, cloc
     await queue.inspect()
     await queue.inspect("leased", start=-1)
     await queue.inspect("scheduled", data=False)
+    for view in await queue.inspect("leased"):
+        await queue.find(view.id)
     assert await snapshot(redis) == before

@@ -55,6 +55,7 @@ OPERATIONS: dict[str, Callable[[AsyncWorkQueue, list[Lease]], Awaitable[Any]]] =
     "inspect": lambda q, _: q.inspect(),
     "inspect leased": lambda q, _: q.inspect("leased"),
     "inspect scheduled": lambda q, _: q.inspect("scheduled"),
+    "find": lambda q, _: q.find("leased"),
     "light_clean": lambda q, _: q.light_clean(),
     "deep_clean": lambda q, _: q.deep_clean(),
 }

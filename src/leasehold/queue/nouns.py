@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.dead import DeadLetters
 from leasehold.queue.life import OpenQueue
 from leasehold.queue.results import Results
+from leasehold.queue.rows import encoded_id
+from leasehold.queue.views import ItemView, read_found
 
 if TYPE_CHECKING:
     from leasehold.queue.schedules import Schedules
 
 
 class QueueWithNouns(OpenQueue):
-    """The part of `AsyncWorkQueue` that gives its nouns."""
+    """The part of `AsyncWorkQueue` that gives its nouns, and a single item."""
+
+    async def find(self, item_id: str, *, data: bool = True) -> ItemView | None:
+        """Look at one item by its id, without touching it.
+
+        Args:
+            item_id: The item's id.
+            data: Whether to bring the payload, however large it is.
+
+        Returns:
+            The item; None if there is no unfinished one with this id. One that is neither scheduled nor
+            leased counts as waiting.
+
+        Raises:
+            InvalidArgument: If `item_id` can be no id.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        reply = await self._engine.run(
+            "find", id=encoded_id(item_id), max_bytes=MAX_DATA_BYTES if data else -1
+        )
+        return read_found(reply, with_data=data)
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -31,4 +54,4 @@ class QueueWithNouns(OpenQueue):
         # Few need it, and not everybody who wants a queue is to wait for what it imports.
         from leasehold.queue.schedules import Schedules
 
-        return Schedules(self)
+        return Schedules(lambda: self._engine, self.name)

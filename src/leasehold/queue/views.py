@@ -99,3 +99,12 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
             )
         )
     return views
+
+
+def read_found(reply: list[Any], *, with_data: bool) -> ItemView | None:
+    """Make a view of the reply of the `find` script, if it has found something."""
+    now_ms, *found = reply
+    if not found:
+        return None
+    state: State = found[0].decode()
+    return read_inspection(state, [now_ms, *found[1:]], with_data=with_data)[0]
