@@ -236,6 +236,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
             f"a handler whose annotations can be read when it is defined ({error}): import "
             "them outside of `if TYPE_CHECKING`",
         ) from error
+    except ValueError as error:
+        raise InvalidArgument("handler", function, f"a function written in Python ({error})") from error
     found = list(signature.parameters.values())
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if not found or found[0].kind in (*variadic, inspect.Parameter.KEYWORD_ONLY):
