@@ -102,6 +102,10 @@ class Intake:
             if not future.done() and self._allowed(source) > 0:
                 future.set_result(None)
 
+    def take_in(self, handler: Handler, leases: list[Lease]) -> None:
+        """Begin what somebody else has leased from the queue of a handler."""
+        self._arrived(next(one for one in self._sources if one.handler is handler), leases)
+
     def slow_down(self) -> None:
         """Items had to wait too long: take no more ahead until the pace has been measured anew."""
         self._pace = 0.0
@@ -186,6 +190,9 @@ class Intake:
         except asyncio.CancelledError:
             if asking.cancelled() and not _being_cancelled():
                 return False  # recalled, as there is no room any more
+            if asking.done() and not asking.cancelled() and asking.exception() is None:
+                # Leased in the very moment of the stop: not to be begun, but to be given back with the rest.
+                self._keeper.take_in(_runs(handler, asking.result()))
             raise
         finally:
             self._asked -= reserved
@@ -195,11 +202,7 @@ class Intake:
         return bool(leases)
 
     def _arrived(self, source: Source, leases: list[Lease]) -> None:
-        size = source.handler.batch
-        if size is None:
-            runs = [Run(source.handler, (lease,)) for lease in leases]
-        else:
-            runs = [Run(source.handler, leases[at : at + size]) for at in range(0, len(leases), size)]
+        runs = _runs(source.handler, leases)
         source.served += len(runs) / source.handler.weight
         self.took_at = time.monotonic()
         self._measure()
@@ -217,6 +220,12 @@ class Intake:
             pace = (finished - before) / (now - since)
             self._pace += WEIGHT_OF_NEW * (pace - self._pace)
             self._measured = (now, finished)
+
+
+def _runs(handler: Handler, leases: list[Lease]) -> list[Run]:
+    if handler.batch is None:
+        return [Run(handler, (lease,)) for lease in leases]
+    return [Run(handler, leases[at : at + handler.batch]) for at in range(0, len(leases), handler.batch)]
 
 
 def _being_cancelled() -> bool:

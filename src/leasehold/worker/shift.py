@@ -104,13 +104,29 @@ class Shift:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def drained(self) -> None:
-        """Wait until no item waits in any queue, and none is here."""
+        """Wait until nothing that can be leased is left in any queue, and nothing is here."""
         while True:
-            if not self.keeper.held:
-                counts = [await handler.queue.counts() for handler in self._handlers]
-                if not self.keeper.held and not any(count.waiting for count in counts):
+            took_at = self.intake.took_at
+            if not self.keeper.held and not await self._take_more():
+                # What came for the intake while we looked has been taken in when the loop has gone round.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                if not self.keeper.held and self.intake.took_at == took_at:
                     return
             await asyncio.sleep(DRAIN_LOOK)
+
+    async def _take_more(self) -> bool:
+        """Take what one of the queues has, and say whether there was anything.
+
+        Counting would not do: it does not bring back what is due, and what is on its way to the intake is
+        in no queue any more.
+        """
+        for handler in self._handlers:
+            leases = await handler.queue.lease_many(handler.batch or 1, handler.lease_time, block=False)
+            if leases:
+                self.intake.take_in(handler, leases)
+                return True
+        return False
 
     # ------------------------------------------------------------------ between the parts
 
