@@ -5,6 +5,7 @@ from leasehold.errors import (
     ConnectionLost,
     EmbeddedServerError,
     EvictionWarning,
+    ExtraMissing,
     InvalidArgument,
     LeaseholdError,
     PayloadError,
@@ -22,7 +23,16 @@ from leasehold.errors import (
 )
 from leasehold.item import Item
 from leasehold.keys import KeyPrefix
-from leasehold.queue import AsyncWorkQueue, CleanReport, Counts, DeadLetter, Failure, ItemView, Lease
+from leasehold.queue import (
+    AsyncWorkQueue,
+    CleanReport,
+    Counts,
+    DeadLetter,
+    Failure,
+    ItemView,
+    Lease,
+    ScheduleView,
+)
 from leasehold.retry import RetryPolicy
 from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker
 
@@ -35,6 +45,7 @@ __all__ = [
     "EmbeddedServer",
     "EmbeddedServerError",
     "EvictionWarning",
+    "ExtraMissing",
     "Failure",
     "Health",
     "InvalidArgument",
@@ -49,6 +60,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Run",
+    "ScheduleView",
     "ScriptFailed",
     "ServerBusy",
     "ServerError",

@@ -15,6 +15,7 @@ LeaseholdError
 ├── PayloadError               an item's data is not what its handler wants
 ├── WorkerBusy                 a worker that runs was asked to run
 ├── TimeLimitExceeded          a run of a handler took longer than it may
+├── ExtraMissing               a part is used whose library is not installed
 └── EmbeddedServerError        no server program was found, or it did not start
 
 EvictionWarning                a warning, not an error: the server may throw away unfinished work
@@ -165,6 +166,19 @@ class WorkerBusy(LeaseholdError):
 
     def __init__(self) -> None:
         super().__init__("this worker runs already: stop it first, or make a second Worker")
+
+
+class ExtraMissing(LeaseholdError, ImportError):
+    """A part of Leasehold is used that needs a library which is not installed.
+
+    Attributes:
+        extra: What to install: `pip install leasehold[<extra>]`.
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.what = what
+        self.extra = extra
+        super().__init__(f"{what} need a library that is not installed: pip install leasehold[{extra}]")
 
 
 class EmbeddedServerError(LeaseholdError):

@@ -36,13 +36,16 @@ class KeyPrefix(str):
 class QueueKeys:
     """The keys that scripts declare, by the names they have there.
 
-    Keys of single items (`:item:<id>`, `:lease:<id>`, `:dead:<id>`, `:result:<id>`) are made inside the
-    scripts, from the prefix.
+    Keys of single items (`:item:<id>`, `:lease:<id>`, `:dead:<id>`, `:result:<id>`) and of single schedules
+    (`:schedule:<name>`) are made inside the scripts, from the prefix.
     """
 
     #: The names, which are also what follows the prefix. Two more: `inbox`, one per
     #: session, and `due`, which is a channel.
-    NAMES = ("queue", "processing", "deadlines", "scheduled", "ledger", "fence", "gone", "sessions", "dead")
+    NAMES = (
+        *("queue", "processing", "deadlines", "scheduled", "ledger", "fence", "gone", "sessions", "dead"),
+        *("schedules", "ticks"),
+    )
 
     def __init__(self, prefix: str, session: str) -> None:
         self.prefix = prefix.encode()

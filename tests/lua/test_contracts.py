@@ -37,6 +37,8 @@ KEY_KINDS = {
     "ledger": "hash",
     "fence": "counter",
     "dead": "zset",
+    "schedules": "hash",
+    "ticks": "zset",
 }
 
 

@@ -31,6 +31,9 @@ BUSY: State = picture(
     f"inbox:{ME}": ["i2"],
     "item:i1": data_of("i1"),
     "item:i2": data_of("i2"),
+    "schedules": {"s1": "1 once every 1000 -", "s2": "1 all every 1000 -"},
+    "ticks": {"s1": NOW - 1.0, "s2": NOW + 1.0},
+    "schedule:s1": "data",
 }
 
 #: A call of each script, with rows of every kind.
@@ -56,6 +59,20 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "renew_many": ([("held", 3, 60_000)], {}),
     "requeue_many": ([("d1",), ("d2",)], {}),
     "result": ([("d1",)], {}),
+    "schedule_drop": ([("s1",), ("nobody",)], {}),
+    "schedule_put": (
+        [],
+        {"schedule": "s2", "definition": "1 all every 2000 -", "due_ms": NOW + 5, "data": "data"},
+    ),
+    "schedules": ([], {"cursor": "0"}),
+    "tick": (
+        [
+            ("s1", "1 once every 1000 -", NOW - 1, "s1@1", NOW + 999),
+            ("nobody", "1 once every 1000 -", NOW - 1, "nobody@1", NOW + 999),
+        ],
+        {},
+    ),
+    "ticks_due": ([], {}),
 }
 
 

@@ -3,6 +3,16 @@
 from leasehold.queue.dead import DeadLetter, Failure
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
+from leasehold.queue.schedules import ScheduleView
 from leasehold.queue.views import CleanReport, Counts, ItemView
 
-__all__ = ["AsyncWorkQueue", "CleanReport", "Counts", "DeadLetter", "Failure", "ItemView", "Lease"]
+__all__ = [
+    "AsyncWorkQueue",
+    "CleanReport",
+    "Counts",
+    "DeadLetter",
+    "Failure",
+    "ItemView",
+    "Lease",
+    "ScheduleView",
+]

@@ -8,11 +8,11 @@ from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.dead import DeadLetters
 from leasehold.queue.life import OpenQueue
 from leasehold.queue.results import Results
+from leasehold.queue.schedules import Schedules
 from leasehold.queue.rows import encoded_id
 from leasehold.queue.views import ItemView, read_found
 
 if TYPE_CHECKING:
-    from leasehold.queue.schedules import Schedules
 
 
 class QueueWithNouns(OpenQueue):
@@ -51,7 +51,4 @@ class QueueWithNouns(OpenQueue):
     @property
     def schedule(self) -> Schedules:
         """What is added again and again: at intervals, or by the clock."""
-        # Few need it, and not everybody who wants a queue is to wait for what it imports.
-        from leasehold.queue.schedules import Schedules
-
         return Schedules(lambda: self._engine, self.name)

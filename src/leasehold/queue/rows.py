@@ -97,18 +97,18 @@ def encoded(item: Item) -> bytes:
     return item.id.encode(errors="surrogateescape")
 
 
-def encoded_id(item_id: str) -> bytes:
+def encoded_id(item_id: str, *, argument: str = "item_id") -> bytes:
     """An id as bytes, of an item that is there already, ours or not.
 
     Raises:
         InvalidArgument: If it cannot be one.
     """
     if not isinstance(item_id, str) or not item_id:
-        raise InvalidArgument("item_id", item_id, ID_ALLOWED)
+        raise InvalidArgument(argument, item_id, ID_ALLOWED)
     try:
         return item_id.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
-        raise InvalidArgument("item_id", item_id, ID_ALLOWED) from error
+        raise InvalidArgument(argument, item_id, ID_ALLOWED) from error
 
 
 async def all_trips(calls: Sequence[Coroutine[Any, Any, list[Any]]]) -> list[Any]:

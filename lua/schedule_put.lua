@@ -1,0 +1,45 @@
+-- Store a schedule under its name, or change it.
+--
+-- A definition is "<version> <catch-up policy> <when>". Only the caller understands <when>, so it gives the
+-- first due time. It is asked for only when it is needed: call without, and once more if told so.
+--
+-- Keys:
+--   schedules  hash  name -> definition
+--   ticks      zset  name -> next due time
+-- Arguments:
+--   prefix      text     the queue's name
+--   now_ms      integer  the time, or empty for the server's
+--   schedule    text     its name
+--   definition  text     what it says
+--   due_ms      integer  its first due time in ms since 1970, or empty: not known yet
+--   data        text     the data of the items that it adds
+-- Reply: answer, the time in ms, 1 if a tick of the earlier definition is due (else 0). Answers: 1 stored, 0
+--   it was there as given, -1 nothing was stored: call again with a due time.
+-- Cost: O(log n) in the number of schedules.
+-- Limits: none.
+
+-- @include clock
+
+local data_of_schedule = prefix .. ':schedule:' .. schedule
+local size = redis.call('STRLEN', data_of_schedule)
+local before = redis.call('HGET', schedules, schedule)
+local due = redis.call('ZSCORE', ticks, schedule)
+
+if before == definition and due and size == #data and (redis.call('GET', data_of_schedule) or '') == data then
+  return { 0, now, 0 }
+end
+-- What else changes has no effect on when it is due.
+local when = '^%S+ %S+ (.*)$'
+if not (before and due and string.match(before, when) == string.match(definition, when)) then
+  if not due_ms then
+    return { -1, now, (due and tonumber(due) <= now) and 1 or 0 }
+  end
+  redis.call('ZADD', ticks, due_ms, schedule)
+end
+redis.call('HSET', schedules, schedule, definition)
+if #data > 0 then
+  redis.call('SET', data_of_schedule, data)
+else
+  redis.call('UNLINK', data_of_schedule)
+end
+return { 1, now, 0 }

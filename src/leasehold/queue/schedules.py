@@ -1,0 +1,336 @@
+"""Schedules: what is added again and again, at intervals or by the clock, kept on the server by name."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from leasehold.errors import ExtraMissing, InvalidArgument
+from leasehold.item import MAX_ID_BYTES, Item, check_id
+from leasehold.queue.desk import MAX_BYTES
+from leasehold.queue.rows import encoded_id
+from leasehold.queue.timing import Cron, Every, Timing, moment, read_timing, stamp
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from leasehold.clock import Duration
+    from leasehold.queue.engine import Engine
+
+#: What becomes of ticks at which nobody was there.
+CatchUp = Literal["skip", "once", "all"]
+_POLICIES = get_args(CatchUp)
+#: A tick that is found later than this has been missed, as `catch_up="skip"` understands it.
+LATE_MS = 60_000
+#: The most ticks of one schedule, and of all, that one step adds.
+MOST_OF_ONE = 100
+MOST_OF_ALL = 500
+#: The most steps of one call of `tick`.
+_MOST_STEPS = 10
+#: The version of the definitions that are written here. Others are left alone.
+_VERSION = "1"
+#: What follows the name in the id of an item at most: `@2030-01-31T03:00:00.000Z`.
+_STAMP_BYTES = 25
+_NAME_ALLOWED = f"a text of 1 to {MAX_ID_BYTES - _STAMP_BYTES} bytes in UTF-8"
+#: What `schedule_put` says when it has to be told the first due time.
+_WANTS_DUE = -1
+#: How often overdue ticks of an earlier definition are caught up with, at most, before it is replaced.
+_MOST_OWED = 100
+#: Values per schedule in the replies of `schedules` and `ticks_due`.
+_FIELDS, _DUE_FIELDS = 5, 3
+_PAGE = 100
+
+log = logging.getLogger("leasehold.schedules")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleView:
+    """One schedule as it stood when it was looked at."""
+
+    name: str
+    #: "unknown" is one that a newer version of Leasehold has made.
+    kind: Literal["every", "cron", "unknown"]
+    #: Of an "every": seconds from one tick to the next. Else None.
+    interval: float | None
+    #: Of an "every": the start, if one was given. Else None.
+    start: datetime | None
+    #: Of a "cron": the expression. Else None.
+    expression: str | None
+    #: Of a "cron": the name of the time zone. Else None.
+    tz: str | None
+    #: What becomes of ticks at which nobody was there; None if unknown.
+    catch_up: CatchUp | None
+    #: When it is due next, in UTC; None if it will not be.
+    next_due: datetime | None
+    #: Bytes of data.
+    size: int
+    #: The data of the items that it adds; None if it was not asked for, or did not fit into the reply.
+    data: bytes | None
+
+
+class _Row(NamedTuple):
+    """A tick that is due: what `tick` is told of it."""
+
+    name: bytes
+    definition: bytes
+    due: int
+    #: The time in the item's id; None: no item is added.
+    stands_for: int | None
+    next_due: int
+
+    def values(self) -> tuple[bytes, ...]:
+        item_id = b"" if self.stands_for is None else b"%b@%b" % (self.name, stamp(self.stands_for).encode())
+        return (self.name, self.definition, b"%d" % self.due, item_id, b"%d" % self.next_due)
+
+
+class Schedules:
+    """What a queue is given again and again. `AsyncWorkQueue.schedule` gives it.
+
+        await queue.schedule.every(timedelta(minutes=5), "poll")
+        await queue.schedule.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
+
+    Schedules are kept on the server. Every `Worker` of the queue ticks them; elsewhere call `tick`. However
+    many do, each tick adds one item. Its id is the name and the time for which it stands, such as
+    `nightly@2030-01-31T02:00:00Z`, so one that is still there does not keep the next one away.
+
+    Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does. Repeating is safe.
+    """
+
+    def __init__(self, engine: Callable[[], Engine], queue_name: str) -> None:
+        self._engine = engine
+        self._queue_name = queue_name
+
+    async def every(
+        self,
+        interval: Duration,
+        name: str,
+        data: bytes | str = b"",
+        *,
+        start: datetime | None = None,
+        catch_up: CatchUp = "once",
+    ) -> bool:
+        """Add an item at intervals, from now on.
+
+        The same again changes nothing, so this can be called whenever a program starts. With other data or
+        another policy the times stay as they are; with another interval or start it begins anew, after what
+        was due until then has been added.
+
+        Args:
+            interval: Seconds from one tick to the next, 0.001 to 30 days, in whole milliseconds.
+            name: The schedule's name within the queue, 1 to 487 bytes of UTF-8.
+            data: The data of the items.
+            start: A time with a time zone. Ticks are whole intervals away from it, and none is before it.
+                None: the first is one interval from now.
+            catch_up: What becomes of ticks at which nobody was there: `"once"` adds one item for all of
+                them, the last; `"all"` adds each; `"skip"` adds none that is over 60 s late or was
+                followed by another.
+
+        Returns:
+            True if it is new or was changed.
+
+        Raises:
+            InvalidArgument: If one of them is not as said; nothing was sent.
+        """
+        return await self._put(name, data, Every.checked(interval, start), catch_up)
+
+    async def cron(
+        self,
+        expression: str,
+        name: str,
+        data: bytes | str = b"",
+        *,
+        tz: str = "UTC",
+        catch_up: CatchUp = "once",
+    ) -> bool:
+        """Add an item whenever the clock says so, from now on.
+
+        Calling it again is as with `every`.
+
+        Args:
+            expression: Minute, hour, day, month, weekday, as in cron; or six fields, the first for seconds.
+            name: The schedule's name within the queue, 1 to 487 bytes of UTF-8.
+            data: The data of the items.
+            tz: The time zone whose clock counts. When it is put forward, a fixed time that it jumps over is
+                due right after; when it is put back, a fixed time is due once. What has a star at the
+                beginning of its hour or minute goes on as time does.
+            catch_up: As in `every`.
+
+        Returns:
+            True if it is new or was changed.
+
+        Raises:
+            InvalidArgument: If one of them is not as said; nothing was sent.
+            ExtraMissing: If `leasehold[schedules]` is not installed.
+        """
+        return await self._put(name, data, Cron.checked(expression, tz), catch_up)
+
+    async def list(self, *, data: bool = True) -> builtins.list[ScheduleView]:
+        """Look at all schedules, the next due first.
+
+        Args:
+            data: Whether to bring the data (8 MiB of each hundred schedules at most).
+        """
+        found: dict[bytes, ScheduleView] = {}
+        cursor = b""
+        while cursor != b"0":
+            cursor, *reply = await self._engine().run(
+                "schedules", cursor=cursor or b"0", count=_PAGE, max_bytes=MAX_BYTES if data else -1
+            )
+            for at in range(0, len(reply), _FIELDS):
+                found[reply[at]] = _view(reply[at : at + _FIELDS])
+        return sorted(found.values(), key=_by_next_due)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule. The items that it has added stay.
+
+        Returns:
+            Whether there was one of this name.
+
+        Raises:
+            InvalidArgument: If `name` can be no name.
+        """
+        return bool((await self._engine().run("schedule_drop", [encoded_id(name, argument="name")]))[0])
+
+    async def tick(self) -> float:
+        """Add what is due. A `Worker` does it by itself.
+
+        Any number of processes may call it at once. It adds a bounded number, and says 0 if there is more.
+
+        Returns:
+            Seconds until something is due, by the server's clock; infinity if nothing will be.
+        """
+        passed_over = 0
+        for _ in range(_MOST_STEPS):
+            now, wait, *due = await self._engine().run("ticks_due", start=passed_over, count=_PAGE)
+            if not due:
+                return wait / 1000 if wait >= 0 else math.inf
+            rows = self._rows(due, now)
+            if not rows:
+                passed_over += len(due) // _DUE_FIELDS  # none of these can be read
+            for at in range(0, len(rows), MOST_OF_ALL):
+                values = [value for row in rows[at : at + MOST_OF_ALL] for value in row.values()]
+                await self._engine().run("tick", values, max_bytes=MAX_BYTES)
+        return 0.0
+
+    async def _put(self, name: str, data: bytes | str, timing: Timing, catch_up: CatchUp) -> bool:
+        fixed: dict[str, bytes | int] = {
+            "schedule": _checked_name(name),
+            "definition": f"{_VERSION} {_checked_policy(catch_up)} {timing.text()}".encode(),
+            "data": Item(data).data,
+        }
+        answer, now, owed = await self._engine().run("schedule_put", (), **fixed, due_ms=b"")
+        if answer == _WANTS_DUE and owed:
+            for _ in range(_MOST_OWED):
+                if await self.tick() > 0:
+                    break
+            answer, now, _ = await self._engine().run("schedule_put", (), **fixed, due_ms=b"")
+        if answer == _WANTS_DUE:
+            answer, _, _ = await self._engine().run("schedule_put", (), **fixed, due_ms=timing.first(now))
+        return bool(answer)
+
+    def _rows(self, due: Sequence[Any], now: int) -> builtins.list[_Row]:
+        """What to tell the server of schedules that are due; nothing of those that cannot be read."""
+        rows: builtins.list[_Row] = []
+        for at in range(0, len(due), _DUE_FIELDS):
+            name, due_ms, definition = due[at : at + _DUE_FIELDS]
+            if definition is None:
+                rows.append(_Row(name, b"", due_ms, None, due_ms))
+                continue
+            try:
+                policy, timing = _read_definition(definition)
+                rows += _owed(name, definition, timing, policy, due_ms, now)
+            except (ValueError, OverflowError, ExtraMissing) as error:
+                _warn_once(self._queue_name, name, definition, str(error))
+        # Those of one schedule stay in their order.
+        return sorted(rows, key=lambda row: row.due)
+
+
+def _owed(name: bytes, definition: bytes, timing: Timing, policy: str, due: int, now: int) -> list[_Row]:
+    """The rows of one schedule that is due."""
+    if policy != "all":
+        last = timing.latest(due, now)
+        missed = policy == "skip" and now - last > LATE_MS
+        return [_Row(name, definition, due, None if missed else last, timing.following(last))]
+    rows: list[_Row] = []
+    while due <= now and len(rows) < MOST_OF_ONE:
+        following = timing.following(due)
+        rows.append(_Row(name, definition, due, due, following))
+        due = following
+    return rows
+
+
+def _read_definition(definition: bytes) -> tuple[str, Timing]:
+    """The policy and the times of a definition.
+
+    Raises:
+        ValueError: If it is of another version, or cannot be read.
+    """
+    version, policy, text = definition.decode().split(" ", 2)
+    if version != _VERSION:
+        raise ValueError(f"it is of version {version}, and this Leasehold knows version {_VERSION}")
+    if policy not in _POLICIES:
+        raise ValueError(f"there is no policy {policy!r}")
+    return policy, read_timing(text)
+
+
+def _view(fields: Sequence[Any]) -> ScheduleView:
+    name, definition, due_ms, size, data = fields
+    policy: Any = None
+    timing: Timing | None = None
+    try:
+        policy, timing = _read_definition(definition)
+    except ValueError:
+        kind: Literal["every", "cron", "unknown"] = "unknown"
+    else:
+        kind = "cron" if isinstance(timing, Cron) else "every"
+    every = timing if isinstance(timing, Every) else None
+    cron = timing if isinstance(timing, Cron) else None
+    return ScheduleView(
+        name=name.decode(errors="surrogateescape"),
+        kind=kind,
+        interval=every.interval / 1000 if every else None,
+        start=moment(every.start) if every and every.start is not None else None,
+        expression=cron.expression if cron else None,
+        tz=cron.tz if cron else None,
+        catch_up=policy,
+        next_due=moment(due_ms) if due_ms >= 0 else None,
+        size=size,
+        data=data,
+    )
+
+
+def _by_next_due(view: ScheduleView) -> tuple[float, str]:
+    return (math.inf if view.next_due is None else view.next_due.timestamp(), view.name)
+
+
+def _checked_name(name: str) -> bytes:
+    try:
+        encoded = check_id(name, argument="name").encode()
+    except InvalidArgument as error:
+        raise InvalidArgument("name", name, _NAME_ALLOWED) from error
+    if len(encoded) > MAX_ID_BYTES - _STAMP_BYTES:
+        raise InvalidArgument("name", name, _NAME_ALLOWED)
+    return encoded
+
+
+def _checked_policy(catch_up: str) -> str:
+    if not isinstance(catch_up, str) or catch_up not in _POLICIES:
+        raise InvalidArgument("catch_up", catch_up, "'skip', 'once' or 'all'")
+    return catch_up
+
+
+@lru_cache(maxsize=1000)
+def _warn_once(queue_name: str, name: bytes, definition: bytes, problem: str) -> None:
+    """Say it once in this process: a tick comes along often."""
+    log.warning(
+        "the schedule %r of %s is left alone: %s (%r)",
+        name.decode(errors="replace"),
+        queue_name,
+        problem,
+        definition,
+    )

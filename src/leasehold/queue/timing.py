@@ -1,0 +1,208 @@
+"""When a schedule is due: at intervals, or by a cron expression in a time zone. Nothing here asks a clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Protocol
+
+from leasehold.clock import Duration, moment_ms, seconds
+from leasehold.errors import ExtraMissing, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INTERVAL_ALLOWED = "seconds (a number or a timedelta), 1 ms or more, at most 30 days"
+_EXPRESSION_ALLOWED = "a cron expression such as '0 3 * * *': minute, hour, day, month, weekday"
+_TZ_ALLOWED = "the name of a time zone, such as 'UTC' or 'Europe/Berlin', that this machine knows"
+#: The longest expression, in characters.
+_LONGEST_EXPRESSION = 512
+
+
+class Timing(Protocol):
+    """When something is due. All times are whole milliseconds since 1970."""
+
+    def text(self) -> str:
+        """Write it down, so that `read_timing` makes the same of it."""
+        ...
+
+    def first(self, now: int) -> int:
+        """When it is due first, if it is made now."""
+        ...
+
+    def following(self, due: int) -> int:
+        """When it is due after it was due then."""
+        ...
+
+    def latest(self, due: int, now: int) -> int:
+        """The last time it was due until now, itself included, if `due` is a time at which it was due."""
+        ...
+
+
+@dataclass(frozen=True)
+class Every:
+    """Due at intervals, from a start, or else from the time when it was made."""
+
+    interval: int
+    start: int | None
+
+    @classmethod
+    def checked(cls, interval: Duration, start: datetime | None) -> Every:
+        """Make it of what a user gives.
+
+        Raises:
+            InvalidArgument: If one of them cannot be used.
+        """
+        try:
+            # To the nearest, not up: what 0.07 s is too long in binary would add up, tick by tick.
+            interval_ms = round(seconds("interval", interval, zero=False) * 1000)
+        except InvalidArgument as error:
+            raise InvalidArgument("interval", interval, _INTERVAL_ALLOWED) from error
+        if interval_ms < 1:
+            raise InvalidArgument("interval", interval, _INTERVAL_ALLOWED)
+        return cls(interval_ms, None if start is None else moment_ms("start", start))
+
+    def text(self) -> str:
+        """See `Timing`."""
+        return f"every {self.interval} {'-' if self.start is None else self.start}"
+
+    def first(self, now: int) -> int:
+        """See `Timing`."""
+        if self.start is None:
+            return now + self.interval
+        if self.start >= now:
+            return self.start
+        return self.following(self.latest(self.start, now))
+
+    def following(self, due: int) -> int:
+        """See `Timing`."""
+        return due + self.interval
+
+    def latest(self, due: int, now: int) -> int:
+        """See `Timing`."""
+        return due + (now - due) // self.interval * self.interval
+
+
+@dataclass(frozen=True)
+class Cron:
+    """Due when the clocks of a time zone show what a cron expression says.
+
+    A clock that is put forward jumps over some times, and shows others twice when it is put back. A task
+    for a fixed hour and minute is due right after the jump, and only the first time; one whose hour or minute
+    begins with a star is due as time goes by.
+    """
+
+    expression: str
+    tz: str
+
+    @classmethod
+    def checked(cls, expression: str, tz: str) -> Cron:
+        """Make it of what a user gives.
+
+        Raises:
+            InvalidArgument: If one of them cannot be used, or the expression never comes true.
+            ExtraMissing: If the library that reads cron expressions is not installed.
+        """
+        if not isinstance(expression, str) or len(expression) > _LONGEST_EXPRESSION:
+            raise InvalidArgument("expression", expression, _EXPRESSION_ALLOWED)
+        zone(tz)
+        made = cls(" ".join(expression.split()), tz)
+        made.first(0)
+        return made
+
+    def text(self) -> str:
+        """See `Timing`."""
+        return f"cron {self.tz} {self.expression}"
+
+    def first(self, now: int) -> int:
+        """See `Timing`."""
+        return self.following(now)
+
+    def following(self, due: int) -> int:
+        """See `Timing`."""
+        # In an hour that comes twice, times of its first pass may be given once more: they are over.
+        return next(tick for tick in self._from(due) if tick > due)
+
+    def latest(self, due: int, now: int) -> int:
+        """See `Timing`."""
+        if self.following(due) > now:
+            return due
+        # Halve the time in which the last one lies. After a year, minutes are too many to go through.
+        found, end = due, now
+        while found < end:
+            middle = (found + end) // 2
+            tick = self.following(middle)
+            if tick <= now:
+                found = tick
+            else:
+                end = middle
+        return found
+
+    def _from(self, begin: int) -> Iterator[int]:
+        """The times from there on, and maybe some before.
+
+        Raises:
+            InvalidArgument, ExtraMissing: As in `checked`.
+        """
+        try:
+            from cronsim import CronSim, CronSimError
+        except ImportError as error:
+            raise ExtraMissing("cron expressions", "schedules") from error
+        tz = zone(self.tz)
+        try:
+            local = datetime.fromtimestamp(begin // 1000, tz)
+            for tick in CronSim(self.expression, local):
+                yield (tick.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+        except (CronSimError, ValueError, OverflowError) as error:
+            raise InvalidArgument(
+                "expression", self.expression, f"{_EXPRESSION_ALLOWED} ({error})"
+            ) from error
+        raise InvalidArgument("expression", self.expression, "one that comes true within 50 years")
+
+
+def zone(tz: str) -> tzinfo:
+    """A time zone by its name.
+
+    Raises:
+        InvalidArgument: If there is none, or this machine does not know it.
+    """
+    if not isinstance(tz, str) or not tz or " " in tz:
+        raise InvalidArgument("tz", tz, _TZ_ALLOWED)
+    if tz == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo  # few need it, and it takes its time
+
+    try:
+        return ZoneInfo(tz)
+    except (KeyError, ValueError, OSError) as error:
+        raise InvalidArgument("tz", tz, _TZ_ALLOWED) from error
+
+
+def read_timing(text: str) -> Timing:
+    """Make of a text what wrote it.
+
+    Raises:
+        ValueError: If it is no such text; of an expression or a zone, when it is used.
+    """
+    kind, _, rest = text.partition(" ")
+    first, _, second = rest.partition(" ")
+    if kind == "every":
+        interval = int(first)
+        if interval < 1:
+            raise ValueError(f"{interval} ms is no interval")
+        return Every(interval, None if second == "-" else int(second))
+    if kind == "cron":
+        return Cron(second, first)
+    raise ValueError(f"{kind!r} is neither 'every' nor 'cron'")
+
+
+def moment(ms: int) -> datetime:
+    """A time in milliseconds since 1970 as a `datetime` in UTC."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def stamp(ms: int) -> str:
+    """A time in milliseconds since 1970 in ISO 8601: `2030-01-31T03:00:00Z`, or with milliseconds."""
+    precision = "milliseconds" if ms % 1000 else "seconds"
+    return moment(ms).isoformat(timespec=precision).replace("+00:00", "Z")
