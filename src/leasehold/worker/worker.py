@@ -217,7 +217,7 @@ class Worker:
     async def serve(self) -> int:
         """Work until SIGTERM or SIGINT, and stop as `stop` does; a second signal ends it at once.
 
-        Call it in the main thread. Should a handler block the event loop, so that a stop is not even noticed,
+        Call it in the main thread, for all that the program does: at the end it closes the queues. Should a handler block the event loop, so that a stop is not even noticed,
         all is given back after the grace time all the same, and the process ends.
 
         Returns:
@@ -243,6 +243,7 @@ class Worker:
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             shift = await self._work(self._until_stopped)
+            await self._close_queues()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -270,6 +271,13 @@ class Worker:
                 return shift
         finally:
             self._loop = self._shift = self._stopping = None
+
+    async def _close_queues(self) -> None:
+        """Leave, so that nothing is on its way to a process that is about to end."""
+        closing = [asyncio.create_task(handler.queue.close()) for handler in self._handlers]
+        _, late = await asyncio.wait(closing, timeout=LAST_SECONDS)
+        if late:
+            log.warning("the server is away: connections are dropped, and the session lapses by itself")
 
     async def _until_over(
         self, shift: Shift, until: Callable[[Shift], Any], resources: Mapping[str, Any]
