@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.dead import DeadLetters
 from leasehold.queue.life import OpenQueue
 from leasehold.queue.results import Results
-from leasehold.queue.schedules import Schedules
 from leasehold.queue.rows import encoded_id
+from leasehold.queue.schedules import Schedules
 from leasehold.queue.views import ItemView, read_found
-
-if TYPE_CHECKING:
 
 
 class QueueWithNouns(OpenQueue):
