@@ -14,8 +14,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from leasehold.embedded import EmbeddedServer
+from leasehold.testing import Proxy
 from tests import servers
-from tests.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

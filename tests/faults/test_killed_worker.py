@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.proxy import Proxy
+    from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 #: Long enough to look at the state before it ends.

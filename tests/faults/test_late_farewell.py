@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import ConnectionLost, Item, QueueClosed
+from leasehold.testing import Proxy
 from tests.eventually import eventually
-from tests.proxy import Proxy
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit, left_over
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue, Lease
-    from tests.proxy import Proxy
+    from leasehold.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import hiredis
 
-from tests.proxy import Proxy
+from leasehold.testing import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

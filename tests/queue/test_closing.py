@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from tests.proxy import Proxy
+    from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

@@ -20,7 +20,7 @@ from tests.queue.keyspace import snapshot
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from tests.proxy import Proxy
+    from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

@@ -6,27 +6,37 @@ import asyncio
 from typing import Self
 from urllib.parse import urlsplit
 
-import hiredis
+from leasehold.errors import InvalidArgument
+from leasehold.testing.requests import RequestReader
 
 _PIECE = 65536
 
 
 class Proxy:
-    """Forward connections to a server, and spoil them on demand. Everything may be changed at any time.
+    """Forwards connections to a server, and spoils them on demand. Everything may be changed at any time.
+
+        async with Proxy("redis://localhost") as proxy:
+            queue = AsyncWorkQueue.from_url(proxy.url, "emails")
+            proxy.swallow_replies = True
+
+    It lives in the event loop that it was started in.
+
+    Args:
+        target: Where the server is: a `redis://` or `unix://` URL.
 
     Attributes:
         delay: Seconds by which each piece is held up, in both directions.
         swallow_replies: Forward requests, drop what is answered: "applied, but nobody heard".
         requests: The name of each command that was forwarded, in order: `[b"HELLO", b"EVALSHA"]`.
 
-    Example:
-        async with Proxy(redis_url) as proxy:
-            client = Redis.from_url(proxy.url)
-            proxy.swallow_replies = True
+    Raises:
+        InvalidArgument: If the URL is another one.
     """
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)
+        if self._target.scheme not in ("redis", "unix"):
+            raise InvalidArgument("target", target, "a redis:// or unix:// URL")
         self._port = 0
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -41,7 +51,9 @@ class Proxy:
     def url(self) -> str:
         """What a client connects to instead of the server."""
         login, at, _ = self._target.netloc.rpartition("@")
-        return self._target._replace(netloc=f"{login}{at}127.0.0.1:{self._port}").geturl()
+        path = "" if self._target.scheme == "unix" else self._target.path
+        ours = self._target._replace(scheme="redis", netloc=f"{login}{at}127.0.0.1:{self._port}", path=path)
+        return ours.geturl()
 
     async def __aenter__(self) -> Self:
         await self.accept()
@@ -53,13 +65,15 @@ class Proxy:
 
     async def accept(self) -> None:
         """Take connections, again and on the same port after `refuse`."""
-        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
-        self._port = self._listener.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+            self._port = self._listener.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
         """Take no more connections; those that are there go on until `cut`."""
-        if self._listener:
-            self._listener.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
 
     def stall(self) -> None:
         """Forward nothing and close nothing, as a silent network does, until `resume`."""
@@ -80,6 +94,19 @@ class Proxy:
         """Let so many more bytes of replies through, then cut that connection, once."""
         self._reply_bytes_left = replies
 
+    async def fail(self) -> None:
+        """Be a server that is down: cut all connections and refuse new ones, until `heal`."""
+        self.refuse()
+        await self.cut()
+
+    async def heal(self) -> None:
+        """Be an honest way to the server again, whatever was asked for before."""
+        self.delay = 0.0
+        self.swallow_replies = False
+        self._reply_bytes_left = None
+        self.resume()
+        await self.accept()
+
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(connection)
@@ -87,7 +114,7 @@ class Proxy:
 
     async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:
-            from_server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
+            from_server, to_server = await self._connect()
             try:
                 async with asyncio.TaskGroup() as both:
                     both.create_task(self._forward_requests(from_client, to_server))
@@ -99,13 +126,16 @@ class Proxy:
         finally:
             to_client.transport.abort()
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._target.scheme == "unix":
+            return await asyncio.open_unix_connection(self._target.path)
+        return await asyncio.open_connection(self._target.hostname, self._target.port or 6379)
+
     async def _forward_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parser = hiredis.Reader()
+        names = RequestReader()
         while True:
             piece = await self._next_piece(reader)
-            parser.feed(piece)
-            while request := parser.gets():
-                self.requests.append(request[0].upper())
+            self.requests += names.feed(piece)
             writer.write(piece)
             await writer.drain()
 

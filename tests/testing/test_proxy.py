@@ -18,7 +18,7 @@ from tests.eventually import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.proxy import Proxy
+    from leasehold.testing import Proxy
 
 
 @pytest.fixture

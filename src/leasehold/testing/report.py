@@ -1,0 +1,108 @@
+"""What a queue holds at one moment, in words."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from leasehold.queue.views import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold.queue.dead import DeadLetter
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.views import Counts, ItemView
+
+STATES: tuple[State, ...] = get_args(State)
+#: Items asked for at once, and shown of each state.
+PAGE = 1000
+SHOWN = 10
+#: The longest piece of data or of an error that is shown.
+LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a queue held when it was looked at.
+
+    Attributes:
+        name: The queue's name.
+        now: The time, as the queue has it, in seconds since 1970.
+        counts: How many of each.
+        items: The unfinished items: those that wait, those under lease, and the scheduled ones.
+        dead_letters: The newest first.
+    """
+
+    name: str
+    now: float
+    counts: Counts
+    items: Sequence[ItemView]
+    dead_letters: Sequence[DeadLetter]
+
+    @classmethod
+    async def of(cls, queue: AsyncWorkQueue) -> Holdings:
+        """Look at everything in a queue, page by page.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
+        """
+        items: list[ItemView] = []
+        for state in STATES:
+            start = 0
+            while page := await queue.inspect(state, start=start, count=PAGE):
+                items += page
+                start += len(page)
+        letters: list[DeadLetter] = []
+        while page_of_dead := await queue.dead_letters.list(start=len(letters), count=PAGE):
+            letters += page_of_dead
+        clock = queue._clock or time.time  # noqa: SLF001 - for a message; nobody else asks for it
+        return cls(queue.name, clock(), await queue.counts(), tuple(items), tuple(letters))
+
+    def report(self) -> str:
+        """What is there, some lines."""
+        if not self.counts.total and not self.counts.dead:
+            return f"queue {self.name!r}, which is empty"
+        lines = [f"queue {self.name!r}, which holds:"]
+        for state, count in zip((*STATES, "dead"), self.counts, strict=True):
+            lines.append(f"  {count} {state}")
+            if state == "dead":
+                rows = [f"{letter.id!r}  {describe_letter(letter)}" for letter in self.dead_letters[:SHOWN]]
+            else:
+                some = [view for view in self.items if view.state == state][:SHOWN]
+                rows = [f"{view.id!r}  {describe_item(view, self.now)}" for view in some]
+            lines += [f"    {row}" for row in rows]
+            if rows and count > len(rows):
+                lines.append(f"    ... and {count - len(rows)} more")
+        return "\n".join(lines)
+
+
+def describe_item(view: ItemView, now: float) -> str:
+    """An unfinished item: its data, its attempts, and when it falls due."""
+    words = [shorten(view.data)]
+    if view.due is not None:
+        left = view.due - now
+        what = "the lease ends" if view.state == "leased" else "due"
+        words.append(f"{what} in {left:.1f} s" if left >= 0 else f"{what} since {-left:.1f} s")
+    if view.deliveries:
+        words.append(_tries(view.deliveries))
+    return ", ".join(words)
+
+
+def describe_letter(letter: DeadLetter) -> str:
+    """A dead letter: its data, its attempts, and the last line of its error."""
+    lines = [line for line in letter.error.splitlines() if line.strip()] or [""]
+    # A traceback says what it is about at its end, a reason at its beginning.
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return f"{shorten(letter.data)}, {_tries(letter.deliveries)}, {shorten(line, quoted=False)}"
+
+
+def shorten(value: Any, *, quoted: bool = True) -> str:
+    """A value to be read in one line."""
+    text = repr(value) if quoted else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+
+
+def _tries(deliveries: int) -> str:
+    return "tried once" if deliveries == 1 else f"tried {deliveries} times"
