@@ -26,7 +26,8 @@ INTERNAL = {
     "AsyncWorkQueue.give_back_arrivals",
     "Lease.extend",
     *(f"Run.{name}" for name in ("arrived", "begin", "cut", "end_early", "limit", "lose", "lost")),
-    *(f"Run.{name}" for name in ("outcomes", "over", "task", "unsettled")),
+    *(f"Run.{name}" for name in ("facts", "outcomes", "over", "task", "unsettled")),
+    "Worker.shift",
 }
 #: Defaults as they are written, where that is not how they show themselves.
 AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}

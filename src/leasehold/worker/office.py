@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.handler import Handler
+
+#: How long the office may take to close (s).
+FAREWELL_SECONDS = 1.0
 
 log = logging.getLogger("leasehold.worker")
 
@@ -53,10 +57,12 @@ class BackOffice:
         return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
 
     async def stop(self) -> None:
-        """Let the duties end, and close the connections."""
+        """Let the duties end, and close the connections: for a moment only, should the server be away."""
         if self._closing is not None and self._thread.is_alive():
             self._ready.result().call_soon_threadsafe(self._closing.set)
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+            deadline = time.monotonic() + FAREWELL_SECONDS
+            while self._thread.is_alive() and time.monotonic() < deadline:  # noqa: ASYNC110 - it is a thread
+                await asyncio.sleep(0.005)
 
     def _run(self) -> None:
         try:

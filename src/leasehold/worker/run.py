@@ -30,6 +30,7 @@ class Run:
         handler: What runs.
         leases: The items that it works on: one, or those of a batch.
         arrived: When they were leased, by `time.monotonic()`.
+        began: When the handler was called, by the same clock; 0 before.
         limit: When its time is up, by `time.monotonic()`; None before it has begun, or if there is no limit.
         cut: Why it was ended from outside, or None.
         lost: The numbers of those leases that are known to be lost.
@@ -38,6 +39,7 @@ class Run:
     __slots__ = (
         "_timer",
         "arrived",
+        "began",
         "cut",
         "handler",
         "leases",
@@ -52,6 +54,7 @@ class Run:
         self.handler = handler
         self.leases = leases
         self.arrived = time.monotonic()
+        self.began = 0.0
         self.limit: float | None = None
         self.cut: Cut | None = None
         self.lost: set[int] | None = None
@@ -70,13 +73,31 @@ class Run:
         """The number of this attempt, beginning with 1: runs that were given back do not count."""
         return self.leases[0].deliveries
 
-    def begin(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-        """The handler is about to be called, in this task."""
+    @property
+    def facts(self) -> dict[str, object]:
+        """What a log line says of it besides its text."""
+        return {
+            "queue": self.handler.queue.name,
+            "handler": self.handler.name,
+            "item": self.leases[0].id if len(self.leases) == 1 else [lease.id for lease in self.leases],
+            "attempt": self.attempt,
+        }
+
+    def begin(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> bool:
+        """The handler is about to be called, in this task; False if it must not be, as a lease has ended.
+
+        That happens when the process stood still, or the server was away. Another may have the item by now.
+        """
+        self.began = time.monotonic()
+        for lease in self.leases:
+            if lease.remaining() <= 0:
+                return False
         self.task = task
         timeout = self.handler.timeout
         if timeout is not None:
-            self.limit = time.monotonic() + timeout
+            self.limit = self.began + timeout
             self._timer = loop.call_later(timeout, self.end_early, Cut.LIMIT)
+        return True
 
     def over(self) -> None:
         """The handler has ended; from here on nothing can cut the run short."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,6 +13,7 @@ from leasehold.worker.intake import Intake
 from leasehold.worker.keeper import Keeper
 from leasehold.worker.office import BackOffice
 from leasehold.worker.outcomes import INTERRUPTED
+from leasehold.worker.places import Threads
 from leasehold.worker.settler import Settler
 from leasehold.worker.slots import Slots
 from leasehold.worker.upkeep import Upkeep
@@ -30,6 +28,9 @@ if TYPE_CHECKING:
 
 #: When so many outcomes wait for the server, no more work is taken.
 MOST_UNSETTLED = 5000
+#: For how long after the grace time outcomes are sent again while the server is away, and at least (s).
+SETTLE_SECONDS = 5.0
+SHORTEST_SETTLE = 1.0
 #: How often `drained` looks at the server (s).
 DRAIN_LOOK = 0.02
 
@@ -69,8 +70,10 @@ class Shift:
         if clean_every is not None:
             duties.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
         self.office = BackOffice(handlers, duties)
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="leasehold handler")
+        self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
+        #: How many items the server could not be told of, at the end.
+        self._untold = 0
 
     async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
         """Begin to work; returns the task that takes work, which ends only with an error.
@@ -89,19 +92,42 @@ class Shift:
     async def end(self, *, grace: float) -> None:
         """Stop: take no more, give back what has not begun, let runs end or cut them off, settle, leave.
 
-        Renewal goes on until the last outcome is settled, so no lease ends meanwhile.
+        Renewal goes on until the last outcome is settled, so no lease ends meanwhile. It takes a few seconds
+        more than the grace time at most.
         """
+        cut_at = self._loop.time() + grace
         taking, *others = self._tasks
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         self._give_back_waiting()
         await self.slots.finish(within=grace, hurry=self.hurry)
-        await self._settle_rest()
+        await self._settle_rest(until=max(cut_at + SETTLE_SECONDS, self._loop.time() + SHORTEST_SETTLE))
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self.office.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+
+    @property
+    def loose_ends(self) -> int:
+        """How many items will run again, as runs were cut off, or the server was not told of their end."""
+        return self.slots.cut_off + self._untold
+
+    def tally(self) -> str:
+        """What has been done, in words."""
+        settlers = self.settlers.values()
+        counts = {
+            "completed": sum(one.completed for one in settlers),
+            "failed": sum(one.failed for one in settlers),
+            "given back": sum(one.given_back for one in settlers),
+            "cut off": self.slots.cut_off,
+            "not settled": self._untold,
+        }
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing was done"
+
+    def __str__(self) -> str:
+        names = ", ".join(handler.queue.name for handler in self._handlers)
+        return f"{names}, {self._concurrency} runs at once"
 
     async def drained(self) -> None:
         """Wait until nothing that can be leased is left in any queue, and nothing is here."""
@@ -141,7 +167,7 @@ class Shift:
         return sum(settler.unsettled for settler in self.settlers.values()) < MOST_UNSETTLED
 
     def _lost(self, run: Run, lease: Lease) -> None:
-        log.warning("the lease of item %s (%s) was lost", lease.id, run.handler.queue.name)
+        log.warning("the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.facts)
         self._loop.call_soon_threadsafe(run.lose, lease)
 
     def _gave_back(self) -> None:
@@ -152,16 +178,31 @@ class Shift:
             run.outcomes = [INTERRUPTED] * len(run.leases)
             self.settlers[run.handler].add(run)
 
-    async def _settle_rest(self) -> None:
-        """Settle what is left. If the server is away, try until the last lease has ended by itself."""
-        draining = asyncio.gather(*(settler.drained() for settler in self.settlers.values()))
+    async def _drain_settlers(self) -> None:
+        await asyncio.gather(*(settler.drained() for settler in self.settlers.values()))
+
+    async def _settle_rest(self, *, until: float) -> None:
+        """Settle what is left, and try again while the server is away: until then, or until told to hurry."""
         ends = max((lease.remaining() for run in list(self.keeper.held) for lease in run.leases), default=0.0)
-        patience = time.monotonic() + max(1.0, ends)
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._loop.time() + patience - time.monotonic()):
-                await draining
-                return
-        left = sum(run.unsettled for run in list(self.keeper.held))
-        log.error("the server is away: %d items come back when their leases end, which is now", left)
+        until = min(until, self._loop.time() + max(SHORTEST_SETTLE, ends))
+        draining = asyncio.create_task(self._drain_settlers())
+        hurried = asyncio.create_task(self.hurry.wait())
+        left = until - self._loop.time()
+        await asyncio.wait([draining, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not draining.done() and hurried.done():
+            await asyncio.wait([draining], timeout=min(SHORTEST_SETTLE, until - self._loop.time()))
+        hurried.cancel()
+        if draining.done():
+            draining.result()
+            return
+        draining.cancel()
+        held = [lease.remaining() for run in list(self.keeper.held) for lease in run.leases]
+        self._untold = sum(run.unsettled for run in list(self.keeper.held))
+        log.error(
+            "the server is away: %d items were neither settled nor given back. They come back by themselves "
+            "when their leases end, in %.0f s at most",
+            self._untold,
+            max(held, default=0.0),
+        )
         for settler in self.settlers.values():
             settler.give_up()

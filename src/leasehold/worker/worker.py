@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
 import logging
-import os
-import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
@@ -19,6 +18,7 @@ from leasehold.worker.handler import Handler, Place
 from leasehold.worker.health import Health
 from leasehold.worker.intake import Order
 from leasehold.worker.shift import Shift
+from leasehold.worker.warden import CUT_OFF, STOPPED, UNHEALTHY, Warden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
-#: What `Worker.serve` returns, for the process to end with.
-STOPPED, CUT_OFF = 0, 3
-#: A stop waits so long for an event loop that is blocked, and then for the server (s).
-LAST_SECONDS = 3.0
+#: How long leaving the queues may take at the end (s).
+LEAVING_SECONDS = 1.0
 
 log = logging.getLogger("leasehold.worker")
 
@@ -102,6 +100,14 @@ class Worker:
         self._shift: Shift | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        #: The task that waits for the lifespan to begin.
+        self._starting: asyncio.Task[Any] | None = None
+        self._warden: Warden | None = None
+
+    @property
+    def shift(self) -> Shift | None:
+        """What it does now; for use inside the package."""
+        return self._shift
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -199,9 +205,12 @@ class Worker:
         Args:
             now: Whether to cut runs off at once.
         """
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._stop, now)
+        warden, loop = self._warden, self._loop
+        if warden is not None:
+            warden.stopping(now=now)
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has just been closed
+                loop.call_soon_threadsafe(self._stop, now)
 
     def health(self) -> Health:
         """How it is doing, callable from any thread.
@@ -214,44 +223,39 @@ class Worker:
             return Health(ok=False, reasons=("the worker does not run",), running=0, waiting=0, took_ago=0.0)
         return shift.monitor.health()
 
-    async def serve(self) -> int:
-        """Work until SIGTERM or SIGINT, and stop as `stop` does; a second signal ends it at once.
+    async def serve(self, *, unhealthy_after: Duration | None = None) -> int:
+        """Work until SIGTERM or SIGINT, stop as `stop` does, and close the queues.
 
-        Call it in the main thread, for all that the program does: at the end it closes the queues. Should a handler block the event loop, so that a stop is not even noticed,
-        all is given back after the grace time all the same, and the process ends.
+        A second signal cuts off what runs, a third ends the process. Call it in the main thread of a program
+        that does nothing else. Once told to stop, it comes to its end within the grace time and 10 s more,
+        also while the server is away. Should a handler block the event loop for longer, all is given back
+        from another thread, and the process ends there and then.
+
+        Args:
+            unhealthy_after: Stop when `health` has been red for so many seconds; None: go on.
 
         Returns:
-            The code for the process to exit with: 0 if every run came to its end, 3 if some were cut off.
+            The code for the process to exit with: 0 if every run came to its end, 3 if some were cut off or
+            the server could not be told of their end, 4 if it was unhealthy.
 
         Raises:
             InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
         """
-        received = 0
-
-        def on_signal(number: int, _: object) -> None:
-            nonlocal received
-            received += 1
-            log.info("got %s: stopping%s", signal.Signals(number).name, "" if received == 1 else " now")
-            self.stop(now=received > 1)
-            shift = self._shift
-            if shift is not None:
-                # In the office's thread, as the event loop may be blocked.
-                after = self.grace if received == 1 else 0.0
-                shift.office.call(lambda: _give_up_if_blocked(shift, after=after))
-
-        # Not by way of the event loop, which may be blocked: this runs as soon as Python code runs.
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            shift = await self._work(self._until_stopped)
-            await self._close_queues()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return CUT_OFF if shift.slots.cut_off else STOPPED
+        limit = None if unhealthy_after is None else seconds("unhealthy_after", unhealthy_after, zero=False)
+        with Warden(self, unhealthy_after=limit) as warden:
+            self._warden = warden
+            try:
+                shift = await self._work(self._until_stopped)
+                await self._close_queues()
+            finally:
+                self._warden = None
+        if warden.unhealthy:
+            return UNHEALTHY
+        return CUT_OFF if shift is not None and shift.loose_ends else STOPPED
 
     # -------------------------------------------------------------------------- inside
 
-    async def _work(self, until: Callable[[Shift], Any], *, upkeep: bool = True) -> Shift:
+    async def _work(self, until: Callable[[Shift], Any], *, upkeep: bool = True) -> Shift | None:
         if not self._handlers:
             raise InvalidArgument("handler", None, "at least one: see Worker.handler")
         if self._loop is not None:
@@ -259,7 +263,9 @@ class Worker:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         try:
             async with AsyncExitStack() as stack:
-                resources = await stack.enter_async_context(self._lifespan()) if self._lifespan else None
+                resources = await self._resources(stack)
+                if resources is None:
+                    return None
                 shift = Shift(
                     self._handlers,
                     concurrency=self.concurrency,
@@ -267,15 +273,29 @@ class Worker:
                     clean_every=self._clean_every if upkeep else None,
                     keep_dead=self._keep_dead,
                 )
-                await self._until_over(shift, until, resources or {})
+                await self._until_over(shift, until, resources)
                 return shift
         finally:
-            self._loop = self._shift = self._stopping = None
+            self._loop = self._stopping = None
+
+    async def _resources(self, stack: AsyncExitStack) -> Mapping[str, Any] | None:
+        """Begin the lifespan and give what it yields; None if the worker is to stop before it has begun."""
+        if self._lifespan is None:
+            return {}
+        task = self._starting = asyncio.current_task()
+        try:
+            return await stack.enter_async_context(self._lifespan()) or {}
+        except asyncio.CancelledError:
+            if task is None or not self._told_to_stop or task.uncancel():
+                raise
+            return None
+        finally:
+            self._starting = None
 
     async def _close_queues(self) -> None:
         """Leave, so that nothing is on its way to a process that is about to end."""
         closing = [asyncio.create_task(handler.queue.close()) for handler in self._handlers]
-        _, late = await asyncio.wait(closing, timeout=LAST_SECONDS)
+        _, late = await asyncio.wait(closing, timeout=LEAVING_SECONDS)
         if late:
             log.warning("the server is away: connections are dropped, and the session lapses by itself")
 
@@ -284,6 +304,7 @@ class Worker:
     ) -> None:
         taking = await shift.start(resources, self._middleware)
         self._shift = shift
+        log.info("working on %s: leasehold %s", shift, importlib.metadata.version("leasehold"))
         waiting = asyncio.create_task(until(shift), name="leasehold until")
         grace = 0.0
         try:
@@ -293,6 +314,8 @@ class Worker:
             waiting.cancel()
             # Also when this task is cancelled, everything has to be given back.
             await shift.end(grace=grace)
+            self._shift = None
+            log.info("stopped: %s", shift.tally())
         if taking.done() and not taking.cancelled():
             taking.result()
         with contextlib.suppress(asyncio.CancelledError):
@@ -313,20 +336,14 @@ class Worker:
             stopping.cancel()
             drained.cancel()
 
+    @property
+    def _told_to_stop(self) -> bool:
+        return self._stopping is not None and self._stopping.is_set()
+
     def _stop(self, now: bool) -> None:  # noqa: FBT001 - call_soon_threadsafe gives no names
-        if self._stopping is not None:
+        if self._stopping is not None and not self._stopping.is_set():
             self._stopping.set()
+            if self._starting is not None:
+                self._starting.cancel()
         if now and self._shift is not None:
             self._shift.hurry.set()
-
-
-async def _give_up_if_blocked(shift: Shift, *, after: float) -> None:
-    """If the event loop is blocked then, give everything back from here and end the process."""
-    await asyncio.sleep(after)
-    while shift.monitor.blocked_for() < LAST_SECONDS:  # noqa: ASYNC110 - it is a time that passes
-        await asyncio.sleep(0.1)
-    log.error("the event loop is blocked: giving everything back and ending the process")
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(LAST_SECONDS):
-            await shift.keeper.give_back_all()
-    os._exit(CUT_OFF)
