@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
-
-import anyio.to_process
 
 from leasehold.clock import Duration, seconds, whole
 from leasehold.errors import InvalidArgument, PayloadError
@@ -16,11 +12,16 @@ from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
 from leasehold.worker.payload import decoder
+from leasehold.worker.places import InThread, in_process
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Future
 
+    import anyio
+
+    from leasehold.worker.places import Threads
     from leasehold.worker.run import Run
 
 #: Where a handler runs: in the event loop, in a thread, or in a process of its own.
@@ -87,8 +88,10 @@ class Handler:
                 "no Lease beside the payload: a batch takes list[Lease] as its first "
                 "parameter, and a lease cannot go to another process",
             )
-        #: The thread that a task waits for.
-        self.thread_of: dict[asyncio.Task[Any] | None, Future[Any]] = {}
+        if self.run_in == "process" and (_item_type(first) if self.batch else first.annotation) is Lease:
+            raise InvalidArgument("handler", function, "a payload: a lease cannot go to another process")
+        #: The threads that tasks have left behind, as they were cancelled; `prepare` sets it.
+        self.left_behind: dict[asyncio.Task[Any] | None, Future[Any]] = {}
         #: Runs the function on the items of a run; `prepare` sets it.
         self.call: Callable[[Run], Awaitable[Any]] = self._unprepared
 
@@ -97,7 +100,7 @@ class Handler:
         resources: Mapping[str, Any],
         middleware: Sequence[Callable[..., Awaitable[Any]]],
         *,
-        threads: Executor,
+        threads: Threads,
         processes: anyio.CapacityLimiter,
     ) -> None:
         """Put together what happens with each run.
@@ -127,31 +130,16 @@ class Handler:
         self,
         given: Mapping[str, Any],
         *,
-        threads: Executor,
+        threads: Threads,
         processes: anyio.CapacityLimiter,
     ) -> Callable[..., Awaitable[Any]]:
         function = functools.partial(self.function, **given) if given else self.function
         if self.run_in == "loop":
             return function
         if self.run_in == "process":
-
-            def in_process(payload: Any) -> Awaitable[Any]:
-                return anyio.to_process.run_sync(function, payload, cancellable=True, limiter=processes)
-
-            return in_process
-
-        async def in_thread(payload: Any, **names: Any) -> Any:
-            context = contextvars.copy_context()
-            call = functools.partial(function, payload, **names)
-            thread = threads.submit(context.run, call)
-            task = asyncio.current_task()
-            self.thread_of[task] = thread
-            try:
-                return await asyncio.wrap_future(thread)
-            finally:
-                if thread.done():  # else this was cancelled, and the thread goes on
-                    del self.thread_of[task]
-
+            return in_process(function, self.name, processes)  # type: ignore[no-any-return]
+        in_thread = InThread(function, threads)
+        self.left_behind = in_thread.left_behind
         return in_thread
 
     def _single_call(self, invoke: Callable[..., Awaitable[Any]]) -> Callable[[Run], Awaitable[Any]]:
@@ -209,12 +197,16 @@ def _checked_queue(queue: AsyncWorkQueue) -> AsyncWorkQueue:
 
 
 def _place(function: Callable[..., Any], wanted: Place | None) -> Place:
-    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    while isinstance(called, functools.partial):
-        called = called.func
-    is_async = inspect.iscoroutinefunction(called)
     if not callable(function):
         raise InvalidArgument("handler", function, "a function")
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if not inspect.isroutine(called):
+        called = called.__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidArgument("handler", function, "a function that returns; one that yields would not run")
+    is_async = inspect.iscoroutinefunction(called)
     if wanted not in (None, "loop", "thread", "process"):
         raise InvalidArgument("run_in", wanted, '"loop", "thread" or "process"')
     if is_async and wanted in ("thread", "process"):
@@ -229,7 +221,7 @@ def _place(function: Callable[..., Any], wanted: Place | None) -> Place:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         signature = inspect.signature(function, eval_str=True)
-    except NameError as error:
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise InvalidArgument(
             "handler",
             function,

@@ -43,6 +43,10 @@ class Snooze(Signal):
         self.delay = seconds("delay", delay, zero=True)
         super().__init__(f"asked for again in {self.delay:g} s")
 
+    def __reduce__(self) -> tuple[type[Snooze], tuple[float]]:
+        # On its way from another process it is made anew, of what it was made of.
+        return type(self), (self.delay,)
+
 
 class Reject(Signal):
     """Make the item a dead letter now: trying again is no use.
@@ -72,9 +76,10 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The run was no attempt: back to the front, or, after a while out of sight, to the end."""
+    """The run was no attempt: back to the front, or to the end, perhaps after a while out of sight."""
 
     delay: float = 0.0
+    front: bool = True
 
 
 Outcome = Complete | Fail | GiveBack
@@ -91,7 +96,7 @@ def outcome_of(error: BaseException, *, attempt: int, policy: RetryPolicy) -> Ou
         policy: When to try again.
     """
     if isinstance(error, Snooze):
-        return GiveBack(error.delay)
+        return GiveBack(error.delay, front=False)
     if isinstance(error, Retry):
         if attempt >= policy.attempts:
             return Fail(_because(error), None)

@@ -54,11 +54,19 @@ def _parser(annotation: Any) -> Callable[[bytes], Any]:
         return annotation.model_validate_json  # type: ignore[no-any-return]
     if hasattr(annotation, "__struct_fields__"):
         return _by_msgspec(annotation)
+    # Neither knows the models of the other: what one refuses, the other may read.
+    refusals: list[str] = []
     for make in (_by_pydantic, _by_msgspec):
         try:
             return make(annotation)
         except ModuleNotFoundError:
             continue
+        except Exception as error:  # noqa: BLE001 - each refuses with errors of its own
+            refusals.append(str(error))
+    if refusals:
+        raise InvalidArgument(
+            "handler", annotation, f"a first parameter of a type that JSON can be read as: {refusals[0]}"
+        )
     return _by_json(annotation)
 
 
@@ -67,7 +75,9 @@ def _by_pydantic(annotation: Any) -> Callable[[bytes], Any]:
 
 
 def _by_msgspec(annotation: Any) -> Callable[[bytes], Any]:
-    return importlib.import_module("msgspec.json").Decoder(annotation).decode  # type: ignore[no-any-return]
+    json_of = importlib.import_module("msgspec.json")
+    json_of.schema(annotation)  # a decoder would take any class, and then refuse each payload
+    return json_of.Decoder(annotation).decode  # type: ignore[no-any-return]
 
 
 def _by_json(annotation: Any) -> Callable[[bytes], Any]:

@@ -1,0 +1,223 @@
+"""A handler that cannot work is refused when it is defined, or at the latest when the worker starts."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import InvalidArgument
+from leasehold.queue.lease import Lease
+from tests.worker.models import Opaque
+from tests.worker.working import add, finished, new_worker, working
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from decimal import Decimal
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.worker import Run
+
+
+async def no_parameter() -> None: ...
+async def only_by_name(*, payload: bytes) -> None: ...
+async def variadic(*payloads: bytes) -> None: ...
+async def more_without_name(payload: bytes, *others: bytes) -> None: ...
+async def opaque(payload: Opaque) -> None: ...
+async def opaque_list(payload: list[Opaque]) -> None: ...
+async def unknown_name(payload: Decimal) -> None: ...
+async def yields(_: bytes) -> AsyncIterator[int]:
+    yield 1
+
+
+def yields_plainly(_: bytes) -> Iterator[int]:
+    yield 1
+
+
+async def is_async(_: bytes) -> None: ...
+def plain(_: bytes) -> None: ...
+def takes_lease(_: Lease) -> None: ...
+def takes_leases(_: list[Lease]) -> None: ...
+def also_takes_lease(_: bytes, lease: Lease) -> None: ...
+def not_a_list(_: bytes) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (no_parameter, {}),
+        (only_by_name, {}),
+        (variadic, {}),
+        (more_without_name, {}),
+        (opaque, {}),
+        (opaque_list, {}),
+        (unknown_name, {}),
+        (yields, {}),
+        (yields_plainly, {}),
+        (dict, {}),
+        ("no function", {}),
+        (is_async, {"run_in": "thread"}),
+        (is_async, {"run_in": "process"}),
+        (plain, {"run_in": "loop"}),
+        (plain, {"run_in": "moon"}),
+        (takes_lease, {"run_in": "process"}),
+        (takes_leases, {"run_in": "process", "batch": 2}),
+        (also_takes_lease, {"run_in": "process"}),
+        (also_takes_lease, {"batch": 2}),
+        (not_a_list, {"batch": 2}),
+        (is_async, {"batch": 0}),
+        (is_async, {"weight": 0}),
+        (is_async, {"retry": 3}),
+        (is_async, {"retry": 0}),
+        (is_async, {"timeout": 0}),
+        (is_async, {"lease_time": -1}),
+        (is_async, {"keep_result": "long"}),
+    ],
+)
+async def test_is_refused(queue: AsyncWorkQueue, function: Any, options: dict[str, Any]) -> None:
+    worker = new_worker()
+    with pytest.raises(InvalidArgument):
+        worker.handler(queue, **options)(function)
+    assert not worker.handlers
+
+
+async def test_a_queue_has_one_handler(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+    worker.handler(queue)(is_async)
+    with pytest.raises(InvalidArgument, match="no handler of this worker yet"):
+        worker.handler(queue)
+    with pytest.raises(InvalidArgument, match="an AsyncWorkQueue"):
+        worker.handler("emails")(is_async)  # type: ignore[arg-type] # what a hasty user writes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrency": 0}, {"order": "random"}, {"grace": -1}, {"retry": None}, {"clean_every": 0}],
+)
+def test_a_worker_refuses(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        new_worker(**options)
+
+
+async def test_a_worker_without_a_handler_does_not_run() -> None:
+    with pytest.raises(InvalidArgument, match="at least one"):
+        await new_worker().run()
+
+
+async def test_a_partial_of_an_async_function_is_run_in_the_loop(queue: AsyncWorkQueue) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    async def handle(who: str, payload: bytes) -> None:
+        seen.append((who, payload))
+
+    worker = new_worker()
+    worker.handler(queue)(functools.partial(handle, "ann"))
+    assert worker.handlers[0].run_in == "loop"
+    await add(queue, b"x")
+    async with working(worker):
+        await finished(queue)
+    assert seen == [("ann", b"x")]
+
+
+async def test_what_a_process_cannot_be_sent_is_refused_at_the_start(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue, run_in="process")
+    def local(_: bytes) -> None: ...
+
+    with pytest.raises(InvalidArgument, match="a function of a module"):
+        await worker.run()
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncIterator[dict[str, Any]]:
+    yield {"db": "a database", "spare": "unused"}
+
+
+async def test_resources_are_given_by_name(queue: AsyncWorkQueue) -> None:
+    seen: list[Any] = []
+    worker = new_worker(lifespan=lifespan)
+
+    @worker.handler(queue)
+    async def handle(_: bytes, lease: Lease, *, db: str, cache: str = "the default") -> None:
+        seen.append((lease.id, db, cache))
+
+    await add(queue, b"x")
+    async with working(worker):
+        await finished(queue)
+    assert seen == [("1", "a database", "the default")]
+
+
+async def test_resources_that_nobody_gives_are_named(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(lifespan=lifespan)
+
+    @worker.handler(queue)
+    async def handle(_: bytes, db: str, mailer: str) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=r"handle'.*yields \(db, spare\); mailer is not among it"):
+        await worker.run()
+    with pytest.raises(InvalidArgument, match=r"mailer"):
+        await worker.run()  # it is not busy: the first has ended
+
+
+async def test_the_lifespan_ends_after_the_last_run(queue: AsyncWorkQueue) -> None:
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def noting() -> AsyncIterator[None]:
+        told.append("begin")
+        yield
+        told.append("end")
+
+    worker = new_worker(lifespan=noting)
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        worker.stop()
+        try:
+            async with working_on(told):
+                pass
+        finally:
+            told.append("run")
+
+    await add(queue, b"x")
+    await worker.run()
+    assert told == ["begin", "in", "out", "run", "end"]
+    assert not (await queue.counts()).total
+
+
+@asynccontextmanager
+async def working_on(told: list[str]) -> AsyncIterator[None]:
+    told.append("in")
+    yield
+    told.append("out")
+
+
+async def test_middleware_goes_round_each_run_the_first_outermost(queue: AsyncWorkQueue) -> None:
+    told: list[str] = []
+
+    def layer(name: str) -> Callable[..., Any]:
+        async def around(run: Run, call_next: Callable[[Run], Any]) -> Any:
+            told.append(f"{name} {run.lease.id} {run.attempt}")
+            value = await call_next(run)
+            told.append(name)
+            return value + b"!"
+
+        return around
+
+    worker = new_worker(middleware=[layer("outer"), layer("inner")])
+
+    @worker.handler(queue, keep_result=60)
+    async def handle(_: bytes) -> bytes:
+        told.append("run")
+        return b"done"
+
+    await add(queue, b"x")
+    async with working(worker):
+        await finished(queue)
+    assert told == ["outer 1 1", "inner 1 1", "run", "inner", "outer"]
+    assert await queue.results.get("1") == b"done!!"
+
+

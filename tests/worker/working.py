@@ -1,0 +1,65 @@
+"""Workers that run in a test's own event loop, and what tests look at."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from leasehold import Item
+from leasehold.worker import RetryPolicy, Worker
+from tests.queue.asking import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.queue.dead import DeadLetter
+
+#: Tries again at once, a few times.
+AT_ONCE = RetryPolicy(attempts=3, first=0)
+
+
+def new_worker(**options: Any) -> Worker:
+    """Make a worker whose usual settings suit tests."""
+    return Worker(**{"lease_time": 5.0, "grace": 5.0, "retry": AT_ONCE, "clean_every": None} | options)
+
+
+@asynccontextmanager
+async def working(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
+    """Run a worker inside of the block; it is stopped at its end, and has to end well."""
+    running = asyncio.create_task(worker.run())
+    try:
+        yield running
+    except BaseException:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+    worker.stop()
+    async with asyncio.timeout(20):
+        await running
+
+
+async def add(queue: AsyncWorkQueue, *payloads: bytes | str) -> None:
+    """Add items whose ids are `1`, `2` and so on."""
+    await queue.add_items(Item(payload, id=str(number)) for number, payload in enumerate(payloads, 1))
+
+
+async def finished(queue: AsyncWorkQueue) -> None:
+    """Wait until no item is waiting, leased or scheduled."""
+
+    async def nothing_is_left() -> bool:
+        return not (await queue.counts()).total
+
+    await until("all items are done", nothing_is_left)
+
+
+async def the_dead(queue: AsyncWorkQueue) -> DeadLetter:
+    """Wait for the one dead letter that comes, and return it."""
+
+    async def has_come() -> bool:
+        return await queue.dead_letters.count() > 0
+
+    await until("there is a dead letter", has_come)
+    (letter,) = await queue.dead_letters.list()
+    return letter
