@@ -37,8 +37,8 @@ def merge(parts: Path, output: Path) -> int:
 
     It is there at once and whole; runs of the demo on the same files make the same bytes.
 
-    Tokens only grow, and only the current holder can complete (`fenced`), after it has written: so the line
-    with the highest token is the one whose completion counted, and a later one does not come.
+    Tokens only grow, and whoever completes has written before: so of each item that is done there is a line,
+    and the one with the highest token is that of the last holder who has written.
 
     Returns:
         How many lines were left out.

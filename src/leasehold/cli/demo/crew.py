@@ -61,7 +61,7 @@ async def child(module: str, *arguments: str | Path, **environment: str) -> Asyn
 
 
 class Hand:
-    """One worker process: takes orders and signals, tells what happens.
+    """One worker process: takes signals, tells what happens.
 
     Attributes:
         number: Its name.
@@ -74,13 +74,9 @@ class Hand:
         self._may_end = False
         self.listening = asyncio.create_task(self._listen(), name=f"worker {number}")
 
-    async def ready(self) -> None:
-        """Wait until it takes orders."""
-        await self._record.first(lambda event: event.kind == "ready" and event.worker == self.number)
-
-    def order(self, *orders: str) -> None:
-        """Give orders, which it follows one after the other."""
-        self._stdin.write("".join(f"{order}\n" for order in orders).encode())
+    def go(self) -> None:
+        """Let it begin, or go on with the item that it holds."""
+        self._stdin.write(b"\n")
 
     def signal(self, which: signal.Signals) -> None:
         """Send a signal."""
@@ -93,15 +89,16 @@ class Hand:
         await self._process.wait()
 
     def dismiss(self) -> None:
-        """Let it end."""
+        """Let it stop in good order."""
         self._may_end = True
-        self._stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
 
     async def _listen(self) -> None:
         async for line in self._stdout:
             if not line.endswith(b"\n"):
                 break  # cut short when it was killed
-            self._record.add(Event.read(line))
+            self._record.add(Event.read(line, self.number))
         code = await self._process.wait()
         if not self._may_end:
             self._record.fail(DemoFailed(f"worker {self.number} ended by itself, with exit code {code}"))
@@ -109,31 +106,23 @@ class Hand:
 
 @asynccontextmanager
 async def crew(
-    size: int, record: Record, *, url: str, queue: str, folder: Path, parts: Path, lease_seconds: float
+    arguments: Sequence[Sequence[str | Path]], record: Record, *, url: str
 ) -> AsyncIterator[list[Hand]]:
-    """Start worker processes and wait until they are ready; whatever happens, they end with the block.
+    """Start worker processes; whatever happens, they end with the block.
 
     If the block succeeds, they are dismissed and heard to the end. Else, or if that takes long, they are
     killed.
 
     Args:
-        size: How many.
+        arguments: For each what it is started with.
         record: Takes down what they tell.
         url: Where the server is. They get it by their environment, since anybody can see arguments.
-        queue: The queue's name.
-        folder: Where the files are.
-        parts: The folder for their output, a file each.
-        lease_seconds: How long they lease an item.
     """
     async with AsyncExitStack() as stack:
         hands: list[Hand] = []
-        for number in range(1, size + 1):
-            output = parts / f"worker-{number}.jsonl"
-            arguments = (output, str(number), queue, folder, str(lease_seconds))
-            started = child("leasehold.cli.demo.worker", *arguments, REDIS_URL=url)
+        for number, its in enumerate(arguments, 1):
+            started = child("leasehold.cli.demo.worker", *its, REDIS_URL=url)
             hands.append(Hand(number, await stack.enter_async_context(started), record))
-        for hand in hands:
-            await hand.ready()
         yield hands
         if hands:
             await _dismiss(hands)

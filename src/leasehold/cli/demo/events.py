@@ -14,11 +14,12 @@ from leasehold.cli.demo.describe import dump
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold import Lease
-
 
 class DemoFailed(Exception):
     """The demo could not be played to its end."""
+
+
+Kind = Literal["leased", "holds", "renewed", "completed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,50 +27,44 @@ class Event:
     """One thing that a worker tells.
 
     Attributes:
-        kind: `ready` to take orders, has `leased` an item, has `renewed` its lease, or has `answered`: it
-            called `complete`.
-        worker: Its number.
+        kind: It begins with an item that it has `leased`, `holds` it until it is told to go on, has asked the
+            server to take its lease as `renewed`, or the item as `completed`.
         id: The item, and
         token: the number of the lease on it.
         deliveries: How often this item has been leased, this time included.
         deadline: When the lease ends, in seconds since 1970 by the server's clock.
         given: When it was given, by the same clock.
-        holds: Whether it now holds the item, as ordered, until it is told to go on.
-        counted: What `complete` answered.
+        answer: What the server answered.
+        worker: Its number, which is written down by who hears it.
     """
 
-    kind: Literal["ready", "leased", "renewed", "answered"]
-    worker: int
-    id: str = ""
-    token: int = 0
-    deliveries: int = 0
-    deadline: float = 0.0
+    kind: Kind
+    id: str
+    token: int
+    deliveries: int
+    deadline: float
     given: float = 0.0
-    holds: bool = False
-    counted: bool = False
+    answer: bool = True
+    worker: int = 0
 
     @classmethod
-    def leased(cls, worker: int, lease: Lease, *, seconds: float, holds: bool) -> Event:
-        """Tell of a lease that was just given for so many seconds."""
-        return cls(
-            kind="leased",
-            worker=worker,
-            id=lease.id,
-            token=lease.token,
-            deliveries=lease.deliveries,
-            deadline=lease.deadline,
-            given=lease.deadline - seconds,
-            holds=holds,
-        )
-
-    @classmethod
-    def read(cls, line: bytes) -> Event:
-        """Read what `line` wrote."""
-        return cls(**json.loads(line))
+    def read(cls, line: bytes, worker: int) -> Event:
+        """Read what `line` wrote, as told by a worker."""
+        return cls(**{**json.loads(line), "worker": worker})
 
     def line(self) -> bytes:
         """Write the event as one line."""
         return dump(asdict(self))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the item is done, by this one."""
+        return self.kind == "completed" and self.answer
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is heard of this run: the item is done, or no longer its own."""
+        return self.kind == "completed" or not self.answer
 
 
 class Record:
@@ -78,19 +73,21 @@ class Record:
     Attributes:
         events: In the order in which they were heard.
         completions: How often `complete` answered True, by id.
-        heard_at: `time.perf_counter()` at the last completion that counted.
+        began_at, heard_at: `time.perf_counter()` at the first event, and at the last completion that counted.
     """
 
     def __init__(self, *, on_completed: Callable[[int], None]) -> None:
         self.events: list[Event] = []
         self.completions: Counter[str] = Counter()
-        self.heard_at = time.perf_counter()
+        self.began_at = self.heard_at = time.perf_counter()
         self._on_completed = on_completed
         self._waiting: dict[asyncio.Future[Event], Callable[[Event], bool]] = {}
         self._failure: DemoFailed | None = None
 
     def add(self, event: Event) -> None:
         """Note what was told, and wake who waits for it."""
+        if not self.events:
+            self.began_at = time.perf_counter()
         self.events.append(event)
         if event.counted:
             self.completions[event.id] += 1

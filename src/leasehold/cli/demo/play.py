@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import tempfile
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +65,9 @@ class Worked:
 
     Attributes:
         record: What the workers told.
-        seconds: From the first order to the last completion.
+        seconds: From the first item to the last completion.
         recovery: Seconds to recover from each accident; None if that did not come to pass.
-        left: Items still in the queue.
+        left: Items still in the queue, dead letters included.
     """
 
     record: Record
@@ -102,24 +101,21 @@ async def _work(settings: Settings, audience: Audience, queue: AsyncWorkQueue, p
         await queue.add_items(items)
         with audience.progress("working", len(items)) as advance:
             record = Record(on_completed=advance)
-            async with crew(
-                settings.workers if items else 0,
-                record,
-                url=queue.url or "",
-                queue=queue.name,
-                folder=settings.folder,
-                parts=parts,
-                lease_seconds=settings.lease_seconds,
-            ) as hands:
-                started = time.perf_counter()
+            started_with = [
+                (parts / f"{number}.jsonl", queue.name, settings.folder, str(settings.lease_seconds), holds)
+                for number, holds in enumerate(scenes.holding(settings.workers, len(items)), 1)
+            ]
+            async with crew(started_with if items else (), record, url=queue.url or "") as hands:
                 recovery = await _act(hands, record, len(items), audience.say)
     except BaseException:
         await _forget(queue, audience)
         raise
-    left = (await queue.counts()).total
+    counts = await queue.counts()
+    left = counts.total + counts.dead
     if left:
         await _forget(queue, audience)
-    return Worked(record=record, seconds=max(0.0, record.heard_at - started), recovery=recovery, left=left)
+    seconds = record.heard_at - record.began_at
+    return Worked(record=record, seconds=seconds, recovery=recovery, left=left)
 
 
 async def _act(hands: Sequence[Hand], record: Record, items: int, say: scenes.Say) -> dict[str, float | None]:
@@ -132,10 +128,9 @@ async def _act(hands: Sequence[Hand], record: Record, items: int, say: scenes.Sa
     }
     everything = asyncio.gather(
         *accidents.values(),
-        scenes.let_go_on(hands, record),
+        scenes.let_work(hands, record),
         record.first(lambda _: len(record.completions) == items),
     )
-    scenes.hand_out_orders(hands, items)
     try:
         await _until_silence(everything, record)
     finally:
@@ -168,6 +163,7 @@ async def _forget(queue: AsyncWorkQueue, audience: Audience) -> None:
         return
     audience.say("leaving no items on that server: the last lease has to end")
     with contextlib.suppress(LeaseholdError):
+        await queue.dead_letters.drop_all()
         while (await queue.counts()).total:
             await queue.complete_many(await queue.lease_many(1000, 60, timeout=1))
 
@@ -175,6 +171,7 @@ async def _forget(queue: AsyncWorkQueue, audience: Audience) -> None:
 async def _examine(settings: Settings, audience: Audience, worked: Worked, written_again: int) -> Report:
     """Compute all lines anew, compare, and put the report together."""
     files, record = settings.files, worked.record
+    counted = {event.token for event in record.events if event.counted}
     with audience.progress("checking", len(files)) as advance:
         expected = await check.compute_directly(
             settings.folder,
@@ -193,8 +190,8 @@ async def _examine(settings: Settings, audience: Audience, worked: Worked, writt
         bytes=sum(line.get("bytes", 0) for line in expected.values()),
         unreadable=sum("error" in line for line in expected.values()),
         completed_once=sum(count == 1 for count in record.completions.values()),
-        delivered_again=sum(event.deliveries > 1 for event in record.events),
-        late_refused=sum(event.kind == "answered" and not event.counted for event in record.events),
+        delivered_again=sum(event.kind == "leased" and event.deliveries > 1 for event in record.events),
+        late_refused=len({event.token for event in record.events if not event.answer} - counted),
         written_again=written_again,
         left=worked.left,
         recovery_seconds=worked.recovery,

@@ -21,7 +21,7 @@ class Report:
         unreadable: How many files could not be read; their lines say why.
         completed_once: Items of which exactly one `complete` answered True.
         delivered_again: Deliveries of an item that had been delivered before.
-        late_refused: Times that `complete` answered False.
+        late_refused: Runs that came too late: the server refused to renew or to complete.
         written_again: Lines that were written for an item that has another one; merging has dropped them.
         left: Items that are still in the queue.
         recovery_seconds: From the end of the lease of the worker that was killed, and of the one that was
@@ -73,7 +73,7 @@ class Report:
         if self.items and None in self.recovery_seconds.values():
             faults.append("an item that a worker had let fall was not taken up")
         if self.items and not self.late_refused:
-            faults.append("the late completion was not refused")
+            faults.append("the late outcome was not refused")
         return faults
 
     def lines(self) -> list[str]:
@@ -84,7 +84,7 @@ class Report:
             ("items", f"{self.items:,}", where),
             ("completed exactly once", f"{self.completed_once:,}", ""),
             ("delivered again", f"{self.delivered_again:,}", "since a lease had ended"),
-            ("late completions refused", f"{self.late_refused:,}", ""),
+            ("late outcomes refused", f"{self.late_refused:,}", ""),
             (
                 "lines written again",
                 f"{self.written_again:,}",

@@ -1,10 +1,10 @@
-"""One worker process of the demo: it leases, reads, writes and completes, and takes orders on the way.
+"""One worker process of the demo: a `Worker` with one handler, which reads a file and writes a line.
 
-    REDIS_URL=... python -m leasehold.cli.demo.worker OUTPUT NUMBER QUEUE FOLDER LEASE_SECONDS
+    REDIS_URL=... python -m leasehold.cli.demo.worker OUTPUT QUEUE FOLDER LEASE_SECONDS HOLD_AFTER
 
-Its orders come line by line on standard input; the end of it, also by its parent's death, ends the worker.
-`work 12` is to finish 12 items, `work` to go on for ever, `hold` to lease an item and do nothing until told
-to `go`. What happens is told on standard output, as `Event`s.
+The item after HOLD_AFTER others it holds, and does nothing, until a line comes on standard input. With
+"never" it begins with that line. SIGTERM stops it, and so does the end of standard input, by its parent's
+death. What happens is told on standard output, as `Event`s.
 """
 
 from __future__ import annotations
@@ -13,134 +13,96 @@ import asyncio
 import itertools
 import os
 import sys
-from contextlib import asynccontextmanager
+import threading
+import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from leasehold import AsyncWorkQueue, Lease, LeaseholdError
+from leasehold import AsyncWorkQueue, Lease, LeaseholdError, RetryPolicy, Worker
 from leasehold.cli.demo.describe import describe, dump
 from leasehold.cli.demo.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Sequence
+
+    from leasehold.cli.demo.events import Kind
 
 
-class Worker:
-    """Works on the files of a queue.
+class TellingQueue(AsyncWorkQueue):
+    """A queue that tells what the server answers to its worker."""
 
-    Args:
-        queue: Where the items come from: an item's data is the path of a file.
-        number: The worker's name in the events.
-        folder: Where the paths begin.
-        output: This worker's own file, open for appending, unbuffered.
-        lease_seconds: How long an item is leased before the lease is renewed or lost.
-    """
+    async def complete_many(self, leases: Sequence[Lease], **options: Any) -> list[bool]:
+        """See `AsyncWorkQueue.complete_many`."""
+        answers = await super().complete_many(leases, **options)
+        for lease, answer in zip(leases, answers, strict=True):
+            _tell("completed", lease, answer=answer)
+        return answers
 
-    def __init__(
-        self, queue: AsyncWorkQueue, *, number: int, folder: Path, output: IO[bytes], lease_seconds: float
-    ) -> None:
-        self._queue = queue
-        self._number = number
-        self._folder = folder
-        self._output = output
-        self._lease_seconds = lease_seconds
-        self._orders: asyncio.Queue[str] = asyncio.Queue()
+    async def renew_many(self, leases: Sequence[Lease], lease_time: Any) -> list[bool]:
+        """See `AsyncWorkQueue.renew_many`."""
+        answers = await super().renew_many(leases, lease_time)
+        for lease, answer in zip(leases, answers, strict=True):
+            _tell("renewed", lease, answer=answer)
+        return answers
 
-    async def run(self) -> None:
-        """Take orders until standard input ends."""
-        stdin = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin
-        )
-        self._tell(Event(kind="ready", worker=self._number))
-        obeying = asyncio.create_task(self._obey())
-        listening = asyncio.create_task(self._listen(stdin))
-        await asyncio.wait((obeying, listening), return_when=asyncio.FIRST_COMPLETED)
-        if obeying.done():
-            await obeying  # raises: it does not end by itself
-        obeying.cancel()
-        await asyncio.gather(obeying, return_exceptions=True)
 
-    async def _listen(self, stdin: asyncio.StreamReader) -> None:
-        while order := await stdin.readline():
-            self._orders.put_nowait(order.decode().strip())
+async def _work(output: IO[bytes], name: str, folder: str, lease_seconds: str, hold_after: str) -> None:
+    # Items whose lease has ended go to the front: a file whose worker died is the next, not the last.
+    queue = TellingQueue.from_url(os.environ["REDIS_URL"], name, return_to="front")
+    # What cannot be written is not tried again: the disk is full.
+    worker = Worker(
+        concurrency=1, lease_time=float(lease_seconds), retry=RetryPolicy(rules={OSError: "never"})
+    )
+    numbers, go_on = itertools.count(), threading.Event()
 
-    async def _obey(self) -> None:
-        while True:
-            verb, _, number = (await self._orders.get()).partition(" ")
-            for _ in range(int(number)) if number else itertools.count():
-                await self._one_item(holds=verb == "hold")
-                if verb == "hold":
-                    break
+    @worker.handler(queue)
+    def work(lease: Lease) -> None:
+        """Work on one item. The order of the steps is the pattern to imitate.
 
-    async def _one_item(self, *, holds: bool) -> None:
-        """Work on the next item. The order of the steps is the pattern to imitate.
-
-        First write, then complete. The other way round, a worker that is killed between the two loses the
-        line, since nobody gets a completed item again. This way round, it may be written twice, by a worker
-        that was too slow and by the next one; so each line carries its id and the token of its lease, and
-        whoever reads the lines keeps the one with the highest token (`check.merge`). As `fenced` lets the
-        current holder alone complete, that is the line whose completion counted. With a database it is the
-        same: write under the item's id, and let no lower token overwrite a higher one.
+        First write, then return, which completes the item. The other way round, a worker that is killed
+        between the two loses the line, since nobody gets a completed item again. This way round, it may be
+        written twice, by a worker that was too slow and by the next one; so each line carries its id and the
+        token of its lease, and whoever reads the lines keeps the one with the highest token (`check.merge`).
+        With a database it is the same: write under the item's id, and let no lower token overwrite a higher
+        one.
 
         A line survives the death of this process, as the system has it. To survive that of the machine, it
-        would have to be `fsync`ed before the item is completed.
+        would have to be `fsync`ed before this returns.
         """
-        [lease] = await self._queue.lease_many(1, self._lease_seconds)
-        self._tell(Event.leased(self._number, lease, seconds=self._lease_seconds, holds=holds))
-        if holds:
-            await self._orders.get()
-        async with self._kept(lease):
-            line = await asyncio.to_thread(describe, self._folder, lease.data)
-        self._write(dump({"token": lease.token, "line": line}))
-        counted = await self._queue.complete(lease, fenced=True)
-        self._tell(
-            Event(kind="answered", worker=self._number, id=lease.id, token=lease.token, counted=counted)
-        )
-
-    @asynccontextmanager
-    async def _kept(self, lease: Lease) -> AsyncIterator[None]:
-        """Renew the lease while the work lasts, so that it can be short and large files still be read."""
-        renewing = asyncio.create_task(self._renew(lease))
-        try:
-            yield
-        finally:
-            renewing.cancel()
-            # Has the server gone, `complete` will say so.
-            await asyncio.gather(renewing, return_exceptions=True)
-
-    async def _renew(self, lease: Lease) -> None:
-        renewed = True
-        while renewed:
-            await asyncio.sleep(self._lease_seconds / 3)
-            renewed = await self._queue.renew(lease, self._lease_seconds)
-            self._tell(Event(kind="renewed", worker=self._number, id=lease.id, token=lease.token))
-
-    def _write(self, line: bytes) -> None:
-        """Append a line in one write. If that was cut short, so is the demo: the disk is full."""
-        if self._output.write(line) != len(line):
+        _tell("leased", lease, given=lease.deadline - float(lease_seconds))
+        if str(next(numbers)) == hold_after:
+            while worker.health().waiting:
+                time.sleep(0.01)  # what was taken ahead goes back after a moment, to those who are free
+            _tell("holds", lease)
+            go_on.wait()
+        line = dump({"token": lease.token, "line": describe(Path(folder), lease.data)})
+        if output.write(line) != len(line):
             raise OSError("the line was written in part only")
 
-    @staticmethod
-    def _tell(event: Event) -> None:
-        sys.stdout.buffer.write(event.line())
-        sys.stdout.buffer.flush()
+    threading.Thread(target=_listen, args=(go_on,), daemon=True).start()
+    if hold_after == "never":
+        await asyncio.to_thread(go_on.wait)
+    async with queue:
+        await worker.serve()
 
 
-async def _work(file: IO[bytes], number: str, queue_name: str, folder: str, lease_seconds: str) -> None:
-    # Items whose lease has ended go to the front: a file whose worker died is the next, not the last.
-    async with AsyncWorkQueue.from_url(os.environ["REDIS_URL"], queue_name, return_to="front") as queue:
-        worker = Worker(
-            queue,
-            number=int(number),
-            folder=Path(folder),
-            output=file,
-            lease_seconds=float(lease_seconds),
-        )
-        await worker.run()
-    # Not `return`, which would wait for the thread that still reads a file if the item has become another
-    # worker's, and nobody waits for it any more.
+def _listen(go_on: threading.Event) -> None:
+    for _ in sys.stdin:
+        go_on.set()
     os._exit(0)
+
+
+def _tell(kind: Kind, lease: Lease, **more: Any) -> None:
+    event = Event(
+        kind=kind,
+        id=lease.id,
+        token=lease.token,
+        deliveries=lease.deliveries,
+        deadline=lease.deadline,
+        **more,
+    )
+    sys.stdout.buffer.write(event.line())
+    sys.stdout.buffer.flush()
 
 
 def _main() -> None:
@@ -149,7 +111,10 @@ def _main() -> None:
         with Path(output).open("ab", buffering=0) as file:
             asyncio.run(_work(file, *arguments))
     except (LeaseholdError, OSError) as error:
-        sys.exit(f"worker {arguments[0]}: {error}")
+        sys.exit(f"{Path(output).stem}: {error}")
+    # Not `return`, which would wait for the thread that still reads a file if the item has become another
+    # worker's, and nobody waits for it any more.
+    os._exit(0)
 
 
 if __name__ == "__main__":
