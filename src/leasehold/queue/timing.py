@@ -153,7 +153,14 @@ class Cron:
         try:
             local = datetime.fromtimestamp(begin // 1000, tz)
             for tick in CronSim(self.expression, local):
-                yield (tick.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+                in_utc = tick.astimezone(UTC)
+                ms = (in_utc - _EPOCH) // timedelta(milliseconds=1)
+                if in_utc.astimezone(tz) != tick:
+                    # It came to a day that has no such beginning. The clock shows something else then.
+                    yield from self._from(ms - 1000)
+                yield ms
+        except InvalidArgument:
+            raise
         except (CronSimError, ValueError, OverflowError) as error:
             raise InvalidArgument(
                 "expression", self.expression, f"{_EXPRESSION_ALLOWED} ({error})"
