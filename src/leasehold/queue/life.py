@@ -46,6 +46,8 @@ class OpenQueue:
         self._url = url_of(redis)
         self._client = redis
         self._owned: Client | None = None
+        #: What makes the running parts; `leasehold.testing` puts one in that listens.
+        self.make_engine: Callable[..., Engine] = Engine
         self._running: Engine | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
@@ -123,7 +125,10 @@ class OpenQueue:
             clock=self._clock,
         )
         twin.__dict__.update(
-            _session=self._session, _keys=self._keys, _owned=None if client is self._client else client
+            _session=self._session,
+            _keys=self._keys,
+            _owned=None if client is self._client else client,
+            make_engine=self.make_engine,
         )
         return twin
 
@@ -187,7 +192,7 @@ class OpenQueue:
         if self._running is None:
             if self._closed:
                 raise QueueClosed(self._name)
-            self._running = Engine(
+            self._running = self.make_engine(
                 self._keys,
                 self._route,
                 patience=self._patience,

@@ -1,0 +1,208 @@
+"""A history, sorted for the rules: by item, with each call and its answer put together."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from leasehold.testing.history.events import Event, History, Kind
+
+#: Kinds of calls: these have an answer, or were never answered.
+CALLS = frozenset({"add", "requeue", "complete", "retry", "die", "release", "drop", "renew"})
+
+
+class Call(NamedTuple):
+    """One call to the server about one item: it had its effect, if any, between the two times."""
+
+    kind: Kind
+    asked: int
+    #: Infinity: there was no answer.
+    answered: float
+    #: What the server said; None: there was no answer, it may or may not have happened.
+    outcome: bool | None
+    token: int
+
+    @property
+    def span(self) -> tuple[int, float]:
+        """The time in which it happened."""
+        return self.asked, self.answered
+
+    @property
+    def sure(self) -> bool:
+        """Whether it certainly happened."""
+        return self.outcome is True
+
+    @property
+    def possible(self) -> bool:
+        """Whether it may have happened."""
+        return self.outcome is not False
+
+
+class Held(NamedTuple):
+    """One lease, as its holder learned of it."""
+
+    token: int
+    deliveries: int
+    asked: int
+    answered: int
+
+
+@dataclass
+class Life:
+    """Everything about one id of one queue, in the order of time; leases in the order of their numbers."""
+
+    queue: str
+    id: str
+    leases: list[Held] = field(default_factory=list)
+    calls: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    begins: list[Event] = field(default_factory=list)
+    ends: list[Event] = field(default_factory=list)
+
+    def of(self, *kinds: Kind) -> list[Call]:
+        """The calls of some kinds, in the order in which they were asked for."""
+        found = [call for kind in kinds for call in self.calls.get(kind, ())]
+        return sorted(found, key=lambda call: call.asked) if len(kinds) > 1 else found
+
+    def births(self) -> list[Call]:
+        """The calls that may have begun an incarnation."""
+        return [call for call in self.of("add", "requeue") if call.possible]
+
+    def deaths(self) -> list[Call]:
+        """The calls that may have ended one.
+
+        One without an answer cannot have ended a later incarnation than that of its lease.
+        """
+        born = [call for call in self.births() if call.sure]
+        asked = [call.asked for call in born]
+        granted = self.granted()
+        found: list[Call] = []
+        for call in self.of("complete", "die"):
+            at = bisect_right(asked, granted.get(call.token, math.inf))
+            if call.outcome is None and at < len(born):
+                if call.asked <= born[at].answered:
+                    found.append(call._replace(answered=born[at].answered))
+            elif call.possible:
+                found.append(call)
+        return found
+
+    def granted(self) -> dict[int, int]:
+        """When each lease had been given."""
+        return {lease.token: lease.answered for lease in self.leases}
+
+    def ends_after(self) -> Spans:
+        """To ask whether a lease from a time on may have led to an end by another time."""
+        granted = self.granted()
+        return Spans((call.asked, granted.get(call.token, call.answered)) for call in self.deaths())
+
+
+class Spans:
+    """Stretches of time, to be asked whether one of them overlaps or lies within another."""
+
+    def __init__(self, stretches: Iterable[tuple[float, float]]) -> None:
+        spans = sorted(stretches)
+        self._starts = [start for start, _ in spans]
+        ends = [end for _, end in spans]
+        self._latest = list(accumulate(ends, max))
+        self._earliest = list(accumulate(reversed(ends), min))[::-1]
+
+    def any_overlaps(self, start: float, end: float) -> bool:
+        """Whether one of them may have happened between these two times."""
+        at = bisect_right(self._starts, end)
+        return at > 0 and self._latest[at - 1] >= start
+
+    def any_within(self, start: float, end: float) -> bool:
+        """Whether one of them must have happened between these two times."""
+        at = bisect_left(self._starts, start)
+        return at < len(self._starts) and self._earliest[at] <= end
+
+
+class Numbers:
+    """The lease numbers of a queue that somebody has told of.
+
+    The others were given to processes that died before they could, or that never had the answer.
+    """
+
+    def __init__(self, leases: Iterable[Held]) -> None:
+        by_answer = sorted(leases, key=lambda lease: lease.answered)
+        self._seen = sorted({lease.token for lease in by_answer})
+        self._times = [lease.answered for lease in by_answer]
+        self._highest = list(accumulate((lease.token for lease in by_answer), max))
+
+    def unseen(self, after: int, before: int) -> int:
+        """How many numbers between these two nobody has told of."""
+        seen = bisect_left(self._seen, before) - bisect_right(self._seen, after)
+        return max(0, before - after - 1 - seen)
+
+    def known_by(self, time: float) -> int:
+        """A number that had been given out by then; 0 if none is known."""
+        at = bisect_left(self._times, time)
+        return self._highest[at - 1] if at else 0
+
+
+class Lives:
+    """All items of a history.
+
+    Attributes:
+        all: One life for each id of each queue.
+        leases: The leases of each queue.
+        left: The names of the logs that ended with `leave`.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._by_key: dict[tuple[str, str], Life] = {}
+        self._open: dict[tuple[object, ...], list[Event]] = {}
+        self.leases: dict[str, list[Held]] = defaultdict(list)
+        self.left: set[str] = set()
+        for event in history.events:
+            self._take(event)
+        for asks in self._open.values():
+            for ask in asks:
+                self._note_call(ask, math.inf, None, ask.at)
+        for life in self._by_key.values():
+            life.leases.sort()
+            for calls in life.calls.values():
+                calls.sort(key=lambda call: call.asked)
+        self.all = list(self._by_key.values())
+        self.numbers = {queue: Numbers(leases) for queue, leases in self.leases.items()}
+
+    def _take(self, event: Event) -> None:
+        if event.kind == "leave":
+            self.left.add(event.by)
+        elif event.kind == "lease":
+            asked = event.at if event.asked is None else event.asked
+            held = Held(event.token or 0, event.deliveries or 0, asked, event.at)
+            self.leases[event.queue].append(held)
+            self._life(event).leases.append(held)
+        elif event.kind == "begin":
+            self._life(event).begins.append(event)
+        elif event.kind == "end":
+            self._life(event).ends.append(event)
+        else:
+            self._take_call(event)
+
+    def _take_call(self, event: Event) -> None:
+        about = (event.by, event.kind, event.queue, event.id, event.token)
+        if event.asked is None:
+            self._open.setdefault((*about, event.at), []).append(event)
+            return
+        asks = self._open.get((*about, event.asked))
+        if asks:
+            asks.pop(0)
+        self._note_call(event, event.at, event.outcome is True, event.asked)
+
+    def _note_call(self, event: Event, answered: float, outcome: bool | None, asked: int) -> None:  # noqa: FBT001 - internal
+        call = Call(event.kind, asked, answered, outcome, event.token or 0)
+        self._life(event).calls[event.kind].append(call)
+
+    def _life(self, event: Event) -> Life:
+        key = (event.queue, event.id)
+        if (life := self._by_key.get(key)) is None:
+            life = self._by_key[key] = Life(*key)
+        return life

@@ -1,0 +1,224 @@
+"""Logs: what was written down is read again, whatever happened to the process. And memory that grows."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import ConnectionLost, InvalidArgument, Item, RetryPolicy
+from leasehold.testing.history import (
+    Event,
+    FinalState,
+    History,
+    HistoryLog,
+    check,
+    check_memory,
+    record_calls,
+    record_runs,
+)
+from leasehold.worker import Reject, Snooze, Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
+
+
+def kinds(history: History, item: str) -> list[str]:
+    """What happened to an item, answers with what they were."""
+    return [
+        event.kind if event.asked is None or event.outcome is None else f"{event.kind}={event.outcome}"
+        for event in history.events
+        if event.id == item
+    ]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> HistoryLog:
+    return HistoryLog(tmp_path / "here.jsonl")
+
+
+class TestLogs:
+    def test_events_are_read_as_they_were_written(self, log: HistoryLog, tmp_path: Path) -> None:
+        events = [
+            Event(1, "add", "q", "x"),
+            Event(2, "add", "q", "x", asked=1, outcome=True),
+            Event(3, "lease", "q", "\udcff", token=1, deliveries=2, asked=2),
+            Event(4, "end", "q", "x", token=1, outcome="returned"),
+            Event(5, "complete", "q", "x", token=1, asked=4, outcome=False),
+            Event(6, "leave"),
+        ]
+        log.write(*events)
+        log.close()
+        assert History.load(tmp_path).events == [event._replace(by="here") for event in events]
+
+    def test_several_logs_are_merged_by_time(self, tmp_path: Path) -> None:
+        for name, times in [("a", (1, 4)), ("b", (2, 3))]:
+            HistoryLog(tmp_path / f"{name}.jsonl").write(*(Event(at, "leave") for at in times))
+        assert [(event.at, event.by) for event in History.load(tmp_path).events] == [
+            (1, "a"), (2, "b"), (3, "b"), (4, "a"),
+        ]  # fmt: skip
+
+    def test_a_log_is_not_written_over(self, log: HistoryLog) -> None:
+        with pytest.raises(FileExistsError):
+            HistoryLog(log.path)
+
+    def test_a_process_that_is_killed_loses_its_last_line_at_most(self, tmp_path: Path) -> None:
+        program = f"""
+from leasehold.testing.history import Event, HistoryLog
+log = HistoryLog({str(tmp_path / "killed.jsonl")!r})
+at = 0
+while True:
+    at += 1
+    log.write(Event(at, "add", "q", f"item-{{at}}"))
+    if at == 1000: print("", flush=True)
+"""
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+        events = History.load(tmp_path).events
+        assert len(events) >= 1000
+        assert [event.at for event in events] == list(range(1, len(events) + 1))
+
+    @pytest.mark.parametrize("rest", [b'{"at":2,"ki', b'{"at":2}', b"{"])
+    def test_a_last_line_that_is_cut_short_is_left_out(self, tmp_path: Path, rest: bytes) -> None:
+        (tmp_path / "x.jsonl").write_bytes(b'{"at":1,"kind":"leave"}\n' + rest)
+        assert len(History.load(tmp_path)) == 1
+
+    @pytest.mark.parametrize(
+        "line", [b"{", b"[]", b'{"at":1}', b'{"at":1,"kind":"dance"}', b'{"at":1,"a":1}']
+    )
+    def test_a_line_that_is_no_event_is_an_error(self, tmp_path: Path, line: bytes) -> None:
+        (tmp_path / "x.jsonl").write_bytes(line + b'\n{"at":1,"kind":"leave"}\n')
+        with pytest.raises(InvalidArgument, match="line 1"):
+            History.load(tmp_path)
+
+
+class TestRecording:
+    async def test_calls_and_answers_are_written_down(
+        self, make_queue: MakeQueue, log: HistoryLog, tmp_path: Path
+    ) -> None:
+        queue = record_calls(make_queue(), log)
+        await queue.add_items([Item(b"1", id="x"), Item(b"2", id="y")])
+        assert not await queue.add_item(Item(b"3", id="x"))
+        x, y = await queue.lease_many(2, 30)
+        await queue.renew(x, 30)
+        await queue.complete(x)
+        await queue.complete_many([x])
+        await queue.fail(y, "no")
+        await queue.dead_letters.requeue("y")
+        twin = queue.twin()
+        again = await queue.lease(30)
+        await twin.release(again)
+        await twin.close()
+        await queue.fail(await queue.lease(30), "no", retry_in=0)
+        await queue.fail(await queue.lease(30), "no")
+        await queue.dead_letters.drop("y")
+        await queue.close()
+
+        history = History.load(tmp_path)
+        assert kinds(history, "x") == [
+            "add", "add=True", "add", "add=False", "lease", "renew", "renew=True",
+            "complete", "complete=True", "complete", "complete=False",
+        ]  # fmt: skip
+        assert kinds(history, "y") == [
+            "add", "add=True", "lease", "die", "die=True", "requeue", "requeue=True",
+            "lease", "release", "release=True", "lease", "retry", "retry=True", "lease",
+            "die", "die=True", "drop", "drop=True",
+        ]  # fmt: skip
+        leases = [(one.id, one.token, one.deliveries) for one in history.events if one.kind == "lease"]
+        assert leases == [("x", 1, 1), ("y", 2, 1), ("y", 3, 1), ("y", 4, 1), ("y", 5, 2)]
+        assert not check(history, FinalState(queue.name))
+
+    async def test_runs_are_written_down(
+        self, make_queue: MakeQueue, queue: AsyncWorkQueue, log: HistoryLog, tmp_path: Path
+    ) -> None:
+        recorded = record_calls(make_queue(), log)
+        worker = Worker(middleware=[record_runs(log)], retry=RetryPolicy(attempts=2, first=0))
+
+        @worker.handler(recorded)
+        async def work(data: bytes) -> None:
+            if data == b"reject":
+                raise Reject("no")
+            if data == b"snooze":
+                raise Snooze(60)
+            if data == b"fail":
+                raise ValueError
+
+        await queue.add_items(
+            [Item(one, id=one.decode()) for one in (b"good", b"reject", b"snooze", b"fail")]
+        )
+        await worker.drain()
+        await recorded.close()
+        history = History.load(tmp_path)
+        added, one = ["add", "add=True"], ["lease", "begin", "end"]
+        assert kinds(history, "good") == [*added, *one, "complete", "complete=True"]
+        assert kinds(history, "reject") == [*added, *one, "die", "die=True"]
+        assert kinds(history, "snooze") == [*added, *one, "release", "release=True"]
+        assert kinds(history, "fail") == [*added, *one, "retry", "retry=True", *one, "die", "die=True"]
+        assert [event.outcome for event in history.events if event.kind == "end"].count("returned") == 1
+        final = await FinalState.read(queue)
+        assert final == FinalState(queue.name, frozenset({"snooze"}), frozenset({"reject", "fail"}))
+        assert not check(history, final)
+
+    async def test_what_certainly_did_not_happen_is_a_no(
+        self, make_queue: MakeQueue, log: HistoryLog, tmp_path: Path
+    ) -> None:
+        queue = record_calls(make_queue(url="redis://127.0.0.1:1"), log)
+        with pytest.raises(ConnectionLost):
+            await queue.add_item(Item(b"1", id="x"))
+        assert kinds(History.load(tmp_path), "x") == ["add", "add=False"]
+
+
+class TestMemory:
+    @staticmethod
+    def samples(slope: float, *, noise: float = 2e5, count: int = 200) -> list[tuple[float, float]]:
+        chance = random.Random(1)
+        return [
+            (float(at), 2e7 + slope * at + chance.gauss(0, noise) + (5e7 if at % 17 == 0 else 0))
+            for at in range(count)
+        ]
+
+    def test_a_level_with_spikes_does_not_grow(self) -> None:
+        growth = check_memory(self.samples(0))
+        assert not growth.grows
+        assert growth.level == pytest.approx(2e7, rel=0.05)
+        assert abs(growth.per_minute) < 1e6
+
+    def test_growth_is_seen_through_spikes(self) -> None:
+        growth = check_memory(self.samples(50_000))
+        assert growth.grows
+        assert growth.per_minute == pytest.approx(3e6, rel=0.1)
+        assert growth.added == pytest.approx(50_000 * 139, rel=0.1)
+
+    def test_growth_while_warming_up_is_none(self) -> None:
+        warm = [(at, 2e7 + 4e5 * min(at, 50)) for at in range(200)]
+        assert not check_memory(warm).grows
+        assert check_memory(warm, warm_up=0, least=0, share=0.01).grows is False
+
+    def test_many_samples_are_thinned_out(self) -> None:
+        assert check_memory(self.samples(50_000, count=5000)).per_minute == pytest.approx(3e6, rel=0.1)
+
+    @pytest.mark.parametrize(
+        ("samples", "arguments"),
+        [
+            ([], {}),
+            ([(0, 1), (1, 1)], {}),
+            ([(0, 1), (0, 1), (0, 1)], {"warm_up": 0}),
+            ([(0, 1), (1, 1), (2, 1)], {"warm_up": 1}),
+            ([(0, 1), (1, 1), (2, 1)], {"share": -1}),
+            ([(0, 1), (1, 1), (2, 1)], {"least": -1}),
+        ],
+    )
+    def test_what_cannot_be_judged_is_refused(
+        self, samples: list[tuple[float, float]], arguments: dict[str, float]
+    ) -> None:
+        with pytest.raises(InvalidArgument):
+            check_memory(samples, **arguments)  # type: ignore[arg-type]  # on purpose
