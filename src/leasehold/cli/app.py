@@ -13,15 +13,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+#: At the end of the help of what speaks to a server: see `leasehold.cli.server.Code`.
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 something asked for was not there, 2 wrong usage, 5 the server is away or refuses."
+)
+
+
 class Place(NamedTuple):
     """Where a command is, and what `leasehold --help` says of it."""
 
     module: str
     help: str
+    epilog: str | None = None
 
 
 #: A function of the command's name, or a `typer.Typer` called `app`, is in each of the modules.
 COMMANDS = {
+    "add": Place("leasehold.cli.add", "Add an item to a queue, or one for each line of a file.", EXIT_CODES),
+    "ls": Place(
+        "leasehold.cli.ls", "Count the items of queues: waiting, leased, scheduled, dead.", EXIT_CODES
+    ),
+    "show": Place("leasehold.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
+    "dead": Place("leasehold.cli.dead", "Look at dead letters, requeue or drop them.", EXIT_CODES),
+    "schedule": Place("leasehold.cli.schedule", "List schedules, or remove some.", EXIT_CODES),
+    "clean": Place(
+        "leasehold.cli.clean",
+        "Bring back and drop what dead processes and other clients left behind.",
+        EXIT_CODES,
+    ),
     "worker": Place("leasehold.cli.worker", "Run a worker: work on the items of queues until it is stopped."),
     "demo": Place(
         "leasehold.cli.demo.command",
@@ -40,6 +59,8 @@ def load(name: str) -> Any:
         group.command(name)(getattr(module, name))
     command = typer.main.get_command(group)
     command.name = name
+    for one in getattr(command, "commands", {"": command}).values():
+        one.epilog = one.epilog or COMMANDS[name].epilog
     return command
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from leasehold.queue.queue import AsyncWorkQueue
-    from leasehold.worker.handler import Handler
 
 #: After about so many light cleans comes a deep one.
 LIGHT_PER_DEEP = 60
@@ -33,7 +34,7 @@ class Upkeep:
         self._clean_every = clean_every
         self._keep_dead = keep_dead
 
-    async def run(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
+    async def run(self, queues: Mapping[Any, AsyncWorkQueue]) -> None:
         """Clean and tick until cancelled."""
         async with asyncio.TaskGroup() as duties:
             for queue in {queue.name: queue for queue in queues.values()}.values():

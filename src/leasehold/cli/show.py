@@ -1,0 +1,147 @@
+"""`leasehold show`: the items of a queue, or one of them in full."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, carry_out, complain, opened, say
+from leasehold.cli.showing import (
+    ITEM_TITLES,
+    encoded,
+    item_document,
+    item_row,
+    letter_document,
+    print_block,
+    print_facts,
+    print_json,
+    print_table,
+    readable,
+)
+from leasehold.cli.times import written
+
+if TYPE_CHECKING:
+    from leasehold import Counts, DeadLetter, ItemView
+
+
+class State(Enum):
+    """The states that can be asked for."""
+
+    WAITING = "waiting"
+    LEASED = "leased"
+    SCHEDULED = "scheduled"
+
+
+def show(
+    queue: QueueName,
+    item_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Show this item in full; without it, the first of each state."),
+    ] = None,
+    *,
+    state: Annotated[State | None, typer.Option(help="Only items of this state.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="So many items of each state.")] = 20,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show the items of a queue, or one of them in full.
+
+    Those that come first in each state: the next in line, the next whose lease
+    ends, the next to fall due. With --json each item is a line.
+
+    With an ID: the item with its data, a dead letter and a result of that id.
+    The exit code is 1 if there is none of them.
+    """
+    if item_id is None:
+        carry_out(_show_items(url, queue, [state] if state else [*State], count, as_json=as_json))
+    carry_out(_show_one(url, queue, item_id or "", as_json=as_json))
+
+
+async def _show_items(url: str, name: str, states: list[State], count: int, *, as_json: bool) -> Code:
+    views: list[ItemView] = []
+    async with opened(url, name) as queue:
+        counts = await queue.counts()
+        for state in states:
+            views += await queue.inspect(state.value, count=count)
+    if as_json:
+        for view in views:
+            print_json({"queue": name, **item_document(view)})
+        return Code.DONE
+    if views:
+        print_table(ITEM_TITLES, map(item_row, views))
+    _say_what_else(name, counts, states, len(views))
+    return Code.DONE
+
+
+def _say_what_else(name: str, counts: Counts, states: list[State], shown: int) -> None:
+    there = sum(getattr(counts, state.value) for state in states)
+    if there > shown:
+        say(f"{there - shown:,} more; --count says how many are shown")
+    if not there and not shown:
+        say(f"{name} has no such item")
+    if counts.dead:
+        say(f"{counts.dead:,} dead letters: leasehold dead ls {name}")
+
+
+async def _show_one(url: str, name: str, item_id: str, *, as_json: bool) -> Code:
+    async with opened(url, name) as queue:
+        view = await queue.find(item_id)
+        letter = await queue.dead_letters.get(item_id)
+        result = await queue.results.get(item_id)
+    if view is None and letter is None and result is None:
+        return complain(f"{name!r} has no item, dead letter or result with the id {item_id!r}", Code.MISSED)
+    if as_json:
+        print_json(
+            {
+                "queue": name,
+                "id": item_id,
+                "item": item_document(view) if view else None,
+                "dead_letter": letter_document(letter) if letter else None,
+                **encoded("result", result),
+            }
+        )
+        return Code.DONE
+    if view:
+        _print_item(view)
+    if letter:
+        print_letter(letter)
+    if result is not None:
+        print_block("result", readable(result))
+    return Code.DONE
+
+
+def _print_item(view: ItemView) -> None:
+    until = {"leased": "leased until", "scheduled": "due"}.get(view.state, "until")
+    print_facts(
+        {
+            "id": view.id,
+            "state": view.state,
+            "deliveries": view.deliveries,
+            until: written(view.due),
+            "holder": view.holder,
+            "lease number": view.token,
+            "last leased": None if view.age is None else f"{view.age:,.1f} s ago",
+            "bytes": view.size,
+        }
+    )
+    if view.data:
+        print_block("data", readable(view.data))
+
+
+def print_letter(letter: DeadLetter) -> None:
+    """Show a dead letter in full."""
+    print_facts(
+        {
+            "id": letter.id,
+            "state": "dead",
+            "died": written(letter.died_at),
+            "deliveries": letter.deliveries,
+            "lease number": letter.token or None,
+            "bytes": letter.size,
+        }
+    )
+    print_block("error", letter.error)
+    if letter.data:
+        print_block("data", readable(letter.data))

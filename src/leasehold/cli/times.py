@@ -1,0 +1,55 @@
+"""Times as people write and read them: `90s`, `2d`, `2026-11-21T09:00+01:00`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import typer
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def duration(text: str | float) -> float:
+    """Read a duration: `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w`, or a plain number of seconds.
+
+    Raises:
+        typer.BadParameter: If it is none.
+    """
+    if not isinstance(text, str):
+        return text  # the default of an option
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if not _WHOLE.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w")
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def moment(text: str) -> datetime:
+    """Read a time with its zone, in ISO 8601.
+
+    Raises:
+        typer.BadParameter: If it is none, or has no zone, so that nobody knows when it is.
+    """
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise typer.BadParameter(
+            f"{text!r} is no time with a zone; write 2030-01-31T09:00Z or 2030-01-31T09:00+01:00"
+        )
+    return when
+
+
+def written(seconds: float | None) -> str | None:
+    """Write a time, given in seconds since 1970, as ISO 8601 in UTC; None stays None."""
+    if seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError):  # a foreign client may write what it likes
+        return f"{seconds:.0f} s after 1970"

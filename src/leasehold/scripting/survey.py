@@ -1,0 +1,107 @@
+"""Which queues there are on a server: found by their keys, for people who look around.
+
+Nothing on the server lists the queues, so all keys are passed over, in steps (SCAN). No program should
+need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from leasehold.scripting.refusals import translate
+from leasehold.scripting.routes import client_of
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+#: Keys looked at in one step, and in all.
+STEP_KEYS = 1_000
+MOST_KEYS = 2_000_000
+#: Queues that are found at most.
+MOST_QUEUES = 1_000
+
+#: What follows the name in the keys that a queue is known by, and what they hold.
+_KNOWN_BY = {
+    b"queue": b"list",
+    b"processing": b"list",
+    b"scheduled": b"zset",
+    b"dead": b"zset",
+    b"schedules": b"hash",
+    b"fence": b"string",
+}
+#: One pattern for all of them, so that the keys are passed over once. What else it matches is sorted out.
+_PATTERN = b"*:[dfpqs][cenru]*[degs]"
+#: Keys of single items, whose ids may end like one of ours.
+_OF_ONE = re.compile(rb":(?:item|lease|leased_by_session|result|dead|inbox|schedule):")
+
+
+class Survey(NamedTuple):
+    """What was found."""
+
+    #: The names of the queues, sorted.
+    names: list[str]
+    #: Whether all keys were looked at; False: there may be more queues.
+    complete: bool
+
+
+async def find_queues(url: str, *, patience: float = 10.0, most_keys: int = MOST_KEYS) -> Survey:
+    """Find the queues on a server, also those that are empty but have been leased from.
+
+    Args:
+        url: Where the server is.
+        patience: Seconds to wait for each answer.
+        most_keys: How many keys are passed over; then it stops.
+
+    Raises:
+        InvalidArgument: If the URL cannot be read.
+        ServerError: If the server cannot be reached or refuses.
+    """
+    client = client_of(url)
+    client.set_retry(Retry(NoBackoff(), 0))
+    names: set[bytes] = set()
+    cursor, seen = 0, 0
+    try:
+        while True:
+            async with asyncio.timeout(patience):
+                cursor, keys = await client.scan(cursor, match=_PATTERN, count=STEP_KEYS)
+                names |= await _names_of(client, [key for key in keys if isinstance(key, bytes)])
+            seen += STEP_KEYS
+            if cursor == 0 or seen >= most_keys or len(names) > MOST_QUEUES:
+                break
+    except (RedisError, OSError, EOFError) as error:
+        raise translate(error, maybe_applied=False) from error
+    finally:
+        await client.aclose()
+    found = sorted(filter(None, map(_text, names)))
+    return Survey(found[:MOST_QUEUES], cursor == 0 and len(found) <= MOST_QUEUES)
+
+
+async def _names_of(client: Redis, keys: list[bytes]) -> set[bytes]:
+    """The names of the queues that some keys belong to."""
+    likely = [
+        (name, key, _KNOWN_BY[ending])
+        for key in keys
+        for name, _, ending in [key.rpartition(b":")]
+        if ending in _KNOWN_BY and not _OF_ONE.search(key)
+    ]
+    if not likely:
+        return set()
+    async with client.pipeline(transaction=False) as pipe:
+        for _, key, _ in likely:
+            pipe.type(key)
+        kinds: list[Any] = await pipe.execute()
+    return {name for (name, _, wanted), kind in zip(likely, kinds, strict=True) if kind == wanted}
+
+
+def _text(name: bytes) -> str | None:
+    """A name as text; None if it is none, so that it is nothing of ours."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
