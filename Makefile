@@ -9,14 +9,16 @@ export PYTHON  ?= python3#                 the Python that .venv is made with, 3
 WORKERS        ?= 0#                       test processes beside the first (pytest-xdist)
 SERVERS        ?= redis7 redis6#           the servers that `make test` runs the core tests on again
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
+ROUNDS         ?= 3#                       how often everybody has a turn in `make bench-rivals`
 ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
 
 BIN       := .venv/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 FOR_TESTS := .venv/ready machine-servers tests/interop/node_modules/.package-lock.json
 COMPOSED  := build/lua
+RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench test test-fast test-containers lint format types docs docs-serve lock clean
+.PHONY: help demo serve bench bench-rivals test test-fast test-containers lint format types docs docs-serve lock clean
 .PHONY: machine-lint machine-servers machine-node
 
 help: ## List the targets
@@ -35,6 +37,9 @@ serve: .venv/ready ## Start a server in the terminal, to try things on
 
 bench: .venv/ready machine-servers ## Measure, and write the figures that the docs quote
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-rivals: .venv/ready $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
+	$(BIN)/python -m benchmarks.rivals --rounds $(strip $(ROUNDS)) $(ARGS)
 
 # ---------------------------------------------------------------------------------------------------- tests
 
@@ -98,6 +103,23 @@ clean: ## Remove everything that these targets made
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Each rival has a place of its own; together they could not have their newest releases. So has Leasehold.
+build/rivals/%/ready: benchmarks/rivals/requirements/%.txt | .venv/ready
+	@echo "Installing what $< names into build/rivals/$*"
+	@rm -rf build/rivals/$*
+	@$(PYTHON) -m venv build/rivals/$*
+	@build/rivals/$*/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@if [ $* = leasehold ]; then $(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .; fi
+	@touch $@
+
+build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.json benchmarks/rivals/package-lock.json | machine-node
+	@echo "Installing what $< names into build/rivals/bullmq"
+	@rm -rf build/rivals/bullmq
+	@mkdir -p build/rivals/bullmq
+	@cp $^ build/rivals/bullmq
+	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
 machine-lint machine-servers machine-node: machine-%:

@@ -1,0 +1,72 @@
+"""arq.
+
+- It is at-least-once by nature: a job stays in the queue until it has ended.
+- Results are not kept (`keep_result=0`), nor logged, which is less work for it.
+- It polls. The default of 0.5 s would make a slow figure of every idle one, so it is 10 ms here; a poll takes
+  as many ids as there may be jobs, five times over (its default).
+- 10 at once is its default; the best for jobs of no time is below.
+- There is no call for many: jobs are added by coroutines side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from arq import create_pool
+from arq.connections import RedisSettings
+from arq.worker import Worker
+
+from benchmarks.rivals.programs import common
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CONCURRENCY = 100
+POLL_SECONDS = 0.01
+WIDTH = 50
+
+
+async def job(_: Any, number: int, ms: int) -> None:
+    """What is run."""
+    began = common.now()
+    if ms:
+        await asyncio.sleep(ms / 1000)
+    common.ran(number, began)
+
+
+@asynccontextmanager
+async def producing(url: str) -> AsyncIterator[common.Producer]:
+    """One job each."""
+    pool = await create_pool(RedisSettings.from_dsn(url))
+
+    async def add(number: int, ms: int) -> None:
+        await pool.enqueue_job("job", number, ms)
+
+    async def add_many(numbers: range, ms: int) -> None:
+        await common.spread(add, numbers, ms, WIDTH)
+
+    yield common.Producer(add, add_many)
+
+
+def working(task: common.Task) -> None:
+    """One worker."""
+    common.run(_work(task))
+
+
+async def _work(task: common.Task) -> None:
+    worker = Worker(
+        [job],
+        redis_settings=RedisSettings.from_dsn(task.url),
+        max_jobs=task.concurrency or CONCURRENCY,
+        poll_delay=POLL_SECONDS,
+        keep_result=0,
+        log_results=False,
+        handle_signals=False,
+    )
+    await worker.async_run()
+
+
+if __name__ == "__main__":
+    common.main(producing, working)
