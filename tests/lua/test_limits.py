@@ -115,6 +115,21 @@ async def test_1000_results_are_kept_and_read_in_a_call(space: Space) -> None:
     assert results == [f"done {item_id}".encode() for item_id in IDS]
 
 
+async def test_1000_schedules_are_shown_ticked_and_dropped_in_a_call(space: Space) -> None:
+    definition = "1 once every 1000 -"
+    drawn: State = {"schedules": dict.fromkeys(IDS, definition), "ticks": dict.fromkeys(IDS, float(NOW))}
+    await space.seed(drawn | {f"schedule:{name}": "data" for name in IDS})
+    assert {name.decode() for name in (await space.run("schedules", cursor="0", count=ROWS))[1::5]} <= {*IDS}
+    assert {name.decode() for name in (await space.run("ticks_due", count=ROWS))[2::3]} == {*IDS}
+    rows = [(name, definition, NOW, f"{name}@1", NOW + 1000) for name in IDS]
+    assert await space.run("tick", rows) == [1] * ROWS
+    assert await space.run("ticks_due", count=ROWS) == [NOW, 1000]
+    assert await space.run("counts") == [ROWS, 0, 0, 0]
+    assert await space.run("schedule_drop", [(name,) for name in IDS]) == [1] * ROWS
+    left = picture(waiting=[f"{name}@1" for name in IDS])
+    assert await space.snapshot() == left | {key: "data" for key in left if key.startswith("item:")}
+
+
 async def test_1000_orphans_are_put_back_in_a_call(space: Space) -> None:
     await space.seed({key: data for key, data in picture(waiting=IDS).items() if key != "queue"})
     assert await space.run("deep_clean_restore", [IDS], started_ms=NOW) == ROWS
@@ -153,6 +168,8 @@ async def test_no_step_trips_over_a_large_queue(space: Space, many: int) -> None
             pipe.zadd(space.key("deadlines"), {f"p{item_id}": NOW - 1 for item_id in piece})
             pipe.zadd(space.key("scheduled"), {f"s{item_id}": NOW - 1 for item_id in piece})
             pipe.zadd(space.key("dead"), {f"d{item_id}": NOW - 1 for item_id in piece})
+            pipe.hset(space.key("schedules"), mapping=dict.fromkeys(piece, "1 once every 1 -"))
+            pipe.zadd(space.key("ticks"), dict.fromkeys(piece, NOW - 1))
             pipe.zadd(space.key("sessions"), {f"lh:{item_id}": NOW - 1 for item_id in piece})
             pipe.hset(space.key("ledger"), mapping={f"p{item_id}": "1 1 1 1" for item_id in piece})
             if start == 0:  # as many as the steps below get to
@@ -172,6 +189,10 @@ async def test_no_step_trips_over_a_large_queue(space: Space, many: int) -> None
     assert await space.run("drop_old", count=ROWS) == ROWS
     assert (await space.run("light_clean", count=ROWS))[4] == 1
     assert len(await space.run("deep_clean_walk", start=0, count=ROWS)) == ROWS
+    assert len(await space.run("ticks_due", start=many - ROWS, count=ROWS)) == 2 + 3 * ROWS
+    assert len(await space.run("schedules", cursor="0", count=ROWS)) >= 1 + 5 * ROWS
+    due = [(item_id, "1 once every 1 -", NOW - 1, f"t{item_id}", NOW) for item_id in ids[:ROWS]]
+    assert await space.run("tick", due) == [1] * ROWS
     pattern = QueueKeys(space.prefix, ME).data_pattern
     assert len(await space.run("deep_clean_scan", cursor="0", pattern=pattern, count=ROWS)) > 2
     await space.run("deep_clean_ledger", cursor="0", count=ROWS)

@@ -1,0 +1,278 @@
+"""schedule_put, schedule_drop, schedules, ticks_due and tick: what is added again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.lua.space import NOW, Held, Space, State, batched, data_of, lease_keys, picture
+
+pytestmark = pytest.mark.core
+
+ONCE = "1 once every 1000 -"
+ALL = "1 all every 1000 -"
+
+
+def plan(name: str, due: int, definition: str = ONCE) -> State:
+    """Draw one schedule. Its data is that which drawn items of its name have."""
+    return {
+        "schedules": {name: definition},
+        "ticks": {name: float(due)},
+        f"schedule:{name}": data_of(name),
+    }
+
+
+def added(*item_ids: str, name: str = "s") -> State:
+    """Draw items that the schedule has added."""
+    return picture(waiting=item_ids) | {f"item:{item_id}": data_of(name) for item_id in item_ids}
+
+
+def row(
+    due: int, item_id: str, following: int, *, name: str = "s", definition: str = ONCE
+) -> tuple[Any, ...]:
+    return (name, definition, due, item_id, following)
+
+
+async def put(space: Space, definition: str = ONCE, data: str = data_of("s"), due: int | None = None) -> Any:
+    due_ms = b"" if due is None else due
+    return await space.run("schedule_put", schedule="s", definition=definition, data=data, due_ms=due_ms)
+
+
+# ------------------------------------------------------------------------------------------- putting
+
+
+async def test_a_new_schedule_asks_when_it_is_due_first(space: Space) -> None:
+    assert await put(space) == [-1, NOW, 0]
+    assert await space.snapshot() == {}
+    assert await put(space, due=NOW + 7) == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 7)
+
+
+async def test_the_same_again_changes_nothing(space: Space) -> None:
+    await space.seed(plan("s", NOW - 5))
+    assert await put(space) == [0, NOW, 0]
+    assert await put(space, due=NOW + 9) == [0, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW - 5)
+
+
+async def test_other_data_or_another_policy_leaves_the_time_as_it_is(space: Space) -> None:
+    await space.seed(plan("s", NOW - 5))
+    assert await put(space, data="other") == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW - 5) | {"schedule:s": "other"}
+    assert await put(space, ALL, due=NOW + 9) == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW - 5, ALL)
+    assert await put(space, ALL, data="") == [1, NOW, 0]
+    assert await space.snapshot() == {"schedules": {"s": ALL}, "ticks": {"s": NOW - 5.0}}
+    assert await put(space, ALL, data="") == [0, NOW, 0]
+
+
+@pytest.mark.parametrize(("due", "owed"), [(NOW - 5, 1), (NOW, 1), (NOW + 1, 0)])
+async def test_another_interval_asks_again_and_says_whether_something_is_due(
+    space: Space, due: int, owed: int
+) -> None:
+    await space.seed(plan("s", due))
+    assert await put(space, "1 once every 2000 -") == [-1, NOW, owed]
+    assert await space.snapshot() == plan("s", due)
+    assert await put(space, "1 once every 2000 -", due=NOW + 2000) == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 2000, "1 once every 2000 -")
+
+
+async def test_a_schedule_without_a_time_or_of_another_version_is_put_right(space: Space) -> None:
+    await space.seed({"schedules": {"s": ONCE}, "schedule:s": data_of("s")})
+    assert await put(space) == [-1, NOW, 0]
+    assert await put(space, due=NOW + 7) == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 7)
+    await space.seed(plan("s", NOW - 7, "future"))
+    assert await put(space) == [-1, NOW, 1]
+    assert await put(space, due=NOW + 7) == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 7)
+
+
+async def test_data_of_another_type_is_an_error_and_changes_nothing(space: Space) -> None:
+    before: State = {"schedule:s": ["a list"]}
+    await space.seed(before)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await put(space, due=NOW)
+    assert await space.snapshot() == before
+
+
+async def test_schedules_are_dropped_by_their_names(space: Space) -> None:
+    await space.seed(plan("s", NOW) | picture(waiting=["s@1"]))
+    assert await space.run("schedule_drop", [("nobody",), ("s",), ("s",)]) == [0, 1, 0]
+    assert await space.snapshot() == picture(waiting=["s@1"])
+
+
+# ------------------------------------------------------------------------------------------- looking
+
+
+async def test_schedules_are_shown(space: Space) -> None:
+    drawn = plan("s", NOW + 5)
+    drawn["schedules"] = {"s": ONCE, "t": ALL}
+    await space.seed(drawn)
+    cursor, *shown = await space.run("schedules", cursor="0")
+    assert cursor == b"0"
+    data = data_of("s").encode()
+    assert sorted(batched(shown, 5)) == [
+        [b"s", ONCE.encode(), NOW + 5, len(data), data],
+        [b"t", ALL.encode(), -1, 0, b""],
+    ]
+    _, *without = await space.run("schedules", cursor="0", max_bytes=len(data) - 1)
+    assert [s[3:] for s in sorted(batched(without, 5))] == [[len(data), None], [0, b""]]
+    assert await space.snapshot() == drawn
+
+
+async def test_schedules_are_shown_in_steps_and_each_comes(space: Space) -> None:
+    names = {f"s{n}": f"{ONCE} {'x' * 80}" for n in range(1000)}
+    await space.seed({"schedules": names, "ticks": dict.fromkeys(names, 1.0)})
+    cursor, steps, seen = b"0", 0, set()
+    while cursor != b"0" or not steps:
+        cursor, *shown = await space.run("schedules", cursor=cursor, count=50)
+        steps += 1
+        assert len(shown) <= 5 * 200
+        seen |= {name.decode() for name in shown[::5]}
+    assert seen == names.keys()
+    assert steps > 5
+
+
+async def test_what_is_due_is_told_the_longest_due_first(space: Space) -> None:
+    ticks = {"a": NOW, "b": NOW - 9, "c": NOW + 4, "d": NOW + 1, "gone": NOW - 1}
+    await space.seed(
+        {"schedules": dict.fromkeys("abcd", ONCE), "ticks": {k: float(v) for k, v in ticks.items()}}
+    )
+    once = ONCE.encode()
+    b, gone, a = [b"b", NOW - 9, once], [b"gone", NOW - 1, None], [b"a", NOW, once]
+    assert await space.run("ticks_due", start=0, count=9) == [NOW, 1, *b, *gone, *a]
+    assert await space.run("ticks_due", start=0, count=1) == [NOW, 1, *b]
+    assert await space.run("ticks_due", start=1, count=1) == [NOW, 1, *gone]
+    assert await space.run("ticks_due", start=3, count=1) == [NOW, 1]
+    assert await space.run("ticks_due", now_ms=NOW + 9, start=9, count=1) == [NOW + 9, -1]
+    assert (await space.run("ticks_due", now_ms="", start=9))[0] > NOW, "the server's clock"
+
+
+async def test_where_there_is_nothing_nothing_will_be_due(space: Space) -> None:
+    assert await space.run("ticks_due") == [NOW, -1]
+    assert await space.run("schedules", cursor="0") == [b"0"]
+
+
+# ------------------------------------------------------------------------------------------- ticking
+
+
+async def test_a_tick_adds_its_item_and_sets_the_next_time(space: Space) -> None:
+    await space.seed(plan("s", NOW - 3) | picture(waiting=["w"]))
+    assert await space.run("tick", [row(NOW - 3, "s@1", NOW + 997)]) == [1]
+    after = plan("s", NOW + 997) | added("s@1") | picture(waiting=["w", "s@1"]) | {"item:s@1": data_of("s")}
+    assert await space.snapshot() == after
+    assert await space.run("tick", [row(NOW - 3, "s@1", NOW + 997)]) == [0], "once"
+    assert await space.snapshot() == after
+
+
+async def test_who_comes_late_adds_nothing_even_if_the_item_is_done(space: Space) -> None:
+    await space.seed(plan("s", NOW))
+    assert await space.run("tick", [row(NOW, "s@1", NOW + 1000)]) == [1]
+    await space.run("lease_many", [(1, 60_000)])
+    assert await space.run("complete_many", [("s@1", 1, 0)]) == [1]
+    assert await space.run("tick", [row(NOW, "s@1", NOW + 1000)]) == [0]
+    assert await space.snapshot() == plan("s", NOW + 1000) | picture(fence=1)
+
+
+@pytest.mark.parametrize(
+    "row_",
+    [
+        row(NOW - 4, "s@1", NOW + 1),
+        row(NOW - 3, "s@1", NOW + 1, definition=ALL),
+        row(NOW - 3, "s@1", NOW + 1, name="t"),
+    ],
+    ids=["another time", "another definition", "another schedule"],
+)
+async def test_a_row_that_is_not_as_it_was_read_does_nothing(space: Space, row_: tuple[Any, ...]) -> None:
+    await space.seed(plan("s", NOW - 3))
+    assert await space.run("tick", [row_]) == [0]
+    assert await space.snapshot() == plan("s", NOW - 3)
+
+
+async def test_what_is_not_due_by_the_servers_clock_is_not_added(space: Space) -> None:
+    await space.seed(plan("s", NOW + 1))
+    assert await space.run("tick", [row(NOW + 1, "s@1", NOW + 1000)]) == [0]
+    assert await space.snapshot() == plan("s", NOW + 1)
+    assert await space.run("tick", [row(NOW + 1, "s@1", NOW + 1000)], now_ms=NOW + 1) == [1]
+
+
+async def test_many_ticks_of_one_schedule_go_in_a_chain(space: Space) -> None:
+    await space.seed(plan("s", NOW - 30, ALL))
+    rows = [row(NOW - 10 * n, f"s@{n}", NOW - 10 * n + 10, definition=ALL) for n in (3, 2, 1)]
+    assert await space.run("tick", rows) == [1, 1, 1]
+    assert await space.snapshot() == plan("s", NOW, ALL) | added("s@3", "s@2", "s@1")
+    assert await space.run("tick", rows[1:]) == [0, 0]
+
+
+async def test_a_tick_that_is_passed_over_only_moves_the_time(space: Space) -> None:
+    await space.seed(plan("s", NOW))
+    assert await space.run("tick", [row(NOW, "", NOW + 5)]) == [2]
+    assert await space.snapshot() == plan("s", NOW + 5)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        picture(waiting=["s@1"]),
+        picture(leased={"s@1": Held(3)}, fence=3),
+        picture(scheduled={"s@1": NOW + 1}),
+        {"item:s@1": ["of another type"]},
+    ],
+    ids=["waiting", "leased", "scheduled", "spoiled"],
+)
+async def test_an_item_that_is_there_stays_as_it_is(space: Space, there: State) -> None:
+    await space.seed(plan("s", NOW) | there)
+    assert await space.run("tick", [row(NOW, "s@1", NOW + 5)]) == [2]
+    assert await space.snapshot() == plan("s", NOW + 5) | there
+
+
+async def test_what_others_left_of_the_id_does_not_come_back_with_it(space: Space) -> None:
+    left = {k: v for k, v in picture(leased={"s@1": Held(2)}).items() if k != "item:s@1"}
+    await space.seed(plan("s", NOW) | left | lease_keys("s@1", "somebody") | {"fence": "2"})
+    assert await space.run("tick", [row(NOW, "s@1", NOW + 5)]) == [1]
+    assert await space.snapshot() == plan("s", NOW + 5) | added("s@1") | {"fence": "2"}
+
+
+async def test_a_schedule_without_data_adds_items_without_data(space: Space) -> None:
+    await space.seed({"schedules": {"s": ONCE}, "ticks": {"s": float(NOW)}})
+    assert await space.run("tick", [row(NOW, "s@1", NOW + 5)]) == [1]
+    assert await space.run("tick", [row(NOW + 5, "s@1", NOW + 9)], now_ms=NOW + 5) == [2]
+    after = picture(waiting=["s@1"]) | {"item:s@1": ""}
+    assert await space.snapshot() == after | {"schedules": {"s": ONCE}, "ticks": {"s": NOW + 9.0}}
+
+
+async def test_a_time_that_stands_for_nothing_is_cleared_away(space: Space) -> None:
+    await space.seed({"ticks": {"s": float(NOW)}})
+    assert await space.run("tick", [("s", "", NOW, "", NOW)]) == [0]
+    assert await space.snapshot() == {}
+
+
+async def test_ticking_stops_when_there_is_no_room_for_more_data(space: Space) -> None:
+    await space.seed(plan("s", NOW - 2, ALL))
+    size = len(data_of("s"))
+    rows = [row(NOW - 2 + n, f"s@{n}", NOW - 1 + n, definition=ALL) for n in range(3)]
+    assert await space.run("tick", rows, max_bytes=2 * size) == [1, 1, -2]
+    assert await space.run("tick", rows[2:], max_bytes=size - 1) == [1], "one goes in any case"
+    assert await space.snapshot() == plan("s", NOW + 1, ALL) | added("s@0", "s@1", "s@2")
+
+
+async def test_after_the_room_is_used_up_nothing_else_is_done(space: Space) -> None:
+    drawn = plan("s", NOW)
+    drawn |= {"schedules": {"s": ONCE, "t": ONCE, "u": ONCE}, "ticks": dict.fromkeys("stu", float(NOW))}
+    drawn["schedule:t"] = "much"
+    await space.seed(drawn)
+    rows = [row(NOW, f"{name}@1", NOW + 1, name=name) for name in "stu"]
+    assert await space.run("tick", rows, max_bytes=len(data_of("s"))) == [1, -2, -2]
+    after = drawn | added("s@1") | {"ticks": {"s": NOW + 1.0, "t": float(NOW), "u": float(NOW)}}
+    assert await space.snapshot() == after
+
+
+async def test_data_of_another_type_stops_a_tick_before_anything_is_written(space: Space) -> None:
+    before = plan("s", NOW) | {"schedule:t": ["a list"]}
+    await space.seed(before)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await space.run("tick", [row(NOW, "s@1", NOW + 1), row(NOW, "t@1", NOW + 1, name="t")])
+    assert await space.snapshot() == before
