@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument
-from leasehold.queue.lease import Lease
-from tests.worker.models import Opaque
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from tests.worker.models import Opaque  # noqa: TC001 - the worker reads annotations
 from tests.worker.working import add, finished, new_worker, working
 
 if TYPE_CHECKING:
@@ -219,5 +219,3 @@ async def test_middleware_goes_round_each_run_the_first_outermost(queue: AsyncWo
         await finished(queue)
     assert told == ["outer 1 1", "inner 1 1", "run", "inner", "outer"]
     assert await queue.results.get("1") == b"done!!"
-
-

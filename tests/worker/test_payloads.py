@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import Item
-from leasehold.queue.lease import Lease
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.worker.models import Mail, Order, Parcel
 from tests.worker.working import add, finished, new_worker, the_dead, working
 

@@ -11,10 +11,11 @@ from leasehold.worker import RetryPolicy, Worker
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from leasehold import AsyncWorkQueue
     from leasehold.queue.dead import DeadLetter
+    from leasehold.queue.views import Counts
 
 #: Tries again at once, a few times.
 AT_ONCE = RetryPolicy(attempts=3, first=0)
@@ -22,7 +23,8 @@ AT_ONCE = RetryPolicy(attempts=3, first=0)
 
 def new_worker(**options: Any) -> Worker:
     """Make a worker whose usual settings suit tests."""
-    return Worker(**{"lease_time": 5.0, "grace": 5.0, "retry": AT_ONCE, "clean_every": None} | options)
+    usual: dict[str, Any] = {"lease_time": 5.0, "grace": 5.0, "retry": AT_ONCE, "clean_every": None}
+    return Worker(**usual | options)
 
 
 @asynccontextmanager
@@ -47,19 +49,20 @@ async def add(queue: AsyncWorkQueue, *payloads: bytes | str) -> None:
 
 async def finished(queue: AsyncWorkQueue) -> None:
     """Wait until no item is waiting, leased or scheduled."""
+    await counted(queue, "all items are done", lambda counts: not counts.total)
 
-    async def nothing_is_left() -> bool:
-        return not (await queue.counts()).total
 
-    await until("all items are done", nothing_is_left)
+async def counted(queue: AsyncWorkQueue, what: str, condition: Callable[[Counts], bool]) -> None:
+    """Wait until the counts of a queue are as they have to become."""
+
+    async def are_so() -> bool:
+        return condition(await queue.counts())
+
+    await until(what, are_so)
 
 
 async def the_dead(queue: AsyncWorkQueue) -> DeadLetter:
     """Wait for the one dead letter that comes, and return it."""
-
-    async def has_come() -> bool:
-        return await queue.dead_letters.count() > 0
-
-    await until("there is a dead letter", has_come)
+    await counted(queue, "there is a dead letter", lambda counts: counts.dead > 0)
     (letter,) = await queue.dead_letters.list()
     return letter

@@ -223,9 +223,16 @@ class Intake:
 
 
 def _runs(handler: Handler, leases: list[Lease]) -> list[Run]:
-    if handler.batch is None:
+    size = handler.batch
+    if size is None:
         return [Run(handler, (lease,)) for lease in leases]
-    return [Run(handler, leases[at : at + handler.batch]) for at in range(0, len(leases), handler.batch)]
+    # The last attempt of an item is a run of its own: what fails or kills others with it ends alone.
+    together = [lease for lease in leases if lease.deliveries < handler.most_deliveries]
+    alone = [lease for lease in leases if lease.deliveries >= handler.most_deliveries]
+    return [
+        *(Run(handler, together[at : at + size]) for at in range(0, len(together), size)),
+        *(Run(handler, (lease,)) for lease in alone),
+    ]
 
 
 def _being_cancelled() -> bool:

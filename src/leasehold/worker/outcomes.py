@@ -106,6 +106,14 @@ def outcome_of(error: BaseException, *, attempt: int, policy: RetryPolicy) -> Ou
     return Fail("".join(traceback.format_exception(error)), policy.delay_after(attempt, error))
 
 
+def in_short(error: BaseException) -> str:
+    """An error in one line, also if it is of a class whose text cannot be made."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - it is a user's code that makes the text
+        return type(error).__name__
+
+
 def poisoned(deliveries: int) -> Fail:
     """What becomes of an item whose runs end without any outcome, as when it kills its worker."""
     return Fail(
@@ -118,6 +126,5 @@ def poisoned(deliveries: int) -> Fail:
 def _because(error: BaseException) -> str:
     """The reason, and what it was raised from."""
     cause = error.__cause__ or error.__context__
-    if cause is None:
-        return f"{type(error).__name__}: {error}"
-    return f"{type(error).__name__}: {error}\n\n" + "".join(traceback.format_exception(cause))
+    text = in_short(error)
+    return text if cause is None else f"{text}\n\n" + "".join(traceback.format_exception(cause))

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
-from leasehold.errors import TimeLimitExceeded
-from leasehold.worker.outcomes import DONE, INTERRUPTED, Complete, Fail, Outcome, Signal, outcome_of, poisoned
+from leasehold.errors import PayloadError, TimeLimitExceeded
+from leasehold.worker.outcomes import (
+    DONE,
+    INTERRUPTED,
+    Complete,
+    Fail,
+    Outcome,
+    Signal,
+    in_short,
+    outcome_of,
+    poisoned,
+)
 from leasehold.worker.payload import encode_result
 from leasehold.worker.run import Cut, Run
 
@@ -17,6 +28,8 @@ if TYPE_CHECKING:
     from leasehold.worker.handler import Handler
     from leasehold.worker.keeper import Keeper
 
+#: How long a handler that is cut off may take to clean up, and how long after a second signal (s).
+CLEAN_UP_SECONDS, HURRIED_SECONDS = 3.0, 1.0
 #: After so many runs without a pause the others in the event loop get their turn.
 RUNS_PER_TURN = 32
 
@@ -37,13 +50,19 @@ class Slots:
         self._keeper = keeper
         self._ended = ended
         self._loop = asyncio.get_running_loop()
+        #: What each run begins with: what one sets for itself, the next must not see.
+        self._context = contextvars.copy_context()
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.running: set[Run] = set()
         #: How many runs have ended, cut off ones included.
         self.finished = 0
+        #: How many runs did not come to their end because the worker stopped.
         self.cut_off = 0
+        self._abandoned: set[Run] = set()
+        #: Asked once, as this is between each run and the next.
+        self._chatty = log.isEnabledFor(logging.DEBUG)
 
     @property
     def free(self) -> int:
@@ -58,7 +77,7 @@ class Slots:
                 idle.set_result(None)
                 count -= 1
         while count > 0 and len(self._tasks) < self._concurrency:
-            task = asyncio.create_task(self._slot(), name="leasehold slot")
+            task = self._loop.create_task(self._slot(), name="leasehold slot", context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._slot_ended)
             count -= 1
@@ -72,19 +91,33 @@ class Slots:
         while self._tasks and not hurried.done() and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait([*self._tasks, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        await self.cut_all()
+        await self.cut_all(patience=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
 
-    async def cut_all(self) -> None:
-        """End all runs now. A thread cannot be ended: its item is given back all the same."""
+    async def cut_all(self, *, patience: float = CLEAN_UP_SECONDS) -> None:
+        """End all runs now. A thread cannot be ended: its item is given back all the same.
+
+        Args:
+            patience: How long a cancelled handler may take to clean up, in seconds. What runs on is given
+                back while it does, since the process is about to end.
+        """
         self._stopping = True
         self._wake_all()
         for run in list(self.running):
             run.end_early(Cut.STOP)
         if self._tasks:
-            # A handler may take a moment to clean up, and no longer: the process is about to end.
-            _, stuck = await asyncio.wait(self._tasks, timeout=5)
-            for task in stuck:
-                log.error("a handler does not end although it was cancelled: %r", task)
+            _, stuck = await asyncio.wait(self._tasks, timeout=patience)
+            if stuck:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """Give back what is in the hands of handlers that go on although they were cancelled."""
+        for run in list(self.running):
+            if run.task is not None:
+                log.error("%r goes on although it was cancelled; it is given back", run, extra=run.facts)
+                self._abandoned.add(run)
+                self.cut_off += 1
+                run.outcomes = [INTERRUPTED] * len(run.leases)
+                self._ended(run)
 
     def _wake_all(self) -> None:
         for idle in self._idle:
@@ -96,6 +129,13 @@ class Slots:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("a slot of the worker has failed", exc_info=error)
+            for run in [one for one in self.running if one.task is task]:
+                run.over()
+                run.outcomes = _judge_all(run, error)
+                self.running.discard(run)
+                self._ended(run)
+        if self._keeper.waiting and not self._stopping:
+            self.wake(1)
 
     async def _slot(self) -> None:
         task = asyncio.current_task()
@@ -111,21 +151,27 @@ class Slots:
                 continue
             self.running.add(run)
             await self._perform(run, task)
+            if run in self._abandoned:
+                break
             self.finished += 1
             if run.cut is not None:
+                if task.cancelling():
+                    task.uncancel()  # it was the run that was to end, not the slot
                 self._ended(run)
                 await self._outlive(run.handler, task)
                 self.running.discard(run)
             else:
                 self.running.discard(run)
                 self._ended(run)
+            if task.cancelling() or contextvars.copy_context() != self._context:
+                break  # the run has left traces on this task: the next gets another one
             at += 1
             if at % RUNS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
     async def _outlive(self, handler: Handler, task: asyncio.Task[None]) -> None:
         """A thread cannot be cancelled: the slot is free when it has ended."""
-        thread = handler.thread_of.pop(task, None)
+        thread = handler.left_behind.pop(task, None)
         while thread is not None and not thread.done() and not self._stopping:  # noqa: ASYNC110 - either
             await asyncio.sleep(0.05)
 
@@ -134,50 +180,53 @@ class Slots:
         if run.lost and len(run.lost) == len(run.leases):
             run.outcomes = [INTERRUPTED] * len(run.leases)  # nobody will ask for them
             return
-        if run.handler.batch is None and run.attempt > run.handler.most_deliveries:
+        if run.attempt > run.handler.most_deliveries:
             run.outcomes = (poisoned(run.attempt),)
+            log.warning("%r: %s It is a dead letter now", run, run.outcomes[0].error, extra=run.facts)
             return
-        run.begin(task, self._loop)
+        if not run.begin(task, self._loop):
+            run.outcomes = [INTERRUPTED] * len(run.leases)  # the server decides whether they are still ours
+            return
         try:
             value = await run.handler.call(run)
-        except asyncio.CancelledError as error:
-            run.over()
-            if run.cut is not None:
-                task.uncancel()
-            elif task.cancelling():
-                run.cut = Cut.STOP  # the whole event loop is being torn down
-            run.outcomes = self._after_cut(run, error)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler does not end the worker
             run.over()
-            run.outcomes = [_judge(run, at, error) for at in range(len(run.leases))]
-            _tell(run, error)
+            if run.cut is None and isinstance(error, asyncio.CancelledError) and task.cancelling():
+                run.cut = Cut.STOP  # the whole event loop is being torn down
+            run.outcomes = self._after_error(run, error)
         else:
             run.over()
             run.outcomes = _after_return(run, value)
+            if self._chatty:
+                log.debug("%r is done", run, extra=run.facts)
 
-    def _after_cut(self, run: Run, error: BaseException) -> list[Outcome]:
-        if run.cut is Cut.LIMIT:
+    def _after_error(self, run: Run, error: BaseException) -> list[Outcome]:
+        if run.cut is Cut.LIMIT and isinstance(error, asyncio.CancelledError):
             error = TimeLimitExceeded(run.handler.timeout or 0)
-            _tell(run, error)
-        elif run.cut is not None:
-            self.cut_off += 1
-            log.info("%r was cut off: %s", run, run.cut.value)
+        elif run.cut in (Cut.STOP, Cut.LOST) and not isinstance(error, Signal):
+            # Whatever it was that came of the cancelling: an interrupted run is no attempt.
+            if run.cut is Cut.STOP:
+                self.cut_off += 1
+            log.warning("%r was cut off: %s", run, run.cut.value, extra=run.facts)
             return [INTERRUPTED] * len(run.leases)
-        return [_judge(run, at, error) for at in range(len(run.leases))]
+        return _judge_all(run, error)
 
 
 def _after_return(run: Run, value: Any) -> list[Outcome] | tuple[Outcome]:
     if run.handler.batch is None:
         return (_complete(run, value),) if run.handler.keep_result is not None else (DONE,)
+    if value is None:
+        value = [None] * len(run.leases)
+    if not isinstance(value, list) or len(value) != len(run.leases):
+        problem = f"middleware gave {value!r:.60} as the answers of a batch of {len(run.leases)}"
+        return _judge_all(run, TypeError(problem))
     outcomes: list[Outcome] = []
     for at, answer in enumerate(value):
         if isinstance(answer, BaseException):
             outcomes.append(_judge(run, at, answer))
-            _tell(run, answer)
-        elif run.leases[at].deliveries > run.handler.most_deliveries:
-            outcomes.append(poisoned(run.leases[at].deliveries))
+            _tell(run, answer, outcomes[-1:])
         else:
             outcomes.append(DONE if run.handler.keep_result is None else _complete(run, answer))
     return outcomes
@@ -196,8 +245,25 @@ def _judge(run: Run, at: int, error: BaseException) -> Outcome:
     return outcome_of(error, attempt=run.leases[at].deliveries, policy=run.handler.retry)
 
 
-def _tell(run: Run, error: BaseException) -> None:
-    if isinstance(error, Signal):
-        log.info("%r: %s", run, error)
+def _judge_all(run: Run, error: BaseException) -> list[Outcome]:
+    outcomes = [_judge(run, at, error) for at in range(len(run.leases))]
+    _tell(run, error, outcomes)
+    return outcomes
+
+
+def _tell(run: Run, error: BaseException, outcomes: list[Outcome]) -> None:
+    """One line for what went wrong, with the traceback when there is no further attempt."""
+    dead = [one for one in outcomes if isinstance(one, Fail) and one.retry_in is None]
+    if isinstance(error, Signal) and not dead:
+        log.info("%r: %s", run, in_short(error), extra=run.facts)
+        return
+    if dead:
+        then = "a dead letter now" if len(outcomes) == 1 else f"{len(dead)} dead letters now"
     else:
-        log.warning("%r failed (attempt %d): %s: %s", run, run.attempt, type(error).__name__, error)
+        waits = [one.retry_in or 0.0 for one in outcomes if isinstance(one, Fail)]
+        then = f"retry in {max(waits, default=0.0):.1f} s"
+    what = in_short(error)
+    trace = error if dead and not isinstance(error, (Signal, PayloadError)) else None
+    log.warning(
+        "%r failed (attempt %d): %s; %s", run, run.attempt, what, then, extra=run.facts, exc_info=trace
+    )

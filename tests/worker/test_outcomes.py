@@ -1,0 +1,309 @@
+"""What becomes of an item is what its handler says by returning or raising."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import Item
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
+from tests.eventually import eventually
+from tests.worker.models import Mail
+from tests.worker.working import add, counted, finished, new_worker, the_dead, working
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
+
+
+NOBODY: dict[str, str] = {}
+
+
+class Broken(Exception):
+    """Even its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class BrokenReject(Reject):
+    __str__ = Broken.__str__
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"a": [1]}, b'{"a":[1]}'),
+        (b"\xff", b"\xff"),
+        (None, b"null"),
+        (Mail(to="ann"), b'{"to":"ann","copies":1}'),
+    ],
+)
+async def test_what_is_returned_is_kept_if_asked_for(queue: AsyncWorkQueue, value: Any, kept: bytes) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue, keep_result=60)
+    async def handle(_: bytes) -> Any:
+        return value
+
+    await add(queue, b"x")
+    async with working(worker):
+        await finished(queue)
+    assert await queue.results.get("1") == kept
+
+
+async def test_nothing_is_kept_otherwise(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> bytes:
+        return b"forgotten"
+
+    await add(queue, b"x")
+    async with working(worker):
+        await finished(queue)
+    assert await queue.results.get("1") is None
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+async def test_what_cannot_be_kept_is_a_dead_letter_and_harms_no_other(
+    queue: AsyncWorkQueue, value: object
+) -> None:
+    """The work is done, so it is not done again."""
+    runs: list[str] = []
+    worker = new_worker()
+
+    @worker.handler(queue, keep_result=60)
+    async def handle(payload: str) -> object:
+        runs.append(payload)
+        return value if payload == "bad" else payload
+
+    await add(queue, "good", "bad", "fine")
+    async with working(worker):
+        letter = await the_dead(queue)
+        await finished(queue)
+    assert (letter.id, sorted(runs)) == ("2", ["bad", "fine", "good"])
+    assert "cannot be kept as a result" in letter.error
+    assert await queue.results.get("3") == b'"fine"'
+
+
+async def test_a_retry_counts_and_keeps_its_reason(queue: AsyncWorkQueue) -> None:
+    attempts: list[int] = []
+    worker = new_worker(retry=RetryPolicy(attempts=3, first=3600))
+
+    @worker.handler(queue)
+    async def handle(_: bytes, lease: Lease) -> None:
+        attempts.append(lease.deliveries)
+        raise Retry("not yet", delay=0)
+
+    await add(queue, b"x")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert attempts == [1, 2, 3]
+    assert letter.error == "Retry: not yet"
+
+
+async def test_a_retry_without_a_delay_waits_as_the_policy_says(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(retry=RetryPolicy(first=1000, jitter=False))
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        raise Retry
+
+    await add(queue, b"x")
+    async with working(worker):
+        await counted(queue, "it waits", lambda counts: counts.scheduled == 1)
+    (view,) = await queue.inspect("scheduled")
+    assert view.due is not None
+    assert abs(view.due - time.time() - 1000) < 100
+
+
+async def test_a_snooze_is_no_attempt_and_puts_behind_the_others(queue: AsyncWorkQueue) -> None:
+    seen: list[tuple[str, int]] = []
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue)
+    async def handle(payload: str, lease: Lease) -> None:
+        seen.append((payload, lease.deliveries))
+        if payload == "tired" and len(seen) < 8:
+            raise Snooze(0)
+
+    await add(queue, "tired", "a", "b")
+    async with working(worker):
+        await finished(queue)
+    assert set(seen) == {("tired", 1), ("a", 1), ("b", 1)}, "never counted, and it starved nobody"
+    assert seen[0] == ("tired", 1)
+    assert len(seen) >= 8
+
+
+async def test_a_reject_is_a_dead_letter_at_once(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue)
+    async def handle(payload: str) -> None:
+        try:
+            NOBODY[payload]
+        except KeyError as error:
+            raise Reject("no such customer") from error
+
+    await add(queue, "ann")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert (letter.deliveries, letter.data) == (1, b"ann")
+    assert letter.error.startswith("Reject: no such customer\n")
+    assert "KeyError: 'ann'" in letter.error
+
+
+async def test_after_the_last_attempt_the_traceback_is_kept(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        raise ZeroDivisionError("by zero")
+
+    await add(queue, b"x")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert letter.deliveries == 3
+    assert letter.error.startswith("Traceback")
+    assert "in handle" in letter.error
+    assert letter.error.endswith("ZeroDivisionError: by zero\n")
+
+
+async def test_rules_say_what_each_exception_deserves(queue: AsyncWorkQueue) -> None:
+    policy = RetryPolicy(
+        attempts=5, first=0, rules={KeyError: "never", OSError: RetryPolicy(attempts=2, first=0)}
+    )
+    worker = new_worker()
+
+    @worker.handler(queue, retry=policy)
+    async def handle(payload: str) -> None:
+        raise {"key": KeyError(payload), "os": TimeoutError(), "other": ValueError()}[payload]
+
+    await add(queue, "key", "os", "other")
+    async with working(worker):
+        await finished(queue)
+    letters = await queue.dead_letters.list()
+    assert {letter.data: letter.deliveries for letter in letters} == {b"key": 1, b"os": 2, b"other": 5}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), BaseExceptionGroup("g", [SystemExit()])],
+)
+async def test_whatever_a_handler_raises_the_worker_goes_on(
+    queue: AsyncWorkQueue, error: BaseException
+) -> None:
+    ran: list[str] = []
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue)
+    async def handle(payload: str) -> None:
+        ran.append(payload)
+        if payload == "bad":
+            raise error
+
+    await add(queue, "bad", "good")
+    async with working(worker):
+        letter = await the_dead(queue)
+        await finished(queue)
+        assert worker.health().running == 0
+    assert ran == ["bad", "good", "bad", "bad"]
+    assert type(error).__name__ in letter.error
+
+
+@pytest.mark.parametrize("error", [Broken(), BrokenReject("x")])
+async def test_an_error_without_a_text(queue: AsyncWorkQueue, error: Exception) -> None:
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue)
+    async def handle(_: str) -> None:
+        raise error
+
+    await add(queue, "bad")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert type(error).__name__ in letter.error
+
+
+async def test_a_handler_that_cancels_its_own_task_spoils_no_other_run(queue: AsyncWorkQueue) -> None:
+    seen: list[tuple[str, int]] = []
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue)
+    async def handle(payload: str, lease: Lease) -> None:
+        if payload == "bad" and lease.deliveries < 3:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            return
+        await asyncio.sleep(0)
+        seen.append((payload, lease.deliveries))
+
+    await add(queue, "bad", "good", "fine")
+    async with working(worker):
+        await finished(queue)
+    assert seen == [("good", 1), ("fine", 1)], "what returned is completed"
+
+
+async def test_time_that_is_up_cancels_and_counts(queue: AsyncWorkQueue) -> None:
+    cancelled: list[int] = []
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue, timeout=0.05)
+    async def handle(_: str, lease: Lease) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(lease.deliveries)
+
+    await add(queue, "x")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert cancelled == [1, 2, 3]
+    assert "TimeLimitExceeded: the run took longer than its limit of 0.05 s" in letter.error
+
+
+async def test_a_handler_that_ends_in_time_after_all_is_done(queue: AsyncWorkQueue) -> None:
+    """It was cancelled, and finished its work all the same; the next run is not cancelled for it."""
+    seen: list[str] = []
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue, timeout=0.05)
+    async def handle(payload: str) -> None:
+        if payload == "slow":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("finished")
+                return
+        await asyncio.sleep(0)
+        seen.append(payload)
+
+    await add(queue, "slow", "next")
+    async with working(worker):
+        await finished(queue)
+    assert seen == ["finished", "next"]
+    assert not await queue.dead_letters.count()
+
+
+async def test_one_true_per_item_under_many_runs_that_fail_and_retry(queue: AsyncWorkQueue) -> None:
+    done: list[str] = []
+    worker = new_worker(concurrency=20)
+
+    @worker.handler(queue)
+    async def handle(_: bytes, lease: Lease) -> None:
+        await asyncio.sleep(0)
+        if lease.deliveries == 1:
+            raise ValueError
+        done.append(lease.id)
+
+    await queue.add_items(Item(b"x", id=f"{number}") for number in range(1000))
+    async with working(worker):
+        await finished(queue)
+        await eventually("all are done", lambda: len(done) == 1000)
+    assert len(set(done)) == 1000
+    assert not await queue.dead_letters.count()

@@ -1,0 +1,257 @@
+"""Plain functions run in threads or processes, batches get many items; none disturbs the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import Item
+from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
+from tests.eventually import eventually
+from tests.worker.models import ends_badly, own_pid, sleep_for, twice
+from tests.worker.working import add, counted, finished, new_worker, the_dead, working
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.worker import Run
+
+ONCE = RetryPolicy(attempts=1)
+request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
+
+
+@pytest.fixture
+async def processes() -> AsyncIterator[None]:
+    """End the processes for handlers, which otherwise end with the event loop."""
+    yield
+    for task in asyncio.all_tasks():
+        if "process pool" in task.get_name():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_plain_function_runs_in_threads_that_end_with_the_worker(queue: AsyncWorkQueue) -> None:
+    threads: set[threading.Thread] = set()
+    both = threading.Barrier(2, timeout=20)
+    worker = new_worker()
+
+    @worker.handler(queue)
+    def handle(_: bytes) -> None:
+        threads.add(threading.current_thread())
+        both.wait()  # which they pass only together
+
+    await add(queue, *[b"x"] * 2)
+    async with working(worker):
+        await finished(queue)
+    assert threading.main_thread() not in threads
+    await eventually("the threads have ended", lambda: not any(thread.is_alive() for thread in threads))
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_what_a_thread_raises_is_a_failure_whatever_it_is(
+    queue: AsyncWorkQueue, error: type[BaseException]
+) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue)
+    def handle(_: bytes) -> None:
+        raise error
+
+    await add(queue, b"x")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert letter.deliveries == 3
+    assert f"RuntimeError: the handler raised {error.__name__}" in letter.error
+
+
+async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(
+    queue: AsyncWorkQueue,
+) -> None:
+    async def work() -> None: ...
+
+    worker = new_worker()
+
+    @worker.handler(queue)
+    def handle(_: bytes) -> Any:
+        return work()
+
+    await add(queue, b"x")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert "returned coroutine, which nobody awaits" in letter.error
+
+
+@pytest.mark.usefixtures("processes")
+async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
+    pids, sums, bad = (make_queue(name=f"process-{kind}") for kind in ("pids", "sums", "bad"))
+    worker = new_worker(concurrency=2)
+    worker.handler(pids, run_in="process", keep_result=60)(own_pid)
+    worker.handler(sums, run_in="process", keep_result=60)(twice)
+    worker.handler(bad, run_in="process")(ends_badly)
+    await pids.add_item(Item(b"x", id="pid"))
+    await sums.add_item(Item(b"[1,2]", id="sum"))
+    for how in ('"picky"', '"exit"', '"interrupt"', '"snooze"', '"division"', '"killed"'):
+        await bad.add_item(Item(how.strip('"'), id=how.strip('"')))
+    async with working(worker):
+        await finished(pids)
+        await finished(sums)
+        await counted(bad, "all have ended", lambda counts: counts.dead == 5 and counts.scheduled == 1)
+    assert int(await pids.results.get("pid") or 0) not in (0, os.getpid())
+    assert await sums.results.get("sum") == b"6"
+    letters = {letter.id: letter for letter in await bad.dead_letters.list()}
+    assert {letter.deliveries for letter in letters.values()} == {3}
+    assert "RuntimeError: Picky: this and that" in letters["picky"].error
+    assert "RuntimeError: the handler raised SystemExit" in letters["exit"].error
+    assert "RuntimeError: the handler raised KeyboardInterrupt" in letters["interrupt"].error
+    assert "ZeroDivisionError: by zero" in letters["division"].error
+    assert "in ends_badly" in letters["division"].error, "the traceback of the other process"
+    assert "BrokenWorkerProcess" in letters["killed"].error
+    assert [view.id for view in await bad.inspect("scheduled")] == ["snooze"]
+
+
+@pytest.mark.usefixtures("processes")
+async def test_a_process_past_its_limit_is_ended(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(retry=ONCE)
+    worker.handler(queue, run_in="process", timeout=2)(sleep_for)
+    await add(queue, b"3600")
+    async with working(worker):
+        letter = await the_dead(queue)
+    assert "TimeLimitExceeded" in letter.error
+
+
+async def test_a_batch_gets_up_to_so_many_and_answers_for_each(queue: AsyncWorkQueue) -> None:
+    sizes: list[int] = []
+    worker = new_worker()
+
+    @worker.handler(queue, batch=4, keep_result=60)
+    async def handle(payloads: list[str]) -> list[Any]:
+        sizes.append(len(payloads))
+        answers: dict[str, Any] = {
+            "retry": Retry(delay=3600),
+            "snooze": Snooze(3600),
+            "reject": Reject("no use"),
+            "error": ValueError("bad"),
+        }
+        return [answers.get(payload, payload) for payload in payloads]
+
+    await add(queue, "one", "retry", "snooze", "reject", "error", "two")
+    async with working(worker):
+        await counted(queue, "all are told", lambda counts: counts.dead == 2 and counts.total == 2)
+    assert max(sizes) == 4
+    assert [await queue.results.get(item_id) for item_id in ("1", "6")] == [b'"one"', b'"two"']
+    letters = {letter.id: letter for letter in await queue.dead_letters.list()}
+    assert letters["4"].error == "Reject: no use"
+    assert "ValueError: bad" in letters["5"].error
+    assert letters["5"].deliveries == 3
+    assert {view.id for view in await queue.inspect("scheduled")} == {"2", "3"}
+
+
+@pytest.mark.parametrize("answer", [["one too few"], "ab", 5])
+async def test_a_batch_that_answers_wrongly_has_failed(queue: AsyncWorkQueue, answer: Any) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue, batch=2)
+    async def handle(payloads: list[bytes]) -> Any:
+        return answer if len(payloads) == 2 else [None]
+
+    await add(queue, b"x", b"y")
+    async with working(worker):
+        await finished(queue)
+    assert not await queue.dead_letters.count(), "the last attempt is of each item alone"
+
+
+async def test_the_last_attempt_of_a_batch_is_of_each_item_alone(queue: AsyncWorkQueue) -> None:
+    """One bad item must not take its companions with it."""
+    runs: list[list[str]] = []
+    worker = new_worker()
+
+    @worker.handler(queue, batch=3)
+    def handle(payloads: list[str]) -> None:
+        runs.append(payloads)
+        if "bad" in payloads:
+            raise ValueError("something is bad")
+
+    await add(queue, "a", "bad", "c")
+    async with working(worker):
+        letter = await the_dead(queue)
+        await finished(queue)
+    assert (letter.id, letter.deliveries) == ("2", 3)
+    assert runs[:2] == [["a", "bad", "c"]] * 2
+    assert sorted(runs[2:]) == [["a"], ["bad"], ["c"]]
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+async def test_middleware_that_does_not_call_the_handler_answers_for_it(
+    queue: AsyncWorkQueue, batch: int | None
+) -> None:
+    async def never(_: Run, __: Callable[[Run], Any]) -> None: ...
+
+    worker = new_worker(middleware=[never], concurrency=1)
+    ran: list[Any] = []
+    worker.handler(queue, batch=batch)(ran.append if batch is None else taking_list(ran))
+    await add(queue, b"x", b"y", b"z")
+    async with working(worker):
+        await finished(queue)
+    assert not ran
+
+
+def taking_list(ran: list[Any]) -> Any:
+    async def handle(payloads: list[bytes]) -> None:
+        ran.extend(payloads)
+
+    return handle
+
+
+async def test_middleware_that_spoils_the_answer_of_a_batch_harms_nobody_else(queue: AsyncWorkQueue) -> None:
+    async def spoiling(run: Run, call_next: Callable[[Run], Any]) -> Any:
+        await call_next(run)
+        return 5
+
+    worker = new_worker(middleware=[spoiling], concurrency=1)
+    worker.handler(queue, batch=2)(taking_list([]))
+    await add(queue, b"x")
+    async with working(worker):
+        letter = await the_dead(queue)
+        assert worker.health().running == 0
+    assert "TypeError" in letter.error
+
+
+@pytest.mark.parametrize("place", ["loop", "thread"])
+async def test_a_context_variable_ends_with_its_run(queue: AsyncWorkQueue, place: str) -> None:
+    seen: list[str] = []
+    worker = new_worker(concurrency=1)
+    request.set("outside")
+
+    def plain(payload: str) -> None:
+        seen.append(request.get())
+        request.set(payload)
+
+    async def coroutine(payload: str) -> None:
+        plain(payload)
+
+    worker.handler(queue)(plain if place == "thread" else coroutine)
+    await add(queue, "a", "b", "c")
+    async with working(worker):
+        await finished(queue)
+    assert seen == ["outside"] * 3
+
+
+async def test_a_context_variable_reaches_from_middleware_into_a_thread(queue: AsyncWorkQueue) -> None:
+    seen: list[str] = []
+
+    async def around(run: Run, call_next: Callable[[Run], Any]) -> Any:
+        request.set(run.lease.id)
+        return await call_next(run)
+
+    worker = new_worker(middleware=[around])
+    worker.handler(queue)(lambda _: seen.append(request.get()))
+    await add(queue, b"x", b"y")
+    async with working(worker):
+        await finished(queue)
+    assert sorted(seen) == ["1", "2"]
