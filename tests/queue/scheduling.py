@@ -1,0 +1,38 @@
+"""What the tests of schedules share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.queue.timing import stamp
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue, ScheduleView
+
+DAY = 24 * 3600
+
+
+def at(seconds: float) -> str:
+    """The part of an item's id that says when."""
+    return stamp(round(seconds * 1000))
+
+
+async def added(queue: AsyncWorkQueue) -> list[str]:
+    """The ids of what waits, all of which is taken and completed."""
+    ids: list[str] = []
+    while leases := await queue.lease_many(1000, 30, block=False):
+        ids += [lease.id for lease in leases]
+        assert all(await queue.complete_many(leases))
+    return ids
+
+
+async def tick_all(queue: AsyncWorkQueue) -> float:
+    """Tick until there is no more to add."""
+    while (due_in := await queue.schedule.tick()) == 0:
+        pass
+    return due_in
+
+
+async def only(queue: AsyncWorkQueue) -> ScheduleView:
+    [view] = await queue.schedule.list()
+    return view

@@ -1,0 +1,304 @@
+"""Schedules: made once, changed, listed, removed, and left alone when they cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from leasehold import AsyncWorkQueue, InvalidArgument
+from tests.queue.asking import take
+from tests.queue.keyspace import audit, left_over, snapshot
+from tests.queue.scheduling import DAY, added, at, only
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def test_an_interval_adds_an_item_each_time_it_has_passed(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    made = clock.now
+    assert await queue.schedule.every(10, "poll", "data") is True
+    assert await queue.schedule.tick() == 10
+    assert await added(queue) == []
+    for n in (1, 2, 3):
+        clock.now = made + 10 * n
+        assert await queue.schedule.tick() == 10
+        assert await queue.schedule.tick() == 10
+        lease = await take(queue, block=False)
+        assert (lease.id, lease.data) == (f"poll@{at(made + 10 * n)}", b"data")
+
+
+async def test_a_late_tick_does_not_shift_those_that_follow(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    made = clock.now
+    await queue.schedule.every(0.1, "poll", catch_up="all")
+    for n in range(1, 50):
+        clock.now = made + n * 0.1 + 0.07
+        assert await queue.schedule.tick() == pytest.approx(0.03)
+    assert await added(queue) == [f"poll@{at(made + n * 0.1)}" for n in range(1, 50)]
+
+
+async def test_a_start_that_is_past_sets_the_grid(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    start = datetime(2030, 3, 1, 3, tzinfo=UTC)
+    await queue.schedule.every(timedelta(days=1), "nightly", start=start)
+    view = await only(queue)
+    assert view.next_due == datetime(2030, 3, 18, 3, tzinfo=UTC)
+    assert view.start == start
+
+
+async def test_a_start_that_is_to_come_is_the_first_tick(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    start = datetime.fromtimestamp(clock.now + DAY, UTC)
+    await queue.schedule.every(60, "later", start=start)
+    assert await queue.schedule.tick() == DAY
+    clock.now += DAY
+    assert await queue.schedule.tick() == 60
+    assert await added(queue) == [f"later@{at(clock.now)}"]
+
+
+async def test_a_cron_expression_goes_by_the_clock_of_its_zone(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    assert await queue.schedule.cron("0 3 * * *", "nightly", b"x", tz="Europe/Berlin") is True
+    due = []
+    for _ in range(20):  # from winter into summer
+        clock.now += await queue.schedule.tick()
+        await queue.schedule.tick()
+        due += await added(queue)
+    first = datetime(2030, 3, 18, 3, tzinfo=ZoneInfo("Europe/Berlin"))
+    days = [(first + timedelta(days=n)).astimezone(UTC) for n in range(20)]
+    assert due == [f"nightly@{day:%Y-%m-%d}T{day:%H}:00:00Z" for day in days]
+    assert {day.hour for day in days} == {1, 2}
+
+
+async def test_the_same_again_changes_nothing(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
+    queue, other = make_queue(clock=clock), make_queue(clock=clock)
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    await queue.schedule.every(60, "a", b"data", start=start, catch_up="all")
+    await queue.schedule.every(60.0, "b")
+    await queue.schedule.cron("*/5 * * * *", "c", tz="Asia/Kathmandu", catch_up="skip")
+    before = await snapshot(redis)
+    clock.now += 1000
+    for one in (queue, other):
+        assert not await one.schedule.every(timedelta(minutes=1), "a", "data", start=start, catch_up="all")
+        assert not await one.schedule.every(60, "b", b"", start=None, catch_up="once")
+        assert not await one.schedule.cron("*/5  * * * *", "c", tz="Asia/Kathmandu", catch_up="skip")
+    assert await snapshot(redis) == before
+
+
+async def test_of_many_who_make_it_at_once_one_is_told_that_it_is_new(make_queue: MakeQueue) -> None:
+    queues = [make_queue() for _ in range(8)]
+    answers = await asyncio.gather(*(queue.schedule.every(60, "a") for queue in queues))
+    assert sorted(answers) == [False] * 7 + [True]
+    assert len(await queues[0].schedule.list()) == 1
+
+
+async def test_other_data_or_another_policy_leaves_the_time_as_it_is(
+    make_queue: MakeQueue, clock: Clock
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(60, "a", "old")
+    due = (await only(queue)).next_due
+    clock.now += 70
+    assert await queue.schedule.every(60, "a", "new")
+    assert await queue.schedule.every(60, "a", "new", catch_up="all")
+    view = await only(queue)
+    assert (view.next_due, view.data, view.catch_up) == (due, b"new", "all")
+    await queue.schedule.tick()
+    assert (await take(queue, block=False)).data == b"new"
+
+
+async def test_another_time_begins_anew_after_what_was_due(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    made = clock.now
+    await queue.schedule.every(10, "a", "old", catch_up="all")
+    clock.now += 35
+    assert await queue.schedule.every(60, "a", "new", catch_up="all")
+    assert [view.data for view in await queue.inspect()] == [b"old"] * 3
+    assert await added(queue) == [f"a@{at(made + n)}" for n in (10, 20, 30)]
+    assert await queue.schedule.tick() == 60
+    assert await queue.schedule.cron("0 * * * *", "a")
+    assert (await only(queue)).kind == "cron"
+
+
+async def test_names_and_data_may_be_anything(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    names = ["a b", "ä@ö", "x" * 487, "a@2030-01-01T00:00:00Z", "line\nfeed", "\0", "*", "a"]
+    for name in names:
+        assert await queue.schedule.every(1, name, bytes(range(256)))
+    clock.now += 1
+    await queue.schedule.tick()
+    assert sorted(await added(queue)) == sorted(f"{name}@{at(clock.now)}" for name in names)
+    assert {view.name for view in await queue.schedule.list()} == {*names}
+    assert all([await queue.schedule.remove(name) for name in names])
+
+
+async def test_schedules_are_listed_the_next_due_first(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    now = datetime.fromtimestamp(clock.now, UTC)
+    await queue.schedule.every(60, "b", start=now + timedelta(seconds=5), catch_up="skip")
+    await queue.schedule.every(0.5, "a", "data")
+    await queue.schedule.cron("0 0 * * MON", "c", tz="Europe/Berlin", catch_up="all")
+    rest: dict[str, object] = {
+        "interval": None,
+        "start": None,
+        "expression": None,
+        "tz": None,
+        "size": 0,
+        "data": b"",
+    }
+    expected: list[dict[str, object]] = [
+        {"name": "a", "kind": "every", "interval": 0.5, "catch_up": "once", "size": 4, "data": b"data"},
+        {
+            "name": "b",
+            "kind": "every",
+            "interval": 60.0,
+            "catch_up": "skip",
+            "start": now + timedelta(seconds=5),
+        },
+        {"name": "c", "kind": "cron", "expression": "0 0 * * MON", "tz": "Europe/Berlin", "catch_up": "all"},
+    ]
+    due = [now + timedelta(seconds=0.5), now + timedelta(seconds=5), datetime(2030, 3, 17, 23, tzinfo=UTC)]
+    views = await queue.schedule.list()
+    assert [vars(view) for view in views] == [
+        rest | facts | {"next_due": when} for facts, when in zip(expected, due, strict=True)
+    ]
+    assert [(view.data, view.size) for view in await queue.schedule.list(data=False)] == [
+        (None, 4),
+        (None, 0),
+        (None, 0),
+    ]
+
+
+async def test_removing_leaves_the_items(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(1, "a", "data")
+    await queue.schedule.every(1, "b")
+    clock.now += 1
+    await queue.schedule.tick()
+    assert await queue.schedule.remove("a") is True
+    assert await queue.schedule.remove("a") is False
+    clock.now += 1
+    await queue.schedule.tick()
+    assert await queue.schedule.remove("b") is True
+    assert await queue.schedule.tick() == math.inf
+    assert (await audit(redis, name)).waiting == [
+        *(f"{one}@{at(clock.now - 1)}".encode() for one in "ab"),
+        f"b@{at(clock.now)}".encode(),
+    ]
+    await added(queue)
+    assert not await left_over(redis, name)
+
+
+async def test_cleaning_leaves_schedules_alone(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(60, "a", "data")
+    await queue.schedule.cron("0 3 * * *", "item:b", "data")
+    before = await snapshot(redis)
+    clock.now += 10 * DAY
+    for _ in range(3):
+        await queue.light_clean()
+        await queue.deep_clean()
+    await queue.dead_letters.drop_all()
+    assert await snapshot(redis) == before
+    assert await queue.counts() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        b"2 once every 1000 -",
+        b"1 sometimes every 1000 -",
+        b"1 once monthly 5",
+        b"1 once every 0 -",
+        b"1 once cron Europe/Nowhere 0 3 * * *",
+        b"1 once cron UTC 0 25 * * *",
+        b"\xff",
+        b"",
+    ],
+)
+async def test_what_cannot_be_read_is_left_alone_and_the_others_go_on(
+    make_queue: MakeQueue,
+    clock: Clock,
+    redis: Redis,
+    name: str,
+    definition: bytes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(1, "known")
+    await redis.hset(f"{name}:schedules", "odd", definition)
+    due = round(clock.now * 1000) - 5000
+    await redis.zadd(f"{name}:ticks", {"odd": due})
+    with caplog.at_level(logging.WARNING, "leasehold.schedules"):
+        for _ in range(3):
+            clock.now += 1
+            assert await queue.schedule.tick() == 1
+    assert len(await added(queue)) == 3
+    [record] = caplog.records
+    assert "'odd'" in record.getMessage()
+    assert repr(definition) in record.getMessage()
+    assert await redis.zscore(f"{name}:ticks", "odd") == due
+    odd, _ = await queue.schedule.list()
+    assert (odd.name, odd.next_due) == ("odd", datetime.fromtimestamp(due / 1000, UTC))
+    assert await queue.schedule.every(1, "odd"), "it can be replaced"
+    assert await queue.schedule.remove("odd")
+
+
+async def test_many_that_cannot_be_read_hide_none_that_can(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(10, "known")
+    odd = [f"odd{n}" for n in range(250)]
+    await redis.hset(f"{name}:schedules", mapping=dict.fromkeys(odd, "9 once"))
+    await redis.zadd(f"{name}:ticks", dict.fromkeys(odd, clock.now * 1000 - 5))
+    clock.now += 10
+    assert await queue.schedule.tick() == 10
+    assert await added(queue) == [f"known@{at(clock.now)}"]
+    kinds = {view.kind for view in await queue.schedule.list() if view.name in odd}
+    assert kinds == {"unknown"}
+
+
+async def test_without_the_cron_library_the_others_go_on(
+    make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.cron("* * * * *", "a")
+    await queue.schedule.every(60, "b")
+    clock.now += 60
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    assert await queue.schedule.tick() == 60
+    assert "pip install leasehold[schedules]" in caplog.text
+    assert await added(queue) == [f"b@{at(clock.now)}"]
+    monkeypatch.undo()
+    await queue.schedule.tick()
+    assert await added(queue) == [f"a@{at(clock.now // 60 * 60)}"]
+
+
+async def test_a_time_without_a_schedule_is_dropped(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await redis.zadd(f"{name}:ticks", {"nothing": 1})
+    assert await queue.schedule.tick() == math.inf
+    assert await redis.keys() == []
+
+
+async def test_a_start_without_a_zone_is_refused(queue: AsyncWorkQueue, redis: Redis) -> None:
+    with pytest.raises(InvalidArgument, match=r"^start: .* a datetime with a time zone"):
+        await queue.schedule.every(60, "a", start=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
+    assert await snapshot(redis) == {}

@@ -1,0 +1,206 @@
+"""Ticking: however many do it, and however long nobody did, each tick is added as often as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue, ConnectionLost, Item
+from leasehold.queue.schedules import MOST_OF_ALL, MOST_OF_ONE
+from tests.queue.asking import command, take, taken
+from tests.queue.keyspace import audit
+from tests.queue.scheduling import DAY, added, at, only, tick_all
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold.queue.schedules import CatchUp
+    from leasehold.testing import Proxy
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "late", "expected"),
+    [
+        ("once", 0, [1]),
+        ("once", 35, [4]),
+        ("once", 5 * DAY, [5 * DAY // 10 + 1]),
+        ("all", 0, [1]),
+        ("all", 35, [1, 2, 3, 4]),
+        ("skip", 0, [1]),
+        ("skip", 9, [1]),
+        ("skip", 35, [4]),
+    ],
+)
+async def test_nobody_was_there_for_a_while(
+    make_queue: MakeQueue, clock: Clock, catch_up: CatchUp, late: int, expected: list[int]
+) -> None:
+    queue = make_queue(clock=clock)
+    made = clock.now
+    await queue.schedule.every(10, "a", catch_up=catch_up)
+    clock.now += 10 + late
+    assert await tick_all(queue) == 10 - late % 10
+    assert await added(queue) == [f"a@{at(made + 10 * n)}" for n in expected]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "late", "days"),
+    [
+        ("once", 3600, [18]),
+        ("once", 3 * DAY, [21]),
+        ("all", 3 * DAY, [18, 19, 20, 21]),
+        ("skip", 60, [18]),
+        ("skip", 61, []),
+        ("skip", 3 * DAY + 30, [21]),
+        ("skip", 3 * DAY + 61, []),
+    ],
+)
+async def test_nobody_was_there_at_night(
+    make_queue: MakeQueue, clock: Clock, catch_up: CatchUp, late: int, days: list[int]
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.cron("0 3 * * *", "nightly", catch_up=catch_up)
+    clock.now += await queue.schedule.tick() + late
+    due_in = await tick_all(queue)
+    assert await added(queue) == [f"nightly@2030-03-{day}T03:00:00Z" for day in days]
+    assert due_in == DAY - late % DAY
+    clock.now += due_in
+    await queue.schedule.tick()
+    assert len(await added(queue)) == 1, "it goes on"
+
+
+async def test_a_year_of_minutes_is_caught_up_with_at_once(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.cron("* * * * *", "a", tz="Europe/Berlin")
+    clock.now += 365 * DAY
+    assert await queue.schedule.tick() == 20
+    assert await added(queue) == [f"a@{at(clock.now - 40)}"]
+
+
+async def test_many_owed_ticks_are_added_in_steps_with_no_end_in_between(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    made = clock.now
+    await queue.schedule.every(1, "a", catch_up="all")
+    await queue.schedule.every(1, "b", catch_up="all")
+    count = 12 * MOST_OF_ONE
+    clock.now += count
+    assert await queue.schedule.tick() == 0
+    waiting = (await queue.counts()).waiting
+    assert MOST_OF_ONE <= waiting < 2 * count
+    assert await tick_all(queue) == 1
+    await audit(redis, name)
+    ids = await added(queue)
+    for one in ("a", "b"):
+        assert [i for i in ids if i[0] == one] == [f"{one}@{at(made + n)}" for n in range(1, count + 1)]
+
+
+async def test_more_schedules_than_one_step_takes(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    names = {f"s{n}" for n in range(MOST_OF_ALL // 2)}
+    for one in names:
+        await queue.schedule.every(60, one)
+    clock.now += 60
+    assert await tick_all(queue) == 60
+    assert {i.partition("@")[0] for i in await added(queue)} == names
+    assert {view.name for view in await queue.schedule.list()} == names
+
+
+async def test_much_data_is_added_a_few_at_a_time(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(1, "a", bytes(3 << 20), catch_up="all")
+    clock.now += 7
+    await tick_all(queue)
+    assert (await queue.counts()).waiting == 7
+    assert (await only(queue)).size == 3 << 20
+
+
+async def test_an_earlier_tick_that_is_still_there_keeps_no_later_one_away(
+    make_queue: MakeQueue, clock: Clock
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(1, "a")
+    clock.now += 1
+    await queue.schedule.tick()
+    held = await take(queue, lease_time=100, block=False)
+    clock.now += 1
+    await queue.schedule.tick()
+    assert await queue.counts() == (1, 1, 0, 0)
+    assert await queue.complete(held)
+
+
+async def test_an_item_of_that_id_that_somebody_has_added_stays(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.schedule.every(1, "a", "theirs")
+    clock.now += 1
+    await queue.add_item(Item("mine", id=f"a@{at(clock.now)}"))
+    assert await queue.schedule.tick() == 1
+    assert [view.data for view in await queue.inspect()] == [b"mine"]
+
+
+async def test_many_tick_at_once_and_each_tick_is_added_once(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queues = [make_queue(clock=clock) for _ in range(5)]
+    made = clock.now
+    await queues[0].schedule.every(0.5, "a", catch_up="all")
+    await queues[0].schedule.cron("* * * * * *", "b", catch_up="all")
+    ids: list[str] = []
+    for _ in range(10):
+        clock.now += 3
+        await asyncio.gather(*(tick_all(queue) for queue in queues))
+        await audit(redis, name)
+        ids += await added(queues[0])
+    assert sorted(ids) == sorted(
+        [f"a@{at(made + n / 2)}" for n in range(1, 61)] + [f"b@{at(made + n)}" for n in range(1, 31)]
+    )
+
+
+async def test_a_tick_whose_answer_is_lost_was_made_once(
+    make_queue: MakeQueue, clock: Clock, proxy: Proxy
+) -> None:
+    queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, patience=0.5)
+    await queue.schedule.every(1, "a")
+    await cut_off.schedule.tick()
+    clock.now += 1
+    proxy.swallow_replies = True
+    with pytest.raises(ConnectionLost):
+        await cut_off.schedule.tick()
+    proxy.swallow_replies = False
+    assert await queue.schedule.tick() == 1
+    assert await cut_off.schedule.tick() == 1
+    assert await added(queue) == [f"a@{at(clock.now)}"]
+
+
+async def test_a_waiting_worker_gets_what_is_ticked(make_queue: MakeQueue, clock: Clock) -> None:
+    queue, ticking = make_queue(), make_queue(clock=clock)
+    await ticking.schedule.every(1, "a")
+    leasing = asyncio.create_task(taken(queue.lease(30, timeout=20)))
+    clock.now += 1
+    await ticking.schedule.tick()
+    assert (await leasing).id == f"a@{at(clock.now)}"
+
+
+async def test_without_a_clock_of_a_test_it_is_that_of_the_server(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.schedule.every(0.05, "a", catch_up="all")
+    async with asyncio.timeout(20):
+        while (await queue.counts()).waiting < 3:  # noqa: ASYNC110 - it is a time that passes
+            await asyncio.sleep(await queue.schedule.tick())
+    seconds, _ = await command(redis, "TIME")
+    first = (await queue.inspect(count=1))[0].id
+    assert abs(datetime.fromisoformat(first.partition("@")[2]).timestamp() - int(seconds)) < 30
+
+
+async def test_nothing_will_be_due(queue: AsyncWorkQueue) -> None:
+    assert await queue.schedule.tick() == math.inf
+    assert await queue.schedule.list() == []
+    assert await queue.schedule.remove("nobody") is False
