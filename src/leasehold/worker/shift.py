@@ -81,13 +81,21 @@ class Shift:
         Raises:
             InvalidArgument: If a handler asks for something that the resources do not hold.
         """
-        processes = anyio.CapacityLimiter(self._concurrency)
-        for handler in self._handlers:
-            handler.prepare(resources, middleware, threads=self._threads, processes=processes)
+        self.prepare(resources, middleware)
         await self.office.start()
         taking = asyncio.create_task(self.intake.run(), name="leasehold intake")
         self._tasks = [taking, asyncio.create_task(self.monitor.beat(), name="leasehold beat")]
         return taking
+
+    def prepare(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> None:
+        """Give the handlers what they ask for.
+
+        Raises:
+            InvalidArgument: If a handler asks for something that the resources do not hold.
+        """
+        processes = anyio.CapacityLimiter(self._concurrency)
+        for handler in self._handlers:
+            handler.prepare(resources, middleware, threads=self._threads, processes=processes)
 
     async def end(self, *, grace: float) -> None:
         """Stop: take no more, give back what has not begun, let runs end or cut them off, settle, leave.

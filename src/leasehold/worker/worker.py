@@ -164,7 +164,7 @@ class Worker:
                     run_in=run_in,
                     batch=batch,
                     weight=weight,
-                    retry=retry or self._retry,
+                    retry=self._retry if retry is None else retry,
                     timeout=timeout,
                     lease_time=self._lease_time if lease_time is None else lease_time,
                     keep_result=keep_result,
@@ -184,6 +184,22 @@ class Worker:
             QueueClosed: If somebody closes one of its queues.
         """
         await self._work(self._until_stopped)
+
+    async def check(self) -> None:
+        """Begin the lifespan and end it, and see whether it gives what the handlers ask for. Take no work.
+
+        Raises:
+            InvalidArgument: If it does not.
+        """
+        async with AsyncExitStack() as stack:
+            resources = await self._resources(stack)
+            Shift(
+                self._handlers,
+                concurrency=self.concurrency,
+                order=self._order,
+                clean_every=None,
+                keep_dead=None,
+            ).prepare(resources or {}, self._middleware)
 
     async def drain(self) -> None:
         """Work until nothing is left: no item waits in its queues, and none is in its hands. Then stop.

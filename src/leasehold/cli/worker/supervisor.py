@@ -1,0 +1,217 @@
+"""Keeps worker processes running: starts them, starts those anew that died, ends with all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from leasehold.cli.worker.child import NOW, STOP
+from leasehold.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, STOPPED, UNHEALTHY
+from leasehold.worker.warden import LAST_SECONDS
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterable
+
+    from leasehold.cli.worker.settings import Settings
+
+#: The first and the longest pause before a process that died is started anew, and after how long a life the
+#: pause is the first again (s).
+FIRST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 0.5, 30.0, 30.0
+#: A child ends by itself within its grace time and `LAST_SECONDS`; so much later it is killed (s).
+MERCY_SECONDS = 5.0
+#: Exit codes, the best first; any other is worse than all of these.
+BEST_FIRST = (STOPPED, CUT_OFF, UNHEALTHY, MISCONFIGURED)
+
+log = logging.getLogger("leasehold.supervisor")
+
+
+class Child:
+    """A worker process, and our end of the line to it."""
+
+    def __init__(self, process: Process, line: socket.socket) -> None:
+        self.process = process
+        self._line = line
+        self._line.setblocking(False)
+
+    @classmethod
+    async def start(cls, settings: Settings) -> Child:
+        """Start one, in a process group of its own: Ctrl-C reaches the supervisor, which decides."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # what lies in the current folder must not be taken for a library of ours
+                "-m",
+                "leasehold.cli.worker.child",
+                settings.dump(),
+                stdin=theirs.fileno(),
+                process_group=0,
+            )
+        return cls(process, ours)
+
+    def order(self, order: bytes) -> None:
+        """Tell it to stop."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._line.send(order)
+
+    def longest_stop(self, grace: float) -> float:
+        """How many seconds it may need to stop; it has told us once it knew."""
+        with contextlib.suppress(OSError, ValueError):
+            grace = float(self._line.recv(64) or grace)
+        return grace + LAST_SECONDS + MERCY_SECONDS
+
+    async def ended(self) -> int:
+        """Wait for its end; returns the exit code, negative for a signal."""
+        code = await self.process.wait()
+        self._line.close()
+        return code
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+
+class Supervisor:
+    """Runs so many worker processes until it is told to stop.
+
+    Args:
+        settings: What each of them is told.
+        processes: How many.
+        changes: If given, each of its values is a reason to let all of them stop and start anew.
+    """
+
+    def __init__(
+        self, settings: Settings, *, processes: int, changes: AsyncIterable[str] | None = None
+    ) -> None:
+        self._settings = settings
+        self._processes = processes
+        self._changes = changes
+        self._children: dict[int, Child] = {}
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._killing: set[asyncio.Task[None]] = set()
+        self._codes: list[int] = []
+
+    async def run(self) -> int:
+        """Run until SIGTERM or SIGINT; returns the worst exit code of the processes that were there then."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        watching = asyncio.create_task(self._watch())
+        log.info("starting %d worker processes", self._processes)
+        try:
+            await asyncio.gather(*(self._keep(number) for number in range(1, self._processes + 1)))
+        finally:
+            watching.cancel()
+            for child in self._children.values():
+                child.kill()  # only if we fail ourselves
+            await asyncio.gather(watching, *self._killing, return_exceptions=True)
+        code = max(self._codes, default=STOPPED, key=badness)
+        log.info("stopped, with exit code %d", code)
+        return code
+
+    # -------------------------------------------------------------------------- inside
+
+    def _on_signal(self) -> None:
+        if not self._stopping.is_set():
+            log.info("got a signal: stopping")
+            self._stop(STOP)
+        elif not self._hurry.is_set():
+            log.warning("got a second signal: cutting off what runs")
+            self._hurry.set()
+            self._stop(NOW)
+        else:
+            log.warning("got a third signal: killing")
+            for child in self._children.values():
+                child.kill()
+
+    def _stop(self, order: bytes) -> None:
+        self._stopping.set()
+        for child in self._children.values():
+            self._dismiss(child, order)
+
+    def _dismiss(self, child: Child, order: bytes) -> None:
+        child.order(order)
+        patience = child.longest_stop(0.0 if order == NOW else self._settings.grace or 30.0)
+        task = asyncio.create_task(self._kill_after(child, patience))
+        self._killing.add(task)
+        task.add_done_callback(self._killing.discard)
+
+    async def _kill_after(self, child: Child, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await child.process.wait()
+        if child.process.returncode is None:
+            log.error("worker process %d does not end: killing it", child.process.pid)
+            child.kill()
+
+    async def _keep(self, number: int) -> None:
+        """Keep one process running."""
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            child = self._children[number] = await Child.start(self._settings)
+            if self._stopping.is_set():
+                self._dismiss(child, STOP)
+            before = self._changed
+            code = await child.ended()
+            del self._children[number]
+            if self._stopping.is_set():
+                self._codes.append(code if code >= 0 else CRASHED)
+                return
+            if before.is_set():
+                continue
+            if self._changes is not None:
+                log.warning("worker process %d ended with %s; waiting for a change", *_facts(child, code))
+                await self._either(self._changed)
+            elif code == MISCONFIGURED:
+                log.error("worker process %d cannot run: stopping", child.process.pid)
+                self._codes.append(code)
+                self._stop(STOP)
+            else:
+                pause = FIRST_PAUSE if time.monotonic() - began > LONG_LIFE else pause
+                log.warning(
+                    "worker process %d ended with %s; a new one starts in %.1f s",
+                    *_facts(child, code),
+                    pause,
+                )
+                await self._either(asyncio.Event(), timeout=pause)
+                pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def _either(self, event: asyncio.Event, *, timeout: float | None = None) -> None:
+        """Wait for an event, for a stop, or for so many seconds."""
+        tasks = [asyncio.create_task(one.wait()) for one in (event, self._stopping)]
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+    async def _watch(self) -> None:
+        """Let all processes stop, and new ones start, at each change."""
+        if self._changes is None:
+            return
+        async for change in self._changes:
+            log.info("%s has changed: restarting", change)
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+            for child in self._children.values():
+                self._dismiss(child, STOP)
+
+
+def badness(code: int) -> int:
+    """How bad an exit code is."""
+    return BEST_FIRST.index(code) if code in BEST_FIRST else len(BEST_FIRST)
+
+
+def _facts(child: Child, code: int) -> tuple[int, str]:
+    what = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    return child.process.pid, what

@@ -1,0 +1,133 @@
+"""Finds the worker that a command line names."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import LeaseholdError
+from leasehold.worker import Worker
+
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+
+
+class Unusable(Exception):
+    """The command line names no worker. The text says why, with the user's own traceback if there is one."""
+
+
+def find_worker(target: str) -> Worker:
+    """Import what is named, and call it if it is a function that makes a worker.
+
+    The current folder comes first on the path of modules; for a file, the folder that its package lies in.
+
+    Args:
+        target: `module:name`, `package.module:name.of.attribute` or `path/to/file.py:name`.
+
+    Raises:
+        Unusable: If there is no worker at that place.
+    """
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise Unusable(f"{target!r} names no worker: write module:worker or path/to/file.py:worker")
+    _put_first(Path.cwd())
+    module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    try:
+        found = functools.reduce(getattr, name.split("."), module)
+    except AttributeError:
+        raise Unusable(f"{place} has no {name!r}{_suggestion(module)}") from None
+    return _as_worker(found, target)
+
+
+def folder_of(target: str) -> Path:
+    """Where the code of a target is: what to watch for changes."""
+    place = target.rpartition(":")[0]
+    return Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise Unusable(
+                f"there is no module {name!r} in {Path.cwd()} or among what is installed"
+            ) from None
+        raise Unusable(_told(f"{name} cannot be imported", error)) from None
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        raise Unusable(_told(f"{name} cannot be imported", error)) from None
+
+
+def _file(path: Path) -> ModuleType:
+    """Import a file under the name that it has for others, so that its functions can go to processes."""
+    path = path.resolve()
+    if not path.is_file():
+        raise Unusable(f"there is no file {path}")
+    folder, names = path.parent, [path.stem]
+    while (folder / "__init__.py").exists():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    _put_first(folder)
+    name = ".".join(names)
+    module = _module(name)
+    if Path(module.__file__ or "").resolve() != path:
+        raise Unusable(
+            f"{path} has the name of a module that is loaded already, {name!r} ({module.__file__}): rename it"
+        )
+    return module
+
+
+def _put_first(folder: Path) -> None:
+    text = str(folder)
+    if text in sys.path:
+        sys.path.remove(text)
+    sys.path.insert(0, text)
+
+
+def _as_worker(found: Any, target: str) -> Worker:
+    worker = found
+    if not isinstance(found, Worker):
+        if not callable(found) or isinstance(found, type):
+            raise Unusable(f"{target} is {_described(found)}, not a Worker and no function that returns one")
+        try:
+            worker = found()
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+            raise Unusable(_told(f"{target} could not be called without arguments", error)) from None
+    if not isinstance(worker, Worker):
+        raise Unusable(f"{target} returned {_described(worker)}, not a Worker")
+    if not worker.handlers:
+        raise Unusable(f"{target} has no handler: see Worker.handler")
+    return worker
+
+
+def _described(thing: Any) -> str:
+    return f"{thing!r:.80} ({type(thing).__name__})"
+
+
+def _suggestion(module: ModuleType) -> str:
+    workers = [name for name, value in vars(module).items() if isinstance(value, Worker)]
+    return f"; it has {', '.join(workers)}" if workers else ""
+
+
+def _told(what: str, error: Exception) -> str:
+    """The user's traceback, from the user's first line on."""
+    if isinstance(error, LeaseholdError) and not _users_part(error.__traceback__):
+        return f"{what}: {error}"
+    trace = _users_part(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    return f"{what}:\n{text.rstrip()}"
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out this file, and the machinery of imports."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in (__file__, importlib.__file__) and not file.startswith("<frozen importlib"):
+            return trace
+        trace = trace.tb_next
+    return None
