@@ -24,7 +24,7 @@ Url = Annotated[
     typer.Option("--url", envvar=["LEASEHOLD_URL", "REDIS_URL"], metavar="URL", help="Where the server is."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-QueueName = Annotated[str, typer.Argument(help="The queue's name.")]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
 
 class Code(IntEnum):

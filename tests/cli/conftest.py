@@ -1,0 +1,8 @@
+"""The fixtures of this folder."""
+
+from __future__ import annotations
+
+from tests.cli.program import leasehold
+from tests.queue.fixtures import clock, make_queue, queue
+
+__all__ = ["clock", "leasehold", "make_queue", "queue"]

@@ -1,0 +1,94 @@
+"""The command line as people run it: in a process of its own, with its exit code and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """What it said as one JSON document, on one line."""
+        [document] = self.documents
+        return document
+
+    @property
+    def documents(self) -> list[Any]:
+        """What it said as JSON, a document on each line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def table(self) -> list[list[str]]:
+        """What it said as a table: rows of cells, of which none holds a space."""
+        return [line.split() for line in self.out.splitlines()]
+
+    @property
+    def complaint(self) -> str:
+        """What it said on standard error: one line that is no traceback."""
+        [line] = self.err.splitlines()
+        assert line.startswith("leasehold: ")
+        return line.removeprefix("leasehold: ")
+
+
+class Leasehold(Protocol):
+    """Run `leasehold` to its end, on the server that the tests share."""
+
+    async def __call__(self, *arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome: ...
+
+
+@pytest.fixture
+def leasehold(redis_url: str) -> Leasehold:
+    """Give a function that runs a command."""
+
+    async def run(*arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome:
+        async with started(*arguments, **{"LEASEHOLD_URL": redis_url} | environment) as process:
+            out, err = await process.communicate(stdin)
+            assert process.returncode is not None
+            return Outcome(process.returncode, out.decode(), err.decode())
+
+    return run
+
+
+@asynccontextmanager
+async def started(*arguments: str | bytes, **environment: str) -> AsyncIterator[Process]:
+    """Start `leasehold`; it ends with the block at the latest."""
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "leasehold.cli"),
+        *arguments,
+        env=inherited | {"COLUMNS": "200"} | environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+def usage_error(outcome: Outcome) -> str:
+    """Check that a command was refused as wrong usage, and give what it said, on one line."""
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Traceback" not in outcome.err
+    return " ".join(outcome.err.replace("│", " ").split())

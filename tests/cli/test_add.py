@@ -1,0 +1,126 @@
+"""`leasehold add`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from tests.cli.program import usage_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leasehold import AsyncWorkQueue
+    from tests.cli.program import Leasehold
+
+
+async def data_in(queue: AsyncWorkQueue) -> list[bytes | None]:
+    return [view.data for view in await queue.inspect()]
+
+
+async def test_adds_an_item_and_prints_its_id(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("add", queue.name, "hello")
+    assert (outcome.code, outcome.err) == (0, "")
+    [view] = await queue.inspect()
+    assert (view.data, f"{view.id}\n") == (b"hello", outcome.out)
+    assert re.fullmatch(r"[0-9a-f]{32}", view.id)
+
+
+async def test_tells_machines_what_it_did(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("add", queue.name, "hello", "--id", "gruß", "--json")
+    assert outcome.code == 0
+    assert outcome.document == {"queue": queue.name, "id": "gruß", "added": True}
+
+
+async def test_an_id_that_is_there_is_refused(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"first", id="x"))
+    outcome = await leasehold("add", queue.name, "second", "--id", "x")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "has an unfinished item with the id 'x'" in outcome.complaint
+    outcome = await leasehold("add", queue.name, "second", "--id", "x", "--json")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert outcome.document["added"] is False
+    assert await data_in(queue) == [b"first"]
+
+
+@pytest.mark.parametrize("data", [b"", b"one\ntwo\n", bytes(range(256))])
+async def test_takes_data_from_standard_input_as_they_are(
+    leasehold: Leasehold, queue: AsyncWorkQueue, data: bytes
+) -> None:
+    assert (await leasehold("add", queue.name, "-", stdin=data)).code == 0
+    assert await data_in(queue) == [data]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", "gruß".encode()])
+async def test_takes_data_from_the_command_line_as_they_are(
+    leasehold: Leasehold, queue: AsyncWorkQueue, data: bytes
+) -> None:
+    assert (await leasehold("add", queue.name, data)).code == 0
+    assert await data_in(queue) == [data]
+
+
+async def test_an_item_that_is_to_wait(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    now = datetime.now(UTC)
+    tomorrow = (now + timedelta(days=1)).replace(microsecond=0)
+    assert (await leasehold("add", queue.name, "x", "--id", "later", "--delay", "1h30m")).code == 0
+    assert (await leasehold("add", queue.name, "x", "--id", "at", "--at", tomorrow.isoformat())).code == 0
+    later, at = await queue.inspect("scheduled")
+    assert (later.id, at.id) == ("later", "at")
+    assert later.due == pytest.approx(now.timestamp() + 5_400, abs=50)
+    assert at.due == tomorrow.timestamp()
+
+
+async def test_each_line_of_a_file_is_an_item(
+    leasehold: Leasehold, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\n\ntwo\r\n\xff three")
+    outcome = await leasehold("add", queue.name, "--file", str(file))
+    assert outcome == (0, "3 added\n", "")
+    outcome = await leasehold("add", queue.name, "--file", "-", "--json", stdin=b"four\n")
+    assert (outcome.code, outcome.document) == (0, {"queue": queue.name, "added": 1, "already_there": 0})
+    assert await data_in(queue) == [b"one", b"two", b"\xff three", b"four"]
+
+
+async def test_a_large_file_goes_in_pieces(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    lines = b"".join(b"%d\n" % n for n in range(5_000))
+    assert (await leasehold("add", queue.name, "--file", "-", stdin=lines)).out == "5,000 added\n"
+    assert await queue.queue_len() == 5_000
+    assert [view.data for view in await queue.inspect(start=-1)] == [b"4999"]
+
+
+async def test_equal_content_is_added_once(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    lines = b"one\ntwo\none\n"
+    outcome = await leasehold("add", queue.name, "--file", "-", "--content-id", stdin=lines)
+    assert outcome == (0, "2 added, 1 already there\n", "")
+    outcome = await leasehold("add", queue.name, "one", "--content-id")
+    assert outcome.code == 1
+    assert hashlib.sha256(b"one").hexdigest() in outcome.complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "give the data, - for standard input, or --file"),
+        (("x", "--file", "-"), "give the data, - for standard input, or --file"),
+        (("--file", "-", "--id", "x"), "cannot be given with --content-id or --file"),
+        (("x", "--content-id", "--id", "x"), "cannot be given with --content-id or --file"),
+        (("x", "--delay", "soon"), "'soon' is no duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w"),
+        (("x", "--delay", "40d"), "at most 30 days"),
+        (("x", "--at", "2030-01-31T09:00"), "is no time with a zone; write 2030-01-31T09:00Z"),
+        (("x", "--at", "tomorrow"), "is no time with a zone"),
+        (("x", "--at", "2030-01-31T09:00Z", "--delay", "5m"), "a delay or a time, not both"),
+        (("--file", "/nowhere"), "/nowhere: No such file or directory; 0 items were added"),
+        (("x", "--id", ""), "id: got '', expected a text of 1 to 512 bytes"),
+    ],
+)
+async def test_wrong_usage_is_told_and_adds_nothing(
+    leasehold: Leasehold, queue: AsyncWorkQueue, arguments: tuple[str, ...], says: str
+) -> None:
+    assert says in usage_error(await leasehold("add", queue.name, *arguments, stdin=b"x\n"))
+    assert (await queue.counts()).total == 0
