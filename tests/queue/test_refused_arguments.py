@@ -46,6 +46,9 @@ NO_ERRORS: list[Any] = [None, b"why", 5, ValueError]
 NO_WAITS: list[Any] = [bad for bad in NO_DURATIONS if bad is not None]
 NO_KNOWN_IDS: list[Any] = ["", "\ud800", b"id", 5, None, ["x"]]
 NO_STARTS: list[Any] = [1.0, "0", None, True, 10**30]
+NO_INTERVALS: list[Any] = [*NO_LEASE_TIMES, 0.0004, timedelta(microseconds=499)]
+NO_SCHEDULES: list[Any] = [*NO_IDS, "x" * 488, "é" * 244]
+NO_POLICIES: list[Any] = ["", "never", "Once", b"once", None, True, 0, ["once"]]
 NO_NAMES: list[Any] = ["", "x" * 513, "é" * 257, "\ud800", b"name", None, 5, True, ["name"]]
 
 Call = Callable[[AsyncWorkQueue, Lease, Any], Awaitable[Any]]
@@ -120,6 +123,33 @@ CALLS: dict[str, tuple[str, list[Any], Call]] = {
     ),
     "dead_letters.list start": ("start", NO_STARTS, lambda q, _, bad: q.dead_letters.list(start=bad)),
     "dead_letters.list count": ("count", NO_COUNTS, lambda q, _, bad: q.dead_letters.list(count=bad)),
+    "schedule.every interval": ("interval", NO_INTERVALS, lambda q, _, bad: q.schedule.every(bad, "a")),
+    "schedule.every name": ("name", NO_SCHEDULES, lambda q, _, bad: q.schedule.every(1, bad)),
+    "schedule.every data": ("data", NO_DATA, lambda q, _, bad: q.schedule.every(1, "a", bad)),
+    "schedule.every start": ("start", NO_TIMES, lambda q, _, bad: q.schedule.every(1, "a", start=bad)),
+    "schedule.every catch_up": (
+        "catch_up",
+        NO_POLICIES,
+        lambda q, _, bad: q.schedule.every(1, "a", catch_up=bad),
+    ),
+    "schedule.cron expression": (
+        "expression",
+        ["", "* * * *", "60 * * * *", "0 0 31 2 *", None, 5, b"* * * * *"],
+        lambda q, _, bad: q.schedule.cron(bad, "a"),
+    ),
+    "schedule.cron name": ("name", NO_SCHEDULES, lambda q, _, bad: q.schedule.cron("* * * * *", bad)),
+    "schedule.cron data": ("data", NO_DATA, lambda q, _, bad: q.schedule.cron("* * * * *", "a", bad)),
+    "schedule.cron tz": (
+        "tz",
+        ["", "Nowhere", "../x", "Europe", None, UTC],
+        lambda q, _, bad: q.schedule.cron("* * * * *", "a", tz=bad),
+    ),
+    "schedule.cron catch_up": (
+        "catch_up",
+        NO_POLICIES,
+        lambda q, _, bad: q.schedule.cron("* * * * *", "a", catch_up=bad),
+    ),
+    "schedule.remove": ("name", NO_KNOWN_IDS, lambda q, _, bad: q.schedule.remove(bad)),
     "inspect state": ("state", ["", "ready", b"waiting", None, 0, []], lambda q, _, bad: q.inspect(bad)),
     "inspect start": ("start", NO_STARTS, lambda q, _, bad: q.inspect(start=bad)),
     "inspect count": ("count", NO_COUNTS, lambda q, _, bad: q.inspect(count=bad)),
