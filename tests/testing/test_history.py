@@ -152,7 +152,7 @@ class TestRecording:
             if data == b"fail":
                 raise ValueError
 
-        await queue.add_items(
+        await recorded.add_items(
             [Item(one, id=one.decode()) for one in (b"good", b"reject", b"snooze", b"fail")]
         )
         await worker.drain()
