@@ -1,0 +1,124 @@
+"""Processes that tick the same schedules and are killed: each tick is added once, and none is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.queue.asking import command, take, until
+from tests.queue.keyspace import audit
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
+
+STEP = timedelta(milliseconds=20)
+
+
+@asynccontextmanager
+async def ticking(url: str, name: str) -> AsyncIterator[Process]:
+    """Run a process that ticks; it is killed at the end, if not before."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.faults.ticking_program", url, name),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def begun(process: Process) -> None:
+    """Wait until it has ticked."""
+    if process.stdout is None:
+        raise AssertionError("it is a pipe")
+    async with asyncio.timeout(30):
+        assert await process.stdout.readline() == b"ticking\n"
+
+
+async def taken(queue: AsyncWorkQueue, count: int) -> list[datetime]:
+    """Take so many items as they come, finish them, and return the times for which they stand."""
+    times: list[datetime] = []
+    while len(times) < count:
+        lease = await take(queue)
+        assert await queue.complete(lease)
+        times.append(datetime.fromisoformat(lease.id.partition("@")[2]))
+    return times
+
+
+async def rest(queue: AsyncWorkQueue) -> list[datetime]:
+    """Take what is there, when nobody ticks any more."""
+    return await taken(queue, (await queue.counts()).waiting)
+
+
+def steps(times: list[datetime]) -> set[timedelta]:
+    return {after - before for before, after in pairwise(times)}
+
+
+@pytest.mark.slow
+async def test_each_tick_is_added_once_by_four_processes_of_which_two_are_killed(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        first, second, *others = [await stack.enter_async_context(ticking(redis_url, name)) for _ in range(4)]
+        for process in (first, second, *others):
+            await begun(process)
+        await queue.schedule.every(STEP, "a", catch_up="all")
+        times = await taken(queue, 50)
+        first.kill()
+        times += await taken(queue, 50)
+        second.kill()
+        times += await taken(queue, 50)
+    times += await rest(queue)
+    assert steps(times) == {STEP}
+    await audit(redis, name)
+
+
+@pytest.mark.slow
+async def test_when_all_are_dead_for_a_while_it_goes_on_as_the_policy_says(
+    make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
+) -> None:
+    every, once = make_queue(), make_queue(name=f"{name}-once")
+    async with ticking(redis_url, every.name) as process, ticking(redis_url, once.name) as other:
+        await begun(process)
+        await begun(other)
+        await every.schedule.every(STEP, "a", catch_up="all")
+        await once.schedule.every(STEP, "a", catch_up="once")
+        times, last_times = await taken(every, 20), await taken(once, 20)
+    times += await rest(every)
+    last_times += await rest(once)
+
+    async def clock() -> float:
+        seconds, microseconds = await command(redis, "TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
+    alive_until = await clock()
+
+    async def a_while_is_over() -> bool:
+        return await clock() > alive_until + 1
+
+    await until("nobody has ticked for a second", a_while_is_over)
+    async with ticking(redis_url, every.name), ticking(redis_url, once.name):
+        times += await taken(every, 80)
+        after_the_gap = await taken(once, 5)
+    assert steps(times + await rest(every)) == {STEP}, "all: none is missing"
+    assert after_the_gap[0].timestamp() > alive_until + 1 - STEP.total_seconds(), "once: the last one"
+    assert {gap % STEP for gap in steps(last_times + after_the_gap)} == {timedelta(0)}
+    assert timedelta(0) not in steps(last_times + after_the_gap)
+    for one in (every, once):
+        await audit(redis, one.name)

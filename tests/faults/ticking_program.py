@@ -1,0 +1,28 @@
+"""A process that ticks the schedules of a queue, and nothing else, until it is ended.
+
+python -m tests.faults.ticking_program URL QUEUE
+
+It writes a line when it has ticked for the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from leasehold import AsyncWorkQueue
+
+
+async def main(url: str, name: str) -> None:
+    """Tick, and sleep until something is due."""
+    async with AsyncWorkQueue.from_url(url, name) as queue:
+        due_in = await queue.schedule.tick()
+        sys.stdout.write("ticking\n")
+        sys.stdout.flush()
+        while True:
+            await asyncio.sleep(min(due_in, 0.05))
+            due_in = await queue.schedule.tick()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
