@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import (
     ConnectionLost,
     LeaseholdError,
+    QueueClosed,
     ServerBusy,
     ServerOutOfMemory,
     ServerReadOnly,
 )
 from leasehold.queue.dead import Failure
-from leasehold.worker.outcomes import Complete, Fail, GiveBack
+from leasehold.worker.outcomes import INTERRUPTED, Complete, Fail, GiveBack
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.handler import Handler
@@ -78,6 +79,14 @@ class Settler:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
+    def give_back(self, runs: Sequence[Run]) -> None:
+        """Runs that never began go back to the front, in order: all in one call, and not in trips of many."""
+        entries: list[tuple[Run, Lease, Outcome]] = [
+            (run, lease, INTERRUPTED) for run in runs for lease in run.leases
+        ]
+        if entries:
+            self._begin(self._send(entries))
+
     @property
     def unsettled(self) -> int:
         """How many outcomes gather; those under way are not counted."""
@@ -101,9 +110,12 @@ class Settler:
         self._scheduled = False
         while self._gathered and len(self._tasks) < UNDER_WAY:
             batch, self._gathered = self._gathered[:MOST], self._gathered[MOST:]
-            task = asyncio.create_task(self._send(batch), name="leasehold settle")
-            self._tasks.add(task)
-            task.add_done_callback(self._sent)
+            self._begin(self._send(batch))
+
+    def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(sending, name="leasehold settle")
+        self._tasks.add(task)
+        task.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -115,18 +127,21 @@ class Settler:
     async def _send(self, batch: list[tuple[Run, Lease, Outcome]]) -> None:
         done = [entry for entry in batch if isinstance(entry[2], Complete)]
         if done:
-            self.completed += await self._until_heard(done, self._complete)
+            answered = await self._until_heard(done, self._complete)
+            self.completed += answered  # not in one line: others count meanwhile
         if len(done) == len(batch):
             return
         failures = [entry for entry in batch if isinstance(entry[2], Fail)]
         if failures:
-            self.failed += await self._until_heard(failures, self._fail)
-        returns: dict[float, list[tuple[Run, Lease, Outcome]]] = {}
+            answered = await self._until_heard(failures, self._fail)
+            self.failed += answered
+        returns: dict[Outcome, list[tuple[Run, Lease, Outcome]]] = {}
         for entry in batch:
             if isinstance(entry[2], GiveBack):
-                returns.setdefault(entry[2].delay, []).append(entry)
+                returns.setdefault(entry[2], []).append(entry)
         for some in returns.values():
-            self.given_back += await self._until_heard(some, self._give_back)
+            answered = await self._until_heard(some, self._give_back)
+            self.given_back += answered
 
     async def _complete(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
         leases = [lease for _, lease, _ in entries]
@@ -146,10 +161,11 @@ class Settler:
         )
 
     async def _give_back(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
-        outcome = entries[0][2]
-        delay = outcome.delay if isinstance(outcome, GiveBack) else 0.0
+        how = entries[0][2]
+        if not isinstance(how, GiveBack):
+            raise TypeError(f"{how} is not given back")
         return await self._queue.release_many(
-            [lease for _, lease, _ in entries], delay=delay, front=not delay
+            [lease for _, lease, _ in entries], delay=how.delay, front=how.front
         )
 
     async def _until_heard(
@@ -159,23 +175,25 @@ class Settler:
     ) -> int:
         """Send outcomes until the server has answered; returns how many it took."""
         pause = FIRST_PAUSE
+        answers: list[bool] = []
         try:
-            while True:
+            while not answers:
                 try:
                     answers = await send(entries)
-                    self.refused += len(answers) - sum(answers)
-                    return sum(answers)
                 except PASSING as error:
                     if pause == FIRST_PAUSE:
                         log.warning("outcomes of %s wait for the server: %s", self._handler.name, error)
                     await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
                     pause = min(LONGEST_PAUSE, pause * 2)
+        except QueueClosed:
+            return 0  # somebody closed it: they are kept for the back office to give back
         except LeaseholdError:
             log.exception("the server refuses outcomes of %s: the items come back", self._handler.name)
-            return 0
-        finally:
-            for run, _, _ in entries:
-                self._forget(run)
+            answers = [False] * len(entries)
+        for run, _, _ in entries:
+            self._forget(run)
+        self.refused += len(answers) - sum(answers)
+        return sum(answers)
 
     def _forget(self, run: Run) -> None:
         run.unsettled -= 1
