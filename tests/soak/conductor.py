@@ -1,0 +1,249 @@
+"""The conductor of the soak: does harm at random, and sees that everybody is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from tests.soak.cast import Child, Server
+from tests.soak.worker_program import GRACE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from pathlib import Path
+
+#: How long a process may take to end after a SIGTERM, beyond the grace time, whatever the server does.
+END_SECONDS = 15.0
+#: How often memory is looked at, in seconds.
+SAMPLE_SECONDS = 0.5
+
+
+class Conductor:
+    """Runs the processes.
+
+    Attributes:
+        did: How often what was done.
+        wrong: What went wrong with processes, a sentence each.
+        memory: By what it is of: samples of (seconds, bytes).
+    """
+
+    def __init__(self, folder: Path, seed: str, *, workers: int, producers: int, rate: float) -> None:
+        self.folder = folder
+        self.server = Server(folder / "data")
+        self.did: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.memory: dict[str, list[tuple[float, float]]] = {"server": [], "worker": []}
+        self._seed = seed
+        self._chance = random.Random(seed)
+        self._sizes = {"worker": workers, "producer": producers}
+        self._rate = rate / producers
+        self._numbers = itertools.count()
+        self._crew: dict[str, list[Child]] = {"worker": [], "producer": []}
+        self._all: list[Child] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._away = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Start everybody. The first worker is spared, so that its memory can be watched."""
+        await self.server.start()
+        for kind, size in self._sizes.items():
+            for number in range(size):
+                await self._hire(kind, gentle=kind == "worker" and number == 0)
+        self._watching = asyncio.create_task(self._watch_memory())
+
+    async def play(self, seconds: float) -> None:
+        """Do harm for so long."""
+        acts: dict[Callable[[], Awaitable[None]], float] = {
+            self._kill_worker: 4,
+            self._stop_worker: 5,
+            self._end_worker: 5,
+            self._kill_producer: 1,
+            self._stop_producer: 1,
+            self._restart_server: 1.5,
+            self._freeze_server: 1,
+            self._cut_connections: 3,
+        }
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            await asyncio.sleep(min(self._chance.uniform(0.1, 1.0), max(0.0, ends - time.monotonic())))
+            # What is drawn does not depend on how long things took, so a seed means the same acts again.
+            await self._chance.choices(list(acts), list(acts.values()))[0]()
+            await self.replace()
+
+    async def let_all_go_on(self) -> None:
+        """No more harm: everybody who stands still goes on, and the server is there."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        await self.replace()
+
+    async def dismiss(self, kind: str) -> None:
+        """Let all of a kind end well."""
+        self._sizes[kind] = 0
+        leaving, self._crew[kind] = self._crew[kind], []
+        for child in leaving:
+            child.doomed = True
+            child.send(signal.SIGTERM)
+        await asyncio.gather(*(self._see_off(child) for child in leaving))
+
+    async def replace(self) -> None:
+        """Replace those who have ended, and note those who should not have."""
+        for kind, size in self._sizes.items():
+            for child in self._crew[kind]:
+                code = child.process.returncode
+                if code is None or child.doomed:
+                    continue
+                if kind == "worker" and code == -signal.SIGKILL:
+                    self.did["workers died of their work"] += 1
+                else:
+                    self.wrong.append(f"{child.name} ended by itself with code {code}; see its log")
+            self._crew[kind] = [child for child in self._crew[kind] if child.alive and not child.doomed]
+            while len(self._crew[kind]) < size:
+                await self._hire(kind)
+
+    async def close(self) -> None:
+        """End everything, however far it is."""
+        tasks = [*self._under_way, *([self._watching] if self._watching else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for child in self._all:
+            child.send(signal.SIGKILL)
+            await child.process.wait()
+        await self.server.stop()
+
+    # -------------------------------------------------------------------------- harm
+
+    async def _kill_worker(self) -> None:
+        await self._kill("worker")
+
+    async def _kill_producer(self) -> None:
+        await self._kill("producer")
+
+    async def _kill(self, kind: str) -> None:
+        child = self._victim(kind)
+        if child is not None:
+            self.did[f"{kind}s killed"] += 1
+            child.doomed = True
+            child.send(signal.SIGKILL)
+            await child.process.wait()
+
+    async def _stop_worker(self) -> None:
+        await self._stand_still("worker", self._chance.choice([0.1, 0.5, 1.5, 2.5, 5.0]))
+
+    async def _stop_producer(self) -> None:
+        await self._stand_still("producer", self._chance.uniform(0.1, 3.0))
+
+    async def _stand_still(self, kind: str, seconds: float) -> None:
+        child = self._victim(kind)
+        if child is not None:
+            self.did[f"{kind}s stopped"] += 1
+            child.send(signal.SIGSTOP)
+            self._spawn(self._wake(child, seconds))
+
+    async def _wake(self, child: Child, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        child.send(signal.SIGCONT)
+
+    async def _end_worker(self) -> None:
+        child = self._victim("worker")
+        if child is not None:
+            self.did["workers ended"] += 1
+            child.doomed = True
+            child.send(signal.SIGTERM)
+            self._spawn(self._see_off(child))
+
+    async def _see_off(self, child: Child) -> None:
+        """Wait until one has ended that was told to; at most as long as it may take."""
+        await child.going.wait()
+        code = await child.ended(GRACE_SECONDS + END_SECONDS)
+        if code is None:
+            self.wrong.append(f"{child.name} did not end; its log says where it hung")
+        elif code not in (0, 3, -signal.SIGKILL):
+            self.wrong.append(f"{child.name} ended with code {code}; see its log")
+        self.did[f"ends with code {code}"] += 1
+
+    async def _restart_server(self) -> None:
+        kills, pause = self._chance.random() < 0.6, self._chance.uniform(0.0, 3.0)
+        if not self._away.locked():
+            self.did["servers killed" if kills else "servers stopped"] += 1
+            self._spawn(self._be_away(self._leave_and_return(kills, pause)))
+
+    async def _leave_and_return(self, kills: bool, pause: float) -> None:  # noqa: FBT001 - internal
+        await (self.server.kill() if kills else self.server.stop())
+        await asyncio.sleep(pause)
+        await self.server.start()
+
+    async def _freeze_server(self) -> None:
+        pause = self._chance.uniform(0.1, 4.0)
+        if not self._away.locked():
+            self.did["servers frozen"] += 1
+            self._spawn(self._be_away(self._freeze(pause)))
+
+    async def _freeze(self, pause: float) -> None:
+        self.server.send(signal.SIGSTOP)
+        await asyncio.sleep(pause)
+        self.server.send(signal.SIGCONT)
+
+    async def _be_away(self, how: Coroutine[Any, Any, None]) -> None:
+        async with self._away:
+            await how
+
+    async def _cut_connections(self) -> None:
+        share, drawn = self._chance.uniform(0.1, 1.0), [self._chance.random() for _ in range(100)]
+        if not self._away.locked():
+            async with self._away:
+                self.did["connections cut"] += await self.server.cut(share, drawn)
+
+    # --------------------------------------------------------------------------- crew
+
+    def _victim(self, kind: str) -> Child | None:
+        """Draw one that is neither spared, nor about to end, nor standing still."""
+        drawn = self._chance.random()
+        able = [child for child in self._crew[kind] if child.at_work and "gentle" not in child.name]
+        return able[int(drawn * len(able))] if able else None
+
+    async def _hire(self, kind: str, *, gentle: bool = False) -> None:
+        number = next(self._numbers)
+        name = f"{kind}-{number}{'-gentle' if gentle else ''}"
+        arguments = [f"{self._seed}-{number}"]
+        if kind == "producer":
+            arguments.append(str(self._rate))
+        elif gentle:
+            arguments.append("gentle")
+        program = f"{kind}_program"
+        child = await Child.start(program, name, self.server.url, self.folder, *arguments)
+        self._crew[kind].append(child)
+        self._all = [*(one for one in self._all if one.alive), child]
+        self.did[f"{kind}s started"] += 1
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            now = time.monotonic()
+            spared = next((child for child in self._crew["worker"] if "gentle" in child.name), None)
+            if spared is not None and (resident := spared.resident()) is not None:
+                self.memory["worker"].append((now, resident))
+            if not self._away.locked():
+                async with self._away:
+                    try:
+                        self.memory["server"].append((now, await self.server.memory()))
+                    except RedisError:
+                        self.did["samples missed"] += 1
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.wrong.append(f"the conductor failed: {error!r}")

@@ -1,0 +1,112 @@
+"""A producer process of the soak: adds items, and sees to dead letters. It writes down all that it does.
+
+python -m tests.soak.producer_program URL FOLDER NAME SEED ITEMS_PER_SECOND
+
+It ends on SIGTERM, or when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import signal
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leasehold import AsyncWorkQueue
+from leasehold.errors import ConnectionLost, ServerBusy
+from leasehold.testing.history import Event, HistoryLog, record_calls
+from tests.soak.jobs import QUEUES, SHARED, draw, item
+from tests.soak.parent import end_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from leasehold import Item
+
+#: Nothing is added while so many items are unfinished.
+MOST_UNFINISHED = 200
+#: The pause after an error.
+PAUSE_SECONDS = 0.1
+
+
+class Producer:
+    """Adds to one queue."""
+
+    def __init__(self, queue: AsyncWorkQueue, name: str, chance: random.Random, stop: asyncio.Event) -> None:
+        self._queue = queue
+        self._name = name
+        self._chance = chance
+        self._stop = stop
+        self._numbers = itertools.count(1)
+
+    async def add(self, pause: float) -> None:
+        """Add until told to stop, about one item in each pause."""
+        while not self._stop.is_set():
+            count = self._chance.choice([1, 1, 1, 2, 10])
+            items = [self._next() for _ in range(count)]
+            delay = self._chance.choice([0, 0, 0, 0, 0.05, 0.5])
+            await self._insist(partial(self._queue.add_items, items, delay=delay))
+            await asyncio.sleep(self._chance.uniform(0.0, 2.0 * pause) * count)
+            await self._wait_for_the_others()
+
+    async def see_to_the_dead(self) -> None:
+        """Requeue or drop dead letters until told to stop."""
+        while not self._stop.is_set():
+            await asyncio.sleep(self._chance.uniform(0.2, 0.8))
+            try:
+                letters = await self._queue.dead_letters.list(start=-20, count=20, data=False)
+                for letter in letters:
+                    # Without luck it dies again; so most are dropped.
+                    act = self._queue.dead_letters
+                    await (act.requeue if self._chance.random() < 0.3 else act.drop)(letter.id)
+            except (ConnectionLost, ServerBusy):
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def _next(self) -> Item:
+        if self._chance.random() < 0.1:
+            return item(draw(self._chance), f"shared-{self._chance.randrange(SHARED)}")
+        return item(draw(self._chance), f"{self._name}-{next(self._numbers)}")
+
+    async def _wait_for_the_others(self) -> None:
+        with suppress(ConnectionLost, ServerBusy):
+            while not self._stop.is_set():
+                if (await self._queue.counts()).total <= MOST_UNFINISHED:
+                    return
+                await asyncio.sleep(0.2)
+
+    async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a call until the server answers it."""
+        while True:
+            try:
+                await call()
+            except (ConnectionLost, ServerBusy):
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                return
+
+
+async def main(url: str, folder: str, name: str, seed: str, items_per_second: str) -> None:
+    """Produce until told to stop."""
+    log = HistoryLog(Path(folder) / f"{name}.jsonl")
+    chance, stop = random.Random(seed), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    queues = [record_calls(AsyncWorkQueue.from_url(url, queue, patience=3.0), log) for queue in QUEUES]
+    async with asyncio.TaskGroup() as group:
+        for queue in queues:
+            producer = Producer(queue, name, chance, stop)
+            group.create_task(producer.add(len(QUEUES) / float(items_per_second)))
+            group.create_task(producer.see_to_the_dead())
+    for queue in queues:
+        await queue.close()
+    log.write(Event(time.monotonic_ns(), "leave"))
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    asyncio.run(main(*sys.argv[1:]))

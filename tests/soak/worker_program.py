@@ -1,0 +1,94 @@
+"""A worker process of the soak, which writes down all that it does.
+
+python -m tests.soak.worker_program URL FOLDER NAME SEED [gentle]
+
+It ends with the exit code of `Worker.serve`, or when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leasehold import AsyncWorkQueue, Lease, RetryPolicy
+from leasehold.testing.history import Event, HistoryLog, record_calls, record_runs
+from leasehold.worker import Worker
+from tests.soak.jobs import QUEUES, job_of
+from tests.soak.parent import end_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: How long a lease is, and how long a run may go on after a SIGTERM, in seconds.
+LEASE_SECONDS = 2.0
+GRACE_SECONDS = 0.7
+ATTEMPTS = 4
+LIMIT_SECONDS = 5.0
+
+
+def make_worker(
+    queues: Mapping[str, AsyncWorkQueue], log: HistoryLog, chance: random.Random, *, gentle: bool
+) -> Worker:
+    """Put the worker together: a handler of each kind."""
+    worker = Worker(
+        concurrency=16,
+        lease_time=LEASE_SECONDS,
+        grace=GRACE_SECONDS,
+        retry=RetryPolicy(attempts=ATTEMPTS, first=0.05, longest=0.5),
+        middleware=[record_runs(log)],
+        clean_every=3.0,
+        keep_dead=None,  # what is dropped by its age is not written down
+    )
+
+    @worker.handler(queues["coroutines"], timeout=LIMIT_SECONDS, keep_result=5.0)
+    async def coroutine(lease: Lease) -> str:
+        job = job_of(lease)
+        job.before(lease, chance, gentle=gentle)
+        await asyncio.sleep(0.0 if job.blocks else job.seconds)
+        job.after(lease, chance)
+        return lease.id
+
+    @worker.handler(queues["threads"])
+    def thread(lease: Lease) -> None:
+        job = job_of(lease)
+        job.before(lease, chance, gentle=gentle)
+        time.sleep(min(job.seconds, 0.5))
+        job.after(lease, chance)
+
+    @worker.handler(queues["batches"], batch=5, timeout=LIMIT_SECONDS)
+    async def several(leases: list[Lease]) -> list[Exception | None]:
+        answers: list[Exception | None] = []
+        for lease in leases:
+            job = job_of(lease)
+            try:
+                job.before(lease, chance, gentle=gentle)
+                await asyncio.sleep(0.0 if job.blocks else min(job.seconds, 0.8))
+                job.after(lease, chance)
+            except Exception as error:  # noqa: BLE001 - it is the answer for this item
+                answers.append(error)
+            else:
+                answers.append(None)
+        return answers
+
+    return worker
+
+
+async def main(url: str, folder: str, name: str, seed: str, *options: str) -> int:
+    """Work until told to stop."""
+    log = HistoryLog(Path(folder) / f"{name}.jsonl")
+    queues = {queue: record_calls(AsyncWorkQueue.from_url(url, queue, patience=3.0), log) for queue in QUEUES}
+    worker = make_worker(queues, log, random.Random(seed), gentle="gentle" in options)
+    code = await worker.serve()
+    for queue in queues.values():
+        await queue.close()
+    log.write(Event(time.monotonic_ns(), "leave"))
+    return code
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    sys.exit(asyncio.run(main(*sys.argv[1:])))
