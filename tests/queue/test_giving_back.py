@@ -164,3 +164,14 @@ async def test_working_off_a_queue_of_many_that_give_back_and_lapse(
             assert (await queue.counts()).total == 200 - done
     assert done == 200
     assert not await left_over(redis, name)
+
+
+async def test_many_trips_to_the_front_keep_their_order(queue: AsyncWorkQueue) -> None:
+    """More than fit into one trip: the trip with the last of them has to go first."""
+    await queue.add_items(Item(b"x", id=f"{number}") for number in range(1200))
+    leases = [*await queue.lease_many(1000, 30), *await queue.lease_many(200, 30)]
+    answers = await queue.release_many(leases[:1100])
+    assert answers == [True] * 1100
+    assert await queue.release_many(leases[:1100]) == [False] * 1100
+    again = [*await queue.lease_many(1000, 30), *await queue.lease_many(200, 30)]
+    assert [lease.id for lease in again] == [lease.id for lease in leases[:1100]]

@@ -106,7 +106,7 @@ class OpenQueue:
         ):
             yield queue
 
-    def twin(self) -> Self:
+    def twin(self, *, patience: Duration | None = None) -> Self:
         """Another object of the same queue, for another thread or event loop.
 
         It has the same server, settings and session, and connections of its own; close it there. What was
@@ -115,13 +115,16 @@ class OpenQueue:
 
             def renew_in_a_thread(queue, lease):
                 asyncio.run(renew(queue.twin(), lease))
+
+        Args:
+            patience: Seconds to wait for an answer, if not as long as this object does.
         """
         client = twin_of(self._client)
         twin = type(self)(
             self._name,
             client,
             return_to="front" if self._return_front else "end",
-            patience=self._patience,
+            patience=self._patience if patience is None else patience,
             clock=self._clock,
         )
         twin.__dict__.update(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.item import Item
-    from leasehold.queue.rows import Pipeline
+    from leasehold.queue.rows import Pipeline, Rows
 
 #: The most items that one `lease_many` or `inspect` gives.
 MOST_AT_ONCE = 1000
@@ -278,7 +278,8 @@ class AsyncWorkQueue(QueueWithNouns):
     ) -> list[bool]:
         """Give many items back, each as `release` would. At the front they keep their order."""
         tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
-        return await self._settle("release_many", [self._claim(lease, *tail) for lease in leases])
+        rows = [self._claim(lease, *tail) for lease in leases]
+        return await self._settle("release_many", rows, last_first=front)
 
     async def fail(
         self, lease: Lease, error: str | BaseException, *, retry_in: Duration | None = None
@@ -385,12 +386,12 @@ class AsyncWorkQueue(QueueWithNouns):
         return self._claim(lease, delay, text if retry_in is None else b"")
 
     async def _settle(
-        self, script: str, rows: Sequence[Sequence[bytes]], sizes: Sequence[int] | None = None
+        self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False
     ) -> list[bool]:
         """Send rows in as few trips as their sizes allow."""
         sizes = [ROW_BYTES] * len(rows) if sizes is None else sizes
         calls = [
-            self._engine.many(script, rows[start:stop], size=sum(sizes[start:stop]))
+            self._engine.many(name, rows[start:stop], size=sum(sizes[start:stop]))
             for start, stop in trips(sizes)
         ]
-        return [answer == 1 for answer in await all_trips(calls)]
+        return [answer == 1 for answer in await all_trips(calls, last_first=last_first)]

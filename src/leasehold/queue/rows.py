@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from leasehold.clock import Duration, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
@@ -21,6 +21,10 @@ TRIP_BYTES = 1 << 20
 ROW_BYTES = 128
 #: The most that is kept of an error; a longer one loses its middle.
 MAX_ERROR_BYTES = 16 << 10
+
+
+#: Many rows for one script.
+Rows: TypeAlias = "Sequence[Sequence[bytes]]"
 
 
 class Pipeline(Protocol):
@@ -111,13 +115,20 @@ def encoded_id(item_id: str, *, argument: str = "item_id") -> bytes:
         raise InvalidArgument(argument, item_id, ID_ALLOWED) from error
 
 
-async def all_trips(calls: Sequence[Coroutine[Any, Any, list[Any]]]) -> list[Any]:
+async def all_trips(
+    calls: Sequence[Coroutine[Any, Any, list[Any]]], *, last_first: bool = False
+) -> list[Any]:
     """Wait for all trips of one call, and join their answers.
+
+    Args:
+        calls: The trips, not yet on their way.
+        last_first: Whether the last one goes first: what is put to the front later is before the rest.
 
     Raises:
         LeaseholdError: If one failed, when all are over; a note says what became of the others.
     """
-    results = await asyncio.gather(*calls, return_exceptions=True)
+    results = await asyncio.gather(*(calls[::-1] if last_first else calls), return_exceptions=True)
+    results = results[::-1] if last_first else results
     failed = [result for result in results if isinstance(result, BaseException)]
     if failed:
         if len(results) > 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,9 +53,9 @@ class Monitor:
         self._keeper = keeper
         self._intake = intake
         self._beat_at = time.monotonic()
-        #: Since when work waits that is not taken: by queue.
-        self._ignored: dict[str, tuple[float, int]] = {}
-        self._away: tuple[float, LeaseholdError] | None = None
+        #: Since when work waits that is not taken and how much, and since when a server does not answer.
+        self._ignored: dict[AsyncWorkQueue, tuple[float, int]] = {}
+        self._away: dict[AsyncWorkQueue, tuple[float, LeaseholdError]] = {}
 
     async def beat(self) -> None:
         """Show that the main event loop lives, until cancelled."""
@@ -71,24 +70,16 @@ class Monitor:
             await asyncio.sleep(LOOK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
             idle = self._intake.took_at == took_at and self._slots.free > 0
             took_at = self._intake.took_at
-            if not idle:
-                self._ignored.clear()
-                self._away = None
-                continue
-            try:
-                for queue in queues.values():
-                    await self._look_at(queue)
-                self._away = None
-            except LeaseholdError as error:
-                self._away = self._away or (time.monotonic(), error)
+            await asyncio.gather(*(self._look_at(queue, idle=idle) for queue in queues.values()))
 
     async def rescue(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
         """While the event loop is blocked, send back what is on its way to it, until cancelled."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             if self.blocked_for() > 2 * BEAT_SECONDS:
-                with suppress(LeaseholdError):  # `watch` tells of it, and the next turn tries again
-                    await asyncio.gather(*(queue.give_back_arrivals() for queue in queues.values()))
+                # Of errors `watch` tells, and the next turn tries again.
+                returns = [queue.give_back_arrivals() for queue in queues.values()]
+                await asyncio.gather(*returns, return_exceptions=True)
 
     def blocked_for(self) -> float:
         """For how many seconds the main event loop has shown no life."""
@@ -108,26 +99,35 @@ class Monitor:
             took_ago=now - self._intake.took_at,
         )
 
-    async def _look_at(self, queue: AsyncWorkQueue) -> None:
-        waiting = (await queue.counts()).waiting
-        if waiting:
-            since, _ = self._ignored.get(queue.name, (time.monotonic(), 0))
-            self._ignored[queue.name] = (since, waiting)
+    async def _look_at(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
+        try:
+            waiting = (await queue.counts()).waiting
+        except LeaseholdError as error:
+            self._away.setdefault(queue, (time.monotonic(), error))
+            return
+        self._away.pop(queue, None)
+        if idle and waiting:
+            since, _ = self._ignored.get(queue, (time.monotonic(), 0))
+            self._ignored[queue] = (since, waiting)
         else:
-            self._ignored.pop(queue.name, None)
+            self._ignored.pop(queue, None)
 
     def _trouble(self, now: float) -> list[str]:
         found = [
             ("no work can be taken", self._intake.trouble),
-            ("leases cannot be renewed", self._keeper.failing),
-            ("the server does not answer", self._away),
+            ("leases cannot be renewed", min(list(self._keeper.failing.values()), key=_since, default=None)),
+            ("the server does not answer", min(list(self._away.values()), key=_since, default=None)),
         ]
         return [f"{what} for {now - trouble[0]:.1f} s: {trouble[1]}" for what, trouble in found if trouble]
 
     def _neglect(self, now: float) -> list[str]:
         """What waits though there is a free slot. Seen once, it may just have come."""
         return [
-            f"{waiting} items of {name} wait, and none has been taken for {now - since:.1f} s"
-            for name, (since, waiting) in list(self._ignored.items())
+            f"{waiting} items of {queue.name} wait, and none has been taken for {now - since:.1f} s"
+            for queue, (since, waiting) in list(self._ignored.items())
             if now - since > LOOK_SECONDS
         ]
+
+
+def _since(trouble: tuple[float, LeaseholdError]) -> float:
+    return trouble[0]

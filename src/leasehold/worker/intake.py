@@ -48,6 +48,10 @@ class Source:
         self.parked = False
         #: What it was given, in units of its weight: the next turn is that of the least.
         self.served = 0.0
+        #: Whether it was found empty while no slot was free: it is asked again when one is.
+        self.dry = False
+        #: Since when nothing can be taken from it, by `time.monotonic()`, and why.
+        self.trouble: tuple[float, LeaseholdError] | None = None
         self.asking: asyncio.Task[list[Lease]] | None = None
 
 
@@ -79,9 +83,8 @@ class Intake:
         self._pace = 0.0
         self._measured = (time.monotonic(), 0)
         self._hungry: dict[Source, asyncio.Future[None]] = {}
-        #: When items were last taken, by `time.monotonic()`, and since when nothing can be taken, and why.
+        #: When items were last taken, by `time.monotonic()`.
         self.took_at = time.monotonic()
-        self.trouble: tuple[float, LeaseholdError] | None = None
 
     async def run(self) -> None:
         """Take work until cancelled.
@@ -110,23 +113,40 @@ class Intake:
         """Items had to wait too long: take no more ahead until the pace has been measured anew."""
         self._pace = 0.0
 
+    @property
+    def trouble(self) -> tuple[float, LeaseholdError] | None:
+        """Since when, by `time.monotonic()`, nothing can be taken from one of the queues, and why."""
+        troubles = [source.trouble for source in self._sources if source.trouble is not None]
+        return min(troubles, key=lambda trouble: trouble[0], default=None)
+
     def room(self) -> int:
         """How many more runs may be taken."""
         return self._slots.free + self._ahead() - len(self._keeper.waiting) - self._asked
 
+    def _unclaimed(self) -> int:
+        """How many slots are free that nothing waits for."""
+        return self._slots.free - len(self._keeper.waiting)
+
     def _ahead(self) -> int:
-        return min(MOST_WAITING, int(self._pace * HORIZON_SECONDS))
+        pace = self._pace
+        since, finished = self._measured
+        if (passed := time.monotonic() - since) > HORIZON_SECONDS:
+            # Nothing has been measured for a while: it was no faster than this since.
+            pace = min(pace, (self._slots.finished - finished + 1) / passed)
+        return min(MOST_WAITING, int(pace * HORIZON_SECONDS))
 
     def _allowed(self, source: Source) -> int:
         """How many runs this source may ask for now."""
         room = self.room()
         if not self._may_go_on() or room <= 0 or (room < self._ahead() // 2 and self._slots.free <= 0):
             return 0
+        if source.dry and self._unclaimed() <= 0:
+            return 0
         if len(self._sources) == 1:
             return room
-        active = [one for one in self._sources if not one.parked]
+        active = [one for one in self._sources if not (one.parked or one.trouble)]
         if self._strict:
-            return room if all(one is source or one.parked for one in self._before(source)) else 0
+            return 0 if any(one in active for one in self._before(source)) else room
         if any(one.served < source.served for one in active if one is not source and one in self._hungry):
             return 0
         total = sum(one.handler.weight for one in active) or source.handler.weight
@@ -141,27 +161,40 @@ class Intake:
             try:
                 await self._take(source)
                 pause = FIRST_PAUSE
-                self.trouble = None
+                source.trouble = None
             except QueueClosed:
                 raise
             except LeaseholdError as error:
                 source.parked = False
-                if self.trouble is None:
+                if source.trouble is None:
                     log.warning("%s takes no work: %s", source.handler.queue.name, error)
-                    self.trouble = (time.monotonic(), error)
+                    source.trouble = (time.monotonic(), error)
+                    self.look()
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
                 pause = min(LONGEST_PAUSE, pause * 2)
 
     async def _take(self, source: Source) -> None:
-        """Ask once: for what is there and, if that is nothing, for the first that comes."""
+        """Ask once: for what is there and, if that is nothing, for the first that comes.
+
+        While no slot is free, only for what is there: what comes is better left to those who can begin it.
+        """
         runs = await self._turn(source)
-        if len(self._sources) > 1:
+        source.dry = False
+        can_begin = self._unclaimed() > 0
+        if len(self._sources) > 1 or not can_begin:
             if await self._ask(source, runs, block=False):
+                self._unpark(source)
                 return
             source.parked = True
+            source.dry = not can_begin
             self.look()
+            if source.dry:
+                return
             runs = max(1, min(runs, self.room()))
         await self._ask(source, runs, block=True)
+        self._unpark(source)
+
+    def _unpark(self, source: Source) -> None:
         if source.parked:
             source.parked = False
             others = [one.served for one in self._sources if one is not source and not one.parked]
@@ -206,9 +239,9 @@ class Intake:
         source.served += len(runs) / source.handler.weight
         self.took_at = time.monotonic()
         self._measure()
-        self._keeper.take_in(runs)
+        self._keeper.take_in(runs, at_once=len(runs) == 1 and self._slots.free > 0)
         self._slots.wake(len(runs))
-        if len(self._sources) > 1 and self.room() <= 0:
+        if len(self._sources) > 1 and self._unclaimed() <= 0:
             for other in self._sources:
                 if other.parked and other.asking is not None:
                     other.asking.cancel()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections import deque
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
@@ -45,8 +44,8 @@ class Keeper:
         self.held: dict[Run, None] = {}
         self.waiting: deque[Run] = deque()
         self.dozing = False
-        #: Since when renewals fail, by `time.monotonic()`, and with what.
-        self.failing: tuple[float, LeaseholdError] | None = None
+        #: Whose renewals fail, since when by `time.monotonic()`, and with what.
+        self.failing: dict[Handler, tuple[float, LeaseholdError]] = {}
         self._lost = lost
         self._gave_back = gave_back
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,13 +54,17 @@ class Keeper:
 
     # ------------------------------------------------------------------ main loop
 
-    def take_in(self, runs: Sequence[Run]) -> None:
-        """Runs have arrived: their leases are kept from now on, and they wait to be begun."""
+    def take_in(self, runs: Sequence[Run], *, at_once: bool = False) -> None:
+        """Runs have arrived: their leases are kept from now on, and they wait to be begun.
+
+        Args:
+            runs: What has arrived.
+            at_once: Whether they will be begun at once, so that nobody has to watch how long they wait.
+        """
         for run in runs:
             self.held[run] = None
         self.waiting.extend(runs)
-        if self.dozing and len(runs) > 1 and self._loop is not None:
-            # A lone one is begun at once. Of several, some may have to wait behind a handler that blocks.
+        if self.dozing and not at_once and self._loop is not None:
             self.dozing = False
             self._loop.call_soon_threadsafe(self._poked.set)
 
@@ -93,25 +96,11 @@ class Keeper:
         """
         self._loop = asyncio.get_running_loop()
         self._queues = queues
-        while True:
-            tick = self._tick()
-            self.dozing = tick > LIVELY_TICK
-            try:
-                async with asyncio.timeout(tick):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
-            self.dozing = False
-            self._poked.clear()
-            try:
-                await self._give_back_stale()
-                await self._renew_due()
-                self.failing = None
-            except LeaseholdError as error:
-                if self.failing is None:
-                    log.warning("leases cannot be renewed: %s", error)
-                    self.failing = (time.monotonic(), error)
-                await asyncio.sleep(0.1)
+        # Each by itself: one server that is away must cost no lease on another.
+        async with asyncio.TaskGroup() as duties:
+            duties.create_task(self._watch_waiting())
+            for handler, queue in queues.items():
+                duties.create_task(self._keep_renewed(handler, queue))
 
     async def give_back_all(self) -> int:
         """Give back every lease there is, begun or not: the process is about to end. Returns how many."""
@@ -124,11 +113,17 @@ class Keeper:
             given += sum(answers)
         return given
 
-    def _tick(self) -> float:
-        if self.waiting:
-            return LIVELY_TICK
-        shortest = min((handler.lease_time for handler in self._queues), default=LAZY_TICK)
-        return min(LAZY_TICK, shortest * RENEW_AFTER / 3)
+    async def _watch_waiting(self) -> None:
+        while True:
+            self.dozing = not self.waiting
+            try:
+                async with asyncio.timeout(LAZY_TICK if self.dozing else LIVELY_TICK):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+            self.dozing = False
+            self._poked.clear()
+            await self._give_back_stale()
 
     async def _give_back_stale(self) -> None:
         try:
@@ -137,36 +132,48 @@ class Keeper:
             return
         if time.monotonic() - oldest < STALE_SECONDS:
             return
-        stale = self.all_waiting()
+        stale = _by_handler(self.all_waiting())
+        await asyncio.gather(*(self._give_back(handler, runs) for handler, runs in stale))
+
+    async def _give_back(self, handler: Handler, runs: Sequence[Run]) -> None:
         try:
-            for handler, runs in _by_handler(stale):
-                await self._queues[handler].release_many([lease for run in runs for lease in run.leases])
-                for run in runs:
-                    self.let_go(run)
+            await self._queues[handler].release_many([lease for run in runs for lease in run.leases])
         except LeaseholdError:
-            # Away with the server: those that could not be given back go on waiting here, kept alive.
-            self.waiting.extendleft(run for run in reversed(stale) if run in self.held)
-            raise
+            # Away with the server: they go on waiting here, kept alive.
+            self.waiting.extendleft(reversed(runs))
+            return
+        for run in runs:
+            self.let_go(run)
         self._gave_back()
 
-    async def _renew_due(self) -> None:
+    async def _keep_renewed(self, handler: Handler, queue: AsyncWorkQueue) -> None:
+        tick = min(LAZY_TICK, handler.lease_time * RENEW_AFTER / 3)
+        while True:
+            await asyncio.sleep(tick)
+            try:
+                await self._renew_due(handler, queue)
+                self.failing.pop(handler, None)
+            except LeaseholdError as error:
+                if handler not in self.failing:
+                    log.warning("the leases of %s cannot be renewed: %s", queue.name, error)
+                    self.failing[handler] = (time.monotonic(), error)
+
+    async def _renew_due(self, handler: Handler, queue: AsyncWorkQueue) -> None:
         now = time.monotonic()
         due = [
             (run, lease)
             for run in list(self.held)
-            if run.limit is None or now < run.limit
+            if run.handler is handler and (run.limit is None or now < run.limit)
             for lease in run.leases
-            if lease.remaining() < run.handler.lease_time * (1 - RENEW_AFTER)
+            if lease.remaining() < handler.lease_time * (1 - RENEW_AFTER)
             and not (run.lost and lease.token in run.lost)
         ]
-        due.sort(key=lambda pair: id(pair[0].handler))
-        for handler, pairs in groupby(due, key=lambda pair: pair[0].handler):
-            some = list(pairs)
-            leases = [lease for _, lease in some]
-            answers = await self._queues[handler].renew_many(leases, handler.lease_time)
-            for (run, lease), renewed in zip(some, answers, strict=True):
-                if not renewed and run in self.held:
-                    self._lost(run, lease)
+        if not due:
+            return
+        answers = await queue.renew_many([lease for _, lease in due], handler.lease_time)
+        for (run, lease), renewed in zip(due, answers, strict=True):
+            if not renewed and run in self.held:
+                self._lost(run, lease)
 
 
 def _by_handler(runs: Sequence[Run]) -> list[tuple[Handler, list[Run]]]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: How long the office may take to close (s).
 FAREWELL_SECONDS = 1.0
 
+#: The longest and the shortest wait for an answer of the server (s).
+MOST_PATIENCE, LEAST_PATIENCE = 2.5, 0.5
+
 log = logging.getLogger("leasehold.worker")
 
 #: A queue for each handler, as an object of the office's own event loop.
@@ -73,7 +76,7 @@ class BackOffice:
             log.critical("the back office of the worker has failed", exc_info=error)
 
     async def _main(self) -> None:
-        twins = {handler: handler.queue.twin() for handler in self._handlers}
+        twins = {handler: handler.queue.twin(patience=_patience(handler)) for handler in self._handlers}
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._keep_up(duty, twins)) for duty in self._duties]
         try:
@@ -98,3 +101,8 @@ class BackOffice:
             except Exception:
                 log.exception("a duty of the worker has failed, and begins again")
             await asyncio.sleep(1)
+
+
+def _patience(handler: Handler) -> float:
+    """How long to wait for an answer: a connection that the network has dropped must not cost a lease."""
+    return min(MOST_PATIENCE, max(LEAST_PATIENCE, handler.lease_time / 4))

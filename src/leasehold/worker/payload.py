@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leasehold.errors import InvalidArgument, PayloadError
-from leasehold.item import Item
+from leasehold.item import MAX_DATA_BYTES, Item
 from leasehold.queue.lease import Lease
 
 #: Makes a payload of a lease.
@@ -104,12 +104,16 @@ def encode_result(value: Any) -> bytes:
     """What a handler returned, as bytes to keep: bytes as they are, anything else as JSON.
 
     Raises:
-        TypeError: If it cannot be written as JSON.
+        TypeError, ValueError: If it cannot be written as JSON, or is too long.
     """
     if isinstance(value, bytes):
-        return value
-    if hasattr(value, "model_dump_json"):
-        return str(value.model_dump_json()).encode()
-    if hasattr(value, "__struct_fields__"):
-        return bytes(importlib.import_module("msgspec.json").encode(value))
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+        result = value
+    elif hasattr(value, "model_dump_json"):
+        result = str(value.model_dump_json()).encode()
+    elif hasattr(value, "__struct_fields__"):
+        result = bytes(importlib.import_module("msgspec.json").encode(value))
+    else:
+        result = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    if len(result) > MAX_DATA_BYTES:
+        raise ValueError(f"it takes {len(result)} bytes, and {MAX_DATA_BYTES} are the most")
+    return result

@@ -12,7 +12,6 @@ from leasehold.worker.health import Monitor
 from leasehold.worker.intake import Intake
 from leasehold.worker.keeper import Keeper
 from leasehold.worker.office import BackOffice
-from leasehold.worker.outcomes import INTERRUPTED
 from leasehold.worker.places import Threads
 from leasehold.worker.settler import Settler
 from leasehold.worker.slots import Slots
@@ -110,6 +109,7 @@ class Shift:
         self._give_back_waiting()
         await self.slots.finish(within=grace, hurry=self.hurry)
         await self._settle_rest(until=max(cut_at + SETTLE_SECONDS, self._loop.time() + SHORTEST_SETTLE))
+        await self._give_back_rest()
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
@@ -182,9 +182,15 @@ class Shift:
         self._loop.call_soon_threadsafe(self.intake.slow_down)
 
     def _give_back_waiting(self) -> None:
-        for run in self.keeper.all_waiting():
-            run.outcomes = [INTERRUPTED] * len(run.leases)
-            self.settlers[run.handler].add(run)
+        waiting = self.keeper.all_waiting()
+        for handler, settler in self.settlers.items():
+            settler.give_back([run for run in waiting if run.handler is handler])
+
+    async def _give_back_rest(self) -> None:
+        """Give back what nobody has settled: of a queue that was closed, or in other hands at that moment."""
+        if self.keeper.held and not self._untold:
+            giving = asyncio.wrap_future(self.office.call(self.keeper.give_back_all))
+            await asyncio.wait([giving], timeout=SHORTEST_SETTLE)
 
     async def _drain_settlers(self) -> None:
         await asyncio.gather(*(settler.drained() for settler in self.settlers.values()))

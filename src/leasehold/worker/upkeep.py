@@ -37,7 +37,7 @@ class Upkeep:
     async def run(self, queues: Mapping[Any, AsyncWorkQueue]) -> None:
         """Clean and tick until cancelled."""
         async with asyncio.TaskGroup() as duties:
-            for queue in {queue.name: queue for queue in queues.values()}.values():
+            for queue in queues.values():
                 duties.create_task(self._clean(queue))
                 duties.create_task(self._tick(queue))
 
@@ -57,6 +57,8 @@ class Upkeep:
                 await self.clean_once(queue, deep=random.random() < 1 / LIGHT_PER_DEEP)  # noqa: S311 - no secret
             except LeaseholdError as error:
                 log.warning("%s could not be cleaned: %s", queue.name, error)
+            except Exception:
+                log.exception("%s could not be cleaned", queue.name)
 
     async def _tick(self, queue: AsyncWorkQueue) -> None:
         while True:
@@ -64,6 +66,9 @@ class Upkeep:
                 due_in = await queue.schedule.tick()
             except LeaseholdError as error:
                 log.debug("the schedules of %s could not be ticked: %s", queue.name, error)
+                due_in = LONGEST_DOZE
+            except Exception:  # that one cannot be read must not keep the queues from being cleaned
+                log.exception("the schedules of %s could not be ticked", queue.name)
                 due_in = LONGEST_DOZE
             doze = LONGEST_DOZE * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
             await asyncio.sleep(max(0.001, min(due_in, doze)))
