@@ -184,6 +184,7 @@ class LeaseDesk:
             # All have been cancelled since. An id that came for them goes back at once.
             self._listener.stop_soon()
             return
+        behind = len(self._fresh)
         self._under_way = True
         self._again = False
         self._silence()  # the answer says what is due next, and what comes up meanwhile is announced
@@ -195,7 +196,7 @@ class LeaseDesk:
             if reply is None:
                 self._refuse(asks, error or AssertionError("no reply and no error"))
             else:
-                self._hand_out(asks, reply, asked_at)
+                self._hand_out(asks, reply, asked_at, behind)
             self._idle.set()
 
         self._runner.submit(self._script.script, tail, answered)
@@ -224,7 +225,7 @@ class LeaseDesk:
             _fail(ask, error)
         self._carry_on(wait_ms=-1, sessions=1)
 
-    def _hand_out(self, asks: list[Ask], reply: list[Any], asked_at: float) -> None:
+    def _hand_out(self, asks: list[Ask], reply: list[Any], asked_at: float, behind: int) -> None:
         now_ms, wait_ms, sessions = reply[:3]
         at, end = 3, len(reply)
         spare: list[Leased] = []
@@ -244,9 +245,25 @@ class LeaseDesk:
                 parked.append(ask)
         # Those who waited longest stay first.
         self._parked.extendleft(reversed(parked))
+        if parked and wait_ms != 0:
+            self._turn_away(behind)
         if spare:
             self._give_back(self._hand_on(spare))
         self._carry_on(wait_ms, sessions)
+
+    def _turn_away(self, behind: int) -> None:
+        """Those who asked before the trip, and for whom it had no place, know by it that nothing is left.
+
+        Without this, as long as those who wait fill each trip, nobody else would ever be answered.
+        """
+        for _ in range(min(behind, len(self._fresh))):
+            ask = self._fresh.popleft()
+            if ask.future.done():
+                continue
+            if ask.blocks:
+                self._parked.append(ask)
+            else:
+                ask.future.set_result([])
 
     def _hand_on(self, spare: list[Leased]) -> list[Leased]:
         """Give items of cancelled callers to waiting ones that want the same lease time."""
