@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import InvalidArgument
 from leasehold.queue.views import STATES, ItemView, State
-from leasehold.testing.report import Holdings, describe_item, describe_letter, shorten
+from leasehold.testing.report import Holdings, describe_item, describe_letter, shorten, tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -145,7 +145,7 @@ async def assert_dead(
             f"{_indented(others[0].error)}\nin {holdings.report()}"
         )
     alive = "".join(
-        f"\n{view.id!r} is {view.state}, not dead: tried {view.deliveries} times"
+        f"\n{view.id!r} is {view.state}, not dead: {tries(view.deliveries)}"
         for view in wanted.live(holdings)[:3]
     )
     raise AssertionError(f"no dead letter for {wanted.words} in {holdings.report()}{alive}")

@@ -62,20 +62,24 @@ class Holdings:
 
     def report(self) -> str:
         """What is there, some lines."""
-        if not self.counts.total and not self.counts.dead:
+        there = [(state, count) for state, count in zip((*STATES, "dead"), self.counts, strict=True) if count]
+        if not there:
             return f"queue {self.name!r}, which is empty"
-        lines = [f"queue {self.name!r}, which holds:"]
-        for state, count in zip((*STATES, "dead"), self.counts, strict=True):
-            lines.append(f"  {count} {state}")
-            if state == "dead":
-                rows = [f"{letter.id!r}  {describe_letter(letter)}" for letter in self.dead_letters[:SHOWN]]
-            else:
-                some = [view for view in self.items if view.state == state][:SHOWN]
-                rows = [f"{view.id!r}  {describe_item(view, self.now)}" for view in some]
-            lines += [f"    {row}" for row in rows]
-            if rows and count > len(rows):
-                lines.append(f"    ... and {count - len(rows)} more")
+        lines = [
+            f"queue {self.name!r}, which holds {', '.join(f'{count} {state}' for state, count in there)}:"
+        ]
+        for state, count in there:
+            rows = self._rows(state)
+            lines += [f"  {state:9}  {row}" for row in rows[:SHOWN]]
+            if count > SHOWN:
+                lines.append(f"  {state:9}  ... and {count - SHOWN} more")
         return "\n".join(lines)
+
+    def _rows(self, state: str) -> list[str]:
+        if state == "dead":
+            return [f"{letter.id!r}  {describe_letter(letter)}" for letter in self.dead_letters[:SHOWN]]
+        views = [view for view in self.items if view.state == state]
+        return [f"{view.id!r}  {describe_item(view, self.now)}" for view in views[:SHOWN]]
 
 
 def describe_item(view: ItemView, now: float) -> str:
@@ -85,8 +89,10 @@ def describe_item(view: ItemView, now: float) -> str:
         left = view.due - now
         what = "the lease ends" if view.state == "leased" else "due"
         words.append(f"{what} in {left:.1f} s" if left >= 0 else f"{what} since {-left:.1f} s")
-    if view.deliveries:
-        words.append(_tries(view.deliveries))
+    if view.state == "leased":
+        words.append(f"attempt {view.deliveries}")
+    elif view.deliveries:
+        words.append(tries(view.deliveries))
     return ", ".join(words)
 
 
@@ -95,7 +101,7 @@ def describe_letter(letter: DeadLetter) -> str:
     lines = [line for line in letter.error.splitlines() if line.strip()] or [""]
     # A traceback says what it is about at its end, a reason at its beginning.
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return f"{shorten(letter.data)}, {_tries(letter.deliveries)}, {shorten(line, quoted=False)}"
+    return f"{shorten(letter.data)}, {tries(letter.deliveries)}, {shorten(line, quoted=False)}"
 
 
 def shorten(value: Any, *, quoted: bool = True) -> str:
@@ -104,5 +110,8 @@ def shorten(value: Any, *, quoted: bool = True) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
-def _tries(deliveries: int) -> str:
+def tries(deliveries: int) -> str:
+    """How often an item was tried."""
+    if not deliveries:
+        return "not tried"
     return "tried once" if deliveries == 1 else f"tried {deliveries} times"

@@ -1,0 +1,92 @@
+"""A clock that a hand moves, and what it moves."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import InvalidArgument, Item
+from leasehold.testing import Clock
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
+
+START = datetime(2030, 1, 31, 23, 59, tzinfo=UTC)
+
+
+def test_it_stands_still_until_it_is_moved() -> None:
+    clock = Clock(START)
+    assert (clock.now, clock()) == (START, START.timestamp())
+    clock.advance(30)
+    clock.advance(timedelta(days=400))
+    clock.advance(0)
+    assert clock.now == START + timedelta(days=400, seconds=30)
+    clock.move_to(datetime(2032, 1, 1, tzinfo=timezone(timedelta(hours=1))))
+    assert clock.now == datetime(2031, 12, 31, 23, tzinfo=UTC)
+
+
+def test_it_begins_at_the_present_second() -> None:
+    before = datetime.now(UTC)
+    clock = Clock()
+    assert before <= clock.now <= datetime.now(UTC) + timedelta(seconds=1)
+    assert clock.now.microsecond == 0
+
+
+@pytest.mark.parametrize("duration", [-1, math.nan, math.inf, "1", None, True, timedelta(seconds=-1)])
+def test_it_is_moved_forward_and_by_a_duration(duration: Any) -> None:
+    clock = Clock(START)
+    with pytest.raises(InvalidArgument, match="duration"):
+        clock.advance(duration)
+    assert clock.now == START
+
+
+def test_moments_have_a_time_zone_and_have_not_passed() -> None:
+    naive = START.replace(tzinfo=None)
+    with pytest.raises(InvalidArgument, match="start"):
+        Clock(naive)
+    clock = Clock(START)
+    for moment in (naive, START - timedelta(seconds=1)):
+        with pytest.raises(InvalidArgument, match="moment"):
+            clock.move_to(moment)
+    assert clock.now == START
+
+
+async def test_who_waits_is_woken(make_queue: MakeQueue) -> None:
+    clock = Clock()
+    queue = clock.wake(make_queue(clock=clock))
+    await queue.add_item(Item("hello"), delay=timedelta(days=2))
+    waiting = asyncio.create_task(queue.lease(30))
+    await parked(queue)
+    clock.advance(timedelta(days=2))
+    assert (await asyncio.wait_for(waiting, 5)).data == b"hello"
+
+
+async def test_from_another_thread_too(make_queue: MakeQueue) -> None:
+    clock = Clock()
+    queue = clock.wake(make_queue(clock=clock))
+    await queue.add_item(Item("hello"))
+    first = await queue.lease(3600)
+    waiting = asyncio.create_task(queue.lease(30))
+    await parked(queue)
+    await asyncio.to_thread(clock.advance, 3600)
+    second = await asyncio.wait_for(waiting, 5)
+    assert (second.id, second.deliveries) == (first.id, 2)
+
+
+async def test_a_queue_that_is_not_in_use_is_no_trouble(make_queue: MakeQueue) -> None:
+    clock = Clock()
+    queue = clock.wake(make_queue(clock=clock))
+    clock.advance(1)
+    await queue.close()
+    clock.advance(1)
+
+
+async def parked(queue: AsyncWorkQueue) -> None:
+    """Wait until somebody waits for an item that is not there."""
+    await eventually("somebody waits", lambda: bool(queue._engine._desk._parked))

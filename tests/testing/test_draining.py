@@ -1,0 +1,196 @@
+"""Workers, leases and retries under a clock that is moved by hand, with the fixtures of the plugin."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Counts, Item, Lease, RetryPolicy, Snooze
+from leasehold.testing import assert_added, assert_dead, assert_empty
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.testing import Clock, Proxy, Queues, Workers
+
+
+async def test_draining_runs_what_is_due_and_leaves_what_is_not(
+    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+) -> None:
+    worker = leasehold_worker()
+    ran: list[str] = []
+
+    @worker.handler(leasehold_queue)
+    async def handle(data: str) -> None:
+        ran.append(data)
+
+    await leasehold_queue.add_item(Item("now"))
+    await leasehold_queue.add_item(Item("in an hour"), delay=3600)
+    await leasehold_queue.add_item(Item("tomorrow"), at=leasehold_clock.now + timedelta(days=1))
+    await worker.drain()
+    assert ran == ["now"]
+    leasehold_clock.advance(3600)
+    await worker.drain()
+    assert ran == ["now", "in an hour"]
+    leasehold_clock.move_to(leasehold_clock.now + timedelta(hours=22, minutes=59, seconds=59))
+    await worker.drain()
+    await assert_added(leasehold_queue, data="tomorrow", state="scheduled")
+    leasehold_clock.advance(1)
+    await worker.drain()
+    assert ran == ["now", "in an hour", "tomorrow"]
+    await assert_empty(leasehold_queue)
+
+
+@pytest.mark.parametrize("turn", range(5))
+async def test_retries_back_off_until_the_item_is_given_up(
+    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock, turn: int
+) -> None:
+    worker = leasehold_worker(retry=RetryPolicy(attempts=4, first=10, longest=25, jitter=False))
+    attempts: list[int] = []
+
+    @worker.handler(leasehold_queue)
+    async def handle(_: bytes, lease: Lease) -> None:
+        attempts.append(lease.deliveries)
+        raise ValueError(f"failure {lease.deliveries} of turn {turn}")
+
+    await leasehold_queue.add_item(Item("hello", id="one"))
+    await worker.drain()
+    for attempt, wait in enumerate((10, 20, 25), start=1):
+        view = await assert_added(leasehold_queue, "one", state="scheduled")
+        assert view.due == leasehold_clock() + wait
+        assert view.deliveries == attempt
+        leasehold_clock.advance(wait - 0.001)
+        await worker.drain()
+        assert attempts == list(range(1, attempt + 1))
+        leasehold_clock.advance(0.001)
+        await worker.drain()
+    assert attempts == [1, 2, 3, 4]
+    letter = await assert_dead(leasehold_queue, "one", error=f"failure 4 of turn {turn}")
+    assert letter.deliveries == 4
+
+
+@pytest.mark.parametrize("turn", range(5))
+async def test_draining_takes_over_leases_that_have_ended(
+    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock, turn: int
+) -> None:
+    worker = leasehold_worker()
+    ran: list[tuple[bytes, int]] = []
+
+    @worker.handler(leasehold_queue)
+    async def handle(data: bytes, lease: Lease) -> None:
+        ran.append((data, lease.deliveries))
+
+    await leasehold_queue.add_item(Item(f"{turn}"))
+    held = await leasehold_queue.lease(30)
+    leasehold_clock.advance(29.999)
+    await worker.drain()
+    assert ran == []
+    leasehold_clock.advance(0.001)
+    await worker.drain()
+    assert ran == [(f"{turn}".encode(), 2)]
+    assert not await leasehold_queue.complete(held)
+    await assert_empty(leasehold_queue)
+
+
+async def test_draining_goes_on_with_what_handlers_add_to_any_of_its_queues(
+    leasehold_queues: Queues, leasehold_worker: Workers
+) -> None:
+    first, second = leasehold_queues("first"), leasehold_queues("second")
+    worker = leasehold_worker(concurrency=3)
+    ran: list[int] = []
+
+    @worker.handler(first)
+    async def count_down(number: int) -> None:
+        ran.append(number)
+        if number:
+            await second.add_item(Item.from_json_data(number - 1))
+
+    @worker.handler(second)
+    async def pass_on(number: int) -> None:
+        await first.add_item(Item.from_json_data(number))
+
+    await first.add_item(Item.from_json_data(20))
+    await worker.drain()
+    assert ran == list(range(20, -1, -1))
+    await assert_empty(first)
+    await assert_empty(second)
+
+
+async def test_batches_are_drained_whole(leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers) -> None:
+    worker = leasehold_worker()
+    ran: list[bytes] = []
+
+    @worker.handler(leasehold_queue, batch=4)
+    async def handle(some: list[bytes]) -> None:
+        assert len(some) <= 4
+        ran.extend(some)
+
+    await leasehold_queue.add_items([Item(f"{number:03}") for number in range(101)])
+    await worker.drain()
+    assert sorted(ran) == [f"{number:03}".encode() for number in range(101)]
+    await assert_empty(leasehold_queue)
+
+
+async def test_a_snoozed_item_comes_back_when_the_clock_says_so_to_a_worker_that_runs(
+    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+) -> None:
+    worker = leasehold_worker()
+    attempts: list[int] = []
+
+    @worker.handler(leasehold_queue)
+    async def handle(_: bytes, lease: Lease) -> None:
+        attempts.append(lease.deliveries)
+        if len(attempts) < 3:
+            raise Snooze(timedelta(hours=8))
+
+    def ran(times: int) -> Callable[[], bool]:
+        return lambda: len(attempts) == times
+
+    running = asyncio.create_task(worker.run())
+    await leasehold_queue.add_item(Item("hello", id="one"))
+    for attempt in (1, 2):
+        await eventually("it has run", ran(attempt))
+        await counting(leasehold_queue, lambda counts: counts.scheduled == 1)
+        leasehold_clock.advance(timedelta(hours=8))
+    await eventually("it has run", ran(3))
+    assert attempts == [1, 1, 1]
+    worker.stop()
+    await running
+    await assert_empty(leasehold_queue)
+
+
+async def test_a_worker_goes_on_when_the_way_to_the_server_is_healed(
+    leasehold_queues: Queues, leasehold_worker: Workers, leasehold_faults: Proxy
+) -> None:
+    worker = leasehold_worker()
+    queue, direct = leasehold_queues("queue"), leasehold_queues("queue", direct=True)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        begun.set()
+        await go_on.wait()
+
+    await queue.add_item(Item("hello", id="one"))
+    draining = asyncio.create_task(worker.run())
+    await begun.wait()
+    await leasehold_faults.fail()
+    go_on.set()
+    await assert_added(direct, "one", state="leased")
+    await leasehold_faults.heal()
+    await counting(direct, lambda counts: counts.total == 0)
+    worker.stop()
+    await draining
+    await assert_empty(direct)
+
+
+async def counting(queue: AsyncWorkQueue, condition: Callable[[Counts], bool]) -> None:
+    """Return as soon as the counts of a queue are as wanted."""
+    async with asyncio.timeout(5):
+        while not condition(await queue.counts()):  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.005)
