@@ -7,13 +7,14 @@ import json
 import os
 import sys
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
 
 class Outcome(NamedTuple):
@@ -58,7 +59,7 @@ def leasehold(redis_url: str) -> Leasehold:
     """Give a function that runs a command."""
 
     async def run(*arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome:
-        async with started(*arguments, **{"LEASEHOLD_URL": redis_url} | environment) as process:
+        async with started(*arguments, environment={"LEASEHOLD_URL": redis_url} | environment) as process:
             out, err = await process.communicate(stdin)
             assert process.returncode is not None
             return Outcome(process.returncode, out.decode(), err.decode())
@@ -67,15 +68,19 @@ def leasehold(redis_url: str) -> Leasehold:
 
 
 @asynccontextmanager
-async def started(*arguments: str | bytes, **environment: str) -> AsyncIterator[Process]:
+async def started(
+    *arguments: str | bytes,
+    stdin: int = asyncio.subprocess.PIPE,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[Process]:
     """Start `leasehold`; it ends with the block at the latest."""
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "leasehold.cli"),
         *arguments,
-        env=inherited | {"COLUMNS": "200"} | environment,
-        stdin=asyncio.subprocess.PIPE,
+        env=inherited | {"COLUMNS": "200"} | dict(environment),
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

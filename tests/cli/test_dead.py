@@ -1,0 +1,154 @@
+"""`leasehold dead`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from tests.cli.program import started, usage_error
+from tests.queue.asking import take
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
+    from tests.cli.program import Leasehold
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "work.py", line 1, in work\n'
+
+
+@pytest.fixture(autouse=True)
+async def dead(queue: AsyncWorkQueue) -> None:
+    """Let five items die, d4 last."""
+    for number in range(5):
+        await queue.add_item(Item(b"data", id=f"d{number}"))
+        await queue.fail(await take(queue), f"{TRACEBACK}ValueError: {number}\n")
+
+
+async def left(queue: AsyncWorkQueue) -> list[str]:
+    return sorted(letter.id for letter in await queue.dead_letters.list())
+
+
+async def test_lists_the_newest_first_with_the_last_line_of_the_error(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
+    outcome = await leasehold("dead", "ls", queue.name)
+    assert (outcome.code, outcome.err) == (0, "")
+    titles, *rows = outcome.table
+    assert titles == ["id", "died", "deliveries", "bytes", "error"]
+    assert [(row[0], row[2:]) for row in rows] == [
+        (f"d{number}", ["1", "4", "ValueError:", f"{number}"]) for number in (4, 3, 2, 1, 0)
+    ]
+
+
+async def test_lists_as_many_as_are_wanted(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("dead", "ls", queue.name, "--count", "2", "--start", "1", "--json")
+    assert [line["id"] for line in outcome.documents] == ["d3", "d2"]
+    outcome = await leasehold("dead", "ls", queue.name, "--count", "2")
+    assert outcome.complaint == "3 more; --count and --start say which are shown"
+    await queue.dead_letters.drop_all()
+    outcome = await leasehold("dead", "ls", queue.name)
+    assert (outcome.code, outcome.complaint) == (0, f"{queue.name} has no dead letters")
+
+
+async def test_shows_one_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("dead", "show", queue.name, "d1")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "Traceback (most recent call last):\n" in outcome.out
+    assert outcome.out.endswith("\nValueError: 1\n\ndata\ndata\n")
+    document = (await leasehold("dead", "show", queue.name, "d1", "--json")).document
+    assert document["error"].endswith("\nValueError: 1\n")
+    assert {key: document[key] for key in ("queue", "id", "data", "deliveries", "token")} == {
+        "queue": queue.name,
+        "id": "d1",
+        "data": "data",
+        "deliveries": 1,
+        "token": 2,
+    }
+    outcome = await leasehold("dead", "show", queue.name, "d9")
+    assert (outcome.code, outcome.complaint) == (1, f"{queue.name!r} has no dead letter with the id 'd9'")
+
+
+async def test_puts_some_back(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    assert await leasehold("dead", "requeue", queue.name, "d3", "d1") == (0, "2 requeued\n", "")
+    assert [view.id for view in await queue.inspect()] == ["d3", "d1"]
+    assert await left(queue) == ["d0", "d2", "d4"]
+
+
+async def test_says_which_were_not_put_back_and_why(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"new", id="d0"))
+    outcome = await leasehold("dead", "requeue", queue.name, "d0", "d1", "d9")
+    assert (outcome.code, outcome.out) == (1, "1 requeued\n")
+    assert outcome.err.splitlines() == [
+        "leasehold: 'd0' stays dead, as its id is in the queue again",
+        "leasehold: 'd9' is no dead letter",
+    ]
+    outcome = await leasehold("dead", "requeue", queue.name, "d0", "d9", "--json")
+    assert outcome.code == 1
+    assert outcome.document == {"queue": queue.name, "requeued": 0, "missed": ["d0", "d9"]}
+
+
+async def test_puts_all_back_the_oldest_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("dead", "requeue", queue.name, "--all", "--json")
+    assert (outcome.code, outcome.document["requeued"]) == (0, 5)
+    assert [view.id for view in await queue.inspect()] == ["d0", "d1", "d2", "d3", "d4"]
+
+
+async def test_drops_some(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("dead", "drop", queue.name, "d3", "d9")
+    assert (outcome.code, outcome.out, outcome.complaint) == (1, "1 dropped\n", "'d9' is no dead letter")
+    assert await left(queue) == ["d0", "d1", "d2", "d4"]
+
+
+async def test_drops_those_that_are_old(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    assert await leasehold("dead", "drop", queue.name, "--older-than", "1d") == (0, "0 dropped\n", "")
+    outcome = await leasehold("dead", "drop", queue.name, "--older-than", "0s", "--json")
+    assert (outcome.code, outcome.document["dropped"]) == (0, 5)
+
+
+async def test_drops_all_when_told_that_it_is_meant(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("dead", "drop", queue.name, "--all")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--yes; nothing was done" in outcome.complaint
+    assert len(await left(queue)) == 5
+    assert await leasehold("dead", "drop", queue.name, "--all", "--yes") == (0, "5 dropped\n", "")
+
+
+@pytest.mark.parametrize(("answer", "code", "stay"), [(b"y\n", 0, 0), (b"n\n", 1, 5), (b"\n", 1, 5)])
+async def test_asks_who_sits_at_a_terminal_before_it_drops_all(
+    queue: AsyncWorkQueue, redis_url: str, answer: bytes, code: int, stay: int
+) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        arguments = ("dead", "drop", queue.name, "--all", "--url", redis_url)
+        async with started(*arguments, stdin=theirs) as process:
+            assert process.stderr
+            question = await process.stderr.readuntil(b"[y/N]:")
+            assert f"Drop all dead letters of {queue.name}".encode() in question
+            os.write(ours, answer)
+            await asyncio.wait_for(process.communicate(), 30)
+        assert process.returncode == code
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert len(await left(queue)) == stay
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "says"),
+    [
+        ("requeue", (), "give ids or --all: one of them"),
+        ("requeue", ("d1", "--all"), "give ids or --all: one of them"),
+        ("drop", (), "give ids, --all or --older-than: one of them"),
+        ("drop", ("d1", "--older-than", "1d"), "give ids, --all or --older-than: one of them"),
+        ("drop", ("--all", "--older-than", "1d", "--yes"), "give ids, --all or --older-than: one of them"),
+    ],
+)
+async def test_wrong_usage_is_told_and_does_nothing(
+    leasehold: Leasehold, queue: AsyncWorkQueue, command: str, arguments: tuple[str, ...], says: str
+) -> None:
+    assert says in usage_error(await leasehold("dead", command, queue.name, *arguments))
+    assert len(await left(queue)) == 5

@@ -1,0 +1,95 @@
+"""`leasehold ls`, and how the queues of a server are found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold import Item
+from leasehold.scripting import survey
+from leasehold.scripting.survey import find_queues
+from tests.queue.asking import take
+
+if TYPE_CHECKING:
+    import pytest
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.cli.program import Leasehold
+    from tests.queue.fixtures import MakeQueue
+
+TITLES = ["queue", "waiting", "leased", "scheduled", "dead"]
+
+
+async def fill(queue: AsyncWorkQueue) -> None:
+    """Put 4 items in line, lease 3, delay 2, and let one die."""
+    await queue.add_items([Item(b"x") for _ in range(8)])
+    await queue.add_items([Item(b"x") for _ in range(2)], delay=100)
+    leases = await queue.lease_many(4, 100)
+    await queue.fail(leases[0], "given up")
+
+
+async def test_counts_the_named_queues(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await fill(queue)
+    outcome = await leasehold("ls", queue.name, "nobody")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.table == [TITLES, [queue.name, "4", "3", "2", "1"], ["nobody", "0", "0", "0", "0"]]
+
+
+async def test_finds_the_queues_of_the_server(leasehold: Leasehold, make_queue: MakeQueue) -> None:
+    busy, done = make_queue(name="a b:ü"), make_queue(name="{done}")
+    await fill(busy)
+    await done.add_item(Item(b"x"))
+    await done.complete(await take(done))
+    outcome = await leasehold("ls", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [line for line in outcome.documents if line["queue"] in (busy.name, done.name)] == [
+        {"queue": "a b:ü", "waiting": 4, "leased": 3, "scheduled": 2, "dead": 1},
+        {"queue": "{done}", "waiting": 0, "leased": 0, "scheduled": 0, "dead": 0},
+    ]
+
+
+async def test_a_queue_is_found_by_any_of_its_keys(make_queue: MakeQueue, redis_url: str) -> None:
+    delayed, planned = make_queue(name="delayed"), make_queue(name="planned")
+    await delayed.add_item(Item(b"x"), delay=100)
+    await planned.schedule.every(100, "poll")
+    assert {"delayed", "planned"} <= {*(await find_queues(redis_url)).names}
+
+
+async def test_what_only_looks_like_a_queue_is_left_out(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str
+) -> None:
+    before = (await find_queues(redis_url)).names
+    for item_id in ("other:queue", "other:dead", "other:fence"):
+        await queue.add_item(Item(b"x", id=item_id))
+        await queue.fail(await take(queue), "given up")
+        await queue.add_item(Item(b"x", id=item_id))
+    await redis.set("program:queue", "a string")
+    await redis.rpush("program:fence", "a list")
+    await redis.rpush(b"\xff:queue", "no text")
+    await redis.rpush(":queue", "no name")
+    assert {*(await find_queues(redis_url)).names} - {*before} == {queue.name}
+
+
+async def test_a_search_ends_somewhere(
+    make_queue: MakeQueue, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "STEP_KEYS", 10)
+    for number in range(5):
+        await make_queue(name=f"q{number}").add_items([Item(b"x") for _ in range(10)])
+    assert (await find_queues(redis_url)).complete
+    assert not (await find_queues(redis_url, most_keys=20)).complete
+    monkeypatch.setattr(survey, "MOST_QUEUES", 3)
+    names, complete = await find_queues(redis_url)
+    assert (len(names), complete) == (3, False)
+    await redis.delete(*[f"q{number}:queue" for number in range(5)])
+
+
+async def test_a_queue_that_cannot_be_counted_does_not_hide_the_others(
+    leasehold: Leasehold, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_item(Item(b"x"))
+    await redis.set("spoiled:dead", "a string")
+    outcome = await leasehold("ls", "spoiled", queue.name)
+    assert outcome.code == 0
+    assert outcome.complaint.startswith("spoiled: ")
+    assert outcome.table == [TITLES, [queue.name, "1", "0", "0", "0"]]

@@ -1,0 +1,128 @@
+"""`leasehold show`."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from tests.queue.asking import take
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
+    from tests.cli.program import Leasehold
+
+BINARY = b"\xff\x00"
+
+
+async def test_shows_the_items_of_each_state(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"1", id="held"))
+    lease = await take(queue, 100)
+    await queue.add_item(Item(b"12", id="first"))
+    await queue.add_item(Item(BINARY, id="second"))
+    await queue.add_item(Item(b"123", id="later"), delay=100)
+    outcome = await leasehold("show", queue.name)
+    assert (outcome.code, outcome.err) == (0, "")
+    titles, *rows = outcome.table
+    assert titles == ["id", "state", "bytes", "deliveries", "until", "holder", "data"]
+    assert [row[:4] for row in rows] == [
+        ["first", "waiting", "2", "0"],
+        ["second", "waiting", "2", "0"],
+        ["held", "leased", "1", "1"],
+        ["later", "scheduled", "3", "0"],
+    ]
+    assert [row[6] for row in rows] == ["12", r"\xff\x00", "1", "123"]
+    assert rows[2][5] == queue.session
+    assert rows[2][4].endswith("Z")
+    assert lease.id == "held"
+
+
+async def test_shows_as_many_as_are_wanted(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(b"x", id=f"i{n}") for n in range(5)])
+    await queue.fail(await take(queue), "given up")
+    outcome = await leasehold("show", queue.name, "--count", "2", "--state", "waiting")
+    assert [row[0] for row in outcome.table[1:]] == ["i1", "i2"]
+    assert outcome.err.splitlines() == [
+        "leasehold: 2 more; --count says how many are shown",
+        f"leasehold: 1 dead letters: leasehold dead ls {queue.name}",
+    ]
+
+
+async def test_shows_machines_the_items(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(BINARY, id="x"))
+    await queue.add_item(Item("grün", id="y"))
+    outcome = await leasehold("show", queue.name, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    first, second = outcome.documents
+    assert first == {
+        "queue": queue.name,
+        "id": "x",
+        "state": "waiting",
+        "size": 2,
+        "data": base64.b64encode(BINARY).decode(),
+        "data_encoding": "base64",
+        "holder": None,
+        "token": None,
+        "deliveries": 0,
+        "due": None,
+        "leased_seconds_ago": None,
+    }
+    assert (second["data"], second["data_encoding"]) == ("grün", "utf-8")
+
+
+async def test_an_empty_queue(leasehold: Leasehold, name: str) -> None:
+    outcome = await leasehold("show", name)
+    assert (outcome.code, outcome.out, outcome.complaint) == (0, "", f"{name} has no such item")
+    assert await leasehold("show", name, "--json") == (0, "", "")
+
+
+async def test_shows_one_item_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"two\nlines", id="x"))
+    lease = await take(queue, 100)
+    outcome = await leasehold("show", queue.name, "x")
+    assert (outcome.code, outcome.err) == (0, "")
+    for fact in ("state leased", "deliveries 1", f"holder {queue.session}", f"lease number {lease.token}"):
+        assert fact.split() in [row[: len(fact.split())] for row in outcome.table]
+    assert outcome.out.endswith("\ndata\ntwo\nlines\n")
+
+    document = (await leasehold("show", queue.name, "x", "--json")).document
+    assert document["item"]["data"] == "two\nlines"
+    assert document["item"]["token"] == lease.token
+    assert (document["dead_letter"], document["result"]) == (None, None)
+
+
+async def test_shows_all_that_there_is_under_an_id(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"first", id="x"))
+    await queue.complete(await take(queue), result=BINARY)
+    await queue.add_item(Item(b"second", id="x"))
+    await queue.fail(await take(queue), "given up")
+    document = (await leasehold("show", queue.name, "x", "--json")).document
+    assert document["item"] is None
+    assert (document["dead_letter"]["data"], document["dead_letter"]["error"]) == ("second", "given up")
+    assert (document["result"], document["result_encoding"]) == ("/wA=", "base64")
+    out = (await leasehold("show", queue.name, "x")).out
+    assert "\nerror\ngiven up\n\ndata\nsecond\n\nresult\n\\xff\\x00\n" in out
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+async def test_what_is_not_there_is_told(
+    leasehold: Leasehold, queue: AsyncWorkQueue, arguments: tuple[str, ...]
+) -> None:
+    await queue.add_item(Item(b"x"))
+    outcome = await leasehold("show", queue.name, "nobody", *arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "has no item, dead letter or result with the id 'nobody'" in outcome.complaint
+
+
+async def test_nothing_that_is_shown_acts_on_the_terminal(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
+    evil = "\x1b[2Jred\r\x07[bold]"
+    await queue.add_item(Item(evil, id=evil))
+    for arguments in (["show", queue.name], ["show", queue.name, evil]):
+        out = (await leasehold(*arguments)).out
+        assert r"\x1b[2Jred" in out
+        assert "[bold]" in out
+        assert not {*out} & {"\x1b", "\r", "\x07"}
