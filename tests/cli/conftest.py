@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tests.cli.commanding import bench
 from tests.cli.program import leasehold
 from tests.queue.fixtures import clock, make_queue, queue
 
-__all__ = ["clock", "leasehold", "make_queue", "queue"]
+__all__ = ["bench", "clock", "leasehold", "make_queue", "queue"]

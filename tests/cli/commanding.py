@@ -1,0 +1,176 @@
+"""`leasehold worker` in a process of its own, as tests see it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+
+PROGRAM = Path(__file__).with_name("worker_program.py")
+TARGET = f"{PROGRAM}:worker"
+#: Far longer than anything takes, on the slowest machine.
+PATIENCE = 40.0
+
+
+class Running:
+    """A process that runs `leasehold worker`, and what it logs."""
+
+    def __init__(self, process: Process, output: Path) -> None:
+        self.process = process
+        self._output = output
+        self.lines: list[str] = []
+        self._reading = asyncio.create_task(self._read())
+
+    @property
+    def log(self) -> str:
+        """All that it has logged so far."""
+        return "".join(self.lines)
+
+    async def said(self, pattern: str, *, times: int = 1) -> list[str]:
+        """Wait until it has logged something so many times; returns what it was."""
+        await eventually(
+            f"it says {pattern!r} {times} times", lambda: len(self._found(pattern)) >= times, within=PATIENCE
+        )
+        return self._found(pattern)
+
+    @property
+    def printed(self) -> str:
+        """What it has printed."""
+        return self._output.read_text()
+
+    def _found(self, pattern: str) -> list[str]:
+        found = [re.search(pattern, line) for line in self.lines]
+        return [match[match.lastindex or 0] for match in found if match]
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    async def code(self) -> int:
+        """Wait for its end, and for that of its log."""
+        async with asyncio.timeout(PATIENCE):
+            code = await self.process.wait()
+            await self._reading
+        return code
+
+    async def stop(self) -> int:
+        """Stop it as an orchestrator does."""
+        self.signal()
+        return await self.code()
+
+    async def end(self) -> None:
+        """Kill it if it is still there."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        if self.process.stderr is None:
+            raise AssertionError("it is a pipe")
+        async for line in self.process.stderr:
+            self.lines.append(line.decode())
+
+
+class Bench:
+    """A folder, a queue's name and a server: where workers of one test run."""
+
+    def __init__(self, folder: Path, url: str, queue: str) -> None:
+        self.folder = folder
+        self.record = folder / "record"
+        self.environment = {
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "QUEUE": queue,
+            "RECORD": str(self.record),
+            "REDIS_URL": url,
+        }
+
+    @asynccontextmanager
+    async def worker(self, *options: str, target: str = TARGET, **environment: str) -> AsyncIterator[Running]:
+        """Run one; it is killed at the end of the block, if it has not ended by then."""
+        output = self.folder / "output"
+        with output.open("wb") as file:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "leasehold.cli", "worker", target, *options),
+                cwd=self.folder,
+                env={**os.environ, "COLUMNS": "200", **self.environment, **environment},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=file,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        running = Running(process, output)
+        try:
+            yield running
+        finally:
+            await running.end()
+
+    @asynccontextmanager
+    async def working(self, *options: str, **environment: str) -> AsyncIterator[Running]:
+        """Run one, and wait until it works."""
+        async with self.worker(*options, **environment) as running:
+            await running.said("working on")
+            yield running
+
+    def release(self) -> None:
+        """Let the runs go on that hold."""
+        (self.folder / "release").touch()
+
+    def recorded(self, what: str) -> list[tuple[str, int]]:
+        """The ids of the items of which this is recorded, and the process."""
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        words = [line.split() for line in lines]
+        return [(id_, int(pid)) for verb, id_, pid, *_ in words if verb == what]
+
+    async def began(self, count: int = 1) -> list[tuple[str, int]]:
+        """Wait until so many runs have begun."""
+        await eventually(
+            f"{count} runs have begun", lambda: len(self.recorded("began")) >= count, within=PATIENCE
+        )
+        return self.recorded("began")
+
+    async def ended(self, count: int = 1) -> list[tuple[str, int]]:
+        """Wait until so many runs have ended."""
+        await eventually(
+            f"{count} runs have ended", lambda: len(self.recorded("ended")) >= count, within=PATIENCE
+        )
+        return self.recorded("ended")
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process runs; one that is dead and not yet buried does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return False
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+    return state != "Z"
+
+
+async def gone(*pids: int) -> None:
+    """Wait until none of the processes runs."""
+    await eventually(f"{pids} are gone", lambda: not any(map(is_there, pids)), within=PATIENCE)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, redis_url: str, name: str) -> Bench:
+    """Give a place where `leasehold worker` runs."""
+    return Bench(tmp_path, redis_url, name)

@@ -1,0 +1,111 @@
+"""A program as users write it, for `leasehold worker`: what its handlers do is said by the items.
+
+REDIS_URL and QUEUE say where the work is. Each run is written to the file RECORD when it begins and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+RECORD = Path(os.environ["RECORD"])
+#: A run that holds goes on until this file is there.
+RELEASE = RECORD.with_name("release")
+URL, QUEUE = os.environ["REDIS_URL"], os.environ["QUEUE"]
+
+#: A query without an end. The library gives way to other threads, but to no signal.
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+def write(*words: object) -> None:
+    """Add a line to the record, in one piece."""
+    with RECORD.open("ab", buffering=0) as file:
+        file.write((" ".join(map(str, words)) + "\n").encode())
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncIterator[dict[str, str]]:
+    """Give what handlers ask for, and write down the end."""
+    yield {"greeting": "hello"}
+    write("lifespan", "over", os.getpid())
+
+
+worker = Worker(
+    concurrency=10,
+    lease_time=float(os.environ.get("LEASE", "30")),
+    retry=RetryPolicy(attempts=2, first=0.05),
+    lifespan=lifespan,
+)
+
+
+@worker.handler(AsyncWorkQueue.from_url(URL, QUEUE))
+async def do(order: str, lease: Lease, greeting: str) -> None:
+    """Do what the item says."""
+    verb, _, number = order.partition(" ")
+    write("began", lease.id, os.getpid(), greeting)
+    if verb == "sleep":
+        await asyncio.sleep(float(number))
+    elif verb == "hold":
+        while not RELEASE.exists():  # noqa: ASYNC110 - the test says when
+            await asyncio.sleep(0.01)
+    elif verb == "block":
+        time.sleep(600)  # noqa: ASYNC251 - that is what it is for
+    elif verb == "query":
+        sqlite3.connect(":memory:").execute(ENDLESS)
+    elif verb == "refuse":
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+    elif verb == "leave":
+        threading.Thread(target=time.sleep, args=(600,)).start()
+    elif verb == "boom":
+        raise ValueError("no such thing")
+    write("ended", lease.id, os.getpid())
+
+
+@worker.handler(AsyncWorkQueue.from_url(URL, f"{QUEUE}-thread"))
+def in_thread(order: str, lease: Lease) -> None:
+    """Never come back."""
+    write("began", lease.id, os.getpid(), order)
+    time.sleep(600)
+
+
+@worker.handler(AsyncWorkQueue.from_url(URL, f"{QUEUE}-process"), run_in="process")
+def in_process(order: str) -> None:
+    """Never come back."""
+    write("began", order, os.getpid())
+    time.sleep(600)
+
+
+def make() -> Worker:
+    """Give the worker, as a factory would."""
+    return worker
+
+
+def fails() -> Worker:
+    """Give none."""
+    raise LookupError("no settings")
+
+
+not_a_worker = 5
+idle = Worker()
+
+needy = Worker()
+
+
+@needy.handler(AsyncWorkQueue.from_url(URL, QUEUE))
+async def wants(order: str, database: str) -> None:
+    """Ask for what no lifespan gives."""
+    raise AssertionError(order, database)
