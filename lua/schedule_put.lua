@@ -25,7 +25,8 @@ local size = redis.call('STRLEN', data_of_schedule)
 local before = redis.call('HGET', schedules, schedule)
 local due = redis.call('ZSCORE', ticks, schedule)
 
-if before == definition and due and size == #data and (redis.call('GET', data_of_schedule) or '') == data then
+local same_data = size == #data and (size == 0 or redis.call('GET', data_of_schedule) == data)
+if due and before == definition and same_data then
   return { 0, now, 0 }
 end
 -- What else changes has no effect on when it is due.

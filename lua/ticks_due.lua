@@ -15,7 +15,8 @@
 -- @include clock
 
 local found = redis.call('ZRANGEBYSCORE', ticks, '-inf', now, 'WITHSCORES', 'LIMIT', start, count)
-local later = redis.call('ZRANGEBYSCORE', ticks, string.format('(%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local from = string.format('(%.0f', now)
+local later = redis.call('ZRANGEBYSCORE', ticks, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 redis.call('HLEN', schedules)
 local reply = { now, later[2] and tonumber(later[2]) - now or -1 }
 for i = 1, #found, 2 do
