@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
-import sys
-import time
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +14,7 @@ import typer
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, carry_out, opened
 from leasehold.cli.showing import print_json, print_table
 from leasehold.cli.times import duration
+from leasehold.cli.worker.logs import set_up_logs
 from leasehold.errors import ServerError
 from leasehold.worker.upkeep import Upkeep
 
@@ -39,7 +37,7 @@ def clean(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM or Ctrl-C.")] = False,
     every: Annotated[
         float,
-        typer.Option(parser=duration, metavar="DURATION", help="With --watch: the time between two cleans."),
+        typer.Option(parser=duration, metavar="DURATION", help="With --watch: clean about so often."),
     ] = 60,
     keep_dead: Annotated[
         float | None,
@@ -62,9 +60,8 @@ def clean(
     if every < SHORTEST_WAIT:
         raise typer.BadParameter(f"at least {SHORTEST_WAIT:g} s", param_hint="--every")
     if watch:
-        _log_to_stderr(as_json=as_json)
         upkeep = Upkeep(clean_every=every, keep_dead=keep_dead)
-        carry_out(_watch(url, queues, upkeep, deep=deep))
+        carry_out(_watch(url, queues, upkeep, deep=deep, as_json=as_json))
     carry_out(_clean(url, queues, deep=deep, as_json=as_json))
 
 
@@ -82,7 +79,8 @@ async def _clean(url: str, names: list[str], *, deep: bool, as_json: bool) -> Co
     return Code.DONE
 
 
-async def _watch(url: str, names: list[str], upkeep: Upkeep, *, deep: bool) -> Code:
+async def _watch(url: str, names: list[str], upkeep: Upkeep, *, deep: bool, as_json: bool) -> Code:
+    set_up_logs("json" if as_json else "text", "info")
     watching = asyncio.create_task(_keep(url, names, upkeep, deep=deep))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, watching.cancel)
@@ -107,26 +105,3 @@ async def _clean_first(queue: AsyncWorkQueue, upkeep: Upkeep, *, deep: bool) -> 
         await upkeep.clean_once(queue, deep=deep)
     except ServerError as error:
         log.warning("%s could not be cleaned: %s", queue.name, error)
-
-
-def _log_to_stderr(*, as_json: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    )
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-class JsonLines(logging.Formatter):
-    """Writes each record as a JSON document on a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        return json.dumps(
-            {
-                "time": f"{when}.{record.msecs:03.0f}Z",
-                "level": record.levelname,
-                "message": record.getMessage(),
-            }
-        )

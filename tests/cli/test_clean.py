@@ -1,0 +1,146 @@
+"""`leasehold clean`, once and as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from tests.cli.program import started, usage_error
+from tests.queue.asking import take, until
+
+if TYPE_CHECKING:
+    import asyncio
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.cli.program import Leasehold
+    from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
+
+
+async def leave_a_lapsed_lease(queue: AsyncWorkQueue, item_id: str) -> None:
+    """Do what a worker does that takes an item and dies."""
+    await queue.add_item(Item(b"x", id=item_id))
+    await take(queue, 0.001)
+
+
+async def leave_an_orphan(redis: Redis, queue: AsyncWorkQueue, item_id: str) -> None:
+    """Do what a client of another library does that dies in the middle of adding."""
+    await redis.set(f"{queue.name}:item:{item_id}", "x")
+
+
+async def is_back(queue: AsyncWorkQueue, item_id: str) -> None:
+    async def waits() -> bool:
+        return item_id in [view.id for view in await queue.inspect()]
+
+    await until(f"{item_id} is back", waits)
+
+
+@asynccontextmanager
+async def watching(url: str, *arguments: str) -> AsyncIterator[tuple[Process, asyncio.StreamReader]]:
+    """Run `leasehold clean --watch` from its first line on."""
+    async with started("clean", "--watch", "--every", "200ms", "--url", url, *arguments) as process:
+        assert process.stderr
+        assert b"watching" in await process.stderr.readline()
+        yield process, process.stderr
+
+
+async def test_brings_back_what_dead_workers_held(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await leave_a_lapsed_lease(queue, "x")
+    outcome = await leasehold("clean", queue.name)
+    assert (outcome.code, outcome.err) == (0, "")
+    titles, row = outcome.table
+    assert titles == ["queue", "looked", "at", "returned", "dropped", "adopted", "restored"]
+    assert row[0] == queue.name
+    assert row[2] == "1"
+    assert await queue.counts() == (1, 0, 0, 0)
+
+
+async def test_a_deep_clean_finds_what_is_in_no_list(
+    leasehold: Leasehold, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    first, second = make_queue(name=f"{name}-1"), make_queue(name=f"{name}-2")
+    await leave_an_orphan(redis, first, "x")
+    outcome = await leasehold("clean", first.name, second.name, "--json")
+    assert [line["restored"] for line in outcome.documents] == [0, 0]
+    outcome = await leasehold("clean", first.name, second.name, "--json", "--deep")
+    assert outcome.code == 0
+    assert outcome.documents == [
+        {"queue": first.name, "looked_at": 1, "returned": 0, "dropped": 0, "adopted": 0, "restored": 1},
+        {"queue": second.name, "looked_at": 0, "returned": 0, "dropped": 0, "adopted": 0, "restored": 0},
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_watch_brings_back_what_dead_workers_held_until_it_is_stopped(
+    queue: AsyncWorkQueue, redis_url: str, number: signal.Signals
+) -> None:
+    await leave_a_lapsed_lease(queue, "before")
+    async with watching(redis_url, queue.name) as (process, _):
+        await is_back(queue, "before")
+        await take(queue, 100)
+        await leave_a_lapsed_lease(queue, "meanwhile")
+        await is_back(queue, "meanwhile")
+        process.send_signal(number)
+        out, err = await process.communicate()
+        assert (process.returncode, out) == (0, b"")
+        assert err.endswith(b"stopped\n")
+
+
+async def test_a_watch_ticks_schedules_and_drops_old_dead_letters(
+    queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    await queue.add_item(Item(b"x", id="dead"))
+    await queue.fail(await take(queue), "given up")
+    await queue.schedule.every(0.1, "poll")
+    async with watching(redis_url, queue.name, "--keep-dead", "0s") as (process, _):
+
+        async def is_done() -> bool:
+            counts = await queue.counts()
+            return counts.waiting > 0 and counts.dead == 0
+
+        await until("the schedule has ticked and the dead letter is gone", is_done)
+        process.terminate()
+        assert await process.wait() == 0
+
+
+async def test_a_watch_can_begin_with_a_deep_clean_and_speak_to_machines(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str
+) -> None:
+    await leave_an_orphan(redis, queue, "x")
+    async with watching(redis_url, queue.name, "--deep", "--json") as (process, err):
+        line = json.loads(await err.readline())
+        assert line["level"] == "info"
+        assert f"cleaned {queue.name}" in line["message"]
+        assert [view.id for view in await queue.inspect()] == ["x"]
+        process.terminate()
+        assert await process.wait() == 0
+
+
+async def test_a_watch_goes_on_when_the_server_was_away(
+    make_server: MakeServer, make_queue: MakeQueue
+) -> None:
+    server = await make_server()
+    port, url = server.port, f"redis://127.0.0.1:{server.port}"
+    await server.stop()
+    async with watching(url, "emails") as (process, err):
+        assert b"emails could not be cleaned" in await err.readline()
+        await make_server(port=port)
+        queue = make_queue(name="emails", url=url)
+        await leave_a_lapsed_lease(queue, "x")
+        await is_back(queue, "x")
+        process.terminate()
+        assert await process.wait() == 0
+
+
+async def test_wrong_usage_is_told(leasehold: Leasehold) -> None:
+    assert "Missing argument 'QUEUE'" in usage_error(await leasehold("clean"))
+    assert "at least 0.1 s" in usage_error(await leasehold("clean", "q", "--watch", "--every", "0s"))
