@@ -2,4 +2,6 @@
 
 from leasehold.cli import main
 
-main()
+# Processes of handlers import this again, under another name.
+if __name__ == "__main__":
+    main()

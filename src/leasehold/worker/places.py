@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import os
 import pickle
 import queue
 import signal
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_process
 
 from leasehold.errors import InvalidArgument
+from leasehold.worker.orphans import end_with
 from leasehold.worker.outcomes import Signal
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityL
         ) from error
 
     def invoke(payload: Any) -> Awaitable[Any]:
-        return anyio.to_process.run_sync(call, payload, cancellable=True, limiter=limiter)
+        return anyio.to_process.run_sync(call, os.getpid(), payload, cancellable=True, limiter=limiter)
 
     return invoke
 
@@ -133,11 +135,12 @@ def _plainly(function: Callable[..., Any], payload: Any, **names: Any) -> Any:
     return value
 
 
-def _apart(function: Callable[..., Any], payload: Any) -> Any:
+def _apart(function: Callable[..., Any], parent: int, payload: Any) -> Any:
     """What happens in the other process."""
     # A terminal and some supervisors signal the whole group. The worker decides when this process ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    end_with(parent)
     try:
         return _plainly(function, payload)
     except Signal:

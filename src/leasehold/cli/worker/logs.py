@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 #: What every record has; all else was given by the line's author.
 _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
+#: What these say in detail concerns their own authors: event loop, Redis client, watcher of files.
+_TALKATIVE = ("asyncio", "push_response", "watchfiles")
+
 _TEXT = "%(asctime)s.%(msecs)03d %(levelname)-8s %(process)d %(name)s: %(message)s"
 
 
@@ -48,4 +51,6 @@ def set_up_logs(form: LogFormat, level: LogLevel) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(logging.INFO, root.level))
     logging.captureWarnings(capture=True)
