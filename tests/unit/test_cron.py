@@ -234,8 +234,14 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
         (1, "1970-01-01T00:00:00.001Z"),
         (1_900_000_000_020, "2030-03-17T17:46:40.020Z"),
         (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
     ],
 )
 def test_a_time_has_one_way_of_being_written(ms: int, text: str) -> None:
     assert stamp(ms) == text
     assert datetime.fromisoformat(text) == moment(ms)
+
+
+def test_after_the_last_time_comes_none() -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    assert last - moment(Every.checked(60, last).first(0) + 60_000) < timedelta(milliseconds=1)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _INTERVAL_ALLOWED = "seconds (a number or a timedelta), 1 ms or more, at most 30 days"
 _EXPRESSION_ALLOWED = "a cron expression such as '0 3 * * *': minute, hour, day, month, weekday"
 _TZ_ALLOWED = "the name of a time zone, such as 'UTC' or 'Europe/Berlin', that this machine knows"
@@ -205,8 +206,8 @@ def read_timing(text: str) -> Timing:
 
 
 def moment(ms: int) -> datetime:
-    """A time in milliseconds since 1970 as a `datetime` in UTC."""
-    return _EPOCH + timedelta(milliseconds=ms)
+    """A time in milliseconds since 1970 as a `datetime` in UTC, the last that there is at most."""
+    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
 
 
 def stamp(ms: int) -> str:
