@@ -106,6 +106,8 @@ def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_sdist
     expected = {str(path) for path in source} | {f"leasehold/{path}" for path in lua} | {"leasehold/py.typed"}
     held = {name for name in contents(wheel_of_sdist) if name.startswith("leasehold/")}
     assert held - {"leasehold/lua/README.md"} == expected
+    beside = {name for name in contents(wheel_of_sdist) if not name.startswith("leasehold")}
+    assert beside == {"_leasehold_pytest.py"}
 
 
 def test_the_installed_wheel_finds_its_scripts(installed: Environment, scripts: set[str]) -> None:
