@@ -76,8 +76,11 @@ class Running:
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
+        # Processes of its own may go on for a moment, and hold the pipe.
+        await asyncio.wait([self._reading], timeout=PATIENCE)
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
+        self.process._transport.close()  # type: ignore[attr-defined]  # or it warns, if nobody closed the pipe
 
     async def _read(self) -> None:
         if self.process.stderr is None:

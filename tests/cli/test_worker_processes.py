@@ -1,0 +1,178 @@
+"""`leasehold worker` with several processes, with changes of code, and with one deploy after another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from leasehold.cli.worker.supervisor import badness
+from tests.cli.commanding import PROGRAM, Bench, Running, gone, is_there
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+#: A line that a worker process begins its life with, and its number.
+WORKING = r"(\d+) leasehold.worker: working on"
+
+
+async def children(running: Running, count: int) -> list[int]:
+    """Wait until so many worker processes have begun to work; returns their numbers."""
+    return [int(pid) for pid in await running.said(WORKING, times=count)]
+
+
+async def test_a_process_that_is_killed_is_started_anew(bench: Bench, queue: AsyncWorkQueue) -> None:
+    async with bench.worker("--processes", "2") as running:
+        first, second = await children(running, 2)
+        os.kill(first, signal.SIGKILL)
+        await running.said(rf"worker process {first} ended with SIGKILL; a new one starts in 0.5 s")
+        [third] = set(await children(running, 3)) - {first, second}
+        for n in range(10):
+            await queue.add_item(Item(b"sleep 0.01", id=f"{n}"))
+        await bench.ended(10)
+        assert {pid for _, pid in bench.recorded("ended")} <= {second, third}
+        assert await running.stop() == 0
+        await gone(second, third)
+    assert (await queue.counts()).total == 0
+
+
+async def test_processes_end_with_their_supervisor(bench: Bench, queue: AsyncWorkQueue) -> None:
+    """They notice it, whatever it died of, and give back what they have."""
+    await queue.add_item(Item(b"hold", id="x"))
+    async with bench.worker("--processes", "2") as running:
+        pids = await children(running, 2)
+        await bench.began()
+        running.signal(signal.SIGKILL)
+        await gone(*pids)
+    lease = await queue.lease(30, block=False)
+    assert lease is not None
+    assert (lease.id, lease.deliveries) == ("x", 1)
+
+
+@pytest.mark.parametrize("order", ["block", "query"])
+async def test_a_blocked_process_ends_with_its_supervisor_too(
+    bench: Bench, queue: AsyncWorkQueue, order: str
+) -> None:
+    await queue.add_item(Item(order.encode(), id="x"))
+    async with bench.worker("--processes", "2") as running:
+        pids = await children(running, 2)
+        await bench.began()
+        running.signal(signal.SIGKILL)
+        await gone(*pids)
+    lease = await queue.lease(30, block=False)
+    assert lease is not None
+    assert (lease.id, lease.deliveries) == ("x", 1)
+
+
+async def test_the_exit_code_is_the_worst_of_the_processes(bench: Bench, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"hold", id="x"))
+    async with bench.worker("--processes", "2", "--grace", "0.3") as running:
+        await children(running, 2)
+        await bench.began()
+        assert await running.stop() == 3
+    assert await queue.counts() == (1, 0, 0, 0)
+
+
+def test_what_crashed_is_worse_than_all_that_we_exit_with_ourselves() -> None:
+    assert sorted([1, 4, 3, 0, 2, 99], key=badness) == [0, 3, 4, 2, 1, 99]
+
+
+async def test_a_second_signal_reaches_all_processes(bench: Bench, queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(b"hold"), Item(b"hold")])
+    async with bench.worker("--processes", "2", "--grace", "600", "--concurrency", "1") as running:
+        await children(running, 2)
+        await bench.began(2)
+        running.signal()
+        await running.said("runs may go on|got a signal: stopping")
+        assert await running.stop() == 3
+    assert await queue.counts() == (2, 0, 0, 0)
+
+
+async def test_a_frozen_process_is_killed_by_the_third_signal(bench: Bench) -> None:
+    async with bench.worker("--processes", "2") as running:
+        frozen, _ = await children(running, 2)
+        os.kill(frozen, signal.SIGSTOP)
+        for said in ("got a signal", "got a second", "got a third"):
+            running.signal()
+            await running.said(f"supervisor: {said}")
+        assert await running.code() == 1
+        await gone(frozen)
+
+
+async def test_what_cannot_run_is_not_started_again(bench: Bench) -> None:
+    async with bench.worker("--processes", "2", target="nosuch:worker") as running:
+        assert await running.code() == 2
+    assert "there is no module 'nosuch'" in running.log
+
+
+# ------------------------------------------------------------------------------------------------- --reload
+
+
+async def test_a_change_of_code_restarts_the_worker(bench: Bench, queue: AsyncWorkQueue) -> None:
+    module = bench.folder / "app.py"
+    module.write_text(PROGRAM.read_text())
+    async with bench.worker("--reload", target="app:worker") as running:
+        [first] = await children(running, 1)
+        await queue.add_item(Item(b"hold", id="x"))
+        await bench.began()
+
+        module.write_text("def broken(:\n")
+        await running.said("app.py has changed: restarting")
+        bench.release()  # it restarts when the run has ended, which is not cut off
+        await bench.ended()
+        await running.said("SyntaxError")
+        await running.said("ended with exit code 2; waiting for a change")
+        assert not is_there(first)
+
+        module.write_text(PROGRAM.read_text().replace("concurrency=10", "concurrency=7"))
+        await children(running, 2)
+        assert "7 runs at once" in running.lines[-1]
+        assert await running.stop() == 0
+    assert (await queue.counts()).total == 0
+
+
+# ------------------------------------------------------------------------------------------- rolling restarts
+
+
+async def test_a_rolling_restart_runs_nothing_twice_and_waits_for_no_lease(
+    bench: Bench, queue: AsyncWorkQueue
+) -> None:
+    """Four processes are replaced, one by one, while work goes on; leases last longer than all of it."""
+    total, added = 1200, 0
+    over = asyncio.Event()
+
+    async def produce() -> None:
+        nonlocal added
+        while not over.is_set() or added < total:
+            await queue.add_items([Item(b"sleep 0.05", id=f"{added + n}") for n in range(20)])
+            added += 20
+            await asyncio.sleep(0.1)
+
+    async with AsyncExitStack() as stack:
+
+        async def start() -> Running:
+            return await stack.enter_async_context(bench.working("--concurrency", "5", LEASE="60"))
+
+        workers = [await start() for _ in range(4)]
+        producing = asyncio.create_task(produce())
+        await bench.began(50)
+        for at in range(4):
+            workers.append(await start())
+            assert await workers[at].stop() == 0
+        over.set()
+        await producing
+        await bench.ended(added)
+        for worker in workers[4:]:
+            assert await worker.stop() == 0
+    runs = Counter(id_ for id_, _ in bench.recorded("began"))
+    assert set(runs) == {f"{n}" for n in range(added)}
+    assert set(runs.values()) == {1}
+    assert (await queue.counts()).total == 0
