@@ -93,8 +93,7 @@ async def leasehold_worker(leasehold_queues: Queues) -> AsyncIterator[Workers]:
     """Makes workers: `leasehold_worker(concurrency=5)`, to be drained. None outlives the test."""
     from leasehold.testing.plugin import Workers
 
-    del leasehold_queues  # it is asked for so that the workers end before the queues do
-    workers = Workers()
+    workers = Workers(leasehold_queues)
     try:
         yield workers
     finally:

@@ -61,6 +61,7 @@ async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:
         ("blåbær", "blåbær", "bær"),
         ("hello", b"hello", {"to": "ada"}),
         (b'{"to": "ada", "n": [1]}', {"n": [1], "to": "ada"}, {"to": "ada"}),
+        (b'"hello"', "hello", b"hello"),
         (b"null", None, 0),
     ],
 )

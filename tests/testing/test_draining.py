@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Counts, Item, Lease, RetryPolicy, Snooze
-from leasehold.testing import assert_added, assert_dead, assert_empty
+from leasehold import AsyncWorkQueue, Counts, Item, Lease, RetryPolicy, Snooze, Worker
+from leasehold.testing import assert_added, assert_completed, assert_dead, assert_empty
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
-    from leasehold import AsyncWorkQueue
     from leasehold.testing import Clock, Proxy, Queues, Workers
 
 
@@ -194,3 +194,30 @@ async def counting(queue: AsyncWorkQueue, condition: Callable[[Counts], bool]) -
     async with asyncio.timeout(5):
         while not condition(await queue.counts()):  # noqa: ASYNC110 - the server tells nobody
             await asyncio.sleep(0.005)
+
+
+async def test_a_worker_of_the_app_is_taken_over_to_queues_of_the_test(
+    leasehold_queues: Queues, leasehold_worker: Workers
+) -> None:
+    nowhere = AsyncWorkQueue.from_url("redis://localhost:1", "emails")
+    ran: list[tuple[str, str]] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[dict[str, str]]:
+        yield {"greeting": "hello"}
+
+    app = Worker(lifespan=lifespan, concurrency=2)
+
+    @app.handler(nowhere, keep_result=60)
+    async def greet(name: str, greeting: str) -> str:
+        ran.append((greeting, name))
+        return f"{greeting} {name}"
+
+    worker = leasehold_worker.like(app)
+    await leasehold_queues("emails").add_item(Item("ada", id="one"))
+    await worker.drain()
+    assert ran == [("hello", "ada")]
+    await assert_completed(leasehold_queues("emails"), "one", result="hello ada")
+    assert [handler.queue for handler in app.handlers] == [nowhere]
+    assert worker.concurrency == 2
+    await nowhere.close()

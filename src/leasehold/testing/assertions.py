@@ -72,7 +72,7 @@ async def assert_added(
     Args:
         queue: Where to look.
         item_id: The item's id; None is any.
-        data: Its data: bytes or text as they are, anything else is compared with the data read as JSON.
+        data: Its data: bytes as they are, a text as it is or as JSON, anything else as JSON.
         state: The state that it is in: `"waiting"`, `"leased"` or `"scheduled"`; None is any.
 
     Returns:
@@ -160,7 +160,7 @@ async def assert_completed(queue: AsyncWorkQueue, item_id: str, *, result: Any =
     Args:
         queue: Where to look.
         item_id: The item's id.
-        result: What it has left: bytes or text as they are, anything else is compared with it read as JSON.
+        result: What it has left, compared as data are in `assert_added`.
 
     Raises:
         AssertionError: If it is still there, or has left something else.
@@ -224,10 +224,10 @@ def _some(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
 def _same(wanted: Any, there: bytes | None) -> bool:
     if there is None:
         return False
-    if isinstance(wanted, str):
-        wanted = wanted.encode()
     if isinstance(wanted, (bytes, bytearray, memoryview)):
         return bytes(wanted) == there
+    if isinstance(wanted, str) and wanted.encode() == there:
+        return True
     try:
         return bool(json.loads(there) == wanted)
     except ValueError:

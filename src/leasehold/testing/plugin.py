@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import re
 import threading
@@ -98,9 +99,14 @@ class Queues:
 
 
 class Workers:
-    """Makes the workers of one test: call it as `Worker`. None of them outlives the test."""
+    """Makes the workers of one test: call it as `Worker`. None of them outlives the test.
 
-    def __init__(self) -> None:
+    Args:
+        queues: Opens the queues of the test.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
         self._made: list[Worker] = []
 
     def __call__(self, **settings: Any) -> Worker:
@@ -115,6 +121,24 @@ class Workers:
         worker = Worker(**settings)
         self._made.append(worker)
         return worker
+
+    def like(self, worker: Worker) -> Worker:
+        """Make a worker with the settings and handlers of one of yours, on queues of this test.
+
+        What yours takes from the queue `emails`, this one takes from `leasehold_queues("emails")`. Your
+        worker and its queues are left alone. A handler that itself adds to a queue of yours goes on doing
+        that: let the lifespan give it the queue, and replace that.
+
+        Args:
+            worker: The worker, which need not run.
+        """
+        made = copy.copy(worker)
+        made._loop = made._shift = made._stopping = None  # noqa: SLF001 - it is a worker in the making
+        made._handlers = [copy.copy(handler) for handler in worker.handlers]  # noqa: SLF001 - the same
+        for handler in made.handlers:
+            handler.queue = self._queues(handler.queue.name)
+        self._made.append(made)
+        return made
 
     async def close(self) -> None:
         """Stop those that the test has left running."""

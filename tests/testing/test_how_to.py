@@ -1,0 +1,72 @@
+"""What the page on testing and the reference show is what there is."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import _leasehold_pytest
+import leasehold.testing
+from tests.docs.pages import DOCS, REFERENCE, blocks, table
+from tests.docs.test_api import members_of, section_of, signature_in, signature_of
+from tests.testing.runs import run_pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = DOCS / "how-to" / "testing.md"
+API = REFERENCE / "api.md"
+
+
+def test_the_files_of_tests_on_the_page_pass(tmp_path: Path) -> None:
+    files = {block.title: block.code for block in blocks(PAGE) if block.title}
+    for title, code in files.items():
+        (tmp_path / title).write_text(code)
+    names = [title for title in files if title.startswith("test_")]
+    assert len(names) == 2
+    run = run_pytest(tmp_path, "", *names)
+    assert run.counts() == {"passed": 4}, run.output
+
+
+def test_the_message_on_the_page_is_the_one_that_is_given(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"^AssertionError: .*?(?=\n```)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    emails, tests = (block.code for block in blocks(PAGE) if block.title in ("emails.py", "test_emails.py"))
+    (tmp_path / "emails.py").write_text(emails)
+    failing = """
+async def test_that_fails(leasehold_queue, leasehold_clock):
+    mailbox = Mailbox()
+    mailbox.full = True
+    await welcome(leasehold_queue, "ada", "ada@example.org")
+    await welcome(leasehold_queue, "bob", "bob at example.org")
+    await make_worker(leasehold_queue, mailbox).drain()
+    await assert_added(leasehold_queue, "welcome-eve")
+"""
+    run = run_pytest(tmp_path, tests + failing, "-k", "that_fails")
+    given = re.findall(r"^E +(AssertionError.*\n(?:E .*\n)*)", run.output, re.MULTILINE)
+    unmarked = re.sub(r"^E {7}", "", given[0].rstrip(), flags=re.MULTILINE)
+    assert without_label(unmarked) == without_label(shown)
+
+
+def without_label(message: str) -> str:
+    return re.sub(r"queue-[0-9a-f]{12}", "queue-0", message)
+
+
+def test_the_reference_lists_the_fixtures() -> None:
+    made = {name for name in vars(_leasehold_pytest) if name.startswith("leasehold_")}
+    assert {row[0].strip("`") for row in table(API, "### Fixtures")} == made
+
+
+def test_the_reference_shows_the_assertions_and_classes() -> None:
+    text = API.read_text()
+    for name in leasehold.testing.__all__:
+        thing = getattr(leasehold.testing, name)
+        if name == "ANY":
+            continue
+        if not isinstance(thing, type):
+            assert signature_in(section_of(text, "###", name)) == signature_of(name, thing)
+            continue
+        section = section_of(text, "##", name)
+        if name in ("Clock", "Proxy"):
+            assert signature_in(section) == signature_of(name, thing)
+        for member in members_of(thing):
+            assert re.search(rf"^\| `(await )?{member}\b", section, re.MULTILINE), f"{name}.{member}"
