@@ -25,7 +25,7 @@ MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "Worker"}
 INTERNAL = {
     "AsyncWorkQueue.give_back_arrivals",
     "Lease.extend",
-    *(f"Run.{name}" for name in ("arrived", "begin", "cut", "end_early", "limit", "lose", "lost")),
+    *(f"Run.{name}" for name in ("arrived", "began", "begin", "cut", "end_early", "limit", "lose", "lost")),
     *(f"Run.{name}" for name in ("facts", "outcomes", "over", "task", "unsettled")),
     "Worker.shift",
 }
