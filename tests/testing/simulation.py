@@ -168,12 +168,14 @@ class Simulation:
         asked, answered = self._times(holder.knows_at if holder else 0)
         ask = Event(asked, kind, QUEUE, item, by, token)
         self.events.append(ask)
-        luck = self.random.random()
-        if luck < 0.07:
-            return  # it never arrived
-        outcome = effect()
-        if luck > 0.14:
-            self.events.append(ask._replace(at=answered, asked=asked, outcome=outcome))
+        # Most calls are answered. Of the others, the caller was told that they did not get through, or that
+        # nobody knows, or was killed before he was told.
+        fate = self.random.choices(["answered", "unsent", "unknown", "killed"], [20, 1, 1, 1])[0]
+        arrives = fate == "answered" or (fate != "unsent" and self.random.random() < 0.5)
+        outcome = arrives and effect()
+        if fate != "killed":
+            told = outcome if fate == "answered" else fate
+            self.events.append(ask._replace(at=answered, asked=asked, outcome=told))
 
     def _times(self, earliest: int) -> tuple[int, int]:
         """When a call was asked for and answered that has its effect now."""

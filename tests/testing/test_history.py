@@ -168,13 +168,13 @@ class TestRecording:
         assert final == FinalState(queue.name, frozenset({"snooze"}), frozenset({"reject", "fail"}))
         assert not check(history, final)
 
-    async def test_what_certainly_did_not_happen_is_a_no(
+    async def test_what_did_not_get_through_is_told(
         self, make_queue: MakeQueue, log: HistoryLog, tmp_path: Path
     ) -> None:
         queue = record_calls(make_queue(url="redis://127.0.0.1:1"), log)
         with pytest.raises(ConnectionLost):
             await queue.add_item(Item(b"1", id="x"))
-        assert kinds(History.load(tmp_path), "x") == ["add", "add=False"]
+        assert kinds(History.load(tmp_path), "x") == ["add", "add=unsent"]
 
 
 class TestMemory:

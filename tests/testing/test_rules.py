@@ -248,3 +248,14 @@ class TestInterrupted:
 
     def test_one_whose_lease_was_lost_has_nothing_to_give_back(self) -> None:
         assert not Story().add().lease(1).begin(1).end(1, "lost").leave().broken(unfinished="x")
+
+    def test_one_that_is_known_to_be_lost_has_nothing_to_give_back(self) -> None:
+        story = Story().add().lease(1).begin(1).call("renew", "x", 1, answer=False).end(1, "interrupted")
+        assert not story.leave().broken(unfinished="x")
+
+    @pytest.mark.parametrize("outcome", ["unsent", "unknown"])
+    def test_nobody_can_give_back_when_the_server_is_away(self, outcome: str) -> None:
+        story = Story().add().add("y").lease(1).lease(2, item="y").begin(1).end(1, "interrupted")
+        ask = story.call("complete", "y", 2, answer=None).events[-1]
+        story.events.append(ask._replace(at=story.now(), asked=ask.at, outcome=outcome))
+        assert not story.leave().broken(unfinished="xy")

@@ -230,11 +230,13 @@ def _not_counted(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Li
 
 
 def _given_back(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Life, str, int | None]]:
-    """A worker that interrupts a run gives its item back before it leaves."""
+    """A worker that interrupts a run gives its item back before it leaves, as long as the server answers."""
     for life in lives.all:
-        given_back = {call.token for call in life.of("release")}
+        settled = {call.token for call in life.of("release")}
+        settled |= {call.token for call in life.of("renew") if not call.possible}
         for end in life.ends:
-            if end.outcome == "interrupted" and end.by in lives.left and end.token not in given_back:
+            interrupted = end.outcome == "interrupted" and end.by in lives.left
+            if interrupted and end.token not in settled and lives.cut_off_at.get(end.by, 0) < end.at:
                 yield life, f"number {end.token} was interrupted and not given back", end.at
 
 

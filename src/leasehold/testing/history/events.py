@@ -56,8 +56,9 @@ class Event(NamedTuple):
     deliveries: int | None = None
     #: Of an answer: when it was asked for.
     asked: int | None = None
-    #: Of an answer: whether the server said yes. Of an `end`: `"returned"`, `"raised"`, `"interrupted"` (the
-    #: worker stopped), `"lost"` (its lease) or `"late"` (over its time limit).
+    #: Of an answer: whether the server said yes; `"unsent"` if it was certainly never asked, `"unknown"` if
+    #: its answer was lost. Of an `end`: `"returned"`, `"raised"`, `"interrupted"` (the worker stopped),
+    #: `"lost"` (its lease) or `"late"` (over its time limit).
     outcome: bool | str | None = None
 
     def line(self) -> bytes:

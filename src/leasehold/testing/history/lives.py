@@ -153,6 +153,7 @@ class Lives:
         all: One life for each id of each queue.
         leases: The leases of each queue.
         left: The names of the logs that ended with `leave`.
+        cut_off_at: When a log last told that a call did not get through.
     """
 
     def __init__(self, history: History) -> None:
@@ -160,6 +161,7 @@ class Lives:
         self._open: dict[tuple[object, ...], list[Event]] = {}
         self.leases: dict[str, list[Held]] = defaultdict(list)
         self.left: set[str] = set()
+        self.cut_off_at: dict[str, int] = {}
         for event in history.events:
             self._take(event)
         for asks in self._open.values():
@@ -195,7 +197,12 @@ class Lives:
         asks = self._open.get((*about, event.asked))
         if asks:
             asks.pop(0)
-        self._note_call(event, event.at, event.outcome is True, event.asked)
+        if isinstance(event.outcome, str):
+            self.cut_off_at[event.by] = event.at
+        if event.outcome == "unknown":
+            self._note_call(event, math.inf, None, event.asked)
+        else:
+            self._note_call(event, event.at, event.outcome is True, event.asked)
 
     def _note_call(self, event: Event, answered: float, outcome: bool | None, asked: int) -> None:  # noqa: FBT001 - internal
         call = Call(event.kind, asked, answered, outcome, event.token or 0)

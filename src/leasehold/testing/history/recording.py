@@ -164,18 +164,18 @@ class _RecordingEngine(Engine):
         self._log.write(*events)
         return events
 
-    def answered(self, asked: list[Event], values: Sequence[Any]) -> None:
+    def answered(self, asked: list[Event], outcomes: Sequence[bool | str]) -> None:
         now = time.monotonic_ns()
         self._log.write(
             *(
-                event._replace(at=now, asked=event.at, outcome=value == 1)
-                for event, value in zip(asked, values, strict=True)
+                event._replace(at=now, asked=event.at, outcome=outcome)
+                for event, outcome in zip(asked, outcomes, strict=True)
             )
         )
 
 
 class _Answer:
-    """Writes down the answers to calls; none, if nobody knows whether they happened."""
+    """Writes down the answers to calls, or that there was none; nothing, if nobody waited for it."""
 
     def __init__(self, engine: _RecordingEngine, asked: list[Event]) -> None:
         self._engine = engine
@@ -187,9 +187,10 @@ class _Answer:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self._engine.answered(self._asked, self.values)
-        elif isinstance(error, LeaseholdError) and _did_not_happen(error):
-            self._engine.answered(self._asked, [0] * len(self._asked))
+            self._engine.answered(self._asked, [value == 1 for value in self.values])
+        elif isinstance(error, LeaseholdError):
+            outcome = "unsent" if _did_not_happen(error) else "unknown"
+            self._engine.answered(self._asked, [outcome] * len(self._asked))
 
 
 def _did_not_happen(error: LeaseholdError) -> bool:
