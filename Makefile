@@ -10,6 +10,8 @@ WORKERS        ?= 0#                       test processes beside the first (pyte
 SERVERS        ?= redis7 redis6#           the servers that `make test` runs the core tests on again
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
 ROUNDS         ?= 3#                       how often everybody has a turn in `make bench-rivals`
+MINUTES        ?= 5#                       how long `make soak` does harm
+SEED           ?=#                         what `make soak` draws its harm from; empty: a new one
 ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
 
 BIN       := .venv/bin
@@ -56,6 +58,9 @@ test-fast: $(FOR_TESTS) ## Run the tests that take no long time, on the embedded
 
 test-containers: $(FOR_TESTS) ## Run the tests that need containers, and the core ones on a server in a container
 	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "core or containers" $(ARGS)
+
+soak: .venv/ready ## Kill, stop and cut off processes for MINUTES, then check the history of all of them
+	$(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(SEED))
 
 # ---------------------------------------------------------------------------------------------------- house
 
