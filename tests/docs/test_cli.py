@@ -1,0 +1,120 @@
+"""The page of the command line lists what `--help` lists, and its examples say what they are said to say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from leasehold.cli.app import COMMANDS, app, load
+from leasehold.cli.server import Code
+from tests.docs.pages import DOCS, REFERENCE, blocks, name_of, table
+
+if TYPE_CHECKING:
+    from leasehold.embedded import EmbeddedServer
+    from tests.conftest import MakeServer
+
+PAGE = REFERENCE / "cli.md"
+#: In one place for all commands that speak to a server.
+SHARED = {"--url", "--json"}
+
+_OPTION = re.compile(r"^│ (?:[* ]\s+)?(--[a-z-]+)", re.MULTILINE)
+_ARGUMENT = re.compile(r"^│ [* ]\s+([A-Za-z:|-]+)\s+<", re.MULTILINE)
+
+
+def every_command() -> list[str]:
+    """The words of each command, those of groups included."""
+    return [
+        " ".join(filter(None, (name, below)))
+        for name in COMMANDS
+        for below in getattr(load(name), "commands", {"": None})
+    ]
+
+
+def help_of(command: str) -> str:
+    """What `--help` says, on a terminal that is wide enough."""
+    result = CliRunner().invoke(app, [*command.split(), "--help"], env={"TERMINAL_WIDTH": "300"})
+    assert result.exit_code == 0
+    return result.output
+
+
+def section_of(command: str) -> str:
+    """The part of the page about a command."""
+    _, _, rest = PAGE.read_text().partition(f"\n## leasehold {command}\n")
+    assert rest, f"the page has no heading for {command}"
+    return rest.split("\n## ")[0]
+
+
+def options_in(section: str) -> set[str]:
+    """The options that a part of the page has rows for."""
+    return set(re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", every_command())
+def test_the_page_lists_the_options_that_help_lists(command: str) -> None:
+    listed = set(_OPTION.findall(help_of(command))) - {"--help"}
+    shared = SHARED if COMMANDS[command.split(maxsplit=1)[0]].epilog else set()
+    assert options_in(section_of(command)) | shared == listed
+
+
+@pytest.mark.parametrize("command", every_command())
+def test_the_page_shows_the_arguments_that_help_shows(command: str) -> None:
+    usage = section_of(command).strip().splitlines()[0]
+    shown = usage.removeprefix(f"`leasehold {command}").strip("` ")
+    arguments = _ARGUMENT.findall(help_of(command))
+    assert re.sub(r"[\[\].]", "", shown).split() == [argument.upper() for argument in arguments]
+
+
+def test_the_page_lists_the_options_of_all() -> None:
+    listed = set(_OPTION.findall(help_of(""))) - {"--help"}
+    head = PAGE.read_text().partition("\n## What all share\n")[2].split("\n## ")[0]
+    assert options_in(head) == listed | SHARED
+
+
+def test_the_page_has_no_command_that_is_not_there() -> None:
+    headings = re.findall(r"^## leasehold (.*)$", PAGE.read_text(), re.MULTILINE)
+    assert headings == every_command_as_on_the_page()
+
+
+def every_command_as_on_the_page() -> list[str]:
+    """The commands in the order of the page's overview."""
+    listed = re.findall(r"^\| \[`(\w+)`\]", PAGE.read_text(), re.MULTILINE)
+    assert {*listed} == {*COMMANDS}
+    return sorted(every_command(), key=lambda command: listed.index(command.split()[0]))
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    listed = [int(cells[0]) for cells in table(PAGE, "### Exit codes")]
+    assert listed == [*Code, 130]
+
+
+@pytest.mark.parametrize("page", [PAGE, DOCS / "how-to" / "clean.md"], ids=name_of)
+async def test_the_examples_say_what_they_are_said_to_say(
+    page: Path, make_server: MakeServer, tmp_path: Path
+) -> None:
+    server = await make_server()
+    shown = [block for block in blocks(page) if block.language == "sh" and block.output]
+    assert shown
+    for block in shown:
+        assert said_by(block.code, server, tmp_path) == block.output, f"{name_of(page)}:{block.line}"
+
+
+def said_by(script: str, server: EmbeddedServer, folder: Path) -> str:
+    """What a script prints, without the spaces at the ends of lines."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={"LEASEHOLD_URL": server.url, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return re.sub(r" +$", "", result.stdout, flags=re.MULTILINE)
