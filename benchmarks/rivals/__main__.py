@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
@@ -30,6 +31,7 @@ def arguments() -> argparse.Namespace:
         "--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS), help="leave the others out"
     )
     parser.add_argument("--quick", action="store_true", help="do little: shows that it works, not how fast")
+    parser.add_argument("--here", action="store_true", help="run everybody in this environment, as it is")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for the results")
     return parser.parse_args()
 
@@ -46,7 +48,8 @@ async def turn(contestant: Contestant, scenario: str, sizes: Sizes, figures: Fig
 
 async def measure(asked: argparse.Namespace, sizes: Sizes) -> list[Result]:
     """Let the contestants take turns, scenario by scenario; every second round the other way round."""
-    results = [Result(one, []) for one in CONTESTANTS if one.name in asked.only]
+    chosen = (replace(one, here=asked.here) for one in CONTESTANTS if one.name in asked.only)
+    results = [Result(one, []) for one in chosen]
     for number in range(asked.rounds):
         for one in results:
             one.rounds.append(Figures())
@@ -78,7 +81,8 @@ async def main() -> int:
     drawn = plot.draw(results, asked.out / "rivals.png")
     outcome.write_markdown(asked.out, facts, results, drawn)
     for lines in (outcome.table(results), outcome.costs(results)):
-        print("\n" + report.aligned(lines))
+        if len(lines) > 1:
+            print("\n" + report.aligned(lines))
     print()
     for goal in outcome.goals(results):
         print(f"goal {goal.line()}")

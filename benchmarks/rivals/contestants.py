@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -29,12 +30,14 @@ class Contestant:
         left: How many jobs the server still holds for it, running ones included.
         title: How tables name it.
         plain: Whether to leave uvloop out.
+        here: Whether to run it with the Python that runs this, and what that has installed.
     """
 
     name: str
     left: Callable[[Redis], Awaitable[int]]
     title: str = ""
     plain: bool = False
+    here: bool = False
 
     @property
     def label(self) -> str:
@@ -55,18 +58,16 @@ class Contestant:
         """How its program is started.
 
         Raises:
-            FileNotFoundError: If it is not installed; only Leasehold runs without that, where we are.
+            FileNotFoundError: If it is not installed.
         """
         if self.on_node:
             node = shutil.which("node")
             if node is None or not (PLACES / self.name / "node_modules").is_dir():
                 raise FileNotFoundError(f"{self.name} is not installed: make bench-rivals")
             return [node, str(HERE / "programs" / f"{self.name}.cjs")]
-        python = PLACES / self.name / "bin" / "python"
+        python = Path(sys.executable) if self.here else PLACES / self.name / "bin" / "python"
         if not python.exists():
-            if not self.ours:
-                raise FileNotFoundError(f"{self.name} is not installed: make bench-rivals")
-            python = Path(sys.executable)
+            raise FileNotFoundError(f"{self.name} is not installed: make bench-rivals")
         return [str(python), "-m", f"benchmarks.rivals.programs.{self.name.replace('-', '_')}"]
 
     def environment(self) -> dict[str, str]:
@@ -81,10 +82,8 @@ class Contestant:
     def versions(self) -> str:
         """What was pinned, in words."""
         if self.on_node:
-            lines = [line.strip(' ",\n') for line in (HERE / "package.json").open() if '": "' in line]
-            return ", ".join(
-                line.replace('": "', " ") for line in lines if line.startswith(("bullmq", "ioredis"))
-            )
+            wanted = json.loads((HERE / "package.json").read_text())["dependencies"]
+            return ", ".join(f"{name} {version}" for name, version in wanted.items())
         asked = (HERE / "requirements" / f"{self.name}.in").read_text().split()
         return ", ".join(one.replace("==", " ") for one in asked if not (self.plain and "uvloop" in one))
 

@@ -187,8 +187,8 @@ def write_markdown(folder: Path, facts: dict[str, Any], results: Sequence[Result
     lines += ["", "## Goals", "", *(f"- {goal.line()}" for goal in goals(results))]
     lines += ["", "## Medians", "", "In brackets: how many times as good Leasehold is.", ""]
     lines += markdown(table(results))
-    lines += ["", "## Where the time of a no-op job goes", ""]
-    lines += markdown(costs(results))
+    if len(costs(results)) > 1:
+        lines += ["", "## Where the time of a no-op job goes", "", *markdown(costs(results))]
     lines += ["", f"![{plot}]({plot})"] if plot else []
     (folder / "rivals.md").write_text("\n".join(lines) + "\n")
 

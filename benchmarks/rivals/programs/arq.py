@@ -23,7 +23,7 @@ from benchmarks.rivals.programs import common
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-CONCURRENCY = 100
+CONCURRENCY = 10
 POLL_SECONDS = 0.01
 WIDTH = 50
 

@@ -20,7 +20,7 @@ from benchmarks.rivals.programs import common
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-CONCURRENCY = 32
+CONCURRENCY = 16
 CHUNK = 1_000
 
 
