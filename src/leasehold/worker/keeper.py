@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
+from leasehold.worker.settler import Settler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,15 +104,21 @@ class Keeper:
                 duties.create_task(self._keep_renewed(handler, queue))
 
     async def give_back_all(self) -> int:
-        """Give back every lease there is, begun or not: the process is about to end. Returns how many."""
-        runs = list(self.held)
-        given = 0
-        for handler, some in _by_handler(runs):
-            answers = await self._queues[handler].release_many(
-                [lease for run in some for lease in run.leases]
-            )
-            given += sum(answers)
-        return given
+        """Give back every lease there is, as the process is about to end. Returns how many.
+
+        Runs that have ended and could not be settled in the main loop are settled from here.
+        """
+        settlers = []
+        for handler, runs in _by_handler(list(self.held)):
+            settler = Settler(handler, self, lambda: None, queue=self._queues[handler])
+            for run in runs:
+                run.unsettled = len(run.leases)  # the server may know of some; to hear again does no harm
+                if run.outcomes:
+                    settler.add(run)
+            settler.give_back([run for run in runs if not run.outcomes])
+            settlers.append(settler)
+        await asyncio.gather(*(settler.drained() for settler in settlers))
+        return sum(settler.given_back for settler in settlers)
 
     async def _watch_waiting(self) -> None:
         while True:

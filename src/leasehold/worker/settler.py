@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from leasehold.queue.lease import Lease
+    from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.handler import Handler
     from leasehold.worker.keeper import Keeper
     from leasehold.worker.outcomes import Outcome
@@ -52,11 +53,19 @@ class Settler:
         handler: Whose runs.
         keeper: Told when a run is settled.
         settled: Called after each trip.
+        queue: The handler's queue as an object of this event loop, if it is not the handler's own.
     """
 
-    def __init__(self, handler: Handler, keeper: Keeper, settled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        keeper: Keeper,
+        settled: Callable[[], None],
+        *,
+        queue: AsyncWorkQueue | None = None,
+    ) -> None:
         self._handler = handler
-        self._queue = handler.queue
+        self._queue = handler.queue if queue is None else queue
         self._keeper = keeper
         self._settled = settled
         self._gathered: list[tuple[Run, Lease, Outcome]] = []
