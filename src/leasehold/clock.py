@@ -13,37 +13,40 @@ _DURATION_TYPES = (int, float, timedelta)
 
 #: The longest lease, delay or wait that is accepted: 30 days, in seconds.
 LONGEST_SECONDS = 30 * 24 * 3600.0
-_LONGEST_TEXT = "at most 30 days"
+#: The longest time for which something finished is kept: some 100 years, in seconds.
+LONGEST_KEPT_SECONDS = 36_500 * 24 * 3600.0
 
 
-def seconds(argument: str, value: Duration, *, zero: bool) -> float:
+def seconds(argument: str, value: Duration, *, zero: bool, longest: float = LONGEST_SECONDS) -> float:
     """Check a duration and return it in seconds.
 
     Args:
         argument: The name to put into the error.
         value: Seconds, or a `timedelta`.
         zero: Whether 0 is a legal value.
+        longest: The longest legal value, in seconds, at least 30 days.
 
     Raises:
         InvalidArgument: If the value is no number, not finite, negative, zero (unless allowed) or
-            longer than 30 days.
+            longer than is legal.
     """
     if type(value) is float and 0 < value <= LONGEST_SECONDS:
         return value  # the usual case, at the usual speed
     if type(value) is int and (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
         return float(value)
-    allowed = f"seconds (a number or a timedelta), {'0 or more' if zero else 'more than 0'}, {_LONGEST_TEXT}"
+    least = "0 or more" if zero else "more than 0"
+    allowed = f"seconds (a number or a timedelta), {least}, at most {longest / 86400:,g} days"
     if isinstance(value, bool) or not isinstance(value, _DURATION_TYPES):
         raise InvalidArgument(argument, value, allowed)
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    if not 0 <= number <= LONGEST_SECONDS or (number == 0 and not zero):  # also NaN is not between them
+    if not 0 <= number <= longest or (number == 0 and not zero):  # also NaN is not between them
         raise InvalidArgument(argument, value, allowed)
     return float(number)
 
 
-def to_ms(argument: str, value: Duration, *, zero: bool = False) -> int:
+def to_ms(argument: str, value: Duration, *, zero: bool = False, longest: float = LONGEST_SECONDS) -> int:
     """Check a duration and return whole milliseconds, rounded up, so that 0.1 ms is still a lease."""
-    return math.ceil(seconds(argument, value, zero=zero) * 1000)
+    return math.ceil(seconds(argument, value, zero=zero, longest=longest) * 1000)
 
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from leasehold import Item
 from leasehold.cli.app import COMMANDS, load
 from leasehold.cli.times import duration, written
 from tests.cli.program import started, usage_error
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
@@ -162,6 +164,7 @@ def test_every_command_of_a_server_has_a_call_here() -> None:
 async def test_a_server_that_is_away_is_5_and_one_line(leasehold: Leasehold, call: str) -> None:
     outcome = await leasehold(*CALLS[call], "--url", NOBODY, stdin=b"x\n")
     assert (outcome.code, outcome.out) == (5, "")
+    assert outcome.complaint.startswith("the server cannot be reached: ")
     assert "127.0.0.1:1" in outcome.complaint
     assert "nothing was applied" in outcome.complaint
     assert "`leasehold serve` starts one" in outcome.complaint
@@ -221,6 +224,15 @@ async def test_a_name_that_is_none_is_told(leasehold: Leasehold) -> None:
         2,
         "name: got '', expected a text of 1 to 512 bytes in UTF-8",
     )
+
+
+async def test_ctrl_c_ends_a_command_that_waits(proxy: Proxy) -> None:
+    proxy.swallow_replies = True
+    async with started("ls", "emails", "--url", proxy.url) as process:
+        await eventually("it waits for an answer", lambda: bool(proxy.requests), within=30)
+        process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
+        assert (process.returncode, out, err) == (130, b"", b"")
 
 
 # ------------------------------------------------------------------------------------------------------ times

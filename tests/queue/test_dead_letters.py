@@ -199,6 +199,7 @@ async def test_letters_are_dropped(make_queue: MakeQueue, clock: Clock, redis: R
         await bury(queue, item_id)
         clock.now += 10
     assert await queue.dead_letters.drop("c", "nobody", "c") == [True, False, False]
+    assert await queue.dead_letters.drop_older_than(timedelta(days=3_650)) == 0
     assert await queue.dead_letters.drop_older_than(40.001) == 0
     assert await queue.dead_letters.drop_older_than(timedelta(seconds=30)) == 2
     assert (await audit(redis, name)).dead == [b"d"]

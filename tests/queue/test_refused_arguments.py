@@ -31,6 +31,7 @@ NO_DURATIONS: list[Any] = [
     *(timedelta(seconds=-1), timedelta(days=31), timedelta.max),
     *("30", b"30", "", None, True, False, 1j, [], [30]),
 ]
+NO_AGES: list[Any] = [bad for bad in NO_DURATIONS if bad not in (LONGEST + 1, timedelta(days=31))]
 NO_LEASE_TIMES: list[Any] = [0, 0.0, -0.0, timedelta(0), *NO_DURATIONS]
 NO_COUNTS: list[Any] = [0, -1, 1001, 10**30, 1.0, math.nan, "1", None, True, [1]]
 NO_ITEMS: list[Any] = [None, b"bytes", "text", 5, {"data": b"x"}, (b"x", "id"), Item]
@@ -118,7 +119,7 @@ CALLS: dict[str, tuple[str, list[Any], Call]] = {
     "dead_letters.drop": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.drop("a", bad)),
     "dead_letters.drop_older_than": (
         "age",
-        NO_DURATIONS,
+        NO_AGES,
         lambda q, _, bad: q.dead_letters.drop_older_than(bad),
     ),
     "dead_letters.list start": ("start", NO_STARTS, lambda q, _, bad: q.dead_letters.list(start=bad)),

@@ -64,7 +64,8 @@ def carry_out(work: Coroutine[Any, Any, Code]) -> NoReturn:
     except ServerError as error:
         told = [str(error), *getattr(error, "__notes__", [])]
         if isinstance(error, ConnectionLost) and not error.maybe_applied:
-            told.append("(--url or LEASEHOLD_URL says where the server is; `leasehold serve` starts one)")
+            told.insert(0, "the server cannot be reached:")
+            told.append("(--url or LEASEHOLD_URL says where it is; `leasehold serve` starts one)")
         code = complain(" ".join(told), Code.SERVER)
     except LeaseholdError as error:  # a part whose library is not installed
         code = complain(str(error), Code.USAGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.clock import Duration, to_ms, whole
+from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.desk import MAX_BYTES
 from leasehold.queue.rows import TRIP_ROWS, encoded_id
@@ -160,7 +160,7 @@ class DeadLetters:
         Raises:
             InvalidArgument: If `age` is not as said.
         """
-        age_ms = to_ms("age", age, zero=True)
+        age_ms = to_ms("age", age, zero=True, longest=LONGEST_KEPT_SECONDS)
         dropped, last = 0, MOST_AT_ONCE
         while last == MOST_AT_ONCE:
             last = await self._engine().run("drop_old", age_ms=age_ms, count=MOST_AT_ONCE)
