@@ -1,4 +1,4 @@
-"""Measure the queue: `make bench`, or `python -m benchmarks --help`."""
+"""Measure the queue and the worker: `make bench`, or `python -m benchmarks --help`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from benchmarks.bench import Bench
     from benchmarks.rows import Row
 
-#: In the order in which they run; each is a module of `benchmarks.scenarios`.
-SCENARIOS = (
+#: In the order in which they run, by what they measure: each is a module of `benchmarks.scenarios`, and what
+#: they measure is the name of the file with their results.
+QUEUE = (
     "cycle",
     "throughput",
     "lone",
@@ -30,6 +31,8 @@ SCENARIOS = (
     "kill",
     "memory",
 )
+WORKER = ("worker", "worker_idle", "worker_restart")
+SCENARIOS = (*QUEUE, *WORKER)
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -70,7 +73,7 @@ async def measure(bench: Bench, names: list[str]) -> list[Row]:
 async def main() -> int:
     """Measure, print and write; return the exit code."""
     asked = arguments()
-    from benchmarks import plots  # before the first minute is spent: matplotlib may be missing
+    from benchmarks import plots, worker_plot  # before the first minute is spent: matplotlib may be missing
 
     async with open_bench(asked.url, quick=asked.quick) as bench:
         if asked.profile:
@@ -81,8 +84,12 @@ async def main() -> int:
         facts = await report.about(bench)
         rows = await measure(bench, list(asked.only))
     asked.out.mkdir(parents=True, exist_ok=True)
-    report.write_json(asked.out, facts, rows)
-    report.write_markdown(asked.out, facts, rows, plots.draw(rows, asked.out))
+    for name, scenarios, draw in (("queue", QUEUE, plots.draw), ("worker", WORKER, worker_plot.draw)):
+        its_rows = [row for row in rows if row.scenario in scenarios]
+        if its_rows:
+            report.write_json(asked.out / f"{name}.json", facts, its_rows)
+            drawn = draw(its_rows, asked.out)
+            report.write_markdown(asked.out / f"{name}.md", f"The {name}, measured", facts, its_rows, drawn)
     print()
     for line in report.goal_lines(rows):
         print(line)

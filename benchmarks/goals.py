@@ -92,6 +92,12 @@ def worst(scenario: str, what: str, figure: str = "") -> Callable[[Sequence[Row]
     return measure
 
 
+def over_cycle(rows: Sequence[Row]) -> float | None:
+    """Jobs per second of a worker over whole cycles by hand, of the same run."""
+    ours, by_hand = (find(rows, "worker", what) for what in ("jobs that do nothing", "whole cycle"))
+    return ours.value / by_hand.value if ours and by_hand else None
+
+
 def goals() -> list[Goal]:
     """All of them, in the order in which they are told."""
     return [
@@ -150,5 +156,25 @@ def goals() -> list[Goal]:
         ),
         Goal(
             "10,000 add_item at once: at most 22 EVALSHA", worst("gather", "trips"), 22, "EVALSHA", margin=1
+        ),
+        Goal(
+            "jobs that do nothing, through a worker: at least 0.60 of the whole cycle by hand",
+            over_cycle,
+            0.60,
+            at_least=True,
+            margin=1.5,
+        ),
+        Goal(
+            "2,000 jobs of 50 ms, 100 at once: at most 1.10 times the ideal",
+            worst("worker", "jobs of 50 ms, time over ideal"),
+            1.10,
+            margin=1.3,
+        ),
+        Goal(
+            "an idle worker begins with a due item within 50 ms (p99)",
+            worst("worker_idle", "due to handler", "p99_ms"),
+            50,
+            "ms",
+            margin=4,
         ),
     ]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import random
+import time
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue
+from leasehold import AsyncWorkQueue, Item
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -58,6 +61,15 @@ def crowd(url: str, name: str, queues: int) -> Person:
     return Person(process, ours)
 
 
+def producer(url: str, name: str, items: int) -> Person:
+    """Start a process that adds items one at a time; each holds the time when it was about to be added."""
+    ours, theirs = _context.Pipe()
+    process = _context.Process(target=_be_producer, args=(url, name, items), daemon=True)
+    process.start()
+    theirs.close()
+    return Person(process, ours)
+
+
 def _be_victim(url: str, name: str, lease_seconds: float, pipe: Connection) -> None:
     async def work() -> None:
         async with AsyncWorkQueue.from_url(url, name) as queue:
@@ -83,3 +95,19 @@ async def serve(url: str, name: str) -> None:
             lease = await queue.lease(30)
             assert lease is not None
             assert await queue.complete(lease)
+
+
+def _be_producer(url: str, name: str, items: int) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        # Wherever there is room: not always on the core of the worker that it wakes.
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    asyncio.run(produce(url, name, items))
+
+
+async def produce(url: str, name: str, items: int) -> None:
+    """Add items with pauses between them, which keep no beat."""
+    async with AsyncWorkQueue.from_url(url, name) as queue:
+        await queue.counts()
+        for _ in range(items):
+            await asyncio.sleep(random.uniform(0.005, 0.015))
+            await queue.add_item(Item(str(time.monotonic())))

@@ -127,8 +127,8 @@ def by_scenario(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def write_json(folder: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Write `queue.json`: everything, single measurements included."""
+def write_json(path: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Write everything, single measurements included."""
     content = {
         "about": facts,
         "goals": [
@@ -144,12 +144,14 @@ def write_json(folder: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None
         ],
         "rows": [asdict(row) | {"command": row.command} for row in rows],
     }
-    (folder / "queue.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def write_markdown(folder: Path, facts: dict[str, Any], rows: Sequence[Row], plots: Sequence[str]) -> None:
-    """Write `queue.md`: the goals, a table for each scenario, and the plots."""
-    lines = ["# The queue, measured", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
+def write_markdown(
+    path: Path, title: str, facts: dict[str, Any], rows: Sequence[Row], plots: Sequence[str]
+) -> None:
+    """Write the goals, a table for each scenario, and the plots."""
+    lines = [f"# {title}", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
     lines += ["## Goals", "", *(f"- {line.removeprefix('goal ')}" for line in goal_lines(rows)), ""]
     for scenario, its_rows in by_scenario(rows).items():
         head, *body = table(its_rows)
@@ -163,7 +165,7 @@ def write_markdown(folder: Path, facts: dict[str, Any], rows: Sequence[Row], plo
         ]
         lines += [*(cells(line) for line in body), ""]
     lines += [line for plot in plots for line in (f"![{plot}]({plot})", "")]
-    (folder / "queue.md").write_text("\n".join(lines).rstrip() + "\n")
+    path.write_text("\n".join(lines).rstrip() + "\n")
 
 
 def cells(line: Sequence[str]) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import SCENARIOS
+from benchmarks.__main__ import QUEUE, SCENARIOS, WORKER
 from benchmarks.goals import goals
 
 ROOT = Path(__file__).parents[2]
-TEXTS = {"queue.json", "queue.md"}
+TEXTS = {"queue.json", "queue.md", "worker.json", "worker.md"}
 PLOTS = {
     "backlog.png",
     "cost.png",
@@ -25,6 +25,21 @@ PLOTS = {
     "memory.png",
     "payload.png",
     "throughput.png",
+    "worker.png",
+}
+#: What `make bench` says of the worker.
+WORKER_FIGURES = {
+    "jobs that do nothing",
+    "whole cycle",
+    "Python",
+    "server",
+    "server: all scripts",
+    "jobs of 50 ms, time over ideal",
+    "add_item to handler",
+    "due to handler",
+    "CPU of an idle worker",
+    "commands of an idle worker",
+    "server back to handler",
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -50,15 +65,25 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
     for plot in PLOTS:
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 
-    content: dict[str, Any] = json.loads((tmp_path / "queue.json").read_text())
-    assert {row["scenario"] for row in content["rows"]} == set(SCENARIOS)
-    assert all(row["command"] == f"make bench ARGS='--only {row['scenario']}'" for row in content["rows"])
-    assert [goal["goal"] for goal in content["goals"]] == [goal.sentence for goal in goals()]
+    told: list[str] = []
+    content: dict[str, Any] = {}
+    for name, scenarios in (("queue", QUEUE), ("worker", WORKER)):
+        content = json.loads((tmp_path / f"{name}.json").read_text())
+        assert {row["scenario"] for row in content["rows"]} == set(scenarios)
+        assert all(row["command"] == f"make bench ARGS='--only {row['scenario']}'" for row in content["rows"])
+        told += [goal["goal"] for goal in content["goals"]]
+        written = (tmp_path / f"{name}.md").read_text()
+        for scenario in scenarios:
+            assert f"## {scenario}\n" in written
+    assert {row["what"] for row in content["rows"]} >= WORKER_FIGURES
+    assert {scenario for scenario in SCENARIOS if f"\n{scenario} (" in said} == set(SCENARIOS)
+    assert told == [goal.sentence for goal in goals()]
     assert said.count("\ngoal ") == len(goals())
 
-    written = (tmp_path / "queue.md").read_text()
-    for scenario in SCENARIOS:
-        assert f"## {scenario}\n" in written
+
+def test_what_was_not_measured_is_not_written(tmp_path: Path) -> None:
+    run("--out", str(tmp_path), "--only", "worker_idle")
+    assert {path.name for path in tmp_path.iterdir()} == {"worker.json", "worker.md", "worker.png"}
 
 
 def test_the_profile_names_the_scripts_and_what_they_call() -> None:
