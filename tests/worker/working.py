@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from leasehold import Item
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.worker import RetryPolicy, Worker
+from tests.eventually import eventually
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
@@ -66,3 +68,32 @@ async def the_dead(queue: AsyncWorkQueue) -> DeadLetter:
     await counted(queue, "there is a dead letter", lambda counts: counts.dead > 0)
     (letter,) = await queue.dead_letters.list()
     return letter
+
+
+class Gate:
+    """A handler that waits in front of a gate, and notes what happened to it."""
+
+    def __init__(self, worker: Worker, queue: AsyncWorkQueue, **options: Any) -> None:
+        self.opened = asyncio.Event()
+        self.begun: list[str] = []
+        self.done: list[str] = []
+        self.cut: list[str] = []
+
+        @worker.handler(queue, **options)
+        async def handle(_: bytes, lease: Lease) -> None:
+            self.begun.append(lease.id)
+            try:
+                await self.opened.wait()
+            except asyncio.CancelledError:
+                self.cut.append(lease.id)
+                raise
+            self.done.append(lease.id)
+
+    async def reached(self, count: int) -> None:
+        """Wait until so many have begun."""
+        await eventually(f"{count} have begun", lambda: len(self.begun) == count)
+
+
+async def order_of(queue: AsyncWorkQueue) -> list[tuple[str, int]]:
+    """Which items wait, the next in line first, and how often each was delivered."""
+    return [(view.id, view.deliveries) for view in await queue.inspect(count=1000)]

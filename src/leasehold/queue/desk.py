@@ -118,6 +118,11 @@ class LeaseDesk:
             self._scheduled = True
             self._loop.call_soon(self._send)
 
+    async def rest(self) -> None:
+        """If nobody waits, stop listening now; what was on its way to this process is back then."""
+        if not (self._parked or self._fresh or self._scheduled or self._under_way):
+            await self._listener.stop()
+
     async def close(self, error: LeaseholdError) -> None:
         """Let nobody wait any longer, and return what is on its way to this process."""
         while True:

@@ -75,6 +75,11 @@ class Engine:
         """A script as a plain command, for a pipeline of the user."""
         return self._script(name).command(self._fixed(), rest)
 
+    async def rest(self) -> None:
+        """If nobody waits for an item, see to it that none is on its way here."""
+        await self._desk.rest()
+        await asyncio.gather(*self._giving_back)
+
     async def close(self, error: LeaseholdError) -> None:
         """Send what was called, let nobody wait any longer, give back, disconnect."""
         await self._desk.close(error)

@@ -148,6 +148,15 @@ class OpenQueue:
         """
         return int(await self._engine.run("leave", stays=1))
 
+    async def rest(self) -> None:
+        """Wait for items no more, if nobody does, and return when none is on its way to this object.
+
+        Otherwise that comes to pass by itself a moment after the last call of `lease`; a process that ends
+        before holds up whatever is sent to it for some seconds. `close` does this, too.
+        """
+        if self._running is not None:
+            await self._running.rest()
+
     @property
     def name(self) -> str:
         """The queue's name: the prefix of its keys."""

@@ -53,7 +53,16 @@ class BackOffice:
     async def start(self) -> None:
         """Start, and return when the duties have begun."""
         self._thread.start()
-        await asyncio.wrap_future(self._ready)
+        try:
+            await self._begun()
+        except BaseException:
+            await self.stop()
+            raise
+        self._ready.result()
+
+    async def _begun(self) -> None:
+        while not self._ready.done():  # noqa: ASYNC110 - it is a thread
+            await asyncio.sleep(0.001)
 
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
         """Run something in the office's event loop; callable from any thread, and from a signal handler."""
@@ -61,6 +70,7 @@ class BackOffice:
 
     async def stop(self) -> None:
         """Let the duties end, and close the connections: for a moment only, should the server be away."""
+        await self._begun()
         if self._closing is not None and self._thread.is_alive():
             self._ready.result().call_soon_threadsafe(self._closing.set)
             deadline = time.monotonic() + FAREWELL_SECONDS

@@ -107,9 +107,11 @@ class Shift:
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         self._give_back_waiting()
+        leaving = [asyncio.create_task(handler.queue.rest()) for handler in self._handlers]
         await self.slots.finish(within=grace, hurry=self.hurry)
         await self._settle_rest(until=max(cut_at + SETTLE_SECONDS, self._loop.time() + SHORTEST_SETTLE))
         await self._give_back_rest()
+        await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)

@@ -194,7 +194,8 @@ class Slots:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler does not end the worker
             run.over()
             if run.cut is None and isinstance(error, asyncio.CancelledError) and task.cancelling():
-                run.cut = Cut.STOP  # the whole event loop is being torn down
+                # The whole event loop is being torn down.
+                run.cut, self._stopping = Cut.STOP, True
             run.outcomes = self._after_error(run, error)
         else:
             run.over()

@@ -328,14 +328,28 @@ class Worker:
             grace = self.grace
         finally:
             waiting.cancel()
-            # Also when this task is cancelled, everything has to be given back.
-            await shift.end(grace=grace)
+            # When a queue was closed, nothing that goes on could be settled.
+            await self._end(shift, grace=0.0 if taking.done() else grace)
             self._shift = None
             log.info("stopped: %s", shift.tally())
         if taking.done() and not taking.cancelled():
             taking.result()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
+
+    async def _end(self, shift: Shift, *, grace: float) -> None:
+        """End a shift. Also when this task is cancelled, and once more, everything has to be given back."""
+        ending = asyncio.create_task(shift.end(grace=grace), name="leasehold end")
+        cancelled: asyncio.CancelledError | None = None
+        while not ending.done():
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                shift.hurry.set()
+        if cancelled is not None:
+            raise cancelled
+        ending.result()
 
     async def _until_stopped(self, _: Shift) -> None:
         if self._stopping is not None:

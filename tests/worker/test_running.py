@@ -1,0 +1,123 @@
+"""A worker runs again, beside others, or until nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item, WorkerBusy
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasehold.worker import Retry, RetryPolicy
+from tests.eventually import eventually
+from tests.worker.working import Gate, add, finished, new_worker, order_of, working
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
+
+
+async def test_it_can_run_again_but_not_twice_at_once(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    gate.opened.set()
+    for number in range(3):
+        async with working(worker):
+            await eventually("it runs", lambda: worker.health().ok)
+            with pytest.raises(WorkerBusy):
+                await worker.run()
+            with pytest.raises(WorkerBusy):
+                await worker.drain()
+            await queue.add_item(Item(b"x", id=f"{number}"))
+            await finished(queue)
+        assert worker.health().reasons == ("the worker does not run",)
+    assert gate.done == ["0", "1", "2"]
+
+
+async def test_a_stop_of_a_worker_that_does_not_run_is_nothing(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    gate.opened.set()
+    worker.stop(now=True)
+    await add(queue, b"x")
+    await worker.drain()
+    assert gate.done == ["1"]
+
+
+async def test_two_workers_share_a_queue_object(queue: AsyncWorkQueue) -> None:
+    first, second = new_worker(concurrency=3), new_worker(concurrency=3)
+    gates = Gate(first, queue), Gate(second, queue)
+    async with working(first):
+        async with working(second):
+            await add(queue, *[b"x"] * 6)
+            await gates[0].reached(3)
+            await gates[1].reached(3)
+            gates[1].opened.set()
+        assert len(gates[1].done) == 3
+        await queue.add_item(Item(b"x", id="after"))
+        gates[0].opened.set()
+        await finished(queue)
+    assert len(gates[0].done) == 4
+
+
+async def test_drain_ends_when_nothing_is_left_to_do(make_queue: MakeQueue) -> None:
+    """What handlers add is done, too, and what is to be tried again at once; what is delayed stays."""
+    first, second = make_queue(name="drain-1"), make_queue(name="drain-2")
+    worker = new_worker(concurrency=3, retry=RetryPolicy(attempts=3, first=0))
+    seen: list[str] = []
+
+    @worker.handler(first)
+    async def one(payload: int) -> None:
+        await asyncio.sleep(0.01)
+        if payload:
+            await second.add_item(Item(f"{payload - 1}"))
+        seen.append(f"first {payload}")
+
+    @worker.handler(second)
+    async def two(payload: int, lease: Lease) -> None:
+        if lease.deliveries < 3:
+            raise Retry(delay=0)
+        await first.add_item(Item(f"{payload}"))
+        seen.append(f"second {payload}")
+
+    await first.add_item(Item("3"))
+    await first.add_item(Item("9", id="late"), delay=3600)
+    async with asyncio.timeout(20):
+        await worker.drain()
+    assert seen == [
+        *("first 3", "second 2", "first 2", "second 1", "first 1", "second 0", "first 0"),
+    ]
+    assert await first.counts() == (0, 0, 1, 0)
+    assert await second.counts() == (0, 0, 0, 0)
+
+
+async def test_drain_of_nothing_ends_at_once_and_a_stop_ends_it(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(grace=0)
+    gate = Gate(worker, queue)
+    await worker.drain()
+    await add(queue, b"x")
+    draining = asyncio.create_task(worker.drain())
+    await gate.reached(1)
+    worker.stop()
+    async with asyncio.timeout(10):
+        await draining
+    assert await order_of(queue) == [("1", 0)]
+
+
+async def test_drains_beside_each_other_run_each_item_once(make_queue: MakeQueue) -> None:
+    ran: list[str] = []
+    workers = []
+    for _ in range(3):
+        worker = new_worker(concurrency=5)
+
+        @worker.handler(make_queue())
+        async def handle(_: bytes, lease: Lease) -> None:
+            await asyncio.sleep(0)
+            ran.append(lease.id)
+
+        workers.append(worker)
+    await make_queue().add_items(Item(b"x", id=f"{number}") for number in range(600))
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(worker.drain() for worker in workers))
+    assert sorted(ran, key=int) == [f"{number}" for number in range(600)]

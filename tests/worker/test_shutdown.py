@@ -1,0 +1,315 @@
+"""When a worker stops nothing is left leased: what has not begun is in front again, in order, uncounted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import Item, QueueClosed
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from tests.eventually import eventually
+from tests.queue.asking import until
+from tests.queue.keyspace import audit
+from tests.worker.working import Gate, add, counted, new_worker, order_of, working
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.testing import Proxy
+    from tests.queue.fixtures import MakeQueue
+
+
+async def test_stop_lets_what_runs_come_to_its_end(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    worker = new_worker(concurrency=2)
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * 5)
+    running = asyncio.create_task(worker.run())
+    await gate.reached(2)
+    worker.stop()
+    await counted(queue, "the rest is back", lambda counts: counts.waiting == 3)
+    assert not running.done()
+    gate.opened.set()
+    await running
+    assert gate.done == ["1", "2"]
+    assert await order_of(queue) == [("3", 0), ("4", 0), ("5", 0)]
+    assert not (await audit(redis, name)).leased
+
+
+async def test_what_is_cut_off_after_the_grace_time_goes_back_uncounted(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    worker = new_worker(concurrency=2, grace=0.1)
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * 4)
+    async with working(worker):
+        await gate.reached(2)
+    assert sorted(gate.cut) == ["1", "2"]
+    found = await order_of(queue)
+    assert sorted(found[:2]) == [("1", 0), ("2", 0)]
+    assert found[2:] == [("3", 0), ("4", 0)]
+    assert not (await audit(redis, name)).leased
+
+
+async def test_stop_now_cuts_at_once_also_after_a_stop(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(grace=3600)
+    gate = Gate(worker, queue)
+    await add(queue, b"x")
+    running = asyncio.create_task(worker.run())
+    await gate.reached(1)
+    worker.stop()
+    await asyncio.sleep(0.05)
+    assert not running.done()
+    worker.stop(now=True)
+    async with asyncio.timeout(10):
+        await running
+    assert gate.cut == ["1"]
+    assert await order_of(queue) == [("1", 0)]
+
+
+async def test_a_stop_from_a_signal_handler_or_a_thread(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+    Gate(worker, queue)
+    async with working(worker) as running:
+        await eventually("it runs", lambda: worker.health().ok)
+        await asyncio.to_thread(worker.stop)
+        async with asyncio.timeout(10):
+            await running
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_cancelled_run_gives_everything_back(
+    queue: AsyncWorkQueue, redis: Redis, name: str, times: int
+) -> None:
+    """Also when it is cancelled again while it does so."""
+    worker = new_worker(concurrency=2, grace=3600)
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * 5)
+    running = asyncio.create_task(worker.run())
+    await gate.reached(2)
+    for _ in range(times):
+        running.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert sorted(gate.cut) == ["1", "2"]
+    assert sorted(await order_of(queue)) == [(f"{number}", 0) for number in range(1, 6)]
+    assert not (await audit(redis, name)).leased
+    assert not office_threads()
+
+
+def office_threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name == "leasehold back office"]
+
+
+async def test_a_handler_that_will_not_be_cancelled_is_left_and_its_item_given_back(
+    queue: AsyncWorkQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    let_go = asyncio.Event()
+    began = asyncio.Event()
+    worker = new_worker(grace=0)
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        while not let_go.is_set():
+            began.set()
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    await add(queue, b"x")
+    with caplog.at_level(logging.CRITICAL):
+        running = asyncio.create_task(worker.run())
+        await began.wait()
+        worker.stop(now=True)
+        async with asyncio.timeout(15):
+            await running
+        assert await order_of(queue) == [("1", 0)]
+        let_go.set()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ExceptionGroup])
+async def test_an_error_that_comes_of_cutting_off_is_no_attempt(
+    queue: AsyncWorkQueue, error: type[Exception]
+) -> None:
+    worker = new_worker(grace=0)
+    began = asyncio.Event()
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise (
+                error("interrupted") if error is RuntimeError else ExceptionGroup("g", [ValueError()])
+            ) from None
+
+    await add(queue, b"x")
+    async with working(worker):
+        await began.wait()
+    assert await order_of(queue) == [("1", 0)]
+
+
+async def test_a_thread_that_cannot_be_cancelled_is_left_and_its_item_given_back(
+    queue: AsyncWorkQueue,
+) -> None:
+    let_go, begun = threading.Event(), threading.Event()
+    worker = new_worker(grace=0)
+
+    @worker.handler(queue)
+    def handle(_: bytes) -> None:
+        begun.set()
+        let_go.wait(20)
+
+    await add(queue, b"x")
+    async with working(worker):
+        await asyncio.to_thread(begun.wait)
+    assert await order_of(queue) == [("1", 0)]
+    let_go.set()
+
+
+async def test_many_that_wait_go_back_in_order(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    """More than one trip of them, taken ahead of need."""
+    count = 3000
+    await queue.add_items(Item(b"x", id=f"{number}") for number in range(count))
+    worker = new_worker(concurrency=1)
+    seen: list[int] = []
+
+    @worker.handler(queue)
+    async def handle(_: bytes, lease: Lease) -> None:
+        seen.append(int(lease.id))
+        if len(seen) == 1000:
+            worker.stop()
+
+    await worker.run()
+    assert seen == list(range(len(seen)))
+    left = [int(item_id) for item_id in (await audit(redis, name)).waiting]
+    assert left == list(range(len(seen), count))
+    assert not (await audit(redis, name)).leased
+
+
+@pytest.mark.parametrize("batch", [None, 7])
+async def test_stops_under_load_leave_nothing_leased(
+    make_queue: MakeQueue, redis: Redis, name: str, batch: int | None
+) -> None:
+    """At any moment: while it asks, while items arrive, while they are settled."""
+    queue = make_queue()
+    await queue.add_items(Item(b"x", id=f"{number}") for number in range(2000))
+    done: list[Any] = []
+    for turn in range(30):
+        worker = new_worker(concurrency=20)
+
+        async def handle(payload: Any) -> None:
+            await asyncio.sleep(0)
+            done.append(payload)
+
+        handle.__annotations__["payload"] = bytes if batch is None else list[bytes]
+        worker.handler(queue, batch=batch)(handle)
+        running = asyncio.create_task(worker.run())
+        before = len(done)
+        if turn % 3:
+            await until("it works", worked_since(done, before))
+        else:
+            for _ in range(turn + 1):
+                await asyncio.sleep(0)
+        if turn % 2:
+            running.cancel()
+        else:
+            worker.stop(now=turn % 4 == 0)
+        await asyncio.gather(running, return_exceptions=True)
+        found = await audit(redis, name)
+        assert not found.leased, f"in turn {turn}"
+        if len(found.waiting) < 500:
+            await queue.add_items(Item(b"x") for _ in range(1000))
+    assert {view.deliveries for view in await queue.inspect(count=1000)} == {0}
+
+
+def worked_since(done: list[Any], before: int) -> Any:
+    async def has_worked() -> bool:
+        return len(done) > before
+
+    return has_worked
+
+
+async def test_nothing_is_on_its_way_to_a_worker_that_has_stopped(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    """Its queue object is open still, but waits for nothing any more."""
+    worker = new_worker()
+    Gate(worker, queue)
+    running = asyncio.create_task(worker.run())
+    await until("it waits", lambda: some_session(redis, name))
+    worker.stop()
+    await running
+    assert not await redis.zcard(f"{name}:sessions")
+    await make_queue().add_item(Item(b"x"))
+    assert await redis.llen(f"{name}:queue") == 1
+
+
+async def some_session(redis: Redis, name: str) -> bool:
+    return bool(await redis.zcard(f"{name}:sessions"))
+
+
+async def test_a_stop_while_the_server_is_away(make_queue: MakeQueue, proxy: Proxy, redis: Redis) -> None:
+    queue = make_queue(url=proxy.url, patience=1)
+    worker = new_worker(concurrency=2, grace=0.1, lease_time=2)
+    gate = Gate(worker, queue)
+    await add(make_queue(), *[b"x"] * 4)
+    running = asyncio.create_task(worker.run())
+    await gate.reached(2)
+    proxy.refuse()
+    await proxy.cut()
+    worker.stop()
+    async with asyncio.timeout(15):
+        await running
+    assert not office_threads()
+    assert sorted(gate.cut) == ["1", "2"]
+    # What could not be given back comes back when the leases end, which nobody renews.
+    other = make_queue()
+    await counted(other, "all are there", lambda counts: counts.total == 4)
+    async with asyncio.timeout(10):
+        ids = [lease.id for lease in [await other.lease(60) for _ in range(4)]]
+    assert sorted(ids) == ["1", "2", "3", "4"]
+    assert await redis.ping()
+
+
+async def test_a_stop_while_the_server_is_away_for_a_moment(
+    make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
+) -> None:
+    queue = make_queue(url=proxy.url, patience=1)
+    worker = new_worker(concurrency=2, grace=0.1)
+    gate = Gate(worker, queue)
+    await add(make_queue(), *[b"x"] * 4)
+    running = asyncio.create_task(worker.run())
+    await gate.reached(2)
+    proxy.refuse()
+    await proxy.cut()
+    worker.stop()
+    await eventually("they are cut off", lambda: len(gate.cut) == 2)
+    await proxy.accept()
+    await running
+    assert not (await audit(redis, name)).leased
+    assert sorted(await order_of(make_queue())) == [(f"{number}", 0) for number in range(1, 5)]
+
+
+async def test_a_queue_that_is_closed_under_it(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    queue = make_queue()
+    worker = new_worker(concurrency=2, grace=3600)
+    gate = Gate(worker, queue)
+    await add(make_queue(), *[b"x"] * 3)
+    running = asyncio.create_task(worker.run())
+    await gate.reached(2)
+    await queue.close()
+    gate.opened.set()
+    with pytest.raises(QueueClosed):
+        async with asyncio.timeout(15):
+            await running
+    assert not (await audit(redis, name)).leased
