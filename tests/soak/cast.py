@@ -64,8 +64,10 @@ class Child:
             self.going.clear()
         elif number == signal.SIGCONT:
             self.going.set()
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        # Not with `send_signal`, which would take the exit code of one that has just ended from asyncio.
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     async def ended(self, within: float) -> int | None:
         """Wait until it has ended; None if it does not. Then it says where it hangs, and is ended."""
