@@ -76,7 +76,13 @@ class LazyGroup(TyperGroup):
         return name, load(name) if name in COMMANDS else command, rest
 
 
-app = typer.Typer(name="leasehold", cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(
+    name="leasehold",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # a password may be among them
+    rich_markup_mode="rich",
+)
 
 
 def _show_version(*, wanted: bool) -> None:
