@@ -9,7 +9,7 @@
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's
---   id         text     which item
+--   wanted     text     the item's id
 --   max_bytes  integer  leave its data out if they are more than this
 -- Reply: the time in ms and, if there is such an item, its state and the eight values of `inspect`.
 -- Cost: O(log n).
@@ -20,8 +20,8 @@
 -- @include ledger
 -- @include view
 
-local due = redis.call('ZSCORE', scheduled, id)
-local ends = redis.call('ZSCORE', deadlines, id)
+local due = redis.call('ZSCORE', scheduled, wanted)
+local ends = redis.call('ZSCORE', deadlines, wanted)
 local reply = { now, 'waiting' }
 if due then
   reply[2] = 'scheduled'
@@ -29,11 +29,11 @@ elseif ends then
   reply[2], due = 'leased', ends
 else
   -- Leases of foreign clients have a key alone, until a clean has seen them.
-  local keys = lease_keys_of({ id })
+  local keys = lease_keys_of({ wanted })
   local left_ms = math.max(redis.call('PTTL', keys[1]), redis.call('PTTL', keys[2]))
   if left_ms > -2 then
     reply[2], due = 'leased', left_ms >= 0 and now + left_ms
   end
 end
-add_view(reply, id, due and tonumber(due), max_bytes)
+add_view(reply, wanted, due and tonumber(due), max_bytes)
 return reply[4] < 0 and { now } or reply

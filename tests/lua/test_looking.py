@@ -158,7 +158,7 @@ async def test_a_foreign_holder_is_named_whichever_key_it_uses(space: Space) -> 
 
 
 async def found(space: Space, item_id: str, max_bytes: int = 8 << 20) -> list[Any]:
-    now, *fields = list(await space.run("find", id=item_id, max_bytes=max_bytes))
+    now, *fields = list(await space.run("find", wanted=item_id, max_bytes=max_bytes))
     assert now == NOW
     return fields
 

@@ -49,7 +49,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "drop_many": ([("d1",), ("nobody",)], {}),
     "drop_old": ([], {}),
     "fail_many": ([("held", 3, -1, "error"), ("lapsed", 4, 9_000, "error")], {}),
-    "find": ([], {"id": "w1"}),
+    "find": ([], {"wanted": "w1"}),
     "inspect": ([], {"start": 0}),
     "lease_many": ([(9, 60_000)], {}),
     "leave": ([], {"stays": 0}),

@@ -30,7 +30,7 @@ class QueueWithNouns(OpenQueue):
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         reply = await self._engine.run(
-            "find", id=encoded_id(item_id), max_bytes=MAX_DATA_BYTES if data else -1
+            "find", wanted=encoded_id(item_id), max_bytes=MAX_DATA_BYTES if data else -1
         )
         return read_found(reply, with_data=data)
 
