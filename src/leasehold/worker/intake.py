@@ -161,7 +161,6 @@ class Intake:
             try:
                 await self._take(source)
                 pause = FIRST_PAUSE
-                source.trouble = None
             except QueueClosed:
                 raise
             except LeaseholdError as error:
@@ -181,7 +180,7 @@ class Intake:
         runs = await self._turn(source)
         source.dry = False
         can_begin = self._unclaimed() > 0
-        if len(self._sources) > 1 or not can_begin:
+        if len(self._sources) > 1 or not can_begin or source.trouble is not None:
             if await self._ask(source, runs, block=False):
                 self._unpark(source)
                 return
@@ -230,6 +229,7 @@ class Intake:
         finally:
             self._asked -= reserved
             source.asking = None
+        source.trouble = None
         if leases:
             self._arrived(source, leases)
         return bool(leases)
