@@ -1,0 +1,149 @@
+"""Workers as processes: killed, stopped, and beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from tests.queue.asking import until
+from tests.queue.keyspace import audit
+from tests.worker.working import counted, finished, the_dead
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
+
+
+class Crew:
+    """A worker process, and what it has said."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.lines: list[list[str]] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            self.lines.append(line.decode().split())
+
+    async def ended(self) -> int:
+        """Wait for its end."""
+        async with asyncio.timeout(30):
+            await self._reading
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def process_on(url: str, name: str, concurrency: int = 1) -> AsyncIterator[Crew]:
+    """Start a worker; it is killed at the end, if not before."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.worker.program", url, name, f"{concurrency}"),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    crew = Crew(process)
+    try:
+        yield crew
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await crew.ended()
+
+
+async def test_an_item_that_kills_its_worker_ends_in_the_dead_letters(
+    queue: AsyncWorkQueue, redis_url: str, name: str
+) -> None:
+    await queue.add_item(Item("kill", id="poison"))
+    for _ in range(3):
+        async with process_on(redis_url, name) as crew:
+            assert await crew.ended() < 0
+    async with process_on(redis_url, name) as crew:
+        letter = await the_dead(queue)
+        await queue.add_item(Item("0", id="good"))
+        await finished(queue)
+        crew.process.terminate()
+        assert await crew.ended() == 0
+    assert (letter.id, letter.deliveries) == ("poison", 4)
+    assert "leased 3 times, and each time its worker died" in letter.error
+    assert [line[0] for line in crew.lines] == ["ready", "good"]
+
+
+async def test_a_process_whose_thread_is_stuck_ends_all_the_same(
+    make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
+) -> None:
+    """And it leaves no lease, no session and no item on its way."""
+    stuck = make_queue(name=f"{name}-stuck")
+    await stuck.add_item(Item("x", id="x"))
+    async with process_on(redis_url, name, 2) as crew:
+
+        async def is_stuck() -> bool:
+            return ["x"] in crew.lines
+
+        await until("it is stuck", is_stuck)
+        crew.process.terminate()
+        assert await crew.ended() == 3
+    assert (await audit(redis, stuck.name)).waiting == [b"x"]
+    for queue_name in (name, stuck.name):
+        assert not await redis.exists(f"{queue_name}:sessions")
+    (view,) = await stuck.inspect()
+    assert view.deliveries == 0
+
+
+@pytest.mark.slow
+async def test_no_item_sits_elsewhere_while_a_worker_idles(
+    queue: AsyncWorkQueue, redis_url: str, name: str
+) -> None:
+    """Items of 1 ms and of 5 s over 4 processes: what has not begun must be where a slot is free."""
+    kinds = ["0.001"] * 300 + ["5"] * 6
+    random.Random(4).shuffle(kinds)
+    async with AsyncExitStack() as stack:
+        crews = [await stack.enter_async_context(process_on(redis_url, name)) for _ in range(4)]
+
+        async def all_wait() -> bool:
+            return all(["ready"] in crew.lines for crew in crews)
+
+        await until("all are there", all_wait)
+        await asyncio.sleep(1)
+        await queue.add_items(Item(kind, id=f"{number}") for number, kind in enumerate(kinds))
+        await counted(queue, "all are done", lambda counts: not counts.total)
+        for crew in crews:
+            crew.process.terminate()
+            assert await crew.ended() == 0
+    starts: list[tuple[float, float]] = []
+    by_crew: list[list[tuple[float, float]]] = []
+    seen: list[str] = []
+    for crew in crews:
+        runs = [(float(line[2]), float(kinds[int(line[0])])) for line in crew.lines if len(line) == 3]
+        seen += [line[0] for line in crew.lines if len(line) == 3]
+        by_crew.append(runs)
+        starts += runs
+    assert sorted(seen, key=int) == [f"{number}" for number in range(len(kinds))], "each ran once"
+    gap = longest_idle(by_crew, last_start=max(start for start, _ in starts))
+    sys.stderr.write(f"\nlongest time that a worker idled while an item had not begun: {gap * 1000:.0f} ms\n")
+    assert gap < 1.0
+
+
+def longest_idle(crews: list[list[tuple[float, float]]], last_start: float) -> float:
+    """For how long a process did nothing although some item had not begun yet."""
+    longest = 0.0
+    first = min(start for runs in crews for start, _ in runs)
+    for runs in crews:
+        free_at = first
+        for start, seconds in sorted(runs):
+            longest = max(longest, min(start, last_start) - free_at)
+            free_at = start + seconds
+        longest = max(longest, last_start - free_at)
+    return longest

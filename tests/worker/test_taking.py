@@ -1,0 +1,182 @@
+"""A worker takes what it can begin: no more at once than it may, by weight or in strict order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from tests.eventually import eventually
+from tests.queue.asking import take
+from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, working
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
+    from leasehold.worker import Worker
+    from tests.queue.fixtures import MakeQueue
+
+
+@pytest.mark.parametrize("place", ["loop", "thread", "batch"])
+async def test_no_more_run_at_once_than_may(make_queue: MakeQueue, place: str) -> None:
+    """Over all queues together."""
+    running = most = 0
+    queues = [make_queue(name=f"limit-{place}-{number}") for number in range(3)]
+    worker = new_worker(concurrency=4)
+
+    async def work(_: bytes) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    def work_in_thread(payload: bytes) -> None:
+        asyncio.run(work(payload))
+
+    async def work_on_many(_: list[bytes]) -> None:
+        await work(b"")
+
+    for queue in queues:
+        if place == "batch":
+            worker.handler(queue, batch=3)(work_on_many)
+        else:
+            worker.handler(queue)(work if place == "loop" else work_in_thread)
+        await queue.add_items(Item(b"x") for _ in range(100))
+    async with working(worker):
+        for queue in queues:
+            await finished(queue)
+    assert 2 <= most <= 4
+
+
+async def shares(worker: Worker, queues: dict[str, AsyncWorkQueue], count: int) -> Counter[str]:
+    """Let it work on queues that never run dry, and count its first runs."""
+    order: list[str] = []
+
+    for name, queue in queues.items():
+
+        async def handle(_: bytes, name: str = name) -> None:
+            order.append(name)
+            await asyncio.sleep(0.001)
+
+        worker.handler(queue, weight=float(name))(handle)
+        await queue.add_items(Item(b"x") for _ in range(count))
+    async with working(worker):
+        await eventually("enough have run", lambda: len(order) >= count, within=30)
+    return Counter(order[:count])
+
+
+async def test_queues_share_by_weight(make_queue: MakeQueue) -> None:
+    queues = {weight: make_queue(name=f"weight-{weight}") for weight in ("1", "4")}
+    found = await shares(new_worker(concurrency=10), queues, 1000)
+    assert 2 < found["4"] / found["1"] < 8
+
+
+async def test_strict_order_serves_the_first_queue_first(make_queue: MakeQueue) -> None:
+    first, second = make_queue(name="strict-1"), make_queue(name="strict-2")
+    order: list[str] = []
+    worker = new_worker(concurrency=2, order="strict")
+
+    @worker.handler(first)
+    async def before(_: bytes) -> None:
+        order.append("first")
+        await asyncio.sleep(0.001)
+
+    @worker.handler(second)
+    async def after(_: bytes) -> None:
+        order.append("second")
+        await asyncio.sleep(0.001)
+
+    await second.add_items(Item(b"x") for _ in range(50))
+    await first.add_items(Item(b"x") for _ in range(50))
+    async with working(worker):
+        await finished(first)
+        await finished(second)
+    assert order == ["first"] * 50 + ["second"] * 50
+
+
+async def test_what_has_not_begun_is_left_to_others(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
+    """A worker that was quick has one slot, and gets an item that takes long: it holds on to no other."""
+    worker = new_worker(concurrency=1)
+    go_on, begun = asyncio.Event(), asyncio.Event()
+
+    @worker.handler(queue)
+    async def handle(payload: bytes) -> None:
+        if payload == b"slow":
+            begun.set()
+            await go_on.wait()
+
+    await queue.add_items(Item(b"quick") for _ in range(2000))
+    await add(queue, b"slow", b"a", b"b", b"c")
+    async with working(worker):
+        await begun.wait()
+        await counted(queue, "the rest is back", lambda counts: counts == (3, 1, 0, 0))
+        assert await order_of(queue) == [("2", 0), ("3", 0), ("4", 0)]
+        other = make_queue()
+        for expected in ("2", "3", "4"):
+            lease = await take(other)
+            assert (lease.id, lease.deliveries) == (expected, 1)
+            await other.complete(lease)
+        # Also what comes now is for those who can begin it.
+        waiting = asyncio.create_task(take(other))
+        await asyncio.sleep(0.05)
+        await queue.add_item(Item(b"x", id="later"))
+        async with asyncio.timeout(5):
+            lease = await waiting
+        assert lease.id == "later"
+        assert lease.token == 2004 + 3 + 1, "nobody had it before"
+        await other.complete(lease)
+        go_on.set()
+
+
+async def test_a_busy_worker_does_not_wait_for_what_it_cannot_begin(
+    make_queue: MakeQueue,
+) -> None:
+    """All slots are taken by one queue; an item of its other queue goes to whoever is idle, untouched."""
+    first, second = make_queue(name="busy-1"), make_queue(name="busy-2")
+    worker = new_worker(concurrency=2)
+    gate = Gate(worker, first)
+    never: list[bytes] = []
+    worker.handler(second)(never.append)
+    async with working(worker):
+        await eventually("it runs", lambda: worker.health().ok)
+        await add(first, b"x", b"x")
+        await gate.reached(2)
+        other = make_queue(name="busy-2")
+        waiting = asyncio.create_task(take(other))
+        await asyncio.sleep(0.05)
+        await second.add_item(Item(b"x", id="x"))
+        lease = await waiting
+        assert (lease.id, lease.token) == ("x", 1)
+        await other.complete(lease)
+        gate.opened.set()
+    assert not never
+
+
+async def test_what_falls_due_is_run(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    gate.opened.set()
+    async with working(worker):
+        await queue.add_item(Item(b"x", id="soon"), delay=0.2)
+        await finished(queue)
+    assert gate.done == ["soon"]
+
+
+async def test_batches_are_filled_from_what_is_there(queue: AsyncWorkQueue) -> None:
+    sizes: list[int] = []
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue, batch=50)
+    async def handle(leases: list[Lease]) -> None:
+        sizes.append(len(leases))
+
+    await queue.add_items(Item(b"x") for _ in range(500))
+    async with working(worker):
+        await finished(queue)
+    assert sum(sizes) == 500
+    assert max(sizes) == 50
+    assert len(sizes) <= 20
