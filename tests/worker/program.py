@@ -2,9 +2,9 @@
 
 python -m tests.worker.program URL QUEUE CONCURRENCY
 
-It runs the items of two queues. Those of the first say how many seconds they take, or `kill`: end this one
-process without a word. For each it writes a line when it begins: its id, its deliveries and the time. Those of the
-second, `QUEUE-stuck`, are run in threads that never end.
+It runs the items of two queues. Those of the first say how many seconds they take, or `kill`: end this
+process without a word. For each it writes a line when it begins: its id, its deliveries and the time. Those
+of the second, `QUEUE-stuck`, are run in threads that never end.
 """
 
 from __future__ import annotations

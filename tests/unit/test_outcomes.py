@@ -1,0 +1,78 @@
+"""What an exception makes of an item."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from leasehold import InvalidArgument, PayloadError
+from leasehold.retry import RetryPolicy
+from leasehold.worker import Reject, Retry, Signal, Snooze
+from leasehold.worker.outcomes import Fail, GiveBack, Outcome, outcome_of, poisoned
+
+POLICY = RetryPolicy(attempts=3, first=10, jitter=False, rules={KeyError: "never"})
+
+
+def judged(error: BaseException, attempt: int = 1) -> Outcome:
+    return outcome_of(error, attempt=attempt, policy=POLICY)
+
+
+def failed(error: BaseException, attempt: int = 1) -> Fail:
+    outcome = judged(error, attempt)
+    assert isinstance(outcome, Fail)
+    return outcome
+
+
+def test_a_snooze_is_given_back_to_the_end_however_often() -> None:
+    assert judged(Snooze(5), attempt=99) == GiveBack(5, front=False)
+    assert judged(Snooze(0)) == GiveBack(0, front=False)
+
+
+def test_a_retry_waits_as_it_says_or_as_the_policy_does_until_the_last_attempt() -> None:
+    assert failed(Retry("later", delay=7)) == Fail("Retry: later", 7)
+    assert failed(Retry(delay=0), attempt=2).retry_in == 0
+    assert failed(Retry(), attempt=2).retry_in == 20
+    assert failed(Retry(delay=7), attempt=3).retry_in is None
+
+
+@pytest.mark.parametrize("error", [Reject("no use"), PayloadError("id", "int", "it is none")])
+def test_what_is_no_use_is_not_tried_again(error: Exception) -> None:
+    assert failed(error) == Fail(f"{type(error).__name__}: {error}", None)
+
+
+def test_any_other_exception_is_for_the_policy_and_leaves_its_traceback() -> None:
+    def fails() -> None:
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad") as raised:
+        fails()
+    first, last = failed(raised.value), failed(raised.value, attempt=3)
+    assert (first.retry_in, last.retry_in) == (10, None)
+    assert first.error == last.error
+    assert "in fails" in last.error
+    assert last.error.endswith("ValueError: bad\n")
+    assert failed(KeyError()).retry_in is None
+    assert failed(SystemExit(3)).retry_in == 10
+
+
+def test_a_poisoned_item_says_how_often_it_was_leased() -> None:
+    outcome = poisoned(4)
+    assert outcome.retry_in is None
+    assert outcome.error.startswith("It was leased 3 times")
+
+
+@pytest.mark.parametrize("signal", [Retry("why", delay=3), Retry(), Snooze(5), Reject("why")])
+def test_signals_come_through_another_process_and_a_copy_as_they_were(signal: Signal) -> None:
+    for other in (copy.copy(signal), pickle.loads(pickle.dumps(signal))):  # noqa: S301 - our own
+        assert type(other) is type(signal)
+        assert (str(other), vars(other)) == (str(signal), vars(signal))
+
+
+@pytest.mark.parametrize("delay", [-1, "soon", float("nan")])
+def test_a_delay_that_is_none_is_refused(delay: float) -> None:
+    with pytest.raises(InvalidArgument):
+        Retry(delay=delay)
+    with pytest.raises(InvalidArgument):
+        Snooze(delay)

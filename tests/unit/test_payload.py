@@ -1,0 +1,121 @@
+"""Payloads in the type of an annotation, also where neither pydantic nor msgspec is installed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from leasehold import InvalidArgument, Item, PayloadError
+from leasehold.item import MAX_DATA_BYTES
+from leasehold.worker.payload import decoder, encode_result
+from tests.worker.models import Mail, Opaque, Parcel
+
+if TYPE_CHECKING:
+    from leasehold import Lease
+
+
+def read(annotation: Any, data: bytes) -> Any:
+    return decoder(annotation)(cast("Lease", Item(data, id="the-id")))
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have neither pydantic nor msgspec."""
+    real = importlib.import_module
+
+    def without(name: str, package: str | None = None) -> Any:
+        if name.split(".", maxsplit=1)[0] in ("pydantic", "msgspec"):
+            raise ModuleNotFoundError(name)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("annotation", "data", "value"),
+    [
+        (bytes, b"\xff", b"\xff"),
+        (str, b"x", "x"),
+        (Any, b"[null]", [None]),
+        (dict, b'{"a":1}', {"a": 1}),
+        (list, b"[1]", [1]),
+        (int, b"1", 1),
+        (float, b"1", 1),
+        (float, b"1.5", 1.5),
+        (bool, b"true", True),
+    ],
+)
+def test_plain_types_need_nothing_installed(annotation: Any, data: bytes, value: Any) -> None:
+    assert read(annotation, data) == value
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("annotation", "data"),
+    [
+        (int, b"true"),
+        (int, b"1.5"),
+        (bool, b"1"),
+        (dict, b"[]"),
+        (list, b"{}"),
+        (float, b"true"),
+        (int, b"x"),
+    ],
+)
+def test_plain_types_are_checked(annotation: Any, data: bytes) -> None:
+    with pytest.raises(PayloadError):
+        read(annotation, data)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("annotation", [list[int], int | None, Opaque])
+def test_other_types_need_pydantic_or_msgspec(annotation: Any) -> None:
+    with pytest.raises(InvalidArgument, match="install pydantic or msgspec"):
+        decoder(annotation)
+
+
+@pytest.mark.parametrize("annotation", [Opaque, list[Opaque], dict[str, Opaque]])
+def test_what_nothing_can_read_is_refused(annotation: Any) -> None:
+    with pytest.raises(InvalidArgument, match="JSON"):
+        decoder(annotation)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "data", "wanted"),
+    [
+        (Mail, b"{}", "Mail"),
+        (Parcel, b"{}", "Parcel"),
+        (int | None, b'"x"', "int | None"),
+        (str, b"\xff", "str"),
+    ],
+)
+def test_an_error_says_which_item_and_what_was_wanted(annotation: Any, data: bytes, wanted: str) -> None:
+    with pytest.raises(PayloadError) as raised:
+        read(annotation, data)
+    error = raised.value
+    assert (error.item_id, error.wanted) == ("the-id", wanted)
+    assert error.problem
+    assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"nul", b"[" * 100_000])
+@pytest.mark.parametrize("annotation", [Any, dict, list[int], Mail, Parcel])
+def test_no_payload_gets_past_as_another_error(annotation: Any, data: bytes) -> None:
+    with pytest.raises(PayloadError):
+        read(annotation, data)
+
+
+def test_results_as_bytes() -> None:
+    assert encode_result(b"\xff") == b"\xff"
+    assert encode_result({"a": [1, None]}) == b'{"a":[1,null]}'
+    assert encode_result(Mail(to="ann")) == b'{"to":"ann","copies":1}'
+    assert encode_result(Parcel(3)) == b'{"weight":3}'
+
+
+@pytest.mark.parametrize("value", [object(), float("inf"), b"x" * (MAX_DATA_BYTES + 1)])
+def test_results_that_cannot_be_kept(value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        encode_result(value)

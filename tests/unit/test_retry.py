@@ -1,0 +1,90 @@
+"""When to try again: attempts, growing waits, jitter, and rules for exceptions."""
+
+from __future__ import annotations
+
+import statistics
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from leasehold import InvalidArgument
+from leasehold.retry import RetryPolicy
+
+STEADY = RetryPolicy(first=1, longest=60, jitter=False)
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    assert [STEADY.wait(attempt) for attempt in (1, 2, 3, 6, 7, 8, 10**6)] == [1, 2, 4, 32, 60, 60, 60]
+    slower = RetryPolicy(first=timedelta(seconds=2), factor=1, jitter=False)
+    assert [slower.wait(attempt) for attempt in (1, 5)] == [2, 2]
+    assert RetryPolicy(first=1, factor=1000, longest=timedelta(days=1), jitter=False).wait(10**6) == 86400
+
+
+def test_full_jitter_draws_from_zero_to_the_wait() -> None:
+    policy = RetryPolicy(first=8, longest=64)
+    waits = [policy.wait(3) for _ in range(4000)]
+    assert min(waits) >= 0
+    assert max(waits) <= 32
+    assert min(waits) < 4
+    assert max(waits) > 28
+    assert 14 < statistics.mean(waits) < 18
+    assert policy.wait(100) <= 64
+
+
+def test_after_the_last_attempt_it_gives_up() -> None:
+    policy = RetryPolicy(attempts=3, first=0)
+    assert [policy.delay_after(attempt, ValueError()) for attempt in (1, 2, 3, 4)] == [0, 0, None, None]
+    assert RetryPolicy(attempts=1).delay_after(1, ValueError()) is None
+
+
+def test_the_closest_class_of_an_exception_decides() -> None:
+    policy = RetryPolicy(
+        attempts=5,
+        first=1,
+        jitter=False,
+        rules={
+            OSError: RetryPolicy(attempts=2, first=7, jitter=False),
+            ConnectionError: "never",
+            ConnectionResetError: RetryPolicy(attempts=9, first=3, factor=1, jitter=False),
+        },
+    )
+    assert policy.delay_after(1, ValueError()) == 1
+    assert policy.delay_after(4, ValueError()) == 8
+    assert policy.delay_after(1, TimeoutError()) == 7
+    assert policy.delay_after(2, TimeoutError()) is None
+    assert policy.delay_after(1, BrokenPipeError()) is None
+    assert policy.delay_after(8, ConnectionResetError()) == 3
+    assert policy.delay_after(9, ConnectionResetError()) is None
+    assert policy.most_attempts == 9
+
+
+def test_the_most_attempts_are_those_of_the_policy_or_of_a_rule_however_deep() -> None:
+    deep = RetryPolicy(attempts=2, rules={OSError: RetryPolicy(attempts=1, rules={KeyError: STEADY})})
+    assert deep.most_attempts == STEADY.attempts
+    assert RetryPolicy(attempts=4, rules={OSError: "never"}).most_attempts == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attempts": 0},
+        {"attempts": True},
+        {"attempts": 1.5},
+        {"first": -1},
+        {"first": "soon"},
+        {"longest": float("nan")},
+        {"longest": timedelta(days=31)},
+        {"factor": 0.5},
+        {"factor": "2"},
+        {"factor": float("nan")},
+        {"rules": {ValueError: "always"}},
+        {"rules": {ValueError: 3}},
+        {"rules": {ValueError(): "never"}},
+        {"rules": {"ValueError": "never"}},
+        {"rules": {int: "never"}},
+    ],
+)
+def test_refuses(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        RetryPolicy(**options)
