@@ -96,6 +96,20 @@ async def test_a_second_signal_reaches_all_processes(bench: Bench, queue: AsyncW
     assert await queue.counts() == (2, 0, 0, 0)
 
 
+async def test_a_signal_to_all_processes_at_once_is_one_signal(bench: Bench, queue: AsyncWorkQueue) -> None:
+    """As service managers send it: the supervisor hands on what its processes have got already."""
+    await queue.add_item(Item(b"hold", id="x"))
+    async with bench.worker("--processes", "2") as running:
+        pids = await children(running, 2)
+        await bench.began()
+        for pid in (running.process.pid, *pids):
+            os.kill(pid, signal.SIGTERM)
+        await running.said("got a signal", times=3)
+        bench.release()
+        assert await running.code() == 0
+    assert [id_ for id_, _ in bench.recorded("ended")] == ["x"]
+
+
 async def test_a_frozen_process_is_killed_by_the_third_signal(bench: Bench) -> None:
     async with bench.worker("--processes", "2") as running:
         frozen, _ = await children(running, 2)

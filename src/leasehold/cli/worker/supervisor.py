@@ -38,6 +38,7 @@ class Child:
     def __init__(self, process: Process, line: socket.socket) -> None:
         self.process = process
         self._line = line
+        self._grace = 0.0  # until the program is imported, it has nothing to wait for
         self._line.setblocking(False)
 
     @classmethod
@@ -61,11 +62,11 @@ class Child:
         with contextlib.suppress(OSError):  # it has ended
             self._line.send(order)
 
-    def longest_stop(self, grace: float) -> float:
-        """How many seconds it may need to stop; it has told us once it knew."""
+    def longest_stop(self, order: bytes) -> float:
+        """How many seconds it may need to follow an order. It tells us its grace time when it knows it."""
         with contextlib.suppress(OSError, ValueError):
-            grace = float(self._line.recv(64) or grace)
-        return grace + LAST_SECONDS + MERCY_SECONDS
+            self._grace = float(self._line.recv(64))
+        return (0.0 if order == NOW else self._grace) + LAST_SECONDS + MERCY_SECONDS
 
     async def ended(self) -> int:
         """Wait for its end; returns the exit code, negative for a signal."""
@@ -142,8 +143,7 @@ class Supervisor:
 
     def _dismiss(self, child: Child, order: bytes) -> None:
         child.order(order)
-        patience = child.longest_stop(0.0 if order == NOW else self._settings.grace or 30.0)
-        task = asyncio.create_task(self._kill_after(child, patience))
+        task = asyncio.create_task(self._kill_after(child, child.longest_stop(order)))
         self._killing.add(task)
         task.add_done_callback(self._killing.discard)
 
@@ -199,12 +199,15 @@ class Supervisor:
         """Let all processes stop, and new ones start, at each change."""
         if self._changes is None:
             return
-        async for change in self._changes:
-            log.info("%s has changed: restarting", change)
-            changed, self._changed = self._changed, asyncio.Event()
-            changed.set()
-            for child in self._children.values():
-                self._dismiss(child, STOP)
+        try:
+            async for change in self._changes:
+                log.info("%s has changed: restarting", change)
+                changed, self._changed = self._changed, asyncio.Event()
+                changed.set()
+                for child in self._children.values():
+                    self._dismiss(child, STOP)
+        except Exception:
+            log.exception("changes are not noticed any more")
 
 
 def badness(code: int) -> int:
