@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.rivals.contestants import Contestant
 
 #: After so long without a word, something is wrong (s).
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 #: A program that has been left alone for so long is killed (s).
 END_SECONDS = 5.0
 #: The longest line that a program may write: a report of every run.

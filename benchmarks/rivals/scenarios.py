@@ -129,14 +129,16 @@ async def idle(contestant: Contestant, sizes: Sizes, figures: Figures) -> None:
     total = sizes.idle_warm + sizes.idle
     async with (
         fresh_server() as (url, _),
-        program(contestant, "work", task(url, warm=0, total=total)) as worker,
+        program(contestant, "work", task(url, warm=sizes.idle_warm, total=total)) as worker,
         program(contestant, "produce", {"url": url}, SERVER_CORE) as producer,
     ):
         await producer.hear()
-        each = (await producer.ask(adding(0, total, pause=sizes.idle_pause)))["each"]
+        await producer.ask(adding(0, sizes.idle_warm, pause=sizes.idle_pause))
+        await worker.hear()  # it has started, and has nothing to do
+        each = (await producer.ask(adding(sizes.idle_warm, sizes.idle, pause=sizes.idle_pause)))["each"]
         await worker.hear()
         runs = checked(await worker.ask({}), total, contestant)
-    late = [(runs[number] - each[number][0]) / 1e6 for number in range(sizes.idle_warm, total)]
+    late = [(runs[number] - before) / 1e6 for number, (before, _) in enumerate(each, sizes.idle_warm)]
     figures.samples = late
     figures.values["idle_p50_ms"] = middle(late)
     figures.values["idle_p99_ms"] = percentile(late, 99)
@@ -182,7 +184,8 @@ async def work_off(
     told = task(url, warm=warm, total=total, concurrency=concurrency)
     async with program(contestant, "work", told) as worker:
         assert await contestant.left(redis) > 0  # also: the connection is open
-        await worker.hear()
+        await worker.hear()  # warm
+        await worker.hear()  # all have run
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await contestant.left(redis) > 0:  # noqa: ASYNC110 - the server would tell nobody
                 await asyncio.sleep(LOOK_SECONDS)

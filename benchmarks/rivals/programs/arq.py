@@ -4,7 +4,7 @@
 - Results are not kept (`keep_result=0`), nor logged, which is less work for it.
 - It polls. The default of 0.5 s would make a slow figure of every idle one, so it is 10 ms here; a poll takes
   as many ids as there may be jobs, five times over (its default).
-- 10 at once is its default; the best for jobs of no time is below.
+- 10 at once is its default, and more are no quicker for jobs of no time.
 - There is no call for many: jobs are added by coroutines side by side.
 """
 
@@ -18,7 +18,7 @@ from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker
 
-from benchmarks.rivals.programs import common
+from benchmarks.rivals.programs import protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,14 +30,14 @@ WIDTH = 50
 
 async def job(_: Any, number: int, ms: int) -> None:
     """What is run."""
-    began = common.now()
+    began = protocol.now()
     if ms:
         await asyncio.sleep(ms / 1000)
-    common.ran(number, began)
+    protocol.ran(number, began)
 
 
 @asynccontextmanager
-async def producing(url: str) -> AsyncIterator[common.Producer]:
+async def producing(url: str) -> AsyncIterator[protocol.Producer]:
     """One job each."""
     pool = await create_pool(RedisSettings.from_dsn(url))
 
@@ -45,17 +45,17 @@ async def producing(url: str) -> AsyncIterator[common.Producer]:
         await pool.enqueue_job("job", number, ms)
 
     async def add_many(numbers: range, ms: int) -> None:
-        await common.spread(add, numbers, ms, WIDTH)
+        await protocol.spread(add, numbers, ms, WIDTH)
 
-    yield common.Producer(add, add_many)
+    yield protocol.Producer(add, add_many)
 
 
-def working(task: common.Task) -> None:
+def working(task: protocol.Task) -> None:
     """One worker."""
-    common.run(_work(task))
+    protocol.run(_work(task))
 
 
-async def _work(task: common.Task) -> None:
+async def _work(task: protocol.Task) -> None:
     worker = Worker(
         [job],
         redis_settings=RedisSettings.from_dsn(task.url),
@@ -69,4 +69,4 @@ async def _work(task: common.Task) -> None:
 
 
 if __name__ == "__main__":
-    common.main(producing, working)
+    protocol.main(producing, working)

@@ -1,4 +1,4 @@
-// BullMQ on Node, with ioredis. It speaks the protocol that common.py describes.
+// BullMQ on Node, with ioredis. It speaks the protocol that protocol.py describes.
 //
 // - It is at-least-once by nature: a job stays in the active list, under a lock that is renewed, until it has ended.
 // - Finished jobs are deleted at once (removeOnComplete), which is less work for it than keeping them.
@@ -62,7 +62,7 @@ function work({ url, runs, warm, concurrency }) {
     if (ended === warm || ended === runs) {
       const { user, system } = process.cpuUsage();
       moments.push({ at: now(), cpu: (user + system) / 1e6 });
-      if (ended === runs) say({ ended: true });
+      say({ ended });
     }
   };
   new Worker("jobs", job, { connection: connection(url), concurrency: concurrency ?? CONCURRENCY });

@@ -23,7 +23,7 @@ from dramatiq import worker as dramatiq_worker
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import Retries
 
-from benchmarks.rivals.programs import common
+from benchmarks.rivals.programs import protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,16 +40,16 @@ def brokered(url: str) -> tuple[Any, Any]:
 
     @actor(broker=broker)
     def job(number: int, ms: int) -> None:
-        began = common.now()
+        began = protocol.now()
         if ms:
             time.sleep(ms / 1000)
-        common.ran(number, began)
+        protocol.ran(number, began)
 
     return broker, job
 
 
 @asynccontextmanager
-async def producing(url: str) -> AsyncIterator[common.Producer]:
+async def producing(url: str) -> AsyncIterator[protocol.Producer]:
     """One message each."""
     _, job = brokered(url)
 
@@ -65,10 +65,10 @@ async def producing(url: str) -> AsyncIterator[common.Producer]:
             shares = [numbers[at::WIDTH] for at in range(WIDTH)]
             await asyncio.gather(*(asyncio.wrap_future(pool.submit(some, share)) for share in shares))
 
-    yield common.Producer(add, add_many)
+    yield protocol.Producer(add, add_many)
 
 
-def working(task: common.Task) -> None:
+def working(task: protocol.Task) -> None:
     """One worker, as each process of the `dramatiq` command has it."""
     broker, _ = brokered(task.url)
     dramatiq_worker.QUEUE_PREFETCH = PREFETCH  # what its variable of the environment sets
@@ -77,4 +77,4 @@ def working(task: common.Task) -> None:
 
 
 if __name__ == "__main__":
-    common.main(producing, working)
+    protocol.main(producing, working)

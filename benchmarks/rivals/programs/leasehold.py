@@ -10,7 +10,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.rivals.programs import common
+from benchmarks.rivals.programs import protocol
 from leasehold import AsyncWorkQueue, Item, Worker
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ CHUNK = 1_000
 
 
 @asynccontextmanager
-async def producing(url: str) -> AsyncIterator[common.Producer]:
+async def producing(url: str) -> AsyncIterator[protocol.Producer]:
     """Items with JSON in them."""
     async with AsyncWorkQueue.from_url(url, "jobs") as queue:
 
@@ -31,31 +31,31 @@ async def producing(url: str) -> AsyncIterator[common.Producer]:
             await queue.add_item(Item.from_json_data([number, ms]))
 
         async def add_many(numbers: range, ms: int) -> None:
-            for some in common.chunks(numbers, CHUNK):
+            for some in protocol.chunks(numbers, CHUNK):
                 await queue.add_items([Item.from_json_data([number, ms]) for number in some])
 
-        yield common.Producer(add, add_many)
+        yield protocol.Producer(add, add_many)
 
 
-def working(task: common.Task) -> None:
+def working(task: protocol.Task) -> None:
     """One worker."""
-    common.run(_work(task))
+    protocol.run(_work(task))
 
 
-async def _work(task: common.Task) -> None:
+async def _work(task: protocol.Task) -> None:
     async with AsyncWorkQueue.from_url(task.url, "jobs") as queue:
         worker = Worker(concurrency=task.concurrency or CONCURRENCY)
 
         @worker.handler(queue)
         async def job(payload: Any) -> None:
-            began = common.now()
+            began = protocol.now()
             number, ms = payload
             if ms:
                 await asyncio.sleep(ms / 1000)
-            common.ran(number, began)
+            protocol.ran(number, began)
 
         await worker.run()
 
 
 if __name__ == "__main__":
-    common.main(producing, working)
+    protocol.main(producing, working)

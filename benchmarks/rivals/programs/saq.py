@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from saq import Queue, Worker
 
-from benchmarks.rivals.programs import common
+from benchmarks.rivals.programs import protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,14 +29,14 @@ WIDTH = 50
 
 async def job(_: Any, *, number: int, ms: int) -> None:
     """What is run."""
-    began = common.now()
+    began = protocol.now()
     if ms:
         await asyncio.sleep(ms / 1000)
-    common.ran(number, began)
+    protocol.ran(number, began)
 
 
 @asynccontextmanager
-async def producing(url: str) -> AsyncIterator[common.Producer]:
+async def producing(url: str) -> AsyncIterator[protocol.Producer]:
     """One job each."""
     queue = Queue.from_url(url, name="jobs", max_concurrent_ops=WIDTH)
 
@@ -44,21 +44,21 @@ async def producing(url: str) -> AsyncIterator[common.Producer]:
         await queue.enqueue("job", number=number, ms=ms, retries=3, ttl=-1)
 
     async def add_many(numbers: range, ms: int) -> None:
-        await common.spread(add, numbers, ms, WIDTH)
+        await protocol.spread(add, numbers, ms, WIDTH)
 
-    yield common.Producer(add, add_many)
+    yield protocol.Producer(add, add_many)
 
 
-def working(task: common.Task) -> None:
+def working(task: protocol.Task) -> None:
     """One worker."""
-    common.run(_work(task))
+    protocol.run(_work(task))
 
 
-async def _work(task: common.Task) -> None:
+async def _work(task: protocol.Task) -> None:
     queue = Queue.from_url(task.url, name="jobs", max_concurrent_ops=task.concurrency or CONCURRENCY)
     await queue.sweep()
     await Worker(queue, functions=[job], concurrency=task.concurrency or CONCURRENCY).start()
 
 
 if __name__ == "__main__":
-    common.main(producing, working)
+    protocol.main(producing, working)

@@ -5,7 +5,7 @@
 - It reads 100 entries at a time (its default), runs 100 at once (the default of `taskiq worker`) and fetches
   as many ahead as it reads. Results are not kept, as by default.
 - Parameters are not parsed by annotation (`--no-parse`), which is quicker.
-- `taskiq worker` starts processes around the receiver that is run here; it, too, uses uvloop.
+- `taskiq worker` starts processes around the receiver that is run here, and uses uvloop as well.
 - There is no call for many: jobs are added by coroutines side by side.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
-from benchmarks.rivals.programs import common
+from benchmarks.rivals.programs import protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,16 +34,16 @@ def brokered(url: str) -> RedisStreamBroker:
 
     @broker.task(task_name="job")
     async def job(number: int, ms: int) -> None:
-        began = common.now()
+        began = protocol.now()
         if ms:
             await asyncio.sleep(ms / 1000)
-        common.ran(number, began)
+        protocol.ran(number, began)
 
     return broker
 
 
 @asynccontextmanager
-async def producing(url: str) -> AsyncIterator[common.Producer]:
+async def producing(url: str) -> AsyncIterator[protocol.Producer]:
     """One message each."""
     broker = brokered(url)
     await broker.startup()
@@ -53,17 +53,17 @@ async def producing(url: str) -> AsyncIterator[common.Producer]:
         await job.kiq(number, ms)
 
     async def add_many(numbers: range, ms: int) -> None:
-        await common.spread(add, numbers, ms, WIDTH)
+        await protocol.spread(add, numbers, ms, WIDTH)
 
-    yield common.Producer(add, add_many)
+    yield protocol.Producer(add, add_many)
 
 
-def working(task: common.Task) -> None:
+def working(task: protocol.Task) -> None:
     """One receiver, as each process of `taskiq worker` has it."""
-    common.run(_work(task))
+    protocol.run(_work(task))
 
 
-async def _work(task: common.Task) -> None:
+async def _work(task: protocol.Task) -> None:
     broker = brokered(task.url)
     broker.is_worker_process = True
     await broker.startup()
@@ -76,4 +76,4 @@ async def _work(task: common.Task) -> None:
 
 
 if __name__ == "__main__":
-    common.main(producing, working)
+    protocol.main(producing, working)

@@ -3,8 +3,8 @@
 A program plays one of two parts, as its command line says, and talks JSON, one line at a time:
 
 - `produce`: it opens a connection, reads commands and adds jobs as they say.
-- `work`: it runs jobs. It keeps in memory which ran and when, writes a line when the expected number has
-  ended, and at the first line that it reads tells everything that ran, and ends.
+- `work`: it runs jobs. It keeps in memory which ran and when, writes a line when it is warm and when the
+  expected number has ended, and at the first line that it reads tells everything that ran, and ends.
 
 Times are those of `time.monotonic_ns()`, which all processes of a machine share on Linux.
 Only the standard library is imported here, and uvloop where it is installed.
@@ -85,8 +85,7 @@ class Record:
         if ended in (self.warm, self.expected):
             used = resource.getrusage(resource.RUSAGE_SELF)
             self._moments.append({"at": time.monotonic_ns(), "cpu": used.ru_utime + used.ru_stime})
-            if ended == self.expected:
-                say({"ended": True})
+            say({"ended": ended})
 
     def told(self) -> dict[str, Any]:
         """Everything that is known."""
