@@ -62,7 +62,7 @@ class Result:
             for name, each in calls.items()
         }
         chosen = sorted(told.items(), key=lambda one: -one[1][0])[:most]
-        return ", ".join(f"{name} {micros:.2g} µs in {count:.2g}" for name, (micros, count) in chosen)
+        return ", ".join(f"{name} {text(micros)} µs in {text(count)}" for name, (micros, count) in chosen)
 
     def bound(self) -> str:
         """What there is no more of while draining."""
@@ -185,6 +185,7 @@ def write_markdown(folder: Path, facts: dict[str, Any], results: Sequence[Result
     lines += [f"- {name}: {value}" for name, value in facts.items()]
     lines += [f"- {one.contestant.label}: {one.contestant.versions()}" for one in results]
     lines += ["", "## Goals", "", *(f"- {goal.line()}" for goal in goals(results))]
+    lines += ["", "Each goal is for Leasehold on uvloop, which the others on asyncio are given as well."]
     lines += ["", "## Medians", "", "In brackets: how many times as good Leasehold is.", ""]
     lines += markdown(table(results))
     if len(costs(results)) > 1:
