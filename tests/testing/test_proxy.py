@@ -13,12 +13,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from leasehold import EmbeddedServer, InvalidArgument
+from leasehold.testing import Proxy
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from leasehold.testing import Proxy
 
 
 @pytest.fixture
@@ -95,3 +95,50 @@ async def test_stalls_without_closing(client: Redis, proxy: Proxy, redis: Redis)
     assert await redis.exists("list") == 0
     proxy.resume()
     assert await client.ping()
+
+
+async def test_fails_as_a_server_that_is_down_until_it_is_healed(client: Redis, proxy: Proxy) -> None:
+    await client.ping()
+    await proxy.fail()
+    for _ in range(2):
+        with pytest.raises(RedisConnectionError):
+            await client.ping()
+    await proxy.heal()
+    assert await client.ping()
+
+
+async def test_heals_whatever_was_asked_for(client: Redis, proxy: Proxy) -> None:
+    await client.ping()
+    proxy.stall()
+    proxy.delay = 30
+    proxy.swallow_replies = True
+    proxy.cut_after_bytes(0)
+    proxy.refuse()
+    await proxy.heal()
+    await proxy.heal()
+    await client.connection_pool.disconnect()
+    assert await client.ping()
+
+
+async def test_goes_to_a_unix_socket_too() -> None:
+    async with (
+        await EmbeddedServer.start() as server,
+        Proxy(f"unix://{server.socket_path}") as proxy,
+        Redis.from_url(proxy.url) as client,
+    ):
+        assert proxy.url.startswith("redis://127.0.0.1:")
+        await client.set("key", "value")
+        async with Redis.from_url(server.url) as direct:
+            assert await direct.get("key") == b"value"
+
+
+async def test_keeps_login_and_database() -> None:
+    async with Proxy("redis://user:secret@example.org:7000/3?protocol=3") as proxy:
+        port = proxy.url.rpartition(":")[2].partition("/")[0]
+        assert proxy.url == f"redis://user:secret@127.0.0.1:{port}/3?protocol=3"
+
+
+@pytest.mark.parametrize("target", ["rediss://localhost", "localhost:6379", ""])
+def test_refuses_what_it_cannot_stand_before(target: str) -> None:
+    with pytest.raises(InvalidArgument, match="target"):
+        Proxy(target)

@@ -1,0 +1,58 @@
+"""The names of commands are read off a stream of requests, however it is cut."""
+
+from __future__ import annotations
+
+import random
+
+import hiredis
+import pytest
+
+from leasehold.testing.requests import RequestReader
+
+
+def packed(*words: bytes) -> bytes:
+    """A command as a client sends it."""
+    return hiredis.pack_command(words)  # type: ignore[arg-type]  # their types allow one word only
+
+
+COMMANDS: list[tuple[bytes, ...]] = [
+    (b"ping",),
+    (b"SET", b"key", b"*3\r\n$3\r\nDEL\r\n$1\r\nx\r\n$1\r\ny\r\n"),
+    (b"set", b"", b""),
+    (b"EVALSHA", b"f" * 40, b"2", b"q:queue", b"q:processing", *(b"%d" % number for number in range(300))),
+    (b"SET", b"large", bytes(range(256)) * 4000),
+    (b"BLMOVE", b"a", b"b", b"RIGHT", b"LEFT", b"5"),
+]
+STREAM = b"".join(packed(*command) for command in COMMANDS)
+NAMES = [command[0].upper() for command in COMMANDS]
+
+
+def test_in_one_piece() -> None:
+    assert RequestReader().feed(STREAM) == NAMES
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_pieces_of_any_size(seed: int) -> None:
+    rng = random.Random(seed)
+    longest = rng.choice([3, 100, 70_000])
+    reader, names, at = RequestReader(), [], 0
+    while at < len(STREAM):
+        size = rng.randint(1, longest)
+        names += reader.feed(STREAM[at : at + size])
+        at += size
+    assert names == NAMES
+
+
+def test_byte_by_byte_a_name_is_told_when_it_is_whole() -> None:
+    reader = RequestReader()
+    told = [reader.feed(bytes([byte])) for byte in packed(b"get", b"key")]
+    assert [names for names in told if names] == [[b"GET"]]
+
+
+def test_what_is_no_array_is_passed_over_and_does_not_pile_up() -> None:
+    reader = RequestReader()
+    assert reader.feed(b"PING\r\nINFO all\r\n") == []
+    assert reader.feed(packed(b"PING")) == [b"PING"]
+    for _ in range(100):
+        reader.feed(b"x" * 1000)
+    assert len(reader._rest) < 2000
