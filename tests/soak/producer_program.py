@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from leasehold import AsyncWorkQueue
 from leasehold.errors import ConnectionLost, ServerBusy
 from leasehold.testing.history import Event, HistoryLog, record_calls
-from tests.soak.jobs import QUEUES, SHARED, draw, item
+from tests.soak.jobs import QUEUES, SHARED, Job, draw, item
 from tests.soak.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Nothing is added while so many items are unfinished.
 MOST_UNFINISHED = 200
+#: Now and then come so many items at once that take no time.
+BURST, BURST_CHANCE = 200, 0.03
 #: The pause after an error.
 PAUSE_SECONDS = 0.1
 
@@ -50,6 +52,9 @@ class Producer:
         while not self._stop.is_set():
             count = self._chance.choice([1, 1, 1, 2, 10])
             items = [self._next() for _ in range(count)]
+            if self._chance.random() < BURST_CHANCE:
+                # So that workers take items ahead.
+                items += [item(Job(), f"{self._name}-{next(self._numbers)}") for _ in range(BURST)]
             delay = self._chance.choice([0, 0, 0, 0, 0.05, 0.5])
             await self._insist(partial(self._queue.add_items, items, delay=delay))
             await asyncio.sleep(self._chance.uniform(0.0, 2.0 * pause) * count)

@@ -35,7 +35,7 @@ def make_worker(
 ) -> Worker:
     """Put the worker together: a handler of each kind."""
     worker = Worker(
-        concurrency=16,
+        concurrency=6,
         lease_time=LEASE_SECONDS,
         grace=GRACE_SECONDS,
         retry=RetryPolicy(attempts=ATTEMPTS, first=0.05, longest=0.5),
