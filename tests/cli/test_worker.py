@@ -193,6 +193,19 @@ async def test_a_process_of_a_handler_ends_with_the_worker(
         await gone(pid)
 
 
+async def test_a_lifespan_that_hangs_at_its_start_is_cancelled(bench: Bench) -> None:
+    async with bench.worker(HANGS_AT="start") as worker:
+        await worker.said("it hangs")
+        assert await worker.stop() == 0
+
+
+async def test_a_lifespan_that_hangs_at_its_end_does_not_keep_the_process(bench: Bench) -> None:
+    async with bench.working("--grace", "0", HANGS_AT="end") as worker:
+        assert await worker.stop() == 3
+    await worker.said("it hangs")
+    await worker.said("the worker does not come to its end")
+
+
 async def test_a_signal_during_the_import_ends_it_at_once(bench: Bench) -> None:
     (bench.folder / "slow.py").write_text(
         "import sys, time\nsys.stderr.write('importing\\n')\nsys.stderr.flush()\ntime.sleep(600)\n"

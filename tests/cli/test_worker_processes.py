@@ -147,8 +147,7 @@ async def test_a_change_of_code_restarts_the_worker(bench: Bench, queue: AsyncWo
         assert not is_there(first)
 
         module.write_text(PROGRAM.read_text().replace("concurrency=10", "concurrency=7"))
-        await children(running, 2)
-        assert "7 runs at once" in running.lines[-1]
+        await running.said("7 runs at once")
         assert await running.stop() == 0
     assert (await queue.counts()).total == 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 RECORD = Path(os.environ["RECORD"])
 #: A run that holds goes on until this file is there.
 RELEASE = RECORD.with_name("release")
+HANGS_AT = os.environ.get("HANGS_AT")
 URL, QUEUE = os.environ["REDIS_URL"], os.environ["QUEUE"]
 
 #: A query without an end. The library gives way to other threads, but to no signal.
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+log = logging.getLogger("program")
 
 
 def write(*words: object) -> None:
@@ -37,8 +41,14 @@ def write(*words: object) -> None:
 
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[dict[str, str]]:
-    """Give what handlers ask for, and write down the end."""
+    """Give what handlers ask for, and write down the end; hang at one of the two if told to."""
+    if HANGS_AT == "start":
+        log.warning("it hangs")
+        await asyncio.sleep(600)
     yield {"greeting": "hello"}
+    if HANGS_AT == "end":
+        log.warning("it hangs")
+        await asyncio.sleep(600)
     write("lifespan", "over", os.getpid())
 
 
