@@ -12,7 +12,8 @@ from leasehold.testing.requests import RequestReader
 
 def packed(*words: bytes) -> bytes:
     """A command as a client sends it."""
-    return hiredis.pack_command(words)  # type: ignore[arg-type]  # their types allow one word only
+    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # theirs allow one word only
+    return command
 
 
 COMMANDS: list[tuple[bytes, ...]] = [
@@ -20,7 +21,7 @@ COMMANDS: list[tuple[bytes, ...]] = [
     (b"SET", b"key", b"*3\r\n$3\r\nDEL\r\n$1\r\nx\r\n$1\r\ny\r\n"),
     (b"set", b"", b""),
     (b"EVALSHA", b"f" * 40, b"2", b"q:queue", b"q:processing", *(b"%d" % number for number in range(300))),
-    (b"SET", b"large", bytes(range(256)) * 4000),
+    (b"SET", b"large", bytes(range(256)) * 400),
     (b"BLMOVE", b"a", b"b", b"RIGHT", b"LEFT", b"5"),
 ]
 STREAM = b"".join(packed(*command) for command in COMMANDS)
