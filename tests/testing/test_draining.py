@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -221,3 +221,25 @@ async def test_a_worker_of_the_app_is_taken_over_to_queues_of_the_test(
     assert [handler.queue for handler in app.handlers] == [nowhere]
     assert worker.concurrency == 2
     await nowhere.close()
+
+
+async def test_schedules_go_by_the_clock_too(
+    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+) -> None:
+    leasehold_clock.move_to(datetime(2030, 3, 31, tzinfo=UTC))
+    worker = leasehold_worker()
+    ran: list[str] = []
+
+    @worker.handler(leasehold_queue)
+    async def report(_: bytes, lease: Lease) -> None:
+        ran.append(lease.id)
+
+    await leasehold_queue.schedule.cron("0 3 * * *", "report")
+    for _ in range(2):
+        leasehold_clock.advance(timedelta(hours=3))
+        await leasehold_queue.schedule.tick()
+        await worker.drain()
+    assert ran == ["report@2030-03-31T03:00:00Z"]
+    leasehold_clock.move_to(datetime(2030, 4, 1, 3, tzinfo=UTC))
+    await leasehold_queue.schedule.tick()
+    await assert_added(leasehold_queue, "report@2030-04-01T03:00:00Z")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -174,6 +176,13 @@ def test_nothing_of_leasehold_is_imported():
 def test_a_project_that_does_not_use_it_imports_nothing(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, NOT_USED)
     assert run.counts() == {"passed": 1}, run.output
+
+
+def test_clock_proxy_and_assertions_need_no_pytest(tmp_path: Path) -> None:
+    code = (
+        "import leasehold.testing, sys; assert not {'pytest', '_pytest', 'pytest_asyncio'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_a_project_without_pytest_asyncio_is_left_alone(tmp_path: Path) -> None:
