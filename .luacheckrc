@@ -9,7 +9,19 @@ read_globals = {
   "struct",
   "bit",
   redis = {
-    fields = { "call", "pcall", "error_reply", "status_reply", "log", "sha1hex", "setresp", "LOG_NOTICE", "LOG_WARNING" },
+    fields = {
+      "call",
+      "pcall",
+      "error_reply",
+      "status_reply",
+      "log",
+      "sha1hex",
+      "setresp",
+      "LOG_NOTICE",
+      "LOG_WARNING",
+      "REDIS_VERSION_NUM", -- since Redis 7.0
+      "VALKEY_VERSION_NUM", -- on Valkey alone
+    },
   },
 }
 

@@ -34,6 +34,7 @@
 -- @include move
 -- @include inbox
 -- @include recover
+-- @include mark
 -- @include due
 
 redis.call('LLEN', inbox)
@@ -117,9 +118,11 @@ local reply = { now, -1, 0 }
 local ends, records, shortest = {}, {}, nil
 local first_time = string.format(' 1 %.0f', now)
 local function give(entries, given, most, lease_ms)
-  local ends_at = string.format('%.0f', now + tonumber(lease_ms))
-  shortest = math.min(shortest or tonumber(lease_ms), tonumber(lease_ms))
-  for i = given + 1, math.min(given + most, taken) do
+  local ms = tonumber(lease_ms)
+  local ends_at = string.format('%.0f', now + ms)
+  shortest = math.min(shortest or ms, ms)
+  local till = math.min(given + most, taken)
+  for i = given + 1, till do
     local id, token = ids[i], last_token + i
     local token_text = string.format('%.0f', token)
     local first, _, deliveries = read_ledger(entries[i])
@@ -131,12 +134,11 @@ local function give(entries, given, most, lease_ms)
     else
       records[2 * i] = token_text .. ' ' .. token_text .. first_time
     end
-    redis.call('SET', lease_keys[2 * i - 1], session, 'PX', lease_ms)
-    redis.call('SET', lease_keys[2 * i], session, 'PX', lease_ms)
-    local base = 4 * i
-    reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = id, datas[i], token, deliveries
+    local n = 4 * i
+    reply[n], reply[n + 1], reply[n + 2], reply[n + 3] = id, datas[i], token, deliveries
   end
-  return math.min(given + most, taken)
+  mark_leased({ unpack(lease_keys, 2 * given + 1, 2 * till) }, lease_ms)
+  return till
 end
 
 if taken > 0 then

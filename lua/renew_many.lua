@@ -19,6 +19,7 @@
 -- @include foreign
 -- @include current
 -- @include due
+-- @include mark
 
 local ids = {}
 for at = entries + 1, #ARGV, 3 do
@@ -42,9 +43,7 @@ for i, id in ipairs(ids) do
     if now + lease_ms < tonumber(scores[i]) then
       soonest = math.min(soonest or lease_ms, lease_ms)
     end
-    for _, key in ipairs(lease_keys_of({ id })) do
-      redis.call('SET', key, session, 'PX', lease_ms)
-    end
+    mark_leased(lease_keys_of({ id }), lease_ms)
     answers[i] = 1
   end
 end

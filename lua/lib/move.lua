@@ -3,9 +3,10 @@
 -- Needs: queue, deadlines, lease_keys_of, in_chunks, unlist
 -- Gives: leave_leased, enter_ready
 
-local function leave_leased(ids)
+-- `unlisted`: they are in `processing` no more.
+local function leave_leased(ids, unlisted)
   in_chunks('ZREM', deadlines, ids)
-  unlist(ids)
+  unlist(unlisted and {} or ids)
   in_chunks('UNLINK', nil, lease_keys_of(ids))
 end
 

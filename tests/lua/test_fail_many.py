@@ -135,10 +135,11 @@ async def test_a_server_without_room_lets_failed_items_go(make_server: MakeServe
             dead={"a": Letter(1)},
             fence=3,
         )
-        assert await space.snapshot() == after
         with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
             await space.run("requeue_many", [("a",)])
+        await client.config_set("maxmemory", "0")  # older servers refuse the transaction of a snapshot, too
         assert await space.snapshot() == after, "what comes back needs room"
+        await client.config_set("maxmemory", "1")
         assert await space.run("drop_old") == 1
 
 

@@ -54,6 +54,6 @@ async def test_a_session_without_an_inbox_can_leave(space: Space) -> None:
 
 
 async def test_a_session_without_time_gives_back_what_came_and_stays_on_the_list(space: Space) -> None:
-    await space.seed({"queue": ["w"], f"inbox:{ME}": ["a"], "item:a": "data", "sessions": {ME: NOW + 100}})
+    await space.seed({"queue": ["w"], f"inbox:{ME}": ["a"], "item:a": "data", "sessions": {ME: NOW + 100.0}})
     assert await space.run("leave", stays=1) == 1
-    assert await space.snapshot() == {"queue": ["w", "a"], "item:a": "data", "sessions": {ME: NOW + 100}}
+    assert await space.snapshot() == {"queue": ["w", "a"], "item:a": "data", "sessions": {ME: NOW + 100.0}}

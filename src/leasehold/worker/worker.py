@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from leasehold.clock import Duration, seconds, whole
+from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, seconds, whole
 from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.retry import RetryPolicy
 from leasehold.worker.handler import Handler, Place
@@ -95,7 +95,11 @@ class Worker:
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._clean_every = None if clean_every is None else seconds("clean_every", clean_every, zero=False)
-        self._keep_dead = None if keep_dead is None else seconds("keep_dead", keep_dead, zero=False)
+        self._keep_dead = (
+            None
+            if keep_dead is None
+            else seconds("keep_dead", keep_dead, zero=False, longest=LONGEST_KEPT_SECONDS)
+        )
         self._handlers: list[Handler] = []
         self._shift: Shift | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

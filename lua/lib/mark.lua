@@ -1,0 +1,24 @@
+-- The mark of a lease for clients of other libraries: its lease keys, which end with it.
+--
+-- Valkey 9.1 and Redis 8.4 have a command that sets many keys with an end: a fifth of what a lease costs.
+--
+-- Needs: session
+-- Gives: mark_leased
+
+local valkey = redis.VALKEY_VERSION_NUM
+local set_many = (valkey or redis.REDIS_VERSION_NUM or 0) >= (valkey and 0x90100 or 0x80400)
+
+-- `keys` are lease keys, 2,000 at most.
+local function mark_leased(keys, lease_ms)
+  local marks = {}
+  for i, key in ipairs(keys) do
+    marks[2 * i - 1], marks[2 * i] = key, session
+    if not set_many then
+      redis.call('SET', key, session, 'PX', lease_ms)
+    end
+  end
+  if set_many and #keys > 0 then
+    marks[#marks + 1], marks[#marks + 2] = 'PX', lease_ms
+    redis.call('MSETEX', #keys, unpack(marks))
+  end
+end
