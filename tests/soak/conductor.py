@@ -89,8 +89,9 @@ class Conductor:
         self._sizes[kind] = 0
         leaving, self._crew[kind] = self._crew[kind], []
         for child in leaving:
+            # One that has not begun does not know yet what a SIGTERM means here.
+            child.send(signal.SIGTERM if child.at_work else signal.SIGKILL)
             child.doomed = True
-            child.send(signal.SIGTERM)
         await asyncio.gather(*(self._see_off(child) for child in leaving))
 
     async def replace(self) -> None:
