@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -324,7 +323,7 @@ class Worker:
     ) -> None:
         taking = await shift.start(resources, self._middleware)
         self._shift = shift
-        log.info("working on %s: leasehold %s", shift, importlib.metadata.version("leasehold"))
+        log.info("working on %s", shift)
         waiting = asyncio.create_task(until(shift), name="leasehold until")
         grace = 0.0
         try:
