@@ -119,8 +119,14 @@ class LeaseDesk:
             self._loop.call_soon(self._send)
 
     async def rest(self) -> None:
-        """If nobody waits, stop listening now; what was on its way to this process is back then."""
-        if not (self._parked or self._fresh or self._scheduled or self._under_way):
+        """If nobody waits, stop listening now; what was on its way to this process is back then.
+
+        A trip under way is waited for: what it brings for callers that have gone is given back by then.
+        """
+        while (self._scheduled or self._under_way) and not self._parked:
+            self._idle.clear()
+            await self._idle.wait()
+        if not (self._parked or self._fresh):
             await self._listener.stop()
 
     async def close(self, error: LeaseholdError) -> None:

@@ -106,8 +106,11 @@ class Shift:
         taking, *others = self._tasks
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
-        self._give_back_waiting()
+        waiting = self.keeper.all_waiting()
         leaving = [asyncio.create_task(handler.queue.rest()) for handler in self._handlers]
+        # What is on its way here comes behind what waits here: it goes back to the front before it.
+        await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
+        self._give_back(waiting)
         await self.slots.finish(within=grace, hurry=self.hurry)
         await self._settle_rest(until=max(cut_at + SETTLE_SECONDS, self._loop.time() + SHORTEST_SETTLE))
         await self._give_back_rest()
@@ -183,8 +186,7 @@ class Shift:
     def _gave_back(self) -> None:
         self._loop.call_soon_threadsafe(self.intake.slow_down)
 
-    def _give_back_waiting(self) -> None:
-        waiting = self.keeper.all_waiting()
+    def _give_back(self, waiting: Sequence[Run]) -> None:
         for handler, settler in self.settlers.items():
             settler.give_back([run for run in waiting if run.handler is handler])
 
