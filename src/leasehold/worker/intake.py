@@ -82,6 +82,9 @@ class Intake:
         self._asked = 0
         self._pace = 0.0
         self._measured = (time.monotonic(), 0)
+        self._concurrency = slots.free
+        #: While more than this wait, nobody may ask.
+        self._plenty = self._concurrency
         self._hungry: dict[Source, asyncio.Future[None]] = {}
         #: When items were last taken, by `time.monotonic()`.
         self.took_at = time.monotonic()
@@ -101,6 +104,8 @@ class Intake:
 
     def look(self) -> None:
         """Something has ended: let those ask who wait for room."""
+        if not self._hungry or len(self._keeper.waiting) > self._plenty:
+            return  # the quick way, as this is asked after each run
         for source, future in list(self._hungry.items()):
             if not future.done() and self._allowed(source) > 0:
                 future.set_result(None)
@@ -112,6 +117,7 @@ class Intake:
     def slow_down(self) -> None:
         """Items had to wait too long: take no more ahead until the pace has been measured anew."""
         self._pace = 0.0
+        self.look()
 
     @property
     def trouble(self) -> tuple[float, LeaseholdError] | None:
@@ -137,9 +143,11 @@ class Intake:
 
     def _allowed(self, source: Source) -> int:
         """How many runs this source may ask for now."""
-        room = self.room()
-        if not self._may_go_on() or room <= 0 or (room < self._ahead() // 2 and self._slots.free <= 0):
+        room, half = self.room(), (self._ahead() + 1) // 2
+        if not self._may_go_on() or room <= 0 or (room < half and self._unclaimed() <= 0):
             return 0
+        # One half of what is taken ahead is on its way while the other is run.
+        room = min(room, max(half, self._slots.free))
         if source.dry and self._unclaimed() <= 0:
             return 0
         if len(self._sources) == 1:
@@ -240,7 +248,7 @@ class Intake:
         self.took_at = time.monotonic()
         self._measure()
         self._keeper.take_in(runs, at_once=len(runs) == 1 and self._slots.free > 0)
-        self._slots.wake(len(runs))
+        self._slots.wake()
         if len(self._sources) > 1 and self._unclaimed() <= 0:
             for other in self._sources:
                 if other.parked and other.asking is not None:
@@ -252,6 +260,7 @@ class Intake:
         if now - since >= SHORTEST_MEASURE:
             pace = (finished - before) / (now - since)
             self._pace += WEIGHT_OF_NEW * (pace - self._pace)
+            self._plenty = self._concurrency + (self._ahead() + 1) // 2
             self._measured = (now, finished)
 
 

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 #: How long a handler that is cut off may take to clean up, and how long after a second signal (s).
 CLEAN_UP_SECONDS, HURRIED_SECONDS = 3.0, 1.0
-#: After so many runs without a pause the others in the event loop get their turn.
-RUNS_PER_TURN = 32
+#: In each turn of the event loop so many slots begin, with so many runs each if these wait for nothing. Then
+#: others get their turn: what has ended goes to the server, and more is taken, while the rest is run.
+SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
 
 log = logging.getLogger("leasehold.worker")
 
@@ -53,6 +54,7 @@ class Slots:
         #: What each run begins with: what one sets for itself, the next must not see.
         self._context = contextvars.copy_context()
         self._idle: list[asyncio.Future[None]] = []
+        self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.running: set[Run] = set()
@@ -69,8 +71,12 @@ class Slots:
         """How many more runs could begin now."""
         return self._concurrency - len(self.running)
 
-    def wake(self, count: int) -> None:
-        """So many runs have arrived: let as many slots look."""
+    def wake(self) -> None:
+        """Runs wait: let slots look, as many as may begin in this turn, and the others after it."""
+        self._scheduled = False
+        if self._stopping:
+            return
+        count = min(SLOTS_PER_TURN, len(self._keeper.waiting))
         while count > 0 and self._idle:
             idle = self._idle.pop()
             if not idle.done():
@@ -81,6 +87,14 @@ class Slots:
             self._tasks.add(task)
             task.add_done_callback(self._slot_ended)
             count -= 1
+        if len(self._keeper.waiting) > SLOTS_PER_TURN and count == 0:
+            self._wake_more()
+
+    def _wake_more(self) -> None:
+        """Wake others in the next turn. Whoever goes idle though runs wait calls this."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.wake)
 
     async def finish(self, *, within: float, hurry: asyncio.Event) -> None:
         """Begin nothing more. Let what runs go on for so many seconds, or until told to hurry."""
@@ -135,7 +149,7 @@ class Slots:
                 self.running.discard(run)
                 self._ended(run)
         if self._keeper.waiting and not self._stopping:
-            self.wake(1)
+            self.wake()
 
     async def _slot(self) -> None:
         task = asyncio.current_task()
@@ -143,11 +157,14 @@ class Slots:
             raise RuntimeError("a slot runs as a task")
         at = 0
         while not self._stopping:
-            run = self._keeper.next_run()
+            run = self._keeper.next_run() if at < RUNS_PER_SLOT else None
             if run is None:
+                if self._keeper.waiting:
+                    self._wake_more()
                 idle: asyncio.Future[None] = self._loop.create_future()
                 self._idle.append(idle)
                 await idle
+                at = 0
                 continue
             self.running.add(run)
             await self._perform(run, task)
@@ -166,8 +183,6 @@ class Slots:
             if task.cancelling() or contextvars.copy_context() != self._context:
                 break  # the run has left traces on this task: the next gets another one
             at += 1
-            if at % RUNS_PER_TURN == 0:
-                await asyncio.sleep(0)
 
     async def _outlive(self, handler: Handler, task: asyncio.Task[None]) -> None:
         """A thread cannot be cancelled: the slot is free when it has ended."""
