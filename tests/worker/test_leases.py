@@ -53,6 +53,7 @@ async def blocking_runs_once(
     thread = threading.Thread(target=grab_apart)
     thread.start()
     async with working(worker):
+        await asyncio.to_thread(begun.wait, 20)  # this is back when the event loop is no longer blocked
         await finished(queue)
     await asyncio.to_thread(thread.join)
     assert runs == [1]
