@@ -45,7 +45,7 @@ async def test_it_works_until_a_signal(bench: Bench, queue: AsyncWorkQueue, how:
     assert (await queue.counts()).total == 0
     # A line for its beginning, one for the signal, one for its end; none for runs that succeed.
     assert len(worker.lines) == 3
-    [names] = await worker.said(r"working on (.+), 10 runs at once: leasehold \d")
+    [names] = await worker.said(r"working on (.+), 10 runs at once")
     assert names == f"{queue.name}, {queue.name}-thread, {queue.name}-process"
     await worker.said("stopped: 5 completed")
 
