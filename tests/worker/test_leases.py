@@ -194,6 +194,7 @@ async def test_a_thread_that_is_stuck_past_its_limit_loses_its_item(
     assert seen == [("stuck", 1), ("other", 2)]
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_past_its_limit_is_not_renewed(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:

@@ -66,6 +66,7 @@ async def test_runs_that_end_while_the_server_is_away_are_settled_once_it_is_bac
         assert not (await audit(admin, name)).all
 
 
+@pytest.mark.slow
 async def test_all_connections_are_cut_again_and_again(queue: AsyncWorkQueue, redis: Redis) -> None:
     runs: Counter[str] = Counter()
     worker = new_worker(concurrency=10)
@@ -115,6 +116,7 @@ async def test_scripts_that_the_server_forgets_are_sent_again(queue: AsyncWorkQu
     assert len(runs) == 500
 
 
+@pytest.mark.slow
 async def test_connections_that_fall_silent_cost_no_lease(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
 ) -> None:
@@ -156,7 +158,7 @@ async def frozen(server: EmbeddedServer) -> AsyncIterator[None]:
         os.kill(server.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_health_is_red_while_the_server_is_frozen(
     make_server: MakeServer, make_queue: MakeQueue, *, busy: bool
 ) -> None:

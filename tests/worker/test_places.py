@@ -90,7 +90,7 @@ async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(
 @pytest.mark.usefixtures("processes")
 async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
     pids, sums, bad = (make_queue(name=f"process-{kind}") for kind in ("pids", "sums", "bad"))
-    worker = new_worker(concurrency=2)
+    worker = new_worker(concurrency=2, retry=ONCE)
     worker.handler(pids, run_in="process", keep_result=60)(own_pid)
     worker.handler(sums, run_in="process", keep_result=60)(twice)
     worker.handler(bad, run_in="process")(ends_badly)
@@ -105,7 +105,7 @@ async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
     assert int(await pids.results.get("pid") or 0) not in (0, os.getpid())
     assert await sums.results.get("sum") == b"6"
     letters = {letter.id: letter for letter in await bad.dead_letters.list()}
-    assert {letter.deliveries for letter in letters.values()} == {3}
+    assert {letter.deliveries for letter in letters.values()} == {1}
     assert "RuntimeError: Picky: this and that" in letters["picky"].error
     assert "RuntimeError: the handler raised SystemExit" in letters["exit"].error
     assert "RuntimeError: the handler raised KeyboardInterrupt" in letters["interrupt"].error
@@ -115,6 +115,7 @@ async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
     assert [view.id for view in await bad.inspect("scheduled")] == ["snooze"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 async def test_a_process_past_its_limit_is_ended(queue: AsyncWorkQueue) -> None:
     worker = new_worker(retry=ONCE)

@@ -63,6 +63,7 @@ async def process_on(url: str, name: str, concurrency: int = 1) -> AsyncIterator
         await crew.ended()
 
 
+@pytest.mark.slow
 async def test_an_item_that_kills_its_worker_ends_in_the_dead_letters(
     queue: AsyncWorkQueue, redis_url: str, name: str
 ) -> None:

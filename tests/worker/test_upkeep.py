@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from leasehold import Item
 from leasehold.queue.schedules import Schedules
 from leasehold.worker.upkeep import Upkeep
@@ -13,7 +15,6 @@ from tests.queue.asking import take
 from tests.worker.working import counted, finished, new_worker, working
 
 if TYPE_CHECKING:
-    import pytest
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
@@ -39,6 +40,7 @@ async def test_what_a_dead_foreign_worker_held_comes_back(
         await finished(queue)
 
 
+@pytest.mark.slow
 async def test_queues_of_one_name_on_two_servers_are_both_cleaned(
     make_queue: MakeQueue, make_server: MakeServer, redis: Redis, name: str
 ) -> None:
