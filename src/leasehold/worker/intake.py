@@ -32,7 +32,7 @@ WEIGHT_OF_NEW = 0.3
 #: No pace is measured over a shorter time (s).
 SHORTEST_MEASURE = 0.002
 #: The first and the longest pause after an error (s).
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 
 Order = Literal["weighted", "strict"]
 
