@@ -6,7 +6,7 @@ SHELL       := bash
 .DELETE_ON_ERROR:
 
 export PYTHON  ?= python3#                 the Python that .venv is made with, 3.11 or newer
-WORKERS        ?= 0#                       test processes beside the first (pytest-xdist)
+WORKERS        ?= 3#                       test processes beside the first (pytest-xdist)
 SERVERS        ?= redis7 redis6#           the servers that `make test` runs the core tests on again
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
 ROUNDS         ?= 3#                       how often everybody has a turn in `make bench-rivals`

@@ -102,7 +102,7 @@ class ConnectionLost(ServerError):
             )
         else:
             advice = "nothing was applied; repeat when the server is back"
-        super().__init__(f"{detail}: {advice}")
+        super().__init__(f"{detail.rstrip('.')}: {advice}")
 
 
 class ServerRefused(ServerError):

@@ -106,8 +106,8 @@ async def test_equal_content_is_added_once(leasehold: Leasehold, queue: AsyncWor
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "give the data, - for standard input, or --file"),
-        (("x", "--file", "-"), "give the data, - for standard input, or --file"),
+        ((), "give one: the data, - for standard input, or --file"),
+        (("x", "--file", "-"), "give one: the data, - for standard input, or --file"),
         (("--file", "-", "--id", "x"), "cannot be given with --content-id or --file"),
         (("x", "--content-id", "--id", "x"), "cannot be given with --content-id or --file"),
         (("x", "--delay", "soon"), "'soon' is no duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w"),

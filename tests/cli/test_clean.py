@@ -144,3 +144,5 @@ async def test_a_watch_goes_on_when_the_server_was_away(
 async def test_wrong_usage_is_told(leasehold: Leasehold) -> None:
     assert "Missing argument 'QUEUE'" in usage_error(await leasehold("clean"))
     assert "at least 0.1 s" in usage_error(await leasehold("clean", "q", "--watch", "--every", "0s"))
+    for option in ("--every", "--keep-dead"):
+        assert "it goes with --watch" in usage_error(await leasehold("clean", "q", option, "1s"))

@@ -46,7 +46,7 @@ async def test_shows_as_many_as_are_wanted(leasehold: Leasehold, queue: AsyncWor
     assert [row[0] for row in outcome.table[1:]] == ["i1", "i2"]
     assert outcome.err.splitlines() == [
         "leasehold: 2 more; --count says how many are shown",
-        f"leasehold: 1 dead letters: leasehold dead ls {queue.name}",
+        f"leasehold: 1 dead letter: leasehold dead ls {queue.name}",
     ]
 
 
@@ -74,8 +74,22 @@ async def test_shows_machines_the_items(leasehold: Leasehold, queue: AsyncWorkQu
 
 async def test_an_empty_queue(leasehold: Leasehold, name: str) -> None:
     outcome = await leasehold("show", name)
-    assert (outcome.code, outcome.out, outcome.complaint) == (0, "", f"{name} has no such item")
+    assert (outcome.code, outcome.out, outcome.complaint) == (0, "", f"{name} has no unfinished items")
     assert await leasehold("show", name, "--json") == (0, "", "")
+
+
+async def test_a_state_that_nothing_is_in(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x"))
+    outcome = await leasehold("show", queue.name, "--state", "leased")
+    assert (outcome.code, outcome.out, outcome.complaint) == (0, "", f"{queue.name} has no leased items")
+
+
+async def test_of_a_completed_item_the_result_is_left(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x", id="x"))
+    await queue.complete(await take(queue), result=b"done")
+    outcome = await leasehold("show", queue.name, "x")
+    assert outcome.table[:2] == [["id", "x"], ["state", "completed"]]
+    assert outcome.out.endswith("\nresult\ndone\n")
 
 
 async def test_shows_one_item_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:

@@ -293,7 +293,10 @@ async def test_what_is_no_worker_is_told_with_the_users_own_traceback(
     assert all(frame.startswith(str(bench.folder)) for frame in frames)
 
 
-@pytest.mark.parametrize("options", [("--concurrency", "0"), ("--grace", "-1"), ("--log-level", "loud")])
+@pytest.mark.parametrize(
+    "options",
+    [("--concurrency", "0"), ("--grace", "-1"), ("--exit-on-unhealthy", "50ms"), ("--log-level", "loud")],
+)
 async def test_options_out_of_range_are_wrong_usage(bench: Bench, options: tuple[str, str]) -> None:
     async with bench.worker(*options) as worker:
         assert await worker.code() == 2
@@ -317,6 +320,14 @@ async def test_check_notices_what_a_lifespan_does_not_give(bench: Bench) -> None
     async with bench.worker("--check", target=f"{PROGRAM}:needy") as worker:
         assert await worker.code() == 2
     assert "database is not among it" in worker.log
+
+
+async def test_check_notices_that_a_lifespan_fails(bench: Bench) -> None:
+    async with bench.worker("--check", HANGS_AT="nowhere") as worker:
+        assert await worker.code() == 1
+    assert "the lifespan fails" in worker.log
+    assert "LookupError: no database" in worker.log
+    assert re.findall(r'File "(.+?)"', worker.log) == [str(PROGRAM)]
 
 
 async def test_check_notices_that_the_server_is_away(bench: Bench) -> None:

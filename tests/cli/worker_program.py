@@ -41,7 +41,9 @@ def write(*words: object) -> None:
 
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[dict[str, str]]:
-    """Give what handlers ask for, and write down the end; hang at one of the two if told to."""
+    """Give what handlers ask for, and write down the end; fail, or hang at one of the two, if told to."""
+    if HANGS_AT == "nowhere":
+        raise LookupError("no database")
     if HANGS_AT == "start":
         log.warning("it hangs")
         await asyncio.sleep(600)

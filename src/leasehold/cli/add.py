@@ -56,7 +56,7 @@ def add(  # noqa: PLR0913 - each is an option of the command
     With --file it is counted, and the exit code is 0.
     """
     if (data is None) == (file is None):
-        raise typer.BadParameter("give the data, - for standard input, or --file", param_hint="DATA")
+        raise typer.BadParameter("give one: the data, - for standard input, or --file", param_hint="DATA")
     if id is not None and (content_id or file):
         raise typer.BadParameter("it cannot be given with --content-id or --file", param_hint="--id")
     when: dict[str, Any] = {"delay": delay, "at": at}

@@ -21,8 +21,8 @@ from leasehold.worker.upkeep import Upkeep
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
-#: Seconds between two cleans, at least.
-SHORTEST_WAIT = 0.1
+#: Seconds between two cleans: at least, and if nothing is said.
+SHORTEST_WAIT, EVERY = 0.1, 60.0
 
 log = logging.getLogger("leasehold.clean")
 
@@ -36,9 +36,11 @@ def clean(
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM or Ctrl-C.")] = False,
     every: Annotated[
-        float,
-        typer.Option(parser=duration, metavar="DURATION", help="With --watch: clean about so often."),
-    ] = 60,
+        float | None,
+        typer.Option(
+            parser=duration, metavar="DURATION", help="With --watch: clean about so often; 60s by default."
+        ),
+    ] = None,
     keep_dead: Annotated[
         float | None,
         typer.Option(
@@ -57,10 +59,13 @@ def clean(
     Any number may run. It goes on while the server is away, says on standard
     error what it found, and ends with exit code 0 on SIGTERM.
     """
-    if every < SHORTEST_WAIT:
+    for option, value in (("--every", every), ("--keep-dead", keep_dead)):
+        if value is not None and not watch:
+            raise typer.BadParameter("it goes with --watch", param_hint=option)
+    if every is not None and every < SHORTEST_WAIT:
         raise typer.BadParameter(f"at least {SHORTEST_WAIT:g} s", param_hint="--every")
     if watch:
-        upkeep = Upkeep(clean_every=every, keep_dead=keep_dead)
+        upkeep = Upkeep(clean_every=EVERY if every is None else every, keep_dead=keep_dead)
         carry_out(_watch(url, queues, upkeep, deep=deep, as_json=as_json))
     carry_out(_clean(url, queues, deep=deep, as_json=as_json))
 

@@ -19,7 +19,7 @@ from leasehold.cli.server import (
     say,
 )
 from leasehold.cli.show import print_letter
-from leasehold.cli.showing import letter_document, print_json, print_table, shortened
+from leasehold.cli.showing import last_words, letter_document, print_json, print_table, shortened
 from leasehold.cli.times import duration, written
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from leasehold import DeadLetter
 
-app = typer.Typer(help="Look at dead letters, requeue or drop them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at dead letters, requeue or drop them.", no_args_is_help=True, add_completion=False
+)
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Which; or --all.")]
 
@@ -121,9 +123,8 @@ async def _list(url: str, name: str, start: int, count: int, *, as_json: bool) -
 
 
 def _row(letter: DeadLetter) -> list[str | int | None]:
-    # The last line of a traceback says what it was.
-    error = letter.error.strip().rpartition("\n")[2]
-    return [letter.id, written(letter.died_at), letter.deliveries, letter.size, shortened(error)]
+    error = shortened(last_words(letter.error))
+    return [letter.id, written(letter.died_at), letter.deliveries, letter.size, error]
 
 
 async def _show(url: str, name: str, item_id: str, *, as_json: bool) -> Code:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.schedules import ScheduleView
 
-app = typer.Typer(help="List schedules, or remove some.", no_args_is_help=True)
+app = typer.Typer(help="List schedules, or remove some.", no_args_is_help=True, add_completion=False)
 
 
 @app.command("ls")

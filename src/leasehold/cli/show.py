@@ -11,6 +11,7 @@ from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, carr
 from leasehold.cli.showing import (
     ITEM_TITLES,
     encoded,
+    holder,
     item_document,
     item_row,
     letter_document,
@@ -80,9 +81,9 @@ def _say_what_else(name: str, counts: Counts, states: list[State], shown: int) -
     if there > shown:
         say(f"{there - shown:,} more; --count says how many are shown")
     if not there and not shown:
-        say(f"{name} has no such item")
+        say(f"{name} has no {states[0].value if len(states) == 1 else 'unfinished'} items")
     if counts.dead:
-        say(f"{counts.dead:,} dead letters: leasehold dead ls {name}")
+        say(f"{counts.dead:,} dead letter{'s' * (counts.dead != 1)}: leasehold dead ls {name}")
 
 
 async def _show_one(url: str, name: str, item_id: str, *, as_json: bool) -> Code:
@@ -108,6 +109,8 @@ async def _show_one(url: str, name: str, item_id: str, *, as_json: bool) -> Code
     if letter:
         print_letter(letter)
     if result is not None:
+        if not view and not letter:
+            print_facts({"id": item_id, "state": "completed"})
         print_block("result", readable(result))
     return Code.DONE
 
@@ -120,7 +123,7 @@ def _print_item(view: ItemView) -> None:
             "state": view.state,
             "deliveries": view.deliveries,
             until: written(view.due),
-            "holder": view.holder,
+            "holder": holder(view),
             "lease number": view.token,
             "last leased": None if view.age is None else f"{view.age:,.1f} s ago",
             "bytes": view.size,

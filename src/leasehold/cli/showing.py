@@ -58,7 +58,12 @@ def print_block(title: str, text: str) -> None:
 def item_row(view: ItemView) -> list[Any]:
     """An item as a row, under the titles `ITEM_TITLES`."""
     size = "gone" if view.size is None else view.size
-    return [view.id, view.state, size, view.deliveries, written(view.due), view.holder, preview(view.data)]
+    return [view.id, view.state, size, view.deliveries, written(view.due), holder(view), preview(view.data)]
+
+
+def holder(view: ItemView) -> str | None:
+    """Who has leased an item. What marks a scheduled one is nobody."""
+    return None if view.state == "scheduled" else view.holder
 
 
 ITEM_TITLES = ("id", "state", "bytes", "deliveries", "until", "holder", "data")
@@ -116,6 +121,12 @@ def shortened(text: str) -> str:
     """The beginning of a text, on one line."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
+
+
+def last_words(error: str) -> str:
+    """What an error says in a line: the last one that is not indented, as at the end of a traceback."""
+    lines = error.rstrip().splitlines() or [""]
+    return next((line for line in reversed(lines) if line.strip() and not line[0].isspace()), lines[-1])
 
 
 def printable(text: str) -> str:

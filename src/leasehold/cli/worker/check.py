@@ -13,7 +13,7 @@ from rich.markup import escape
 from leasehold.cli.showing import print_table
 from leasehold.cli.worker.process import prepared
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
-from leasehold.cli.worker.target import Unusable
+from leasehold.cli.worker.target import Unusable, told
 from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def check(settings: Settings) -> int:
     except LeaseholdError as error:
         complaints.print(escape(str(error)))
         return CRASHED
-    except Exception:  # noqa: BLE001 - whatever the user's lifespan raises
-        complaints.print_exception()
+    except Exception as error:  # noqa: BLE001 - whatever the user's lifespan raises
+        complaints.print(escape(told("the lifespan fails", error)))
         return CRASHED
     rows = [[*_cells(handler), *count] for handler, count in zip(worker.handlers, counts, strict=True)]
     print_table([*TITLES, "waiting", "leased", "scheduled", "dead"], rows)

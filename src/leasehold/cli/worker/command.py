@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
+from leasehold.cli.times import duration
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.cli.worker.settings import Settings
+
+#: The least of --exit-on-unhealthy (s).
+SHORTEST_PATIENCE = 0.1
 
 
 class LogFormat(enum.StrEnum):
@@ -45,7 +49,9 @@ def worker(  # noqa: PLR0913 - each is an option
     grace: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="How long runs may go on after a stop; as the program says."
+            parser=duration,
+            metavar="DURATION",
+            help="How long runs may go on after a stop; as the program says by default.",
         ),
     ] = None,
     processes: Annotated[
@@ -57,8 +63,8 @@ def worker(  # noqa: PLR0913 - each is an option
     exit_on_unhealthy: Annotated[
         float | None,
         typer.Option(
-            min=0.1,
-            metavar="SECONDS",
+            parser=duration,
+            metavar="DURATION",
             help="Stop, with exit code 4, when the worker has been unhealthy for so long.",
         ),
     ] = None,
@@ -79,6 +85,8 @@ def worker(  # noqa: PLR0913 - each is an option
 
     Exit codes: 0 all runs came to their end, 2 wrong usage, 3 runs were cut off, 4 unhealthy, 1 a crash.
     """
+    if exit_on_unhealthy is not None and exit_on_unhealthy < SHORTEST_PATIENCE:
+        raise typer.BadParameter(f"at least {SHORTEST_PATIENCE:g} s", param_hint="--exit-on-unhealthy")
     settings = Settings(
         target=target,
         concurrency=concurrency,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 #: What every record has; all else was given by the line's author.
 _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
-#: What these say in detail concerns their own authors: event loop, Redis client, watcher of files.
-_TALKATIVE = ("asyncio", "push_response", "watchfiles")
+#: What these say below a level concerns their own authors: event loop, Redis client, watcher of files.
+_TALKATIVE = {"asyncio": logging.INFO, "push_response": logging.INFO, "watchfiles": logging.WARNING}
 
 _TEXT = "%(asctime)s.%(msecs)03d %(levelname)-8s %(process)d %(name)s: %(message)s"
 
@@ -51,6 +51,6 @@ def set_up_logs(form: LogFormat, level: LogLevel) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(max(logging.INFO, root.level))
+    for name, least in _TALKATIVE.items():
+        logging.getLogger(name).setLevel(max(least, root.level))
     logging.captureWarnings(capture=True)

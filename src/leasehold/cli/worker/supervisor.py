@@ -109,7 +109,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         watching = asyncio.create_task(self._watch())
-        log.info("starting %d worker processes", self._processes)
+        log.info("starting %d worker process%s", self._processes, "es" * (self._processes > 1))
         try:
             await asyncio.gather(*(self._keep(number) for number in range(1, self._processes + 1)))
         finally:

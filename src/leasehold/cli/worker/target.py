@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import leasehold
 from leasehold.errors import LeaseholdError
 from leasehold.worker import Worker
 
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
+
+
+#: Where files begin whose part in a traceback tells a user nothing.
+_OTHERS = (
+    str(Path(leasehold.__file__).parent) + os.sep,
+    str(Path(asyncio.__file__).parent) + os.sep,
+    contextlib.__file__,
+    importlib.__file__,
+    "<frozen importlib",
+)
 
 
 class Unusable(Exception):
@@ -58,9 +72,9 @@ def _module(name: str) -> ModuleType:
             raise Unusable(
                 f"there is no module {name!r} in {Path.cwd()} or among what is installed"
             ) from None
-        raise Unusable(_told(f"{name} cannot be imported", error)) from None
+        raise Unusable(told(f"{name} cannot be imported", error)) from None
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-        raise Unusable(_told(f"{name} cannot be imported", error)) from None
+        raise Unusable(told(f"{name} cannot be imported", error)) from None
 
 
 def _file(path: Path) -> ModuleType:
@@ -97,7 +111,7 @@ def _as_worker(found: Any, target: str) -> Worker:
         try:
             worker = found()
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-            raise Unusable(_told(f"{target} could not be called without arguments", error)) from None
+            raise Unusable(told(f"{target} could not be called without arguments", error)) from None
     if not isinstance(worker, Worker):
         raise Unusable(f"{target} returned {_described(worker)}, not a Worker")
     if not worker.handlers:
@@ -106,7 +120,8 @@ def _as_worker(found: Any, target: str) -> Worker:
 
 
 def _described(thing: Any) -> str:
-    return f"{thing!r:.80} ({type(thing).__name__})"
+    plain = type(thing).__repr__ is object.__repr__  # then it says no more than the type
+    return f"of type {type(thing).__name__}" if plain else f"{thing!r:.80} ({type(thing).__name__})"
 
 
 def _suggestion(module: ModuleType) -> str:
@@ -114,7 +129,7 @@ def _suggestion(module: ModuleType) -> str:
     return f"; it has {', '.join(workers)}" if workers else ""
 
 
-def _told(what: str, error: Exception) -> str:
+def told(what: str, error: Exception) -> str:
     """The user's traceback, from the user's first line on."""
     if isinstance(error, LeaseholdError) and not _users_part(error.__traceback__):
         return f"{what}: {error}"
@@ -124,10 +139,10 @@ def _told(what: str, error: Exception) -> str:
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out this file, and the machinery of imports."""
+    """Leave out this package, and the machinery of imports and of asyncio."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if file not in (__file__, importlib.__file__) and not file.startswith("<frozen importlib"):
+        if not file.startswith(_OTHERS):
             return trace
         trace = trace.tb_next
     return None
