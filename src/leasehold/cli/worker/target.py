@@ -120,8 +120,8 @@ def _as_worker(found: Any, target: str) -> Worker:
 
 
 def _described(thing: Any) -> str:
-    plain = type(thing).__repr__ is object.__repr__  # then it says no more than the type
-    return f"of type {type(thing).__name__}" if plain else f"{thing!r:.80} ({type(thing).__name__})"
+    kind, text = type(thing).__name__, repr(thing)
+    return f"of type {kind}" if " at 0x" in text else f"{text:.80} ({kind})"
 
 
 def _suggestion(module: ModuleType) -> str:
