@@ -163,7 +163,7 @@ def _read(path: Path) -> Iterable[Event]:
         except (ValueError, TypeError) as error:
             if rest and number == len(lines):
                 return  # the process was killed while it wrote
-            raise InvalidArgument("history", f"{path}, line {number}", "lines that are events") from error
+            raise InvalidArgument("history", line, f"an event in line {number} of {path}") from error
         if event.kind not in KINDS:
-            raise InvalidArgument("history", f"{path}, line {number}", "events of known kinds")
+            raise InvalidArgument("history", line, f"an event of a known kind in line {number} of {path}")
         yield event
