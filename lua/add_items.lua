@@ -1,12 +1,13 @@
 -- Add items: those whose id is not there yet, or, as unique, without looking.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   gone        set     completed ids still to be swept out of `processing`
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix      text      the queue's name
 --   now_ms      integer   the time, or empty for the server's
@@ -16,6 +17,7 @@
 -- Limits: at most 1,000 items and, but for a single item, 1 MiB of data a call.
 
 -- @include check
+-- @include tell
 -- @include clock
 -- @include keys
 -- @include foreign
@@ -53,7 +55,7 @@ end
 
 local count = (#ARGV - items) / 4
 local answers = store(count)
-local added, ready, delayed = {}, {}, {}
+local added, ready, delayed, due_at = {}, {}, {}, {}
 for i = 1, count do
   if answers[i] == 1 then
     local at = items + 4 * (i - 1)
@@ -62,7 +64,7 @@ for i = 1, count do
     delay = delay or tonumber(string.sub(ARGV[at + 3], 2)) - now
     added[#added + 1] = id
     if delay > 0 then
-      delayed[#delayed + 1] = { id, delay }
+      delayed[#delayed + 1], due_at[i] = { id, delay }, now + delay
     else
       ready[#ready + 1] = id
     end
@@ -75,4 +77,11 @@ end
 admit(added)
 enter_ready(ready, false)
 enter_scheduled(delayed)
+for i = 1, telling and count or 0 do
+  local at = items + 4 * (i - 1)
+  if answers[i] == 1 then
+    tell('added', ARGV[at + 1], { size = #ARGV[at + 2], due = due_at[i] })
+  end
+end
+told()
 return answers

@@ -6,21 +6,24 @@
 -- To keep a result, `fenced` is followed by `:`, for how many ms, `:` and the result: `0:60000:done`.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   gone        set     completed ids still to be swept out of `processing`
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   events      stream  what became of items, if that is kept
 -- Arguments:
---   prefix   text  the queue's name
---   entries  rest  id, lease number, fenced (1: only the current holder counts; else 0), …
+--   prefix   text     the queue's name
+--   now_ms   integer  the time, or empty for the server's
+--   entries  rest     id, lease number, fenced (1: only the current holder counts; else 0), …
 -- Reply: a list, an entry per item: 1 completed by this call, 0 completed before, -1 refused (the
 --   number is of an earlier incarnation or, when fenced, not the current one).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items and, but for a single item, 1 MiB of results a call.
 
 -- @include check
+-- @include tell
 -- @include keys
 -- @include foreign
 -- @include processing
@@ -96,6 +99,13 @@ for i, id in ipairs(ids) do
   if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not settled[id] then
     settled[id] = true
     done[#done + 1] = id
+    if telling then
+      tell(
+        answers[i] == 1 and 'completed' or 'vanished',
+        id,
+        { token = answers[i] == 1 and ARGV[entries + 3 * i - 1] }
+      )
+    end
     if scores[i] then
       leased[#leased + 1] = id
     else
@@ -105,4 +115,5 @@ for i, id in ipairs(ids) do
 end
 leave_leased(leased, cut_oldest(leased))
 in_chunks('HDEL', ledger, done)
+told()
 return answers

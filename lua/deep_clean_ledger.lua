@@ -1,16 +1,19 @@
 -- One step through the ledger: forget items that a foreign client completed while they waited.
 --
 -- Keys:
---   deadlines  zset  id -> end of its lease
---   ledger     hash  id -> leases and deliveries of this incarnation
+--   deadlines  zset    id -> end of its lease
+--   ledger     hash    id -> leases and deliveries of this incarnation
+--   events     stream  what became of items, if that is kept
 -- Arguments:
 --   prefix  text     the queue's name
+--   now_ms  integer  the time, or empty for the server's
 --   cursor  text     "0" at first, then what the last call gave
 --   count   integer  how many entries to look at, roughly
 -- Reply: the next cursor ("0": done), how many entries were dropped.
 -- Cost: O(count).
 -- Limits: one HSCAN of `count` (at most 1,000) a call; a small ledger comes whole.
 
+-- @include tell
 -- @include keys
 
 local page = redis.call('HSCAN', ledger, cursor, 'COUNT', count)
@@ -22,4 +25,6 @@ for i = 1, #page[2], 2 do
   end
 end
 in_chunks('HDEL', ledger, stale)
+tell_all('vanished', stale)
+told()
 return { page[1], #stale }

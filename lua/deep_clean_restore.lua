@@ -4,11 +4,12 @@
 -- without having written its lease key yet gets a short grace, as in `light_clean`.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix      text     the queue's name
 --   now_ms      integer  the time, or empty for the server's
@@ -20,6 +21,7 @@
 -- Limits: at most 1,000 ids a call.
 
 -- @include clock
+-- @include tell
 -- @include keys
 -- @include ledger
 -- @include foreign
@@ -52,4 +54,6 @@ for at = orphans + 1, #ARGV do
   end
 end
 in_chunks('LPUSH', queue, back)
+tell_all('restored', back)
+told()
 return #back

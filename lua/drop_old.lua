@@ -1,7 +1,8 @@
 -- Drop the oldest dead letters, those that have been dead for some time.
 --
 -- Keys:
---   dead  zset  id -> when it became a dead letter
+--   dead    zset    id -> when it became a dead letter
+--   events  stream  what became of items, if that is kept
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time, or empty for the server's
@@ -12,9 +13,12 @@
 -- Limits: `count` dead letters (at most 1,000) a call.
 
 -- @include clock
+-- @include tell
 -- @include keys
 -- @include dead
 
 local old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age_ms, 'LIMIT', 0, count)
 leave_dead(old)
+tell_all('dropped', old)
+told()
 return #old

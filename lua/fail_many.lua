@@ -3,22 +3,24 @@
 -- The data of a dead letter moves away from the keys of the family, so that no client brings it back.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
---   dead        zset  id -> when it became a dead letter
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   gone        set     completed ids still to be swept out of `processing`
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   dead        zset    id -> when it became a dead letter
+--   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
---   entries  rest     id, lease number, delay in ms (0: to the end of the queue at once, -1: dead letter), error, …
+--   entries  rest     id, lease number, delay in ms (0: to the end of the queue at once, -1: dead letter), error (kept with a dead letter; of others its last 1,000 bytes are told), …
 -- Reply: a list, an entry per item: 1 done, 0 refused (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
 -- Limits: at most 1,000 items a call, and, but for a single item, 1 MiB of errors and of data that dies.
 
 -- @include check
+-- @include tell
 -- @include clock
 -- @include keys
 -- @include ledger
@@ -39,6 +41,7 @@ local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local answers, leaving, to_end, delayed, dying, met = {}, {}, {}, {}, {}, {}
+local fields = {}
 for i, id in ipairs(ids) do
   local at = entries + 4 * (i - 1)
   local token, delay = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
@@ -46,14 +49,16 @@ for i, id in ipairs(ids) do
   if not met[id] and is_current(id, token, scores[i], records[i]) then
     answers[i], met[id] = 1, true
     leaving[#leaving + 1] = id
+    local _, _, deliveries = read_ledger(records[i])
+    local text = ARGV[at + 4]
+    fields[#leaving] = { token = token, deliveries = deliveries, error = string.sub(text, -1000) }
     if delay > 0 then
-      delayed[#delayed + 1] = { id, delay }
+      delayed[#delayed + 1], fields[#leaving].due = { id, delay }, now + delay
     elseif delay == 0 then
       to_end[#to_end + 1] = id
     else
-      redis.call('STRLEN', data_key(id)) -- raises now, before anything is written, if it is of another type
-      local _, _, deliveries = read_ledger(records[i])
-      dying[#dying + 1] = { id, token, deliveries, ARGV[at + 4] }
+      fields[#leaving].size = redis.call('STRLEN', data_key(id)) -- raises now, before anything is written, if it is of another type
+      dying[#dying + 1] = { id, token, deliveries, text }
     end
   end
 end
@@ -85,4 +90,8 @@ for _, letter in ipairs(dying) do
   redis.call('UNLINK', data_key(id))
   redis.call('HDEL', ledger, id)
 end
+for i, id in ipairs(telling and leaving or {}) do
+  tell(fields[i].size and 'died' or 'failed', id, fields[i])
+end
+told()
 return answers

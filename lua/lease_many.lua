@@ -12,6 +12,7 @@
 --   ledger      hash     id -> leases and deliveries of this incarnation
 --   fence       counter  the last lease number given out
 --   sessions    zset     session -> until when it is alive
+--   events      stream   what became of items, if that is kept
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's
@@ -25,6 +26,7 @@
 -- Limits: 1,000 items, 100 brought back, 2,000 ids looked at, `max_bytes` of data a call.
 
 -- @include check
+-- @include tell
 -- @include clock
 -- @include keys
 -- @include ledger
@@ -136,6 +138,16 @@ local function give(entries, given, most, lease_ms)
     end
     local n = 4 * i
     reply[n], reply[n + 1], reply[n + 2], reply[n + 3] = id, datas[i], token, deliveries
+    if telling then
+      local size = #datas[i]
+      tell('leased', id, {
+        holder = session,
+        token = token,
+        deliveries = deliveries,
+        size = size,
+        due = now + ms,
+      })
+    end
   end
   mark_leased({ unpack(lease_keys, 2 * given + 1, 2 * till) }, lease_ms)
   return till
@@ -159,6 +171,7 @@ if taken > 0 then
   announce(shortest)
 end
 
+told()
 reply[3] = redis.call('ZCARD', sessions)
 if more then
   reply[2] = 0

@@ -5,13 +5,14 @@
 -- taking an id and writing its lease key), after which it is brought back as any lapsed lease.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
---   sessions    zset  session -> until when it is alive
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   gone        set     completed ids still to be swept out of `processing`
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   sessions    zset    session -> until when it is alive
+--   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's
@@ -23,6 +24,7 @@
 -- Limits: `count` entries (at most 1,000) and 100 brought back a call; call again for the rest.
 
 -- @include check
+-- @include tell
 -- @include clock
 -- @include keys
 -- @include foreign
@@ -62,4 +64,5 @@ if #old > 0 then
 else
   redis.call('UNLINK', gone)
 end
+told()
 return { redis.call('LLEN', processing), back, dropped, adopted, more and 1 or 0 }

@@ -3,12 +3,13 @@
 -- The delivery is taken back, too: what was given back was no attempt.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   gone        set     completed ids still to be swept out of `processing`
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
@@ -18,6 +19,7 @@
 -- Limits: at most 1,000 items a call.
 
 -- @include check
+-- @include tell
 -- @include clock
 -- @include keys
 -- @include ledger
@@ -36,6 +38,7 @@ local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local answers, leaving, to_front, to_end, delayed, met = {}, {}, {}, {}, {}, {}
+local token_of = {}
 local taken_back = {}
 for i, id in ipairs(ids) do
   local at = entries + 4 * (i - 1)
@@ -43,7 +46,7 @@ for i, id in ipairs(ids) do
   answers[i] = 0
   if not met[id] and is_current(id, token, scores[i], records[i]) then
     answers[i], met[id] = 1, true
-    leaving[#leaving + 1] = id
+    leaving[#leaving + 1], token_of[id] = id, token
     local first, last, deliveries, leased_at = read_ledger(records[i])
     taken_back[2 * #leaving - 1] = id
     taken_back[2 * #leaving] =
@@ -62,4 +65,16 @@ in_chunks('HSET', ledger, taken_back)
 enter_ready(to_front, true)
 enter_ready(to_end, false)
 enter_scheduled(delayed)
+if telling then
+  for i = #to_front, 1, -1 do
+    tell('released', to_front[i], { token = token_of[to_front[i]], front = '1' })
+  end
+  for _, id in ipairs(to_end) do
+    tell('released', id, { token = token_of[id] })
+  end
+  for _, item in ipairs(delayed) do
+    tell('released', item[1], { token = token_of[item[1]], due = now + item[2] })
+  end
+end
+told()
 return answers

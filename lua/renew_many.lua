@@ -1,9 +1,10 @@
 -- Give current holders more time, counted from now.
 --
 -- Keys:
---   deadlines  zset  id -> end of its lease
---   scheduled  zset  id -> due time
---   ledger     hash  id -> leases and deliveries of this incarnation
+--   deadlines  zset    id -> end of its lease
+--   scheduled  zset    id -> due time
+--   ledger     hash    id -> leases and deliveries of this incarnation
+--   events     stream  what became of items, if that is kept
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
@@ -14,6 +15,7 @@
 -- Limits: at most 1,000 items a call.
 
 -- @include clock
+-- @include tell
 -- @include keys
 -- @include ledger
 -- @include foreign
@@ -45,8 +47,12 @@ for i, id in ipairs(ids) do
     end
     mark_leased(lease_keys_of({ id }), lease_ms)
     answers[i] = 1
+    if telling then
+      tell('renewed', id, { holder = session, token = token, due = now + lease_ms })
+    end
   end
 end
+told()
 -- Those who wait for something to fall due had been told of a later time.
 announce(soonest)
 return answers

@@ -1,15 +1,17 @@
 -- Put dead letters back to the end of the queue, as items that were never leased.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
---   dead        zset  id -> when it became a dead letter
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   gone        set     completed ids still to be swept out of `processing`
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   dead        zset    id -> when it became a dead letter
+--   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix     text     the queue's name
+--   now_ms     integer  the time, or empty for the server's
 --   max_bytes  integer  stop before this much data (the first dead letter is always looked at)
 --   entries    rest     ids
 -- Reply: a list, an entry per id: 1 requeued, 0 not among the dead letters, -1 left there because an item
@@ -18,6 +20,7 @@
 -- Limits: at most 1,000 ids and `max_bytes` of data a call.
 
 -- @include check
+-- @include tell
 -- @include keys
 -- @include foreign
 -- @include processing
@@ -32,7 +35,7 @@ for at = entries + 1, #ARGV do
   sizes[at] = redis.call('HSTRLEN', dead_key(ARGV[at]), 'data')
 end
 
-local answers, back, left, bytes = {}, {}, {}, 0
+local answers, back, left, size_of, bytes = {}, {}, {}, {}, 0
 for at = entries + 1, #ARGV do
   local id, answer = ARGV[at], -2
   bytes = bytes + sizes[at]
@@ -43,7 +46,7 @@ for at = entries + 1, #ARGV do
       left[#left + 1] = id
     elseif redis.call('SETNX', data_key(id), data) == 1 then
       answer = 1
-      back[#back + 1] = id
+      back[#back + 1], size_of[id] = id, #data
     else
       answer = -1
     end
@@ -54,4 +57,8 @@ leave_dead(left) -- an id that stands for nothing
 leave_dead(back)
 admit(back)
 enter_ready(back, false)
+for _, id in ipairs(telling and back or {}) do
+  tell('requeued', id, { size = size_of[id] })
+end
+told()
 return answers

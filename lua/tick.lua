@@ -4,14 +4,15 @@
 -- any number of processes may tick at once: each tick is added by exactly one.
 --
 -- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   deadlines   zset  id -> end of its lease
---   scheduled   zset  id -> due time
---   ledger      hash  id -> leases and deliveries of this incarnation
---   schedules   hash  name -> definition
---   ticks       zset  name -> next due time
+--   queue       list    ids that wait
+--   processing  list    ids under lease
+--   gone        set     completed ids still to be swept out of `processing`
+--   deadlines   zset    id -> end of its lease
+--   scheduled   zset    id -> due time
+--   ledger      hash    id -> leases and deliveries of this incarnation
+--   schedules   hash    name -> definition
+--   ticks       zset    name -> next due time
+--   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's
@@ -23,6 +24,7 @@
 -- Limits: at most 1,000 rows and `max_bytes` of data a call.
 
 -- @include check
+-- @include tell
 -- @include clock
 -- @include keys
 -- @include foreign
@@ -60,7 +62,7 @@ local function is_as_read(name, definition, due)
   return stored == definition and score == due and due <= now
 end
 
-local answers, added, bytes = {}, {}, 0
+local answers, added, size_of, bytes = {}, {}, {}, 0
 for at = rows + 1, #ARGV, 5 do
   local name, id, answer = ARGV[at], ARGV[at + 3], 0
   local room = #added == 0 or id == '' or bytes + sizes[at] <= max_bytes
@@ -72,11 +74,15 @@ for at = rows + 1, #ARGV, 5 do
     if id ~= '' and add(name, id, sizes[at]) then
       answer = 1
       bytes = bytes + sizes[at]
-      added[#added + 1] = id
+      added[#added + 1], size_of[id] = id, sizes[at]
     end
   end
   answers[#answers + 1] = answer
 end
 admit(added)
 enter_ready(added, false)
+for _, id in ipairs(telling and added or {}) do
+  tell('added', id, { size = size_of[id] })
+end
+told()
 return answers

@@ -1,7 +1,8 @@
 -- Bring back what is due: lapsed leases, scheduled items, inboxes of sessions that have lapsed.
 --
 -- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, now, return_front, data_key,
---   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_ready
+--   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_ready,
+--   tell_all
 -- Gives: recover
 
 local function recover_leases(most)
@@ -23,6 +24,8 @@ local function recover_leases(most)
   in_chunks('HDEL', ledger, finished)
   leave_leased(back)
   enter_ready(back, return_front)
+  tell_all('vanished', finished)
+  tell_all('lapsed', back, return_front and '1')
   return #back, #lapsed
 end
 
@@ -39,6 +42,7 @@ local function recover_scheduled(most)
   in_chunks('ZREM', scheduled, due)
   in_chunks('UNLINK', nil, lease_keys_of(back))
   enter_ready(back, false)
+  tell_all('due', back)
   return #back, #due
 end
 

@@ -12,6 +12,9 @@ LeaseholdError
 │   ├── ServerTooOld           below the support floor
 │   ├── WrongKeyType           one of the queue's keys holds something else
 │   └── ScriptFailed           anything else that a script was answered with
+├── EventsError                the kept events cannot be read
+│   ├── NoEventsKept           the queue keeps none
+│   └── EventsLost             some that were asked for are kept no more
 ├── PayloadError               an item's data is not what its handler wants
 ├── WorkerBusy                 a worker that runs was asked to run
 ├── TimeLimitExceeded          a run of a handler took longer than it may
@@ -131,6 +134,34 @@ class WrongKeyType(ServerError):
 
 class ScriptFailed(ServerError):
     """A script was answered with an error that has no class of its own; the text is the server's."""
+
+
+class EventsError(LeaseholdError):
+    """The kept events of a queue cannot be read."""
+
+
+class NoEventsKept(EventsError):
+    """The queue keeps no events. Nobody has said `await queue.events.keep(…)`, or somebody `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__("this queue keeps no events: call `await queue.events.keep(count=…)` first")
+
+
+class EventsLost(EventsError):
+    """Events that were asked for are kept no more. Keep more of them, or read them sooner.
+
+    Attributes:
+        after: The number after which they were asked for.
+        first_kept: The number of the oldest that is still there.
+    """
+
+    def __init__(self, after: int, first_kept: int) -> None:
+        self.after = after
+        self.first_kept = first_kept
+        super().__init__(
+            f"the events {after + 1} to {first_kept - 1} are kept no more: "
+            f"read on with since={first_kept - 1}, and keep more of them or read sooner"
+        )
 
 
 class PayloadError(LeaseholdError):

@@ -44,7 +44,7 @@ class QueueKeys:
     #: session, and `due`, which is a channel.
     NAMES = (
         *("queue", "processing", "deadlines", "scheduled", "ledger", "fence", "gone", "sessions", "dead"),
-        *("schedules", "ticks"),
+        *("schedules", "ticks", "events"),
     )
 
     def __init__(self, prefix: str, session: str) -> None:

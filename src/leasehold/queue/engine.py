@@ -10,13 +10,14 @@ from leasehold.queue.desk import Leased, LeaseDesk
 from leasehold.queue.listener import KEEP_MS, Listener
 from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.runner import BoundScript, Runner, bind
+from leasehold.scripting.wire import open_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.keys import QueueKeys
     from leasehold.scripting.routes import Route
-    from leasehold.scripting.wire import OnReply
+    from leasehold.scripting.wire import OnReply, Wire
 
 #: The scripts whose concurrent calls share trips.
 BATCHED = ("add_items", "complete_many", "renew_many", "release_many", "fail_many")
@@ -46,7 +47,10 @@ class Engine:
         self._clock = clock
         self._return_front = int(return_front)
         self._bound: dict[str, BoundScript] = {}
+        self._route = route
+        self._patience = patience
         self._runner = Runner(route, patience=patience)
+        self._ears: set[Wire] = set()
         self._batchers = {name: Batcher(self._sender(name)) for name in BATCHED}
         self._giving_back: set[asyncio.Task[None]] = set()
         self._desk = LeaseDesk(
@@ -75,6 +79,23 @@ class Engine:
         """A script as a plain command, for a pipeline of the user."""
         return self._script(name).command(self._fixed(), rest)
 
+    async def hear(self, channel: str, heard: Callable[[], None]) -> Wire:
+        """Listen to a channel, on a connection of its own, until that is closed or ends.
+
+        Args:
+            channel: Its name among the keys.
+            heard: Called for each message, and at the end.
+        """
+        wire = await open_wire(self._route, patience=self._patience, on_end=heard, pushes=True)
+        wire.subscribe(self._keys[channel], lambda _: heard())
+        self._ears.add(wire)
+        return wire
+
+    async def deafen(self, wire: Wire) -> None:
+        """Close a connection of `hear`."""
+        self._ears.discard(wire)
+        await wire.close()
+
     async def rest(self) -> None:
         """If nobody waits for an item, see to it that none is on its way here."""
         await self._desk.rest()
@@ -87,6 +108,7 @@ class Engine:
             await batcher.settled()
         await asyncio.gather(*self._giving_back)
         await self._runner.close(error)
+        await asyncio.gather(*map(self.deafen, [*self._ears]))
 
     def _script(self, name: str) -> BoundScript:
         if name not in self._bound:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.dead import DeadLetters
+from leasehold.queue.events import Events
 from leasehold.queue.life import OpenQueue
 from leasehold.queue.results import Results
 from leasehold.queue.rows import encoded_id
@@ -38,6 +39,11 @@ class QueueWithNouns(OpenQueue):
     def dead_letters(self) -> DeadLetters:
         """The items that were given up: look at them, requeue or drop them."""
         return DeadLetters(lambda: self._engine)
+
+    @property
+    def events(self) -> Events:
+        """What became of each item, if the queue is told to keep that."""
+        return Events(lambda: self._engine)
 
     @property
     def results(self) -> Results:

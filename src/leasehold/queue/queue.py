@@ -12,7 +12,16 @@ from leasehold.queue.dead import Failure
 from leasehold.queue.desk import MAX_BYTES as INSPECT_BYTES
 from leasehold.queue.lease import Lease
 from leasehold.queue.nouns import QueueWithNouns
-from leasehold.queue.rows import ROW_BYTES, all_trips, completion, encoded, error_text, item_row, trips
+from leasehold.queue.rows import (
+    ROW_BYTES,
+    TOLD_ERROR_BYTES,
+    all_trips,
+    completion,
+    encoded,
+    error_text,
+    item_row,
+    trips,
+)
 from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection
 
 if TYPE_CHECKING:
@@ -381,9 +390,9 @@ class AsyncWorkQueue(QueueWithNouns):
         self, lease: Lease, error: str | BaseException, retry_in: Duration | None
     ) -> tuple[bytes, ...]:
         delay = b"-1" if retry_in is None else b"%d" % to_ms("retry_in", retry_in, zero=True)
-        # Of what is tried again the error is not kept, but it is checked.
+        # Of what is tried again only the end is told, to the events.
         text = error_text(error)
-        return self._claim(lease, delay, text if retry_in is None else b"")
+        return self._claim(lease, delay, text if retry_in is None else text[-TOLD_ERROR_BYTES:])
 
     async def _settle(
         self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False

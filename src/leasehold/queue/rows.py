@@ -21,6 +21,8 @@ TRIP_BYTES = 1 << 20
 ROW_BYTES = 128
 #: The most that is kept of an error; a longer one loses its middle.
 MAX_ERROR_BYTES = 16 << 10
+#: The most that events tell of an error: its end.
+TOLD_ERROR_BYTES = 1000
 
 
 #: Many rows for one script.
