@@ -15,13 +15,13 @@ SEED           ?=#                         what `make soak` draws its harm from;
 ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
 
 BIN       := .venv/bin
-PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
-FOR_TESTS := .venv/ready machine-servers tests/interop/node_modules/.package-lock.json
+PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS)) --dist loadgroup
+FOR_TESTS := .venv/ready machine-servers machine-java tests/interop/node_modules/.package-lock.json
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-rivals test test-fast test-containers lint format types docs docs-serve lock clean
-.PHONY: machine-lint machine-servers machine-node
+.PHONY: machine-java machine-lint machine-servers machine-node
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -127,7 +127,7 @@ build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.j
 	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
-machine-lint machine-servers machine-node: machine-%:
+machine-java machine-lint machine-servers machine-node: machine-%:
 	@tests/setup-machine.sh $*
 
 tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node

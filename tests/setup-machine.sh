@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  lint  servers  node  containers
+# Parts: make  venv  lint  servers  node  java  containers
 set -euo pipefail
 
 packages=()
@@ -21,6 +21,7 @@ for part in "$@"; do
         PATH=/usr/bin:/usr/local/bin:/opt/homebrew/bin need redis-server redis-server
         need ps procps
         ;;
+    java) need java openjdk-17-jre-headless ;;
     node) need node nodejs && need npm npm ;;
     containers)
         docker info >/dev/null 2>&1 || need podman podman runc containernetworking-plugins iptables

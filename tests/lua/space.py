@@ -250,6 +250,7 @@ _READ: dict[bytes, Callable[[Pipeline, bytes], object]] = {
     b"set": lambda pipe, key: pipe.smembers(key),
     b"zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
     b"hash": lambda pipe, key: pipe.hgetall(key),
+    b"stream": lambda pipe, key: pipe.xrange(key),
 }
 _DRAW: dict[bytes, Callable[[Any], Contents]] = {
     b"string": lambda raw: raw.decode(errors="backslashreplace"),
@@ -257,6 +258,7 @@ _DRAW: dict[bytes, Callable[[Any], Contents]] = {
     b"set": lambda raw: {_text(value) for value in raw},
     b"zset": lambda raw: {_text(value): score for value, score in raw},
     # The lease script fills up a value of the ledger with spaces, to make a table of a small hash.
+    b"stream": lambda raw: [f"{_text(entry[b'what'])} {_text(entry[b'id'])}" for _, entry in raw],
     b"hash": lambda raw: {_text(field): _text(value).rstrip() for field, value in raw.items()},
 }
 

@@ -1,6 +1,7 @@
 """The queue, its leases, and what it tells about itself."""
 
 from leasehold.queue.dead import DeadLetter, Failure
+from leasehold.queue.events import Event
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.schedules import ScheduleView
@@ -11,6 +12,7 @@ __all__ = [
     "CleanReport",
     "Counts",
     "DeadLetter",
+    "Event",
     "Failure",
     "ItemView",
     "Lease",

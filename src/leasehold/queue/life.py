@@ -12,7 +12,16 @@ from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, QueueClosed
 from leasehold.keys import QueueKeys, check_hash_tag, check_prefix
 from leasehold.queue.engine import Engine
-from leasehold.scripting.routes import Client, client_of, close_client, is_cluster, route_of, twin_of, url_of
+from leasehold.scripting.routes import (
+    Client,
+    client_of,
+    close_client,
+    cluster_of,
+    is_cluster,
+    route_of,
+    twin_of,
+    url_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -61,13 +70,22 @@ class OpenQueue:
         return_to: str = "end",
         patience: Duration = 10.0,
         clock: Callable[[], float] | None = None,
+        cluster: bool = False,
     ) -> Self:
         """A queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
+
+        Args:
+            url: Where the server is.
+            name: The queue's name.
+            return_to: See the class.
+            patience: See the class.
+            clock: See the class.
+            cluster: Whether it is a node of a cluster; the others are found through it.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
         """
-        client = client_of(url)
+        client: Client = cluster_of(url) if cluster else client_of(url)
         queue = cls(name, client, return_to=return_to, patience=patience, clock=clock)
         queue._owned = client
         return queue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: The clients of redis-py that a queue can be given.
 Client = Redis | RedisCluster
+_Client = TypeVar("_Client", Redis, RedisCluster)
 
 #: Seconds to wait for a connection, where the user's client does not say.
 CONNECT_SECONDS = 5.0
@@ -131,11 +132,24 @@ def client_of(url: str) -> Redis:
     Raises:
         InvalidArgument: If the URL cannot be read.
     """
+    return _from_url(Redis, url)
+
+
+def cluster_of(url: str) -> RedisCluster:
+    """A client for a cluster, of which one node is at a URL. It connects when it is first used.
+
+    Raises:
+        InvalidArgument: If the URL cannot be read.
+    """
+    return _from_url(RedisCluster, url)
+
+
+def _from_url(kind: type[_Client], url: str) -> _Client:
     allowed = "a redis://, rediss:// or unix:// URL"
     if not isinstance(url, str):
         raise InvalidArgument("url", url, allowed)
     try:
-        return Redis.from_url(url)
+        return kind.from_url(url)
     except ValueError as error:
         raise InvalidArgument("url", url, allowed) from error
 

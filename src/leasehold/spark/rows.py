@@ -1,0 +1,96 @@
+"""The columns of what is read, and how rows of them are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from leasehold.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: What a snapshot and the stream of leases tell of an item. A stream's items are all leased.
+ITEMS = StructType(
+    [
+        StructField("id", StringType(), nullable=False),
+        #: waiting, leased, scheduled or dead
+        StructField("state", StringType(), nullable=False),
+        StructField("data", BinaryType()),
+        StructField("size", LongType(), nullable=False),
+        #: how often it has been delivered
+        StructField("deliveries", IntegerType(), nullable=False),
+        #: the number of its last lease
+        StructField("token", LongType()),
+        StructField("holder", StringType()),
+        #: when the lease ends, or the item falls due
+        StructField("due", TimestampType()),
+        #: seconds since it was last leased or, of a dead letter, since it died
+        StructField("age", DoubleType()),
+        #: what a dead letter failed with
+        StructField("error", StringType()),
+    ]
+)
+
+#: The kept events: see `leasehold.Event`.
+EVENTS = StructType(
+    [
+        StructField("number", LongType(), nullable=False),
+        StructField("what", StringType(), nullable=False),
+        StructField("id", StringType(), nullable=False),
+        StructField("at", TimestampType(), nullable=False),
+        StructField("holder", StringType()),
+        StructField("token", LongType()),
+        StructField("deliveries", IntegerType()),
+        StructField("size", LongType()),
+        StructField("due", TimestampType()),
+        StructField("front", BooleanType(), nullable=False),
+        StructField("error", StringType()),
+    ]
+)
+
+
+def check_columns(schema: StructType, offered: StructType) -> None:
+    """Check a schema that the user gave: any of the columns, in any order; `data` also as a string.
+
+    Raises:
+        InvalidArgument: If there is another column, or one has another type.
+    """
+    types = {field.name: field.dataType for field in offered}
+    for field in schema:
+        known = types.get(field.name)
+        if known is None:
+            raise InvalidArgument("schema", field.name, f"columns among {', '.join(types)}")
+        if field.dataType != known and not (field.name == "data" and isinstance(field.dataType, StringType)):
+            raise InvalidArgument("schema", f"{field.name} {field.dataType.simpleString()}", known.simpleString())
+
+
+def batch_of(columns: Mapping[str, Sequence[Any]], schema: StructType) -> pa.RecordBatch:
+    """Make a batch for Spark of the columns that the schema names.
+
+    Args:
+        columns: By name. Times are microseconds since 1970; data is bytes.
+        schema: What Spark expects, exactly.
+    """
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], type=field.type) for field in arrow], schema=arrow
+    )
+
+
+def readable(item_id: bytes) -> str:
+    """An id as a text. Those of foreign clients may be no UTF-8: then their odd bytes are written as \\xNN."""
+    return item_id.decode(errors="backslashreplace")

@@ -1,0 +1,80 @@
+"""The format `leasehold`: which part of this room does what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from leasehold.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("leasehold")` known to a session. Doing it twice is fine."""
+    # Without this a source that takes filters is an error.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(LeaseholdSource)
+
+
+class LeaseholdSource(DataSource):
+    """What Spark asks for when a query says `format("leasehold")`. `register` makes it known.
+
+    Its parts are imported when they are needed: most of them live in processes of their own.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "leasehold"
+
+    def schema(self) -> StructType:
+        """The columns of what is read."""
+        from leasehold.spark.rows import EVENTS, ITEMS
+
+        return EVENTS if self._wants_events() else ITEMS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A snapshot."""
+        from leasehold.spark.snapshot import SnapshotReader
+
+        if self._wants_events():
+            raise InvalidArgument("from", "events", "items; events are a stream: spark.readStream")
+        return SnapshotReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """Bulk adds."""
+        from leasehold.spark.write import BulkWriter
+
+        return BulkWriter(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Leases, or the kept events."""
+        if self._wants_events():
+            from leasehold.spark.events import EventsReader
+
+            return EventsReader(self.options, schema)
+        from leasehold.spark.leases import LeasesReader
+
+        return LeasesReader(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as above
+        """Adds that are exactly once per query, batch and partition."""
+        from leasehold.spark.sink import Sink
+
+        return Sink(self.options, schema, overwrite=overwrite)
+
+    def _wants_events(self) -> bool:
+        wanted = self.options.get("from", "items").lower()
+        if wanted not in ("items", "events"):
+            raise InvalidArgument("from", wanted, "items or events")
+        return wanted == "events"

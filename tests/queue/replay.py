@@ -1,0 +1,131 @@
+"""The state of a queue, made again of its events alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.lua.space import Expiring, snapshot
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import Event
+
+
+class Told(NamedTuple):
+    """What is known of one item: its size, and its ledger (first and last lease, deliveries, when)."""
+
+    size: int
+    ledger: tuple[int, int, int, int] | None = None
+
+
+@dataclass
+class Replay:
+    """A queue as its events tell it. Times are ms; `waiting` begins with the next in line."""
+
+    items: dict[str, Told] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    leased: dict[str, int] = field(default_factory=dict)
+    scheduled: dict[str, int] = field(default_factory=dict)
+    dead: dict[str, int] = field(default_factory=dict)
+    fence: int = 0
+
+    def take(self, event: Event) -> None:
+        """Go on by one event."""
+        item_id, at = event.id, round(event.at * 1000)
+        match event.what:
+            case "added" | "requeued":
+                assert event.size is not None
+                self.dead.pop(item_id, None) if event.what == "requeued" else None
+                if item_id in self.items and item_id in self.waiting:
+                    self.items[item_id] = Told(event.size)  # replaced where it was
+                    return
+                self.leave(item_id)
+                self.items[item_id] = Told(event.size)
+                self.enter(event)
+            case "leased":
+                assert event.token is not None
+                assert event.deliveries is not None
+                told = self.items[item_id]
+                assert told.size == event.size
+                first = told.ledger[0] if told.ledger else event.token
+                self.items[item_id] = told._replace(ledger=(first, event.token, event.deliveries, at))
+                self.waiting.remove(item_id)
+                self.leased[item_id] = _ms(event.due)
+                assert event.token == self.fence + 1
+                self.fence = event.token
+            case "renewed":
+                self.leased[item_id] = _ms(event.due)
+            case "released":
+                ledger = self.items[item_id].ledger
+                assert ledger is not None
+                taken_back = (ledger[0], ledger[1], ledger[2] - 1, ledger[3])
+                self.items[item_id] = self.items[item_id]._replace(ledger=taken_back)
+                self.leave(item_id)
+                self.enter(event)
+            case "lapsed" | "due" | "failed" | "restored":
+                self.leave(item_id)
+                self.enter(event)
+            case "completed" | "vanished":
+                self.leave(item_id)
+                del self.items[item_id]
+            case "died":
+                self.leave(item_id)
+                assert self.items.pop(item_id).size == event.size
+                self.dead[item_id] = at
+            case "dropped":
+                del self.dead[item_id]
+            case what:
+                raise AssertionError(what)
+
+    def enter(self, event: Event) -> None:
+        """Put an item where the event says."""
+        if event.due is not None:
+            self.scheduled[event.id] = _ms(event.due)
+        elif event.front:
+            self.waiting.insert(0, event.id)
+        else:
+            self.waiting.append(event.id)
+
+    def leave(self, item_id: str) -> None:
+        """Take an item out of its state."""
+        self.leased.pop(item_id, None)
+        self.scheduled.pop(item_id, None)
+        if item_id in self.waiting:
+            self.waiting.remove(item_id)
+
+
+async def live(redis: Redis, prefix: str) -> Replay:
+    """The state of a queue as its keys tell it."""
+    state: dict[str, Any] = {
+        name: drawn.contents if isinstance(drawn, Expiring) else drawn
+        for name, drawn in (await snapshot(redis, prefix)).items()
+    }
+    sizes = {key[5:]: len(value) for key, value in state.items() if key.startswith("item:")}
+    ledger = {one: _four(entry) for one, entry in state.get("ledger", {}).items()}
+    leased = {one: round(end) for one, end in state.get("deadlines", {}).items()}
+    scheduled = {one: round(due) for one, due in state.get("scheduled", {}).items()}
+    waiting = [
+        one
+        for one in dict.fromkeys(reversed(state.get("queue", [])))
+        if one in sizes and one not in leased and one not in scheduled
+    ]
+    return Replay(
+        items={one: Told(size, ledger.get(one)) for one, size in sizes.items()},
+        waiting=waiting,
+        leased=leased,
+        scheduled=scheduled,
+        dead={one: round(at) for one, at in state.get("dead", {}).items()},
+        fence=int(state.get("fence", 0)),
+    )
+
+
+def _ms(seconds: float | None) -> int:
+    assert seconds is not None
+    return round(seconds * 1000)
+
+
+def _four(entry: str) -> tuple[int, int, int, int]:
+    first, last, deliveries, at = map(int, entry.split())
+    return first, last, deliveries, at

@@ -1,0 +1,333 @@
+"""Kept events: exact, bounded, resumable, told at once; and nothing while they are off."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import (
+    AsyncWorkQueue,
+    ConnectionLost,
+    Event,
+    EventsLost,
+    Failure,
+    InvalidArgument,
+    Item,
+    Lease,
+    NoEventsKept,
+    QueueClosed,
+)
+from tests.queue.asking import take
+from tests.queue.replay import Replay, live
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold.testing import Proxy
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+#: How many events the long replay has at least.
+OPERATIONS = 100_000
+
+
+async def kept(queue: AsyncWorkQueue, since: int | None = None) -> list[Event]:
+    return [event async for event in queue.events(since, follow=False)]
+
+
+async def what(queue: AsyncWorkQueue) -> list[str]:
+    return [f"{event.what} {event.id}" for event in await kept(queue)]
+
+
+async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    begin = await queue.events.keep(count=1000)
+    await queue.add_item(Item(b"12345", id="x"), delay=10)
+    clock.now += 10
+    lease = await take(queue, 100)
+    await queue.renew(lease, 200)
+    clock.now += 200
+    late = await take(queue, 100)
+    await queue.release(late)
+    await queue.fail(await take(queue, 100), "first", retry_in=5)
+    clock.now += 5
+    await queue.fail(await take(queue, 100), "second")
+    await queue.dead_letters.requeue("x")
+    await queue.complete(last := await take(queue, 100))
+    events = await kept(queue)
+    assert [event.number for event in events] == [*range(begin + 1, begin + len(events) + 1)]
+    assert [event.what for event in events] == [
+        *("added", "due", "leased", "renewed", "lapsed", "leased", "released", "leased", "failed", "due"),
+        *("leased", "died", "requeued", "leased", "completed"),
+    ]
+    assert {event.id for event in events} == {"x"}
+    started = events[0].at
+    common: dict[str, Any] = dict.fromkeys(("holder", "token", "deliveries", "size", "due", "error"))
+    common |= {"id": "x", "front": False}
+    assert events[0] == Event(
+        **common | {"number": begin + 1, "what": "added", "at": started, "size": 5, "due": started + 10}
+    )
+    assert events[2] == Event(
+        **common
+        | {"number": begin + 3, "what": "leased", "at": started + 10, "holder": queue.session, "size": 5}
+        | {"token": lease.token, "deliveries": 1, "due": started + 110}
+    )
+    assert (events[3].token, events[3].due) == (lease.token, started + 210)
+    assert (events[6].token, events[6].front, events[6].due) == (late.token, True, None)
+    assert (events[8].error, events[8].deliveries, events[8].due) == ("first", 2, events[8].at + 5)
+    assert (events[11].error, events[11].deliveries, events[11].size) == ("second", 3, 5)
+    assert events[-1].token == last.token
+
+
+async def test_what_is_dropped_and_what_a_schedule_adds_is_told(queue: AsyncWorkQueue) -> None:
+    await queue.events.keep(count=1000)
+    await queue.add_items([Item(id_, id=id_) for id_ in "ab"])
+    await queue.fail_many([Failure(lease, "no") for lease in await queue.lease_many(2, 30)])
+    await queue.dead_letters.drop("a", "nobody")
+    await queue.dead_letters.drop_all()
+    assert await what(queue) == [
+        *("added a", "added b", "leased a", "leased b", "died a", "died b", "dropped a", "dropped b")
+    ]
+
+
+async def test_what_a_foreign_client_completed_is_told_when_it_is_met(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.events.keep(count=1000)
+    await queue.add_item(Item(b"1", id="x"))
+    await take(queue, 100)
+    await redis.delete(f"{name}:item:x")
+    clock.now += 100
+    await queue.light_clean()
+    assert (await what(queue))[-1] == "vanished x"
+
+
+async def test_off_is_off(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await queue.add_item(Item(b"1"))
+    assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
+    with pytest.raises(NoEventsKept, match="keep"):
+        await kept(queue)
+    before = await queue.events.keep(count=10)
+    await queue.complete(await take(queue))
+    assert [event.what for event in await kept(queue)] == ["leased", "completed"]
+    await queue.events.stop()
+    assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
+    assert await queue.events.keep(count=10) > before, "no number is given out twice"
+
+
+async def test_an_end_of_an_error_is_kept(queue: AsyncWorkQueue) -> None:
+    await queue.events.keep(count=10)
+    for retry_in in (0, None):
+        await queue.add_item(Item(b"1", id="x"))
+        await queue.fail(await take(queue), "begin" + "x" * 2000 + "ü end", retry_in=retry_in)
+    errors = [event.error for event in await kept(queue) if event.error]
+    assert len(errors) == 2
+    assert all(error.endswith("xxü end") and len(error.encode()) == 1000 for error in errors)
+
+
+# ---------------------------------------------------------------------------------------------------- bounds
+
+
+async def test_about_so_many_are_kept(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await queue.events.keep(count=200)
+    await queue.add_items([Item(f"{n}") for n in range(2000)])
+    length = await redis.xlen(f"{name}:events")
+    assert 200 <= length <= 400
+    events = await kept(queue)
+    assert len(events) == length
+    with pytest.raises(EventsLost) as lost:
+        await kept(queue, events[0].number - 2)
+    assert (lost.value.after, lost.value.first_kept) == (events[0].number - 2, events[0].number)
+    assert await kept(queue, events[0].number - 1) == events
+
+
+async def test_they_are_kept_for_so_long(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+    queue = make_queue(clock=clock)
+    await queue.events.keep(age=60)
+    await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(10)])
+    clock.now += 59
+    await queue.add_item(Item(b"", id="young"))
+    clock.now += 1
+    await queue.add_item(Item(b"", id="younger"))
+    assert await what(queue) == ["added young", "added younger"]
+    assert 0 < await redis.pttl(f"{name}:events") <= 60_000
+    last = (await kept(queue))[-1].number
+    await redis.delete(f"{name}:events")  # as when its time has come
+    assert await kept(queue, last) == []
+    with pytest.raises(EventsLost):
+        await kept(queue, last - 1)
+    await queue.events.keep(count=10)
+    await queue.add_item(Item(b"", id="last"))
+    assert await redis.pttl(f"{name}:events") == -1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "count, age or both"),
+        ({"count": 0}, "count"),
+        ({"count": -1}, "count"),
+        ({"age": 0}, "age"),
+        ({"age": float("nan")}, "age"),
+    ],
+)
+async def test_bounds_that_make_no_sense(queue: AsyncWorkQueue, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        await queue.events.keep(**arguments)
+    with pytest.raises(NoEventsKept):
+        await kept(queue)
+
+
+async def test_a_place_that_is_none(queue: AsyncWorkQueue) -> None:
+    last = await queue.events.keep(count=10)
+    with pytest.raises(InvalidArgument, match="since"):
+        queue.events(-1)
+    with pytest.raises(InvalidArgument, match=f"at most {last}"):
+        await kept(queue, last + 1)
+    assert await kept(queue, last) == []
+
+
+# -------------------------------------------------------------------------------------------------- following
+
+
+async def test_a_follower_is_told_at_once_and_goes_on_where_it_stopped(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    await queue.events.keep(count=10_000)
+    seen: list[Event] = []
+
+    async def follow(since: int | None, until: int) -> None:
+        async for event in make_queue().events(since):
+            seen.append(event)
+            if len(seen) == until:
+                break
+
+    async with asyncio.timeout(20):
+        first = asyncio.create_task(follow(None, 1500))
+        for n in range(3000):
+            await queue.add_item(Item(b"", id=f"{n}"))
+        await first
+        await follow(seen[-1].number, 3000)
+    assert [event.id for event in seen] == [f"{n}" for n in range(3000)]
+
+
+async def test_a_follower_outlives_a_cut_of_its_connection(
+    make_queue: MakeQueue, proxy: Proxy, queue: AsyncWorkQueue
+) -> None:
+    through, seen = make_queue(url=proxy.url), await queue.events.keep(count=1000)
+    events = aiter(through.events(seen))
+    async with asyncio.timeout(20):
+        for n in range(5):
+            ahead = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0.05)
+            await proxy.cut()
+            await queue.add_item(Item(b"", id=f"{n}"))
+            try:
+                event = await ahead
+            except ConnectionLost:  # what was cut was its question
+                events = aiter(through.events(seen))
+                event = await anext(events)
+            assert event.id == f"{n}"
+            seen = event.number
+
+
+async def test_a_follower_ends_with_its_queue(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
+    await queue.events.keep(count=10)
+    other = make_queue()
+    waits = asyncio.ensure_future(anext(aiter(other.events())))
+    await asyncio.sleep(0.05)
+    await other.close()
+    with pytest.raises(QueueClosed):
+        await waits
+
+
+# --------------------------------------------------------------------------------------------------- exactness
+
+
+class Hand:
+    """Does random things to a queue, as users and the passing of time do."""
+
+    def __init__(self, queue: AsyncWorkQueue, clock: Clock, seed: int) -> None:
+        self.queue = queue
+        self.clock = clock
+        self.dice = random.Random(seed)
+        self.held: list[Lease] = []
+        self.acts = [self.add, self.lease, self.lease, self.complete, self.complete, self.renew, self.release]
+        self.acts += [self.fail, self.wait, self.mend]
+
+    async def act(self) -> None:
+        """Do one thing."""
+        await self.dice.choice(self.acts)()
+
+    def some(self, most: int = 30) -> list[Lease]:
+        """Pick leases, live and past; some are used again."""
+        picked = self.dice.sample(self.held, min(len(self.held), self.dice.randint(0, most)))
+        if self.dice.random() < 0.8:
+            self.held = [lease for lease in self.held if lease not in picked]
+        del self.held[:-200]
+        return picked
+
+    async def add(self) -> None:
+        items = [Item(b"x" * self.dice.randint(0, 9), id=f"{self.dice.randint(0, 300)}")]
+        if self.dice.random() < 0.1:
+            await self.queue.add_unique_item(items[0])
+            return
+        items += [Item(b"x", id=f"{self.dice.randint(0, 300)}") for _ in range(self.dice.randint(0, 40))]
+        await self.queue.add_items(items, delay=self.dice.choice([0, 0, 60, 600]))
+
+    async def lease(self) -> None:
+        self.held += await self.queue.lease_many(self.dice.randint(1, 40), self.dice.randint(60, 600), block=False)
+
+    async def complete(self) -> None:
+        await self.queue.complete_many(self.some(), fenced=self.dice.random() < 0.2)
+
+    async def renew(self) -> None:
+        await self.queue.renew_many(self.some(), self.dice.randint(60, 900))
+
+    async def release(self) -> None:
+        delay = self.dice.choice([0, 0, 120])
+        await self.queue.release_many(self.some(10), delay=delay, front=self.dice.random() < 0.5)
+
+    async def fail(self) -> None:
+        await self.queue.fail_many(
+            [Failure(lease, "no", self.dice.choice([0, 60, None])) for lease in self.some(10)]
+        )
+
+    async def wait(self) -> None:
+        self.clock.now += self.dice.choice([0.001, 1, 30, 300])
+
+    async def mend(self) -> None:
+        letters = self.queue.dead_letters
+        if self.dice.random() < 0.5:
+            await letters.requeue(*{f"{self.dice.randint(0, 300)}" for _ in range(20)})
+        elif self.dice.random() < 0.5:
+            await letters.drop(*{f"{self.dice.randint(0, 300)}" for _ in range(5)})
+        else:
+            await self.queue.light_clean()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("return_to", ["end", "front"])
+async def test_replaying_the_events_gives_the_live_key_space_again(
+    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock, return_to: str
+) -> None:
+    queue = make_queue(clock=clock, return_to=return_to)
+    last = await queue.events.keep(count=10 * OPERATIONS)
+    begin = last
+    hand = Hand(queue, clock, seed=len(return_to))
+    replay = Replay()
+    while last < begin + OPERATIONS // 2:
+        for _ in range(200):
+            await hand.act()
+        async for event in queue.events(last, follow=False):
+            replay.take(event)
+            last = event.number
+        assert replay == await live(redis, name)
+    assert replay.items
+    assert replay.dead
