@@ -110,6 +110,7 @@ for _, source in ipairs({ inbox, queue }) do
   end
 end
 if broken and taken == 0 then
+  told()
   return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
 end
 more = more or full or looked >= 2000
