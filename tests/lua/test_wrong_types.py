@@ -34,11 +34,13 @@ BUSY: State = picture(
     "schedules": {"s1": "1 once every 1000 -", "s2": "1 all every 1000 -"},
     "ticks": {"s1": NOW - 1.0, "s2": NOW + 1.0},
     "schedule:s1": "data",
+    "events:keep": {"last": "7", "count": "1000", "age_ms": "60000"},
 }
 
 #: A call of each script, with rows of every kind.
 CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "add_items": ([new("n1"), new("n2", delay=5_000), new("held", unique=True)], {}),
+    "add_once": ([new("n1"), new("n2", delay=5_000)], {"job": "j", "keep_ms": 1000}),
     "complete_many": ([("held", 3, 0), ("w1", 2, 0), ("lapsed", 4, 0)], {}),
     "counts": ([], {}),
     "dead_list": ([], {}),
@@ -48,12 +50,18 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "deep_clean_walk": ([], {"start": 0}),
     "drop_many": ([("d1",), ("nobody",)], {}),
     "drop_old": ([], {}),
+    "events_keep": ([], {}),
+    "events_read": ([], {"after": "0"}),
+    "events_keep": ([], {"count": 5}),
+    "events_read": ([], {"after": "0"}),
     "fail_many": ([("held", 3, -1, "error"), ("lapsed", 4, 9_000, "error")], {}),
-    "find": ([], {"wanted": "w1"}),
+    "find_many": ([("w1",), ("held",)], {}),
     "inspect": ([], {"start": 0}),
     "lease_many": ([(9, 60_000)], {}),
     "leave": ([], {"stays": 0}),
     "light_clean": ([], {}),
+    "list_ids": ([], {"cursor": "0"}),
+    "once_drop": ([], {"job": "j", "keep_ms": 1000, "report": ""}),
     "register": ([], {"keep_ms": 10_000}),
     "release_many": ([("held", 3, 0, 1), ("lapsed", 4, 9_000, 0)], {}),
     "renew_many": ([("held", 3, 60_000)], {}),
@@ -88,11 +96,15 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
 ) -> None:
     name = f"inbox:{ME}" if key == "inbox" else key
     wrong: State = {name: ["a list"] if key == "fence" else "a string"}
+    if key == "events":
+        # As long as none are kept, nobody looks at it.
+        wrong |= {"events:keep": {"last": "1", "count": "0", "age_ms": "0"}}
     await space.seed(BUSY | wrong)
     before = await space.snapshot()
     rows, arguments = CALLS[script]
-    # `inspect` reads only what it shows.
-    state = {"deadlines": "leased", "scheduled": "scheduled"}.get(key, "waiting")
+    # `inspect` and `list_ids` read only what they show.
+    states = {"deadlines": "leased", "scheduled": "scheduled", "dead": "dead", "processing": "processing"}
+    state = states.get(key, "waiting")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await space.run(script, rows, state=state, **arguments)
     assert await space.snapshot() == before

@@ -19,6 +19,7 @@ from leasehold import (
     Lease,
     NoEventsKept,
     QueueClosed,
+    WrongKeyType,
 )
 from tests.queue.asking import take
 from tests.queue.replay import Replay, live
@@ -118,6 +119,21 @@ async def test_off_is_off(queue: AsyncWorkQueue, redis: Redis, name: str) -> Non
     await queue.events.stop()
     assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
     assert await queue.events.keep(count=10) > before, "no number is given out twice"
+
+
+async def test_numbers_go_on_after_a_lease_that_cannot_be(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.events.keep(count=100)
+    await queue.add_item(Item(b"1", id="late"), delay=5)
+    await redis.lpush(f"{name}:queue", "broken")
+    await redis.rpush(f"{name}:item:broken", "a list")
+    clock.now += 5
+    with pytest.raises(WrongKeyType):
+        await queue.lease(30, block=False)  # which has brought back what was due
+    await queue.add_item(Item(b"1", id="next"))
+    assert await what(queue) == ["added late", "due late", "added next"]
 
 
 async def test_an_end_of_an_error_is_kept(queue: AsyncWorkQueue) -> None:
