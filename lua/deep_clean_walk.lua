@@ -11,12 +11,6 @@
 -- Cost: O(start + count).
 -- Limits: `count` ids (at most 1,000), and the inboxes of 1,000 sessions when start is 0.
 
-local ids = redis.call('LRANGE', queue, start, start + count - 1)
-if start == 0 then
-  for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
-    for _, id in ipairs(redis.call('LRANGE', prefix .. ':inbox:' .. session, 0, 99)) do
-      ids[#ids + 1] = id
-    end
-  end
-end
-return ids
+-- @include waiting
+
+return waiting_ids(start, count)

@@ -48,8 +48,6 @@ else
   end
 end
 
-local reply, bytes = { now }, 0
-for i, id in ipairs(ids) do
-  bytes = bytes + add_view(reply, id, times[i], max_bytes - bytes)
-end
+local reply = { now }
+add_views(reply, ids, times, max_bytes, holders_of(ids))
 return reply

@@ -1,23 +1,44 @@
--- What there is to be told of one item, as eight values at the end of a reply.
---
--- Gives back how many bytes of data it has put there: at most `room`, else none.
+-- What there is to be told of items, as eight values each at the end of a reply.
 --
 -- Needs: prefix, ledger, data_key, lease_keys_of, read_ledger
--- Gives: add_view
+-- Gives: holders_of, add_views
 
-local function add_view(reply, id, due, room)
-  local exists = redis.call('EXISTS', data_key(id)) == 1
-  local size = exists and redis.call('STRLEN', data_key(id)) or -1
-  local data = false
-  if exists and size <= room then
-    data = redis.call('GET', data_key(id))
+-- Whose session the lease keys of each item name; false: nobody's.
+local function holders_of(ids)
+  local holders = {}
+  if #ids > 0 then
+    local values = redis.call('MGET', unpack(lease_keys_of(ids)))
+    for i = 1, #ids do
+      holders[i] = values[2 * i - 1] or values[2 * i]
+    end
   end
-  local keys = lease_keys_of({ id })
-  local holder = redis.call('GET', keys[1]) or redis.call('GET', keys[2])
-  local _, token, deliveries, at = read_ledger(redis.call('HGET', ledger, id))
+  return holders
+end
+
+-- `times`: when each falls due or its lease ends, where it does. `room`: of how many bytes the data may be,
+-- together. `states`: with them, the eight follow the state, and ids without data are left out.
+local function add_views(reply, ids, times, room, holders, states)
+  local records = #ids > 0 and redis.call('HMGET', ledger, unpack(ids))
   local base = #reply
-  reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
-  reply[base + 4], reply[base + 5] = due or -1, holder
-  reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, deliveries or 0, at or 0
-  return data and size or 0
+  for i, id in ipairs(ids) do
+    local key, data = data_key(id), false
+    local size = redis.call('STRLEN', key)
+    if size == 0 and redis.call('EXISTS', key) == 0 then
+      size = -1
+    elseif size <= room then
+      data = redis.call('GET', key)
+      room = room - size
+    end
+    if states and size >= 0 then
+      reply[base + 1] = states[i]
+      base = base + 1
+    end
+    if size >= 0 or not states then
+      local _, token, deliveries, at = read_ledger(records[i])
+      reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
+      reply[base + 4], reply[base + 5] = times[i] or -1, holders[i]
+      reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, deliveries or 0, at or 0
+      base = base + 8
+    end
+  end
 end

@@ -23,6 +23,7 @@ CLASSES = [
 MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "Worker"}
 #: Used inside the package alone.
 INTERNAL = {
+    "AsyncWorkQueue.bulk",
     "AsyncWorkQueue.give_back_arrivals",
     "AsyncWorkQueue.rest",
     "Lease.extend",

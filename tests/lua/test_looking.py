@@ -1,4 +1,4 @@
-"""counts, inspect and find: they tell, and change nothing."""
+"""counts, inspect, find_many and list_ids: they tell, and change nothing."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_a_foreign_holder_is_named_whichever_key_it_uses(space: Space) -> 
 
 
 async def found(space: Space, item_id: str, max_bytes: int = 8 << 20) -> list[Any]:
-    now, *fields = list(await space.run("find", wanted=item_id, max_bytes=max_bytes))
+    now, *fields = list(await space.run("find_many", [(item_id,)], max_bytes=max_bytes))
     assert now == NOW
     return fields
 
@@ -190,3 +190,48 @@ async def test_an_item_that_a_foreign_client_holds_is_leased(space: Space, kind:
     await space.redis.persist(key)
     assert (await found(space, "a"))[4] == -1, "for ever"
     await space.redis.delete(key)
+
+
+async def test_find_many_says_it_of_those_that_are_there_in_their_order(space: Space) -> None:
+    now, *fields = await space.run("find_many", [("s1",), ("nobody",), ("b",), ("l2",), ("b",)])
+    assert now == NOW
+    assert [(state, item_id) for state, item_id, *_ in batched(fields, 9)] == [
+        (b"scheduled", b"s1"),
+        (b"waiting", b"b"),
+        (b"leased", b"l2"),
+        (b"waiting", b"b"),
+    ]
+
+
+@pytest.mark.parametrize(("max_bytes", "given"), [(-1, 0), (9, 1), (17, 1), (18, 2), (10_000, 4)])
+async def test_data_of_many_stop_at_a_limit(space: Space, max_bytes: int, given: int) -> None:
+    _, *fields = await space.run("find_many", [(item_id,) for item_id in "abcd"], max_bytes=max_bytes)
+    assert [view[3] is not None for view in batched(fields, 9)] == [True] * given + [False] * (4 - given)
+
+
+@pytest.mark.parametrize(
+    ("state", "ids"),
+    [
+        ("waiting", ["d", "c", "b", "a", "y", "z", "x"]),
+        ("processing", ["l2", "l1"]),
+        ("leased", ["l2", "l1"]),
+        ("scheduled", ["s2", "s1"]),
+        ("dead", []),
+    ],
+)
+async def test_the_ids_of_a_state_are_listed(space: Space, state: str, ids: list[str]) -> None:
+    cursor, used, *listed = await space.run("list_ids", state=state, cursor="0")
+    assert (cursor, used, [item_id.decode() for item_id in listed]) == (b"0", 1, ids)
+
+
+async def test_a_list_is_walked_in_steps(space: Space) -> None:
+    cursor, met = b"0", []
+    for _ in range(3):
+        cursor, _, *ids = await space.run("list_ids", state="waiting", cursor=cursor, count=2)
+        met += ids
+    assert (cursor, met[:2] + met[-2:]) == (b"0", [b"d", b"c", b"b", b"a"])
+
+
+async def test_where_nothing_was_ever_leased_there_is_no_trace(space: Space) -> None:
+    elsewhere = Space(space.redis, f"{space.prefix}-empty")
+    assert await elsewhere.run("list_ids", state="leased", cursor="0") == [b"0", 0]

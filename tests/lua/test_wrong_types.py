@@ -52,8 +52,6 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "drop_old": ([], {}),
     "events_keep": ([], {}),
     "events_read": ([], {"after": "0"}),
-    "events_keep": ([], {"count": 5}),
-    "events_read": ([], {"after": "0"}),
     "fail_many": ([("held", 3, -1, "error"), ("lapsed", 4, 9_000, "error")], {}),
     "find_many": ([("w1",), ("held",)], {}),
     "inspect": ([], {"start": 0}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasehold.item import MAX_DATA_BYTES
+from leasehold.queue.bulk import Bulk
 from leasehold.queue.dead import DeadLetters
 from leasehold.queue.events import Events
 from leasehold.queue.life import OpenQueue
@@ -31,9 +32,14 @@ class QueueWithNouns(OpenQueue):
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         reply = await self._engine.run(
-            "find", wanted=encoded_id(item_id), max_bytes=MAX_DATA_BYTES if data else -1
+            "find_many", [encoded_id(item_id)], max_bytes=MAX_DATA_BYTES if data else -1
         )
         return read_found(reply, with_data=data)
+
+    @property
+    def bulk(self) -> Bulk:
+        """Scripts with finished rows, for `leasehold.spark`."""
+        return Bulk(lambda: self._engine)
 
     @property
     def dead_letters(self) -> DeadLetters:

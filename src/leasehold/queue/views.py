@@ -102,7 +102,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
 
 
 def read_found(reply: list[Any], *, with_data: bool) -> ItemView | None:
-    """Make a view of the reply of the `find` script, if it has found something."""
+    """Make a view of the reply of the `find_many` script to one id, if it has found something."""
     now_ms, *found = reply
     if not found:
         return None

@@ -81,7 +81,7 @@ class Options:
         if url := self.text("url"):
             if "@" in url.partition("?")[0] or "password=" in url:
                 # The text itself is not shown.
-                raise InvalidArgument("url", "one with a password", "urlEnv or urlFile, as Spark logs options")
+                raise InvalidArgument("url", "one with a password", "urlEnv or urlFile: Spark logs options")
             return url
         for variable in URL_VARIABLES:
             if os.environ.get(variable):

@@ -75,7 +75,8 @@ def check_columns(schema: StructType, offered: StructType) -> None:
         if known is None:
             raise InvalidArgument("schema", field.name, f"columns among {', '.join(types)}")
         if field.dataType != known and not (field.name == "data" and isinstance(field.dataType, StringType)):
-            raise InvalidArgument("schema", f"{field.name} {field.dataType.simpleString()}", known.simpleString())
+            given = f"{field.name} {field.dataType.simpleString()}"
+            raise InvalidArgument("schema", given, known.simpleString())
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], schema: StructType) -> pa.RecordBatch:
@@ -92,5 +93,5 @@ def batch_of(columns: Mapping[str, Sequence[Any]], schema: StructType) -> pa.Rec
 
 
 def readable(item_id: bytes) -> str:
-    """An id as a text. Those of foreign clients may be no UTF-8: then their odd bytes are written as \\xNN."""
+    r"""An id as a text. Of foreign clients' ids, which may be no UTF-8, odd bytes are written as \xNN."""
     return item_id.decode(errors="backslashreplace")

@@ -57,7 +57,7 @@ class LeaseholdSource(DataSource):
 
         return BulkWriter(self.options, schema, overwrite=overwrite)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Leases, or the kept events."""
         if self._wants_events():
             from leasehold.spark.events import EventsReader
@@ -67,7 +67,7 @@ class LeaseholdSource(DataSource):
 
         return LeasesReader(self.options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as above
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """Adds that are exactly once per query, batch and partition."""
         from leasehold.spark.sink import Sink
 

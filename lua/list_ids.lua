@@ -1,0 +1,44 @@
+-- One step of a walk over the ids of the items of one state.
+--
+-- What is in that state from the first step to the last is met; some may be met twice.
+--
+-- Keys:
+--   queue       list     ids that wait
+--   processing  list     ids under lease
+--   sessions    zset     session -> until when it is alive
+--   deadlines   zset     id -> end of its lease
+--   scheduled   zset     id -> due time
+--   dead        zset     id -> when it became a dead letter
+--   fence       counter  the last lease number
+-- Arguments:
+--   prefix  text     the queue's name
+--   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by whoever it be
+--   cursor  text     "0" at first, then what the last call gave
+--   count   integer  how many ids, roughly
+-- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0, then the ids.
+-- Cost: O(count); O(cursor) into a list.
+-- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set comes whole.
+
+-- @include waiting
+
+local reply = { '0', redis.call('GET', fence) and 1 or 0 }
+local sets = { leased = deadlines, scheduled = scheduled, dead = dead }
+local ids, step = {}, 1
+if sets[state] then
+  local page = redis.call('ZSCAN', sets[state], cursor, 'COUNT', count)
+  reply[1], ids, step = page[1], page[2], 2
+else
+  local start = tonumber(cursor)
+  if state == 'waiting' then
+    ids = waiting_ids(start, count)
+  else
+    ids = redis.call('LRANGE', processing, start, start + count - 1)
+  end
+  if #ids >= count then
+    reply[1] = string.format('%.0f', start + count)
+  end
+end
+for at = 1, #ids, step do
+  reply[#reply + 1] = ids[at]
+end
+return reply

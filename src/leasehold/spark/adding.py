@@ -1,0 +1,107 @@
+"""Adding rows in bulk, each once for a job: what the bulk writer and the sink of streams share."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from leasehold.queue.bulk import MOST_ROWS
+from leasehold.queue.rows import ROW_BYTES, trips
+from leasehold.spark.connect import connected, persistently
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from leasehold.spark.columns import Columns
+    from leasehold.spark.connect import Connected
+    from leasehold.spark.options import Target
+
+#: How many trips are under way at once: enough that the server and this process are busy at the same time.
+MOST_UNDER_WAY = 4
+
+
+@dataclass(frozen=True)
+class Added(WriterCommitMessage):
+    """What became of the rows of one partition, in the run of its task that counts."""
+
+    partition: int
+    rows: int = 0
+    #: Added by this run.
+    added: int = 0
+    #: Added by the job before: by an earlier run of the task, or in another row with the same id.
+    again: int = 0
+    #: Already there, by somebody else.
+    there: int = 0
+
+    def __add__(self, answers: Sequence[int]) -> Added:
+        """Count the answers of one trip as well."""
+        return replace(
+            self,
+            rows=self.rows + len(answers),
+            added=self.added + answers.count(1),
+            again=self.again + answers.count(2),
+            there=self.there + answers.count(0),
+        )
+
+
+def add_batches(
+    batches: Iterable[pa.RecordBatch], columns: Columns, target: Target, job: str, patience: float
+) -> Added:
+    """Add all rows of a partition, each once for the job, whoever else runs it.
+
+    A batch is checked as a whole before any of its rows is sent.
+
+    Args:
+        batches: The rows.
+        columns: Which columns make an item.
+        target: The queue.
+        job: The job's name; its ends are `Bulk.end_job`.
+        patience: For how long a trip is tried again while the server is away, in seconds.
+
+    Raises:
+        InvalidArgument: If a row can be no item; says which. Earlier batches have been added.
+        ServerError: If the server stays away, or refuses.
+    """
+    task = TaskContext.get()
+    counted = Added(task.partitionId() if task else 0)
+    under_way: deque[Future[list[int]]] = deque()
+    with connected(target) as there:
+        try:
+            for rows in _trips(batches, columns, counted.partition):
+                if len(under_way) == MOST_UNDER_WAY:
+                    counted += under_way.popleft().result()
+                under_way.append(_sent(there, job, rows, patience))
+            while under_way:
+                counted += under_way.popleft().result()
+        finally:
+            for one in under_way:
+                one.cancel()
+    return counted
+
+
+def _sent(there: Connected, job: str, rows: list[bytes], patience: float) -> Future[list[int]]:
+    return there.start(persistently, partial(there.queue.bulk.add_once, job.encode(), rows), patience)
+
+
+def _trips(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) -> Iterator[list[bytes]]:
+    """The rows for `add_once`, flat, as much of them as go together."""
+    before = 0
+    for batch in batches:
+
+        def where(at: int, before: int = before) -> str:
+            return f"row {before + at + 1:,} of partition {partition}"
+
+        ids, data, waits = columns.rows(batch, where)
+        for start, stop in trips([ROW_BYTES + len(one) for one in data], most=MOST_ROWS):
+            part = slice(start, stop)
+            yield [*chain.from_iterable(zip(ids[part], data[part], waits[part], repeat(b"0")))]
+        before += batch.num_rows

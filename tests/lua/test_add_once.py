@@ -1,0 +1,88 @@
+"""add_once and once_drop: what a job has added it does not add again, whatever became of it since."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.space import NOW, Expiring, Held, Space, State, new, picture
+
+pytestmark = pytest.mark.core
+
+JOB: dict[str, object] = {"job": "j", "keep_ms": 600_000}
+
+
+def marks(*ids: str) -> State:
+    return {"once:j": Expiring({*ids})}
+
+
+async def test_new_items_wait_and_are_noted(space: Space) -> None:
+    assert await space.run("add_once", [new("a"), new("b")], **JOB) == [1, 1]
+    assert await space.snapshot() == picture(waiting=["a", "b"]) | marks("a", "b")
+
+
+async def test_what_the_job_has_added_is_not_added_again(space: Space) -> None:
+    await space.run("add_once", [new("a"), new("b", delay=9_000)], **JOB)
+    before = await space.snapshot()
+    assert await space.run("add_once", [new("a"), new("b")], **JOB) == [2, 2]
+    assert await space.snapshot() == before
+
+
+async def test_not_even_when_it_was_completed_since(space: Space) -> None:
+    await space.seed(marks("a"))
+    assert await space.run("add_once", [new("a"), new("b")], **JOB) == [2, 1]
+    assert await space.snapshot() == picture(waiting=["b"]) | marks("a", "b")
+
+
+async def test_what_somebody_else_has_added_is_left_alone_and_not_noted(space: Space) -> None:
+    before = picture(waiting=["a"], leased={"b": Held(1)}, fence=1)
+    await space.seed(before)
+    assert await space.run("add_once", [new("a"), new("b")], **JOB) == [0, 0]
+    assert await space.snapshot() == before
+
+
+async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
+    await space.seed(picture(waiting=["there"]) | marks("done"))
+    rows = [new("a"), new("done"), new("there"), new("later", delay=9_000), new("a"), new("done")]
+    assert await space.run("add_once", rows, **JOB) == [1, 2, 0, 1, 0, 2]
+    assert await space.snapshot() == (
+        picture(waiting=["there", "a"], scheduled={"later": NOW + 9_000}) | marks("done", "a", "later")
+    )
+
+
+async def test_jobs_know_nothing_of_each_other(space: Space) -> None:
+    await space.seed(marks("a"))
+    assert await space.run("add_once", [new("a")], job="other", keep_ms=600_000) == [1]
+
+
+async def test_the_marks_of_a_job_that_never_ends_lapse(space: Space) -> None:
+    await space.run("add_once", [new("a")], **JOB)
+    assert 500_000 < await space.redis.pttl(space.key("once:j")) <= 600_000
+
+
+async def test_a_job_ends_with_its_count(space: Space) -> None:
+    await space.run("add_once", [new("a"), new("b")], **JOB)
+    assert await space.run("once_drop", job="j", keep_ms=0, report="") == 2
+    assert await space.snapshot() == picture(waiting=["a", "b"])
+    assert await space.run("once_drop", job="j", keep_ms=0, report="") == 0
+
+
+async def test_its_report_is_its_result_and_ending_it_again_changes_nothing(space: Space) -> None:
+    await space.seed(marks("a", "b", "c"))
+    for _ in range(2):
+        assert await space.run("once_drop", job="j", keep_ms=600_000, report="r1") == 3
+        assert await space.snapshot() == {"result:j": Expiring("3 r1")}
+    assert await space.run("once_drop", job="j", keep_ms=600_000, report="r2") == 0
+    assert await space.snapshot() == {"result:j": Expiring("0 r2")}
+
+
+async def test_marks_of_another_type_change_nothing(space: Space) -> None:
+    await space.seed({"once:j": "a string"})
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await space.run("add_once", [new("a")], **JOB)
+    assert await space.snapshot() == {"once:j": "a string"}
+
+
+async def test_1000_items_are_added_once_in_a_call(space: Space) -> None:
+    rows = [new(f"i{n}") for n in range(1000)]
+    assert await space.run("add_once", rows, **JOB) == [1] * 1000
+    assert await space.run("add_once", rows, **JOB) == [2] * 1000
