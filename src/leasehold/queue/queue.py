@@ -12,16 +12,7 @@ from leasehold.queue.dead import Failure
 from leasehold.queue.desk import MAX_BYTES as INSPECT_BYTES
 from leasehold.queue.lease import Lease
 from leasehold.queue.nouns import QueueWithNouns
-from leasehold.queue.rows import (
-    ROW_BYTES,
-    TOLD_ERROR_BYTES,
-    all_trips,
-    completion,
-    encoded,
-    error_text,
-    item_row,
-    trips,
-)
+from leasehold.queue.rows import ROW_BYTES, all_trips, completion, encoded, failing, item_row, trips
 from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection
 
 if TYPE_CHECKING:
@@ -312,7 +303,7 @@ class AsyncWorkQueue(QueueWithNouns):
 
     async def fail_many(self, failures: Sequence[Failure]) -> list[bool]:
         """Say of many items what went wrong, of each as `fail` would."""
-        rows = [self._failure(*failure) for failure in failures]
+        rows = [self._claim(one.lease, *failing(one.error, one.retry_in)) for one in failures]
         sizes = [
             len(row[3]) + ROW_BYTES + (len(failure[0].data) if row[2] == b"-1" else 0)
             for row, failure in zip(rows, failures, strict=True)
@@ -385,14 +376,6 @@ class AsyncWorkQueue(QueueWithNouns):
         if not isinstance(lease, Lease) or lease.queue_name != self._name:
             raise InvalidArgument("lease", lease, f"a lease of the queue {self._name!r}")
         return (encoded(lease), b"%d" % lease.token, *tail)
-
-    def _failure(
-        self, lease: Lease, error: str | BaseException, retry_in: Duration | None
-    ) -> tuple[bytes, ...]:
-        delay = b"-1" if retry_in is None else b"%d" % to_ms("retry_in", retry_in, zero=True)
-        # Of what is tried again only the end is told, to the events.
-        text = error_text(error)
-        return self._claim(lease, delay, text if retry_in is None else text[-TOLD_ERROR_BYTES:])
 
     async def _settle(
         self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False

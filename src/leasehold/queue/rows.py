@@ -78,6 +78,18 @@ def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> 
     return b"%b:%d:%b" % (flag, to_ms("keep_result", keep_result), result)
 
 
+def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:
+    """What a failure says besides which lease it is about. Of what is tried again only the end is told, to the events.
+
+    Raises:
+        InvalidArgument: If one of them is not as in `AsyncWorkQueue.fail`.
+    """
+    text = error_text(error)
+    if retry_in is None:
+        return b"-1", text
+    return b"%d" % to_ms("retry_in", retry_in, zero=True), text[-TOLD_ERROR_BYTES:]
+
+
 def error_text(error: object) -> bytes:
     """An error as it is kept: an exception as its traceback. The middle of a long one is cut out.
 
