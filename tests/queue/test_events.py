@@ -162,7 +162,9 @@ async def test_about_so_many_are_kept(queue: AsyncWorkQueue, redis: Redis, name:
     assert await kept(queue, events[0].number - 1) == events
 
 
-async def test_they_are_kept_for_so_long(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+async def test_they_are_kept_for_so_long(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
     queue = make_queue(clock=clock)
     await queue.events.keep(age=60)
     await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(10)])
@@ -297,7 +299,9 @@ class Hand:
         await self.queue.add_items(items, delay=self.dice.choice([0, 0, 60, 600]))
 
     async def lease(self) -> None:
-        self.held += await self.queue.lease_many(self.dice.randint(1, 40), self.dice.randint(60, 600), block=False)
+        self.held += await self.queue.lease_many(
+            self.dice.randint(1, 40), self.dice.randint(60, 600), block=False
+        )
 
     async def complete(self) -> None:
         await self.queue.complete_many(self.some(), fenced=self.dice.random() < 0.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
 from leasehold.errors import ConnectionLost, EventsLost, InvalidArgument, NoEventsKept
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
     from leasehold.scripting.wire import Wire
 
-#: What can become of an item.
-What = Literal[
-    *("added", "due", "leased", "renewed", "lapsed", "released", "failed"),
-    *("completed", "died", "requeued", "dropped", "vanished", "restored"),
-]
 #: The most events that can be kept.
 MOST_KEPT = 1_000_000_000
 #: How many come in one trip.
@@ -67,9 +62,11 @@ class Events:
         async for event in queue.events():
             print(event.what, event.id)
 
-    They are written by the scripts that make the changes, whichever process calls them, so they are exact:
-    whoever reads all of them, in order, knows the state of each item. What a client of another library does is
-    written when we meet it. Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does.
+    They are written by the scripts that make the changes, whichever process calls them, so they are
+    exact: whoever reads all of them, in order, knows the state of each item. What a client of another
+    library does is written when we meet it.
+
+    Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does.
     """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
@@ -147,7 +144,7 @@ class _Ear:
         self._wire: Wire | None = None
 
     async def wait(self) -> None:
-        """Return when there may be something new, which it may have missed if it has only now begun to listen."""
+        """Return when there may be something new: at once if it has only now begun to listen."""
         if self._wire is None or self._wire.ended:
             await self.close()
             self._wire = await self._engine.hear("events", self._woken.set)

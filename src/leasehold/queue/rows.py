@@ -79,7 +79,9 @@ def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> 
 
 
 def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:
-    """What a failure says besides which lease it is about. Of what is tried again only the end is told, to the events.
+    """What a failure says besides which lease it is about.
+
+    The error of what is tried again goes to the events alone, which keep its end.
 
     Raises:
         InvalidArgument: If one of them is not as in `AsyncWorkQueue.fail`.
