@@ -264,7 +264,7 @@ async def test_a_follower_ends_with_its_queue(queue: AsyncWorkQueue, make_queue:
         await waits
 
 
-# --------------------------------------------------------------------------------------------------- exactness
+# ------------------------------------------------------------------------------------------------ exactness
 
 
 class Hand:
