@@ -13,13 +13,20 @@ import pytest
 
 from leasehold import AsyncWorkQueue
 from tests.docs.pages import DOCS, PAGES, Block, blocks, name_of
+from tests.spark.session import spark
+
+__all__ = ["spark"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
+
 WITH_EXAMPLES = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 #: These begin where the tutorial ends: with `queue`, an open queue.
 HOW_TO = [page for page in WITH_EXAMPLES if page.parent == DOCS / "how-to"]
+#: These have `spark` as well, a session.
+WITH_SPARK = [page for page in HOW_TO if page.name.startswith("spark-")]
 OTHERS = [page for page in WITH_EXAMPLES if page not in HOW_TO]
 
 
@@ -47,11 +54,24 @@ def test_the_examples_of_a_page_run(
     run_page(page, runner, capsys, {})
 
 
-@pytest.mark.parametrize("page", HOW_TO, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in HOW_TO if page not in WITH_SPARK], ids=name_of)
 def test_the_examples_of_a_how_to_run(
     page: Path, runner: asyncio.Runner, queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_page(page, runner, capsys, {"queue": queue})
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", WITH_SPARK, ids=name_of)
+def test_the_examples_of_a_page_about_spark_run(
+    page: Path,
+    runner: asyncio.Runner,
+    queue: AsyncWorkQueue,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_page(page, runner, capsys, {"queue": queue, "spark": spark})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

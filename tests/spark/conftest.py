@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from leasehold.spark import register
 from tests.queue.fixtures import make_queue, queue
+from tests.spark.session import spark
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = ["make_queue", "queue"]
+__all__ = ["make_queue", "queue", "spark"]
 
 HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with what pytest gives
 
@@ -27,27 +20,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(HERE):
             item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(300))
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Run a session with two threads, which knows the format."""
-    # Without it the workers take whatever `python3` is on the PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    place: Path = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("leasehold tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(place / "warehouse"))
-        .config("spark.local.dir", str(place / "local"))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    register(session)
-    yield session
-    session.stop()
