@@ -1,0 +1,173 @@
+"""The sink of streams: what a batch adds, it adds once, however often it runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.queue.asking import take
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+
+COLUMNS = "id string, data string"
+
+
+class Source:
+    """A folder of JSON files that a stream reads, one file a batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.checkpoint = folder / "checkpoint"
+        (folder / "rows").mkdir()
+        self._count = 0
+
+    def put(self, *ids: str) -> None:
+        """Put one more file."""
+        self._count += 1
+        lines = [json.dumps({"id": id_, "data": f"<{id_}>"}) for id_ in ids]
+        (self.folder / "rows" / f"{self._count:04}.json").write_text("\n".join(lines))
+
+    def rows(self, columns: str = COLUMNS) -> DataFrame:
+        """Read them as a stream."""
+        return (
+            self.spark.readStream.schema(columns)
+            .option("maxFilesPerTrigger", 1)
+            .json(str(self.folder / "rows"))
+        )
+
+    def run(self, url: str, queue: str, **options: Any) -> None:
+        """Write all that is new into the queue."""
+        writer = self.rows(options.pop("columns", COLUMNS)).writeStream.format("leasehold")
+        query = (
+            writer.outputMode("append")
+            .options(url=url, queue=queue, **options)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def forget(self, batch: int) -> None:
+        """Take Spark back to before the commit of a batch, as a crash does."""
+        for name in (f"{batch}", f".{batch}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path)
+
+
+async def waiting(queue: AsyncWorkQueue) -> list[str]:
+    return sorted(view.id for view in await queue.inspect("waiting", count=1000))
+
+
+async def test_rows_of_all_batches_arrive(
+    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
+) -> None:
+    source.put("a", "b")
+    source.put("c")
+    source.run(redis_url, name)
+    assert await waiting(queue) == ["a", "b", "c"]
+    assert (await take(queue)).data == b"<a>"
+    source.put("d")
+    source.run(redis_url, name)
+    assert await waiting(queue) == ["b", "c", "d"]
+
+
+async def test_a_batch_that_is_repeated_adds_nothing_twice(
+    source: Source, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+) -> None:
+    source.put("a", "b")
+    source.run(redis_url, name)
+    source.put("c", "d", "a")
+    source.run(redis_url, name)
+    assert await waiting(queue) == ["a", "b", "c", "d"]
+    for _ in range(4):
+        await queue.complete(await take(queue))
+    source.forget(1)
+    source.run(redis_url, name)
+    # `a` was there already the first time, by the batch before; now it is new to this batch.
+    assert await waiting(queue) == ["a"]
+    once = [key async for key in redis.scan_iter(f"{name}:once:*")]
+    assert [key.rpartition(b":")[2] for key in once] == [b"1"], "only the last batch is known"
+
+
+async def test_a_later_batch_may_add_an_id_again(
+    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
+) -> None:
+    source.put("a")
+    source.run(redis_url, name)
+    await queue.complete(await take(queue))
+    source.put("a")
+    source.run(redis_url, name)
+    assert await waiting(queue) == ["a"]
+
+
+async def test_a_new_checkpoint_goes_on_under_the_name_of_the_old_one(
+    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
+) -> None:
+    source.put("a")
+    source.run(redis_url, name, query="letters")
+    await queue.complete(await take(queue))
+    shutil.rmtree(source.checkpoint)
+    source.run(redis_url, name, query="letters")
+    assert await waiting(queue) == []
+    shutil.rmtree(source.checkpoint)
+    source.run(redis_url, name)
+    assert await waiting(queue) == ["a"], "this query is another one"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"idColumn": "ID"}, "one of the columns id, data"),
+        ({"dateColumn": "id"}, "did you mean 'dataColumn'"),
+        ({"query": "x" * 200}, "at most 180 bytes"),
+        ({"url": "redis://localhost:1"}, "localhost:1"),
+        ({"columns": "id string, data int"}, "bytes or a string"),
+    ],
+)
+async def test_what_cannot_be_used_is_told(
+    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str, options: dict[str, str], says: str
+) -> None:
+    source.put("a")
+    with pytest.raises(PySparkException, match=says):
+        source.run(options.pop("url", redis_url), name, **options)
+    assert await waiting(queue) == []
+
+
+async def test_a_table_that_is_made_anew_each_time_is_refused(
+    source: Source, redis_url: str, name: str
+) -> None:
+    source.put("a")
+    counted = source.rows().groupBy("id").count().selectExpr("id", "string(count) data")
+    with pytest.raises(PySparkException, match="append or update"):
+        (
+            counted.writeStream.format("leasehold")
+            .options(url=redis_url, queue=name)
+            .option("checkpointLocation", str(source.checkpoint))
+            .outputMode("complete")
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+
+async def test_a_row_that_can_be_no_item_ends_the_query(
+    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
+) -> None:
+    source.put("a", "")
+    with pytest.raises(PySparkException, match=r"column 'id', row 2 of partition 0"):
+        source.run(redis_url, name)
+    assert await waiting(queue) == []
