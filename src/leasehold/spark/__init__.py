@@ -11,11 +11,12 @@ Needs the extra `leasehold[spark]`. What runs where is in docs/explanation/spark
 from leasehold.errors import ExtraMissing
 
 try:
-    import pyarrow as _pyarrow  # noqa: F401 - so that what is missing is said here, and how to get it
+    import pyarrow as _pyarrow  # noqa: F401, ICN001 - so that what is missing is said here, and how to get it
     import pyspark as _pyspark  # noqa: F401
 except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
 from leasehold.spark.source import LeaseholdSource, register
+from leasehold.spark.write import Report, add
 
-__all__ = ["LeaseholdSource", "register"]
+__all__ = ["LeaseholdSource", "Report", "add", "register"]

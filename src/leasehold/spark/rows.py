@@ -87,9 +87,14 @@ def batch_of(columns: Mapping[str, Sequence[Any]], schema: StructType) -> pa.Rec
         schema: What Spark expects, exactly.
     """
     arrow = to_arrow_schema(schema, timezone="UTC")
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], type=field.type) for field in arrow], schema=arrow
-    )
+    arrays = []
+    for name, kind in zip(arrow.names, arrow.types, strict=True):
+        values = columns[name]
+        if name == "data" and pa.types.is_string(kind):
+            # What is no UTF-8 would reach Spark as it is, and nobody can tell what it makes of it.
+            values = [None if one is None else one.decode(errors="replace") for one in values]
+        arrays.append(pa.array(values, type=kind))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
 
 def readable(item_id: bytes) -> str:

@@ -1,0 +1,149 @@
+"""A snapshot of a queue: `spark.read.format("leasehold")`. It takes nothing and holds up nobody."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from leasehold.errors import InvalidArgument
+from leasehold.queue.bulk import MOST_ROWS
+from leasehold.spark.connect import check_server, connected, persistently
+from leasehold.spark.looking import Wanted, look
+from leasehold.spark.options import Options
+from leasehold.spark.rows import ITEMS, batch_of, check_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from leasehold.queue import AsyncWorkQueue
+    from leasehold.spark.connect import Connected
+    from leasehold.spark.looking import Row
+
+#: How many ids make one more partition, and how many partitions there are at most, if nobody says.
+IDS_PER_PARTITION, MOST_PARTITIONS = 50_000, 16
+#: How many looks are under way at once.
+MOST_UNDER_WAY = 3
+#: For how long a look is tried again while the server is away, if the option `patience` does not say (s).
+PATIENCE = 60.0
+
+#: What is listed for each state, one after the other, so that what moves on meanwhile is met where it goes:
+#: the delayed fall due, those that wait are leased, leases end.
+_WALKS = (
+    ("dead", "dead"),
+    ("scheduled", "scheduled"),
+    ("leased", "leased"),
+    ("leased", "processing"),
+    ("waiting", "waiting"),
+    ("leased", "leased"),
+    ("dead", "dead"),
+)
+
+
+@dataclass
+class Ids(InputPartition):
+    """One partition: the items that one task looks at."""
+
+    value: list[bytes] = field(repr=False)
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads the items of a queue as rows.
+
+    The driver lists ids, executors look at them. Each row is as the item stood at one instant, and no id
+    comes twice. What stays in its state is there for certain; what comes, goes or moves meanwhile may be.
+
+    Raises:
+        InvalidArgument: If an option or a column of the schema cannot be used.
+        ServerError: If the server does not answer.
+    """
+
+    def __init__(self, given: dict[str, str], schema: StructType) -> None:
+        options = Options(given, ("from", "partitions", "mayBeMissing", "patience"))
+        self.target = options.target()
+        check_columns(schema, ITEMS)
+        self.schema = schema
+        self.wanted = Wanted()
+        self.count = options.whole("partitions", 0, least=0, most=10_000)
+        self.may_be_missing = options.flag("mayBeMissing", default=False)
+        self.patience = options.seconds("patience", PATIENCE)
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
+        """Take those on state, id and age; give back the others."""
+        others = []
+        for condition in filters:
+            narrowed = self.wanted.narrowed(condition)
+            if narrowed is None:
+                others.append(condition)
+            else:
+                self.wanted = narrowed
+        return others
+
+    def partitions(self) -> list[InputPartition]:
+        """List the ids, and deal them out; on the driver.
+
+        Raises:
+            InvalidArgument: If there is no such queue.
+            ServerError: If the server does not answer.
+        """
+        counts = check_server(self.target)
+        with connected(self.target) as there:
+            if not (any(counts) or self.may_be_missing):
+                _, used = there.call(there.queue.bulk.ids_of, "leased")
+                if not used:
+                    allowed = (
+                        "a queue that has been used; with the option mayBeMissing an empty snapshot of any"
+                    )
+                    raise InvalidArgument("queue", self.target.queue, allowed)
+            if self.wanted.ids is None:
+                ids = there.call(_list_ids, there.queue, self.wanted.states)
+            else:
+                ids = [item_id.encode() for item_id in self.wanted.ids if item_id]
+        count = self.count or min(MOST_PARTITIONS, -(-len(ids) // IDS_PER_PARTITION)) or 1
+        size = -(-len(ids) // count) or 1
+        return [Ids(ids[at : at + size]) for at in range(0, len(ids), size)] or [Ids([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Look at the items of a partition; in the executor."""
+        ids: list[bytes] = partition.value
+        if not ids:
+            return
+        under_way: deque[Future[list[Row]]] = deque()
+        with connected(self.target) as there:
+            try:
+                for at in range(0, len(ids), MOST_ROWS):
+                    under_way.append(self._look(there, ids[at : at + MOST_ROWS]))
+                    if len(under_way) == MOST_UNDER_WAY:
+                        yield from self._batches(under_way.popleft().result())
+                while under_way:
+                    yield from self._batches(under_way.popleft().result())
+            finally:
+                for one in under_way:
+                    one.cancel()
+
+    def _look(self, there: Connected, ids: list[bytes]) -> Future[list[Row]]:
+        step = partial(look, there.queue.bulk, ids, self.wanted, data="data" in self.schema.fieldNames())
+        return there.start(persistently, step, self.patience)
+
+    def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
+        if rows:
+            columns: dict[str, Any] = dict(zip(ITEMS.fieldNames(), zip(*rows, strict=True), strict=True))
+            yield batch_of(columns, self.schema)
+
+
+async def _list_ids(queue: AsyncWorkQueue, states: frozenset[str]) -> list[bytes]:
+    """The ids of all items of some states, each once."""
+    met: dict[bytes, None] = {}
+    for state, walk in _WALKS:
+        if state in states:
+            ids, _ = await queue.bulk.ids_of(walk)
+            met.update(dict.fromkeys(ids))
+    return list(met)

@@ -1,0 +1,40 @@
+"""Tables for the tests, and how they are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
+
+from leasehold import AsyncWorkQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.readwriter import DataFrameWriter
+
+
+def numbered(spark: SparkSession, count: int, *, partitions: int = 2, size: int = 20) -> DataFrame:
+    """Make a table of ids i0, i1, … with so many bytes of data."""
+    data = F.rpad(F.concat(F.lit("data of "), F.col("id")), size, ".").cast("binary")
+    return spark.range(0, count, 1, partitions).select(
+        F.concat(F.lit("i"), F.col("id")).alias("id"), data.alias("data")
+    )
+
+
+def names(count: int) -> set[str]:
+    """Give the ids of `numbered`."""
+    return {f"i{number}" for number in range(count)}
+
+
+def writer(df: DataFrame, queue: AsyncWorkQueue, **options: Any) -> DataFrameWriter:
+    """Begin to write into a queue."""
+    given = {"url": queue.url, "queue": queue.name, **options}
+    return df.write.format("leasehold").options(**given).mode("append")
+
+
+async def waiting(queue: AsyncWorkQueue) -> dict[str, bytes]:
+    """Read all items that wait, and their data."""
+    found: dict[str, bytes] = {}
+    while views := await queue.inspect("waiting", start=len(found), count=1000):
+        found |= {view.id: view.data or b"" for view in views}
+    return found

@@ -1,0 +1,230 @@
+"""A snapshot: each item once, as it stood, in every state; filters; nothing taken."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from leasehold import Item
+from leasehold.spark.rows import ITEMS
+from leasehold.spark.snapshot import SnapshotReader
+from tests.lua.space import Space
+from tests.queue.asking import take
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import InputPartition
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+
+
+def snapshot(
+    spark: SparkSession, queue: AsyncWorkQueue, schema: StructType | str | None = None, **options: Any
+) -> DataFrame:
+    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name, **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+async def states(queue: AsyncWorkQueue) -> None:
+    """Put an item into each state."""
+    await queue.add_items([Item(b"died", id="d"), Item(b"held", id="l"), Item(b"back", id="b")])
+    dead, held, back = [await take(queue, 600) for _ in range(3)]
+    assert await queue.fail(dead, "an error", retry_in=None)
+    assert (held.id, back.id) == ("l", "b")
+    assert await queue.release(back)
+    await queue.add_item(Item(b"new", id="w"))
+    await queue.add_item(Item(b"later", id="s"), delay=900)
+
+
+@pytest.fixture
+async def unchanged(redis: Redis, queue: AsyncWorkQueue) -> AsyncIterator[None]:
+    """Put an item into each state, and see that looking changes nothing."""
+    await states(queue)
+    space = Space(redis, queue.name)
+    before = await space.snapshot()
+    yield
+    assert await space.snapshot() == before
+
+
+@pytest.mark.usefixtures("unchanged")
+async def test_items_of_every_state_are_rows(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    rows = {row["id"]: row for row in snapshot(spark, queue).collect()}
+    told = {item_id: (row["state"], bytes(row["data"]), row["size"]) for item_id, row in rows.items()}
+    assert told == {
+        "b": ("waiting", b"back", 4),
+        "d": ("dead", b"died", 4),
+        "l": ("leased", b"held", 4),
+        "s": ("scheduled", b"later", 5),
+        "w": ("waiting", b"new", 3),
+    }
+    seen = {item_id: (row["deliveries"], row["token"]) for item_id, row in rows.items()}
+    assert seen == {"b": (0, 3), "d": (1, 1), "l": (1, 2), "s": (0, None), "w": (0, None)}
+    assert rows["d"]["error"].endswith("an error")
+    assert [rows[item_id]["error"] for item_id in "blsw"] == [None] * 4
+    assert (rows["l"]["holder"], rows["w"]["holder"]) == (queue.session, None)
+    now, _ = await redis.time()
+    assert 500 < rows["l"]["due"].timestamp() - now <= 601
+    assert 800 < rows["s"]["due"].timestamp() - now <= 901
+    assert rows["w"]["due"] is None
+    assert all(0 <= rows[item_id]["age"] < 60 for item_id in "bdl")
+    assert rows["w"]["age"] is None
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("condition", "ids"),
+    [
+        ("state = 'waiting'", "bw"),
+        ("state = 'leased'", "l"),
+        ("state in ('dead', 'scheduled')", "ds"),
+        ("state = 'nowhere'", ""),
+        ("state = 'dead' and state = 'leased'", ""),
+        ("id = 'l'", "l"),
+        ("id in ('w', 'd', 'nobody')", "dw"),
+        ("id = 'w' and state = 'leased'", ""),
+        ("id = ''", ""),
+        ("id like 'w%'", "w"),
+        ("age >= 0", "bdl"),
+        ("age > 3600", ""),
+        ("age < 3600 and age > -1", "bdl"),
+        ("age <= 3600 and state != 'dead'", "bl"),
+        ("age is null", "sw"),
+        ("size > 4", "s"),
+        ("state = 'waiting' and size = 3", "w"),
+        ("state = 'waiting' or id = 'l'", "blw"),
+    ],
+)
+async def test_conditions(spark: SparkSession, queue: AsyncWorkQueue, condition: str, ids: str) -> None:
+    found = snapshot(spark, queue).where(condition).collect()
+    assert sorted(row["id"] for row in found) == [*ids]
+
+
+@pytest.mark.usefixtures("unchanged")
+async def test_fewer_columns_and_data_as_text(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    rows = snapshot(spark, queue, "state string, data string").where("state = 'leased'").collect()
+    assert [(*row,) for row in rows] == [("leased", "held")]
+
+
+async def test_without_the_column_data_does_not_travel(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_items([Item(bytes(1 << 20), id=f"{n}") for n in range(20)])
+
+    async def sent(schema: str) -> int:
+        before = int((await redis.info("stats"))["total_net_output_bytes"])
+        rows = snapshot(spark, queue, schema).collect()
+        assert {row["size"] for row in rows} == {1 << 20}
+        return int((await redis.info("stats"))["total_net_output_bytes"]) - before
+
+    assert await sent("id string, size long") < 1 << 18
+    assert await sent("data binary, size long") > 20 << 20
+
+
+async def test_of_those_that_are_too_young_data_does_not_travel(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_items([Item(bytes(1 << 20), id=f"{n}") for n in range(8)])
+    await queue.lease_many(8, 600)
+    before = int((await redis.info("stats"))["total_net_output_bytes"])
+    assert snapshot(spark, queue).where("age > 3600").collect() == []
+    assert int((await redis.info("stats"))["total_net_output_bytes"]) - before < 1 << 18
+
+
+async def test_data_that_are_larger_than_a_look(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    sizes = {"small": 10, "large": 12 << 20, "other": 5 << 20, "empty": 0, "more": 5 << 20}
+    await queue.add_items([Item(bytes(size), id=item_id) for item_id, size in sizes.items()])
+    rows = snapshot(spark, queue).selectExpr("id", "size", "length(data) as length").collect()
+    assert {row["id"]: row["length"] for row in rows} == {row["id"]: row["size"] for row in rows} == sizes
+
+
+async def test_many_items_are_dealt_out(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    ids = {f"i{n}" for n in range(5_000)}
+    await queue.add_items([Item(b"x", id=item_id) for item_id in ids])
+    table = snapshot(spark, queue, partitions=3)
+    rows = table.selectExpr("id", "spark_partition_id() as part").collect()
+    assert len(rows) == 5_000
+    assert {row["id"] for row in rows} == ids
+    assert {row["part"] for row in rows} == {0, 1, 2}
+    assert snapshot(spark, queue).rdd.getNumPartitions() == 1
+
+
+async def test_ids_and_errors_of_any_bytes(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
+    await redis.set(f"{queue.name}:item:".encode() + b"\xff", b"\xfe")
+    await redis.lpush(f"{queue.name}:queue", b"\xff")
+    await queue.add_item(Item("ü", id="a\n\0ü"))
+    rows = snapshot(spark, queue, StructType([ITEMS["id"], StructField("data", StringType())])).collect()
+    assert {(row["id"], row["data"]) for row in rows} == {("\\xff", "\ufffd"), ("a\n\0ü", "ü")}
+
+
+async def test_what_is_only_in_the_lists_of_other_clients(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """Leased by a foreign client, which keeps no deadline; and a ghost, which is no item."""
+    prefix = queue.name
+    await redis.set(f"{prefix}:item:f", b"theirs")
+    await redis.lpush(f"{prefix}:processing", "f")
+    await redis.set(f"{prefix}:lease:f", "somebody", px=600_000)
+    await redis.lpush(f"{prefix}:queue", "ghost")
+    (row,) = snapshot(spark, queue).collect()
+    assert (row["id"], row["state"], row["holder"]) == ("f", "leased", "somebody")
+
+
+@pytest.mark.usefixtures("spark")
+async def test_what_dies_or_comes_back_between_list_and_look_is_met(queue: AsyncWorkQueue) -> None:
+    await states(queue)
+    assert queue.url is not None
+    reader = SnapshotReader({"url": queue.url, "queue": queue.name}, ITEMS)
+    parts: list[InputPartition] = await asyncio.to_thread(reader.partitions)
+    assert await queue.dead_letters.requeue("d")
+    leases = await queue.lease_many(10, 600)
+    for lease in leases:
+        assert await queue.fail(lease, "no", retry_in=None)
+    batches = await asyncio.to_thread(lambda: [batch for part in parts for batch in reader.read(part)])
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert {row["id"]: row["state"] for row in rows} == (
+        {"l": "leased", "s": "scheduled"} | {lease.id: "dead" for lease in leases}
+    )
+
+
+async def test_each_id_at_most_once_while_workers_change_everything(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    """Items that stay where they are all the time are there for certain."""
+    still = {f"still{n}" for n in range(3_000)}
+    await queue.add_items([Item(b"x", id=item_id) for item_id in still], delay=3600)
+    moving = {f"moving{n}" for n in range(3_000)}
+    await queue.add_items([Item(b"x", id=item_id) for item_id in moving])
+    over = asyncio.Event()
+
+    async def work(number: int) -> None:
+        while not over.is_set():
+            leases = await queue.lease_many(100, 60)
+            for at, lease in enumerate(leases):
+                if at % 3 == number:
+                    await queue.fail(lease, "no", retry_in=None)
+                    await queue.dead_letters.requeue(lease.id)
+                elif at % 3 == 1:
+                    await queue.complete(lease)
+                    await queue.add_item(Item(b"x", id=lease.id))
+                else:
+                    await queue.release(lease)
+
+    workers = [asyncio.create_task(work(number)) for number in range(2)]
+    try:
+        for _ in range(5):
+            rows = await asyncio.to_thread(lambda: snapshot(spark, queue, partitions=2).collect())
+            met = [row["id"] for row in rows]
+            assert len(met) == len({*met})
+            assert still <= {*met} <= still | moving
+            assert len({*met} & moving) > 2_000, "nearly all of those that move"
+    finally:
+        over.set()
+        await asyncio.gather(*workers)

@@ -1,0 +1,183 @@
+"""Bulk adds: which columns make an item, each row once, and what is told of it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
+import pytest
+
+from leasehold import Item
+from leasehold.spark import add
+from leasehold.spark.adding import add_batches
+from leasehold.spark.columns import Columns
+from leasehold.spark.options import Options, Target
+from tests.queue.asking import take
+from tests.spark.tables import names, numbered, waiting, writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+
+AT = datetime.datetime(2100, 1, 1, 0, 0, 0, 1500, tzinfo=datetime.UTC)
+
+
+async def test_rows_become_items(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    writer(numbered(spark, 5), queue).save()
+    assert await waiting(queue) == {f"i{n}": f"data of {n}".ljust(20, ".").encode() for n in range(5)}
+
+
+async def test_many_rows_become_items(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    writer(numbered(spark, 25_000), queue).save()
+    assert (await waiting(queue)).keys() == names(25_000)
+
+
+async def test_an_empty_table_adds_nothing(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    report = add(numbered(spark, 0), queue.name, url=queue.url)
+    assert (report.rows, report.added) == (0, 0)
+    assert not any(await queue.counts())
+
+
+async def test_large_data_go_in_trips_of_their_own(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    table = numbered(spark, 12, size=400_000).coalesce(1)
+    writer(table, queue).save()
+    assert {len(data) for data in (await waiting(queue)).values()} == {400_000}
+
+
+async def test_what_is_there_is_left_alone_and_counted(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(b"mine", id="i1"), Item(b"mine", id="i3")])
+    report = add(numbered(spark, 10), queue.name, url=queue.url)
+    assert (report.rows, report.added, report.already_there) == (10, 8, 2)
+    assert [(one.rows, one.added, one.there) for one in report.partitions] == [(5, 3, 2), (5, 5, 0)]
+    assert (await waiting(queue))["i1"] == b"mine"
+
+
+async def test_the_report_is_kept_as_the_result_of_the_job(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    report = add(numbered(spark, 3), queue.name, url=queue.url)
+    result = await queue.results.get(report.job)
+    assert result is not None
+    assert result.startswith(b"3 ")
+    assert 0 < await redis.pttl(f"{queue.name}:result:{report.job}") <= 24 * 3600 * 1000
+    assert not await redis.exists(f"{queue.name}:once:{report.job}")
+
+
+async def test_doubles_in_the_table_are_added_once(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    twice = numbered(spark, 3_000).union(numbered(spark, 3_000))
+    report = add(twice, queue.name, url=queue.url)
+    assert (report.rows, report.added, report.already_there) == (6_000, 3_000, 3_000)
+    assert (await queue.counts()).waiting == 3_000
+
+
+async def test_columns_of_other_names_and_types(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    table = spark.createDataFrame([(7, "fünf", 1)], "number int, text string, more int")
+    writer(table, queue, idColumn="number", dataColumn="text").save()
+    assert await waiting(queue) == {"7": "fünf".encode()}
+
+
+async def test_without_a_data_column_the_row_is_json(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    table = spark.createDataFrame(
+        [("a", 1.5, True, None, [1, 2], (3,), Decimal("1.10"), b"\x00", datetime.date(2026, 1, 2), AT)],
+        "id string, x double, b boolean, n int, l array<int>, s struct<y:int>, d decimal(5,2), raw binary, "
+        "day date, at timestamp",
+    )
+    writer(table, queue).save()
+    assert json.loads((await waiting(queue))["a"]) == {
+        **{"id": "a", "x": 1.5, "b": True, "n": None, "l": [1, 2], "s": {"y": 3}, "d": "1.10", "raw": "AA=="},
+        **{"day": "2026-01-02", "at": "2100-01-01T00:00:00.001500+00:00"},
+    }
+
+
+async def test_the_hash_of_a_column_is_the_id_that_an_item_would_have(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    table = spark.createDataFrame([("one",), ("two",), ("one",)], "data string")
+    report = add(table, queue.name, url=queue.url, idFrom="data")
+    assert (report.rows, report.added) == (3, 2)
+    assert (await waiting(queue)).keys() == {Item.with_content_id(text).id for text in ("one", "two")}
+
+
+async def test_the_hash_of_several_columns(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    table = spark.createDataFrame([(1, "b", "data")], "a int, b string, data string")
+    writer(table, queue, idFrom="a, b").save()
+    assert (await waiting(queue)).keys() == {hashlib.sha256(b'{"a":1,"b":"b"}').hexdigest()}
+
+
+@pytest.mark.parametrize("kind", ["int", "double", "decimal(10,4)"])
+async def test_a_column_of_delays(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, kind: str
+) -> None:
+    table = spark.createDataFrame([("now", 0), ("null", None), ("later", 1000)], "id string, wait int")
+    table = table.select("id", F.col("wait").cast(kind), F.lit("").alias("data"))
+    writer(table, queue, delayColumn="wait").save()
+    assert (await waiting(queue)).keys() == {"now", "null"}
+    (later,) = await queue.inspect("scheduled")
+    seconds, _ = await redis.time()
+    assert later.due is not None
+    assert 990 < later.due - seconds <= 1001
+
+
+async def test_a_column_of_times(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    past = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+    rows = [("later", AT, ""), ("past", past, ""), ("null", None, "")]
+    writer(spark.createDataFrame(rows, "id string, at timestamp, data string"), queue, atColumn="at").save()
+    assert (await waiting(queue)).keys() == {"past", "null"}
+    (later,) = await queue.inspect("scheduled")
+    assert later.due == 4102444800.002, "rounded up to a ms: never too early"
+
+
+async def test_a_job_of_a_name_goes_on_where_it_was_aborted(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """Its first run fails at row 4; what it has added is completed; its second run adds the rest."""
+    broken = numbered(spark, 12, partitions=1).withColumn(
+        "id", F.when(F.col("id") == "i11", None).otherwise(F.col("id"))
+    )
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "4")
+    try:
+        with pytest.raises(Exception, match=r"row 12 of partition 0"):
+            add(broken, queue.name, url=queue.url, job="nightly")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert (await waiting(queue)).keys() == names(8), "whole batches"
+    assert await redis.pttl(f"{queue.name}:once:nightly") > 0
+    for _ in range(8):
+        assert await queue.complete(await take(queue))
+    report = add(numbered(spark, 12), queue.name, url=queue.url, job="nightly")
+    assert (await waiting(queue)).keys() == names(12) - names(8)
+    assert (report.rows, report.added, report.already_there) == (12, 12, 0)
+    assert sum(one.again for one in report.partitions) == 8
+
+
+async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """As a speculative task does: the same partition of the same job, twice, with completions in between."""
+    table = numbered(spark, 2_500, partitions=1)
+    batches = table.toArrow().to_batches(max_chunksize=700)
+    columns = Columns.chosen(Options({}, ()), table.schema)
+    assert queue.url is not None
+    target = Target(queue.name, queue.url)
+    first = add_batches(batches, columns, target, "job", 10)
+    for lease in await queue.lease_many(1000, 60):
+        assert await queue.complete(lease)
+    second = add_batches(batches, columns, target, "job", 10)
+    assert (first.added, second.added, second.again, second.there) == (2_500, 0, 2_500, 0)
+    assert (await queue.counts()).total == 1_500
+    assert await queue.bulk.end_job(b"job") == 2_500
+
+
+async def test_two_runs_of_a_job_side_by_side_add_each_item_once(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    """Both halves of the table hold all rows, and run at the same time in two tasks."""
+    twice = numbered(spark, 20_000, partitions=1).union(numbered(spark, 20_000, partitions=1))
+    report = add(twice, queue.name, url=queue.url)
+    assert (report.rows, report.added) == (40_000, 20_000)
+    assert sum(one.added for one in report.partitions) == 20_000
+    assert (await queue.counts()).waiting == 20_000
