@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
 
-from leasehold import AsyncWorkQueue
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameWriter
+
+    from leasehold import AsyncWorkQueue
 
 
 def numbered(spark: SparkSession, count: int, *, partitions: int = 2, size: int = 20) -> DataFrame:
@@ -26,7 +26,7 @@ def names(count: int) -> set[str]:
     return {f"i{number}" for number in range(count)}
 
 
-def writer(df: DataFrame, queue: AsyncWorkQueue, **options: Any) -> DataFrameWriter:
+def writer(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> DataFrameWriter:
     """Begin to write into a queue."""
     given = {"url": queue.url, "queue": queue.name, **options}
     return df.write.format("leasehold").options(**given).mode("append")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import json
 from decimal import Decimal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
 
-AT = datetime.datetime(2100, 1, 1, 0, 0, 0, 1500, tzinfo=datetime.UTC)
+AT = dt.datetime(2100, 1, 1, 0, 0, 0, 1500, tzinfo=dt.UTC)
 
 
 async def test_rows_become_items(spark: SparkSession, queue: AsyncWorkQueue) -> None:
@@ -84,14 +84,22 @@ async def test_columns_of_other_names_and_types(spark: SparkSession, queue: Asyn
 
 async def test_without_a_data_column_the_row_is_json(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = spark.createDataFrame(
-        [("a", 1.5, True, None, [1, 2], (3,), Decimal("1.10"), b"\x00", datetime.date(2026, 1, 2), AT)],
+        [("a", 1.5, True, None, [1, 2], (3,), Decimal("1.10"), b"\x00", dt.date(2026, 1, 2), AT)],
         "id string, x double, b boolean, n int, l array<int>, s struct<y:int>, d decimal(5,2), raw binary, "
         "day date, at timestamp",
     )
     writer(table, queue).save()
     assert json.loads((await waiting(queue))["a"]) == {
-        **{"id": "a", "x": 1.5, "b": True, "n": None, "l": [1, 2], "s": {"y": 3}, "d": "1.10", "raw": "AA=="},
-        **{"day": "2026-01-02", "at": "2100-01-01T00:00:00.001500+00:00"},
+        "id": "a",
+        "x": 1.5,
+        "b": True,
+        "n": None,
+        "l": [1, 2],
+        "s": {"y": 3},
+        "d": "1.10",
+        "raw": "AA==",
+        "day": "2026-01-02",
+        "at": "2100-01-01T00:00:00.001500+00:00",
     }
 
 
@@ -125,7 +133,7 @@ async def test_a_column_of_delays(
 
 
 async def test_a_column_of_times(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    past = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+    past = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
     rows = [("later", AT, ""), ("past", past, ""), ("null", None, "")]
     writer(spark.createDataFrame(rows, "id string, at timestamp, data string"), queue, atColumn="at").save()
     assert (await waiting(queue)).keys() == {"past", "null"}

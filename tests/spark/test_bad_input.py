@@ -1,0 +1,259 @@
+"""What cannot be meant is an error on the driver that says it, at plan time where that is possible."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from leasehold import InvalidArgument
+from leasehold.spark import add
+from leasehold.spark.adding import add_batches
+from leasehold.spark.columns import Columns
+from leasehold.spark.options import Options, Target
+from tests.faults.test_cluster import cluster, nodes, port_of
+from tests.spark.tables import names, numbered, waiting, writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from redis.asyncio import Redis, RedisCluster
+
+    from leasehold import AsyncWorkQueue
+
+__all__ = ["cluster", "nodes"]
+
+#: What runs the tasks says this; what plans them does not.
+IN_A_TASK = "stage failure"
+
+
+def refused(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
+    """Write what is refused before any task runs, and return what is said."""
+    with pytest.raises(PySparkException) as raised:
+        writer(df, queue, **options).save()
+    assert IN_A_TASK not in str(raised.value)
+    return str(raised.value)
+
+
+def failed(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
+    """Write what fails in a task, and return what the driver is told."""
+    with pytest.raises(PySparkException) as raised:
+        writer(df, queue, **options).save()
+    return str(raised.value)
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(
+        [("a", b"x", 1.0, None, {"k": 1})],
+        "id string, data binary, wait double, at timestamp, pairs map<string,int>",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"idColumn": "idd"}, "idColumn: got 'idd'.*did you mean 'id'"),
+        ({"idColumn": "wait"}, "idColumn: got 'wait double', expected a string or a whole number"),
+        ({"idFrom": "data,nobody"}, "idFrom: got 'nobody', expected one of the columns"),
+        ({"idFrom": "data,pairs"}, "idFrom: got 'pairs map<string,int>'"),
+        ({"idFrom": "data", "idColumn": "id"}, "no idColumn when there is idFrom"),
+        ({"dataColumn": "wait"}, "dataColumn: got 'wait double', expected bytes or a string"),
+        ({"dataColumn": "dta"}, "did you mean 'data'"),
+        ({"delayColumn": "id"}, "delayColumn: got 'id string', expected a number of seconds"),
+        ({"atColumn": "wait"}, "atColumn: got 'wait double', expected a timestamp"),
+        ({"atColumn": "at", "delayColumn": "wait"}, "a delay or a time, not both"),
+        ({"idColum": "id"}, "option: got 'idcolum'.*did you mean 'idColumn'"),
+        ({"queue": ""}, "name: got None"),
+        ({"job": "x" * 201}, "job: got .*at most 200 bytes"),
+        ({"patience": "soon"}, "patience: got 'soon', expected a number of seconds"),
+        ({"url": "redis://:secret@localhost"}, "urlEnv or urlFile"),
+        ({"url": "http://localhost"}, "url: got 'http://localhost'"),
+    ],
+)
+async def test_options_of_a_write(
+    table: DataFrame, queue: AsyncWorkQueue, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(PySparkException, match=said) as raised:
+        writer(table, queue, **options).save()
+    assert IN_A_TASK not in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert not any(await queue.counts())
+
+
+async def test_tables_that_say_too_little(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    assert "idColumn or idFrom, as there is no column 'id'" in refused(spark.range(3).toDF("n"), queue)
+    pairs = spark.sql("select 'a' as id, map('k', 1) as pairs")
+    assert "to_json" in refused(pairs, queue)
+    double = spark.sql("select 'a' as id, 'b' as id")
+    assert "columns of different names" in refused(double, queue)
+    local = spark.sql("select 'a' as id, timestamp_ntz '2026-01-01 00:00:00' as at")
+    assert "nobody knows when" in refused(local, queue, atColumn="at")
+
+
+async def test_a_queue_is_not_overwritten(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    with pytest.raises(AnalysisException, match="a queue holds work that others do"):
+        writer(numbered(spark, 3), queue).mode("overwrite").save()
+    for mode in ("ignore", "error"):
+        with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+            writer(numbered(spark, 3), queue).mode(mode).save()
+    assert not any(await queue.counts())
+
+
+@pytest.mark.parametrize("null", [True, False], ids=["null", "empty"])
+async def test_rows_without_an_id(spark: SparkSession, queue: AsyncWorkQueue, null: bool) -> None:  # noqa: FBT001 - pytest gives it
+    bad = F.lit(None) if null else F.lit("")
+    table = numbered(spark, 10, partitions=1)
+    table = table.withColumn("id", F.when(F.col("id") == "i6", bad).otherwise(F.col("id")))
+    said = failed(table, queue)
+    assert "column 'id', row 7 of partition 0: got" in said
+    assert not any(await queue.counts()), "not even the rows before it"
+
+
+async def test_rows_with_an_id_that_is_too_long(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    table = numbered(spark, 4, partitions=1)
+    long = table.withColumn(
+        "id", F.when(F.col("id") == "i2", F.repeat(F.lit("ü"), 257)).otherwise(F.col("id"))
+    )
+    assert "column 'id', row 3 of partition 0: got" in failed(long, queue)
+    assert not any(await queue.counts())
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_the_longest_id_and_the_largest_data(queue: AsyncWorkQueue, more: int) -> None:
+    schema = StructType([StructField("id", StringType()), StructField("data", BinaryType())])
+    columns = Columns.chosen(Options({}, ()), schema)
+    assert queue.url is not None
+    target = Target(queue.name, queue.url)
+    batch = pa.table({"id": ["a", "ü" * 256], "data": [b"", bytes((64 << 20) + more)]}).to_batches()
+    if more:
+        with pytest.raises(InvalidArgument, match=r"'data', row 2 of .*at most 67,108,864 bytes"):
+            await asyncio.to_thread(add_batches, batch, columns, target, "job", 10)
+        assert not any(await queue.counts()), "not even the row before it"
+    else:
+        assert (await asyncio.to_thread(add_batches, batch, columns, target, "job", 10)).added == 2
+        assert [(view.id, view.size) for view in await queue.inspect(data=False)] == [
+            ("a", 0),
+            ("ü" * 256, 64 << 20),
+        ]
+
+
+@pytest.mark.parametrize("wait", [-1.0, math.nan, math.inf, 30 * 86400 + 1.0])
+async def test_delays_that_cannot_be(spark: SparkSession, queue: AsyncWorkQueue, wait: float) -> None:
+    table = spark.createDataFrame([("a", "", 0.0), ("b", "", wait)], "id string, data string, wait double")
+    said = failed(table.coalesce(1), queue, delayColumn="wait")
+    assert "column 'wait', row 2 of partition 0: got" in said
+    assert not any(await queue.counts())
+
+
+async def test_numbers_and_nulls_that_json_has_no_form_for(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    table = spark.createDataFrame([("a", math.nan)], "id string, x double")
+    assert "row 1 of partition" in failed(table, queue)
+    nothing = spark.createDataFrame([("a", None)], "id string, data string")
+    assert "column 'data', row 1 of partition" in failed(nothing, queue)
+    assert not any(await queue.counts())
+
+
+async def test_what_was_sent_before_the_bad_row_stays(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """A batch of Arrow goes whole or not at all; those before it have been added."""
+    table = numbered(spark, 10, partitions=1)
+    table = table.withColumn("id", F.when(F.col("id") == "i9", None).otherwise(F.col("id")))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "3")
+    try:
+        assert "row 10 of partition 0" in failed(table, queue)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert (await waiting(queue)).keys() == names(9)
+
+
+def dead_url(port: int) -> str:
+    return f"redis://127.0.0.1:{port}"
+
+
+async def test_a_url_that_does_not_answer(
+    spark: SparkSession, queue: AsyncWorkQueue, unused_tcp_port: int
+) -> None:
+    assert "ConnectionLost" in refused(numbered(spark, 3), queue, url=dead_url(unused_tcp_port))
+    reader = spark.read.format("leasehold").options(url=dead_url(unused_tcp_port), queue="q")
+    with pytest.raises(PySparkException, match="ConnectionLost") as raised:
+        reader.load().collect()
+    assert IN_A_TASK not in str(raised.value)
+
+
+async def test_a_key_of_another_type(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
+    await redis.set(f"{queue.name}:queue", "a string")
+    assert "WrongKeyType" in refused(numbered(spark, 3), queue)
+
+
+async def test_an_untagged_name_on_a_cluster(
+    spark: SparkSession, queue: AsyncWorkQueue, cluster: RedisCluster, nodes: list[Redis]
+) -> None:
+    table = numbered(spark, 3)
+    urls = [dead_url(port_of(node)) for node in nodes]
+    assert "'{plain}'" in refused(table, queue, queue="plain", url=urls[0], cluster=True)
+    for url in urls:
+        assert "cluster: got 'false', expected true" in refused(table, queue, queue="plain", url=url)
+    report = add(table, "{tagged}", url=urls[0], cluster=True)
+    assert report.added == 3
+    assert await cluster.llen("{tagged}:queue") == 3
+    reader = spark.read.format("leasehold").options(url=urls[0], queue="{tagged}", cluster=True)
+    assert {row["id"] for row in reader.load().collect()} == names(3)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "said"),
+    [
+        ("id string, nobody string", {}, "schema: got 'nobody', expected columns among"),
+        ("size string", {}, "schema: got 'size string', expected bigint"),
+        (None, {"partitions": "many"}, "partitions: got 'many', expected a whole number"),
+        (None, {"idColumn": "id"}, "option: got 'idcolumn'"),
+        (None, {"from": "events"}, "events are a stream"),
+        (None, {"from": "there"}, "items or events"),
+        (None, {"mayBeMissing": "yes"}, "true or false"),
+    ],
+)
+async def test_options_of_a_read(
+    spark: SparkSession, queue: AsyncWorkQueue, schema: str | None, options: dict[str, str], said: str
+) -> None:
+    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name, **options)
+    with pytest.raises(PySparkException, match=said) as raised:
+        (reader.schema(schema) if schema else reader).load().collect()
+    assert IN_A_TASK not in str(raised.value)
+
+
+async def test_no_such_queue(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
+    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name)
+    with pytest.raises(PySparkException, match="a queue that has been used") as raised:
+        reader.load().collect()
+    assert IN_A_TASK not in str(raised.value)
+    assert reader.option("mayBeMissing", "true").load().collect() == []
+    await redis.set(f"{queue.name}:fence", 7)
+    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name)
+    assert reader.load().collect() == [], "all that it had is done"
+
+
+async def test_a_password_is_read_where_spark_does_not_see_it(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert queue.url is not None
+    place = tmp_path / "url"
+    place.write_text(f"{queue.url}\n")
+    df = numbered(spark, 3)
+    df.write.format("leasehold").options(urlFile=str(place), queue=queue.name).mode("append").save()
+    assert (await queue.counts()).waiting == 3
+    monkeypatch.setenv("WHERE_IT_IS", "redis://:secret@localhost")
+    target = Options({"urlEnv": "WHERE_IT_IS", "queue": "q"}, ()).target()
+    assert "secret" not in repr(target)
+    with pytest.raises(InvalidArgument, match="a file on the driver"):
+        Options({"urlFile": str(tmp_path / "none"), "queue": "q"}, ()).target()
+    with pytest.raises(InvalidArgument, match="one of them"):
+        Options({"urlFile": "x", "urlEnv": "y", "queue": "q"}, ()).target()
