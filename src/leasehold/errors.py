@@ -15,6 +15,7 @@ LeaseholdError
 ├── EventsError                the kept events cannot be read
 │   ├── NoEventsKept           the queue keeps none
 │   └── EventsLost             some that were asked for are kept no more
+├── StreamTakenOver            a second query reads the stream of leases of one checkpoint
 ├── PayloadError               an item's data is not what its handler wants
 ├── WorkerBusy                 a worker that runs was asked to run
 ├── TimeLimitExceeded          a run of a handler took longer than it may
@@ -161,6 +162,21 @@ class EventsLost(EventsError):
         super().__init__(
             f"the events {after + 1} to {first_kept - 1} are kept no more: "
             f"read on with since={first_kept - 1}, and keep more of them or read sooner"
+        )
+
+
+class StreamTakenOver(LeaseholdError):
+    """Another query reads this stream of leases now: one with the same checkpoint, or a copy, began later.
+
+    Attributes:
+        stream: The stream's name, as the checkpoint has it.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        super().__init__(
+            f"another query has taken over the stream of leases {stream}: it has this checkpoint, or a copy "
+            "of it. Run one of them; a second one needs a checkpoint of its own"
         )
 
 

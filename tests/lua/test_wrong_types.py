@@ -34,6 +34,7 @@ BUSY: State = picture(
     "schedules": {"s1": "1 once every 1000 -", "s2": "1 all every 1000 -"},
     "ticks": {"s1": NOW - 1.0, "s2": NOW + 1.0},
     "schedule:s1": "data",
+    "set:s:1": ["3 held"],
     "events:keep": {"last": "7", "count": "1000", "age_ms": "60000"},
 }
 
@@ -56,6 +57,18 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "find_many": ([("w1",), ("held",)], {}),
     "inspect": ([], {"start": 0}),
     "lease_many": ([(9, 60_000)], {}),
+    "lease_set": (
+        [],
+        {
+            "stream": "s",
+            "reader": "r",
+            "set": "s:1",
+            "known": 0,
+            "count": 9,
+            "lease_ms": 60_000,
+            "keep_ms": 60_000,
+        },
+    ),
     "leave": ([], {"stays": 0}),
     "light_clean": ([], {}),
     "list_ids": ([], {"cursor": "0"}),
@@ -71,6 +84,9 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
         {"schedule": "s2", "definition": "1 all every 2000 -", "due_ms": NOW + 5, "data": "data"},
     ),
     "schedules": ([], {"cursor": "0"}),
+    "set_complete": ([("held", 3, 1)], {"stream": "s", "reader": "r"}),
+    "set_read": ([], {"stream": "s", "reader": "r", "set": "s:1"}),
+    "stream_hold": ([("s:1", 60_000)], {"stream": "s", "reader": "r", "take": 1, "keep_ms": 60_000}),
     "tick": (
         [
             ("s1", "1 once every 1000 -", NOW - 1, "s1@1", NOW + 999),

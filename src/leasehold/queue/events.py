@@ -167,7 +167,7 @@ async def _page(engine: Engine, after: int, *, first: bool) -> tuple[int, list[E
     if last is None:
         raise NoEventsKept
     newest = int(last)
-    events = [_event(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]
+    events = [event_of(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]
     if after > newest:
         raise InvalidArgument("since", after, f"at most {newest}, the number of the last event")
     next_kept = events[0].number if events else newest + 1
@@ -176,7 +176,8 @@ async def _page(engine: Engine, after: int, *, first: bool) -> tuple[int, list[E
     return newest, events
 
 
-def _event(number: bytes, flat: Sequence[Any]) -> Event:
+def event_of(number: bytes, flat: Sequence[Any]) -> Event:
+    """Make an event of its number and its fields, as `events_read` gives them."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
 
     def text(name: bytes) -> str | None:

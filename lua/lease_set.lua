@@ -1,0 +1,82 @@
+-- Lease waiting items into a set that can be read again under its name, or find that set.
+--
+-- A call made again because its reply was lost leases nothing twice: items are added only to a set that has
+-- as many as the caller knows of.
+--
+-- Keys:
+--   queue       list     ids that wait
+--   processing  list     ids under lease
+--   gone        set      completed ids still to be swept out of `processing`
+--   deadlines   zset     id -> end of its lease
+--   scheduled   zset     id -> due time
+--   ledger      hash     id -> leases and deliveries of this incarnation
+--   fence       counter  the last lease number given out
+--   sessions    zset     session -> until when it is alive
+--   events      stream   what became of items, if that is kept
+-- Arguments:
+--   prefix        text     the queue's name
+--   now_ms        integer  the time, or empty for the server's
+--   session       text     who leases: the value of the lease keys
+--   return_front  flag     where lapsed items go: 1 to the front, 0 to the end
+--   stream        text     the name of the stream
+--   reader        text     who reads it
+--   set           text     the name of the set
+--   known         integer  how many items the set has, as far as the caller knows
+--   count         integer  how many to add at most
+--   lease_ms      integer  for how long each is leased
+--   keep_ms       integer  for how long the set is kept from now on
+-- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many items the set had, and has;
+--   1 if there may be more to lease or to bring back, else 0; how many ids wait.
+-- Cost: O(log n) per item leased or brought back, O(1) per ghost or double.
+-- Limits: 1,000 items leased, 500 brought back, 2,000 ids looked at a call.
+
+-- @include check
+-- @include tell
+-- @include clock
+-- @include keys
+-- @include ledger
+-- @include foreign
+-- @include watch
+-- @include processing
+-- @include move
+-- @include inbox
+-- @include recover
+-- @include mark
+-- @include due
+-- @include by_size
+-- @include lease
+-- @include reader
+
+redis.call('ZCARD', sessions)
+local set_key = prefix .. ':set:' .. set
+local had = redis.call('LLEN', set_key)
+local size = had
+if not is_reader() then
+  return { 0, had, had, 0, 0 }
+end
+
+local _, more = recover(500)
+if had == known and count > 0 then
+  local used = 1
+  while used > 0 and taken < count and not broken and looked < 2000 do
+    used = take_chunk(queue, math.min(count - taken, 500))
+    looked = looked + used
+  end
+  if broken and taken == 0 then
+    told()
+    return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
+  end
+  more = more or looked >= 2000 or taken == count
+  if taken > 0 then
+    give(0, taken, lease_ms)
+    local entries = {}
+    for i = 1, taken do
+      entries[i] = string.format('%.0f', given[4 * i + 2]) .. ' ' .. given[4 * i]
+    end
+    in_chunks('RPUSH', set_key, entries)
+    redis.call('PEXPIRE', set_key, keep_ms)
+    size = size + taken
+  end
+end
+told()
+return { 1, had, size, more and 1 or 0, redis.call('LLEN', queue) }

@@ -1,0 +1,59 @@
+-- Read part of a set of leased items: those that are still leased for it.
+--
+-- Keys:
+--   deadlines  zset  id -> end of its lease
+--   ledger     hash  id -> leases and deliveries of this incarnation
+-- Arguments:
+--   prefix     text     the queue's name
+--   now_ms     integer  the time, or empty for the server's
+--   stream     text     the name of the stream
+--   reader     text     who reads it
+--   set        text     the name of the set
+--   start      integer  the first place of the set to look at; 0 is its first item
+--   count      integer  how many places to look at
+--   max_bytes  integer  stop before this much data (the first item is always given); -1: give no data
+-- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before); the
+--   time in ms; then for each item: id, size, data (false: none is given), lease number, deliveries, end of its
+--   lease in ms, when it was leased in ms.
+-- Cost: O(log n + count); O(start) into the set.
+-- Limits: at most 1,000 places a call, and `max_bytes` of data.
+
+-- @include clock
+-- @include keys
+-- @include ledger
+-- @include foreign
+-- @include current
+-- @include reader
+
+local reply = { is_reader() and 1 or 0, 0, now }
+local places = redis.call('LRANGE', prefix .. ':set:' .. set, start, start + count - 1)
+if #places == 0 or not is_reader() then
+  return reply
+end
+local ids, tokens = {}, {}
+for i, place in ipairs(places) do
+  local token, id = string.match(place, '^(%d+) (.*)$')
+  ids[i], tokens[i] = id, tonumber(token)
+end
+local records = redis.call('HMGET', ledger, unpack(ids))
+local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+
+local bytes = 0
+for i, id in ipairs(ids) do
+  if is_current(id, tokens[i], scores[i], records[i]) then
+    local size, data = redis.call('STRLEN', data_key(id)), false
+    if max_bytes >= 0 then
+      if bytes > 0 and bytes + size > max_bytes then
+        break
+      end
+      data, bytes = redis.call('GET', data_key(id)), bytes + size
+    end
+    local _, _, deliveries, at = read_ledger(records[i])
+    local base = #reply
+    reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
+    reply[base + 4], reply[base + 5] = tokens[i], deliveries
+    reply[base + 6], reply[base + 7] = tonumber(scores[i]), at
+  end
+  reply[2] = i
+end
+return reply

@@ -1,0 +1,32 @@
+-- Take over a stream of leases, or hold it: its reader is here, and its sets are in use or done with.
+--
+-- Keys:
+--   queue  list  ids that wait
+-- Arguments:
+--   prefix   text     the queue's name
+--   stream   text     the name of the stream
+--   reader   text     who reads it
+--   take     flag     1: take it over, whoever read it before
+--   keep_ms  integer  for how long the reader is known from now on
+--   sets     rest     name of a set, for how many ms it is kept from now on (0: drop it), …
+-- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many ids wait.
+-- Cost: O(1) per set; O(n) to drop one of n items.
+-- Limits: 1,000 sets a call.
+
+-- @include reader
+
+local waiting = redis.call('LLEN', queue)
+if not (take or is_reader()) then
+  return { 0, waiting }
+end
+redis.call('HSET', stream_key, 'reader', reader)
+redis.call('PEXPIRE', stream_key, keep_ms)
+for at = sets + 1, #ARGV, 2 do
+  local set_key = prefix .. ':set:' .. ARGV[at]
+  if ARGV[at + 1] == '0' then
+    redis.call('UNLINK', set_key)
+  else
+    redis.call('PEXPIRE', set_key, ARGV[at + 1])
+  end
+end
+return { 1, waiting }

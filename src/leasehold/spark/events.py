@@ -1,0 +1,200 @@
+"""The kept events as a stream of rows, which goes on exactly where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+
+from leasehold.errors import EventsLost, InvalidArgument, NoEventsKept
+from leasehold.queue.events import PAGE, Event, event_of
+from leasehold.spark.connect import Connected, connected, persistently
+from leasehold.spark.options import Options
+from leasehold.spark.rows import EVENTS, batch_of, check_columns, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from leasehold.queue.bulk import Bulk
+
+#: What the stream understands, beside the options of all.
+OPTIONS = ("from", "startingFrom", "maxRows", "partitions", "idleWait", "patience", "failOnLoss")
+#: Fewer events than this are not worth a task of their own.
+LEAST_ROWS = 500
+#: How long to wait between two looks for more (s).
+LOOK_SECONDS = 0.25
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Numbers(InputPartition):
+    """The events above one number, up to another."""
+
+    after: int
+    last: int
+
+
+class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the kept events by their numbers, which have no gap: so it knows if any are lost.
+
+    Args:
+        given: The options.
+        schema: The columns that are wanted.
+
+    Raises:
+        InvalidArgument: If one of them is not as said.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        options = Options(given, OPTIONS)
+        check_columns(schema, EVENTS)
+        self._schema = schema
+        self._target = options.target()
+        self._begin = options.text("startingFrom", "earliest").lower()
+        if self._begin not in ("earliest", "latest"):
+            raise InvalidArgument("startingFrom", self._begin, "earliest or latest")
+        self._max_rows = options.whole("maxRows", 100_000, least=1, most=100_000_000)
+        self._parts = options.whole("partitions", 2, least=1, most=10_000)
+        self._idle_wait = options.seconds("idleWait", 2.0)
+        self._patience = options.seconds("patience", 60.0)
+        self._fail_on_loss = options.flag("failOnLoss", default=True)
+        self._first: Offset | None = None
+        #: The last event of a query that reads what is there.
+        self._until: int | None = None
+        self._close = contextlib.ExitStack()
+        self._open: Connected | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": None, "_close": None}
+
+    # ------------------------------------------------------- beside the driver
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """Before the oldest event that is kept, or after the newest."""
+        if self._first is None:
+            last, oldest = self._look(0)
+            before = last if self._begin == "latest" or oldest is None else oldest - 1
+            self._first = {"queue": self._target.queue, "number": before}
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """How many events a batch has at most."""
+        return ReadMaxRows(self._max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note the newest event: what comes later is not read."""
+        self._until = self._look(0)[0]
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        """How far the next batch goes."""
+        after = self._number(start)
+        waits = self._until is None and isinstance(limit, ReadMaxRows)
+        until = time.monotonic() + self._idle_wait
+        last, oldest = self._look(after)
+        while last == after and waits and time.monotonic() + LOOK_SECONDS < until:
+            time.sleep(LOOK_SECONDS)
+            last, oldest = self._look(after)
+        if last < after:
+            raise InvalidArgument(
+                "checkpointLocation",
+                after,
+                f"at most {last}, the number of this queue's last event: the server has lost some, or it is "
+                "another one. Begin with a new folder",
+            )
+        if last > after and (oldest is None or oldest > after + 1) and self._fail_on_loss:
+            raise _lost(after, last + 1 if oldest is None else oldest)
+        # Never back: a restart may find a target that it has passed already.
+        end = max(after, last if self._until is None else min(last, self._until))
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, max(after, (oldest or 0) - 1) + limit.max_rows)
+        return start | {"number": end}
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """The newest event there is."""
+        return {"queue": self._target.queue, "number": self._look(0)[0]}
+
+    def partitions(self, start: Offset, end: Offset) -> list[Numbers]:
+        """Cut the numbers of a batch into tasks."""
+        after, last = self._number(start), self._number(end)
+        step = max(LEAST_ROWS, math.ceil((last - after) / self._parts))
+        return [Numbers(at, min(at + step, last)) for at in range(after, last, step)]
+
+    def stop(self) -> None:
+        """Hang up."""
+        self._open = None
+        self._close.close()
+
+    def _number(self, offset: Offset) -> int:
+        if offset.get("queue") != self._target.queue or "number" not in offset:
+            raise InvalidArgument(
+                "checkpointLocation",
+                offset.get("queue", offset),
+                f"a checkpoint of the events of queue {self._target.queue!r}, or a new folder",
+            )
+        return int(offset["number"])
+
+    def _look(self, after: int) -> tuple[int, int | None]:
+        """The number of the last event there has been, and of the first that is kept after another."""
+        if self._open is None:
+            self._open = self._close.enter_context(connected(self._target))
+        last, events = self._open.call(_page, self._open.queue.bulk, after, 1, self._patience)
+        return last, events[0].number if events else None
+
+    # ----------------------------------------------------------- on executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the events of some numbers; each is there, or it is said that some are lost."""
+        assert isinstance(partition, Numbers), partition  # noqa: S101 - what `partitions` has made
+        with connected(self._target) as there:
+            last = partition.last
+
+            def page(after: int) -> tuple[int, list[Event]]:
+                count = min(PAGE, last - after)
+                return there.call(_page, there.queue.bulk, after, count, self._patience)
+
+            after = partition.after
+            while after < last:
+                _, events = page(after)
+                first = events[0].number if events else last + 1
+                if first > after + 1 and self._fail_on_loss:
+                    raise _lost(after, first)
+                events = [event for event in events if event.number <= last]
+                if not events:
+                    return
+                after = events[-1].number
+                yield self._batch(events)
+
+    def _batch(self, events: Sequence[Event]) -> pa.RecordBatch:
+        columns: dict[str, list[Any]] = {
+            name: [getattr(event, name) for event in events]
+            for name in ("number", "what", "holder", "token", "deliveries", "size", "front", "error")
+        }
+        columns["id"] = [readable(event.id.encode(errors="surrogateescape")) for event in events]
+        columns["at"] = [round(event.at * 1e6) for event in events]
+        columns["due"] = [None if event.due is None else round(event.due * 1e6) for event in events]
+        return batch_of(columns, self._schema)
+
+
+async def _page(bulk: Bulk, after: int, count: int, patience: float) -> tuple[int, list[Event]]:
+    call = partial(bulk.run, "events_read", after=b"%d" % after, count=count)
+    last, *flat = await persistently(call, patience)
+    if last is None:
+        raise NoEventsKept
+    return int(last), [event_of(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]
+
+
+def _lost(after: int, first_kept: int) -> EventsLost:
+    error = EventsLost(after, first_kept)
+    error.add_note("To read on without them, set the option failOnLoss to false.")
+    return error

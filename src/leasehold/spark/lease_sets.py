@@ -1,0 +1,288 @@
+"""A stream of leases as it is on the server: sets of items with names, leased, renewed, read, completed.
+
+There is no Spark in here. The sets have numbers that grow. After a crash a set is found again under its
+number, with those of its items that are still leased for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import LeaseholdError, StreamTakenOver
+from leasehold.spark.connect import persistently
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold.queue.bulk import Bulk
+
+#: The most items of one call.
+STEP = 1000
+#: For how long sets and readers are remembered after their leases have ended (ms).
+KEEP_MS = 3_600_000
+#: Values per item in the reply of `set_read`.
+FIELDS = 7
+#: Calls to bring back what is due; what is not back then can wait.
+MOST_RECOVERIES = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class LeaseSet:
+    """A set of leased items."""
+
+    #: How many places it has on the server. What was lost since has a place, too.
+    places: int
+    #: Id and lease number of each item that is still leased for it.
+    held: list[tuple[bytes, bytes]]
+    #: Whether it was there already.
+    found: bool
+
+
+class LeaseStream:
+    """The reader of a stream of leases. Nothing is done twice if a call is repeated.
+
+    Args:
+        bulk: The queue.
+        name: The stream's name, which its checkpoint knows.
+        lease_ms: For how long items are leased; they are renewed every third of it.
+        patience: For how many seconds a call is repeated while the server is away.
+    """
+
+    def __init__(self, bulk: Bulk, name: str, *, lease_ms: int, patience: float) -> None:
+        self.reader = secrets.token_hex(8)
+        self._bulk = bulk
+        self._name = name
+        self._lease_ms = lease_ms
+        self._patience = patience
+        self._sets: dict[int, LeaseSet] = {}
+        self._completed = 0
+
+    async def take_over(self) -> None:
+        """Become the reader. Another one gets StreamTakenOver at its next call.
+
+        Raises:
+            ServerError: If the server stays away.
+        """
+        await self._hold(take=1)
+
+    async def waiting(self) -> int:
+        """Bring back what is due, and count the items that wait.
+
+        Raises:
+            StreamTakenOver, ServerError: As all calls.
+        """
+        more, waiting, calls = True, 0, 0
+        while more and calls < MOST_RECOVERIES:
+            _, _, more, waiting = await self._lease(0, known=0, count=0)
+            calls += 1
+        return waiting
+
+    async def lease(self, number: int, count: int) -> LeaseSet:
+        """Lease up to `count` items as the set of that number; or find the set, if it is there.
+
+        Raises:
+            StreamTakenOver, ServerError: As all calls.
+        """
+        known = 0
+        while True:
+            had, size, more, _ = await self._lease(number, known=known, count=min(count - known, STEP))
+            found = known == 0 and had > 0
+            if found or size >= count or not more:
+                break
+            known = size
+        leased = await self._look(number, found=found)
+        if found:
+            await self._renew(leased)
+        if leased.places:
+            self._sets[number] = leased
+        return leased
+
+    async def again(self, number: int) -> LeaseSet:
+        """Give the set of that number, also after a crash: without what has been lost since.
+
+        Raises:
+            StreamTakenOver, ServerError: As all calls.
+        """
+        if number not in self._sets:
+            # Renewed before anything else, which would bring back what has lapsed.
+            leased = await self._look(number, found=True)
+            await self._renew(leased)
+            self._sets[number] = leased
+            await self._hold()
+        return self._sets[number]
+
+    async def complete(self, number: int) -> None:
+        """Complete the items of that set which are still leased for it, and drop the set.
+
+        What was lost was perhaps not read: it is not completed, but read again by whoever has it now.
+
+        Raises:
+            StreamTakenOver, ServerError: As all calls.
+        """
+        if number <= self._completed:
+            return
+        held = (self._sets.get(number) or await self._look(number, found=True)).held
+        lost = 0
+        for at in range(0, len(held), STEP):
+            rows = [value for id_, token in held[at : at + STEP] for value in (id_, token, b"1")]
+            mine, *answers = await self._run("set_complete", rows, stream=self._bytes, reader=self._reader)
+            self._check(mine)
+            lost += answers.count(-1)
+        if lost:
+            _log.warning(
+                "the leases of %d items of batch %d ended too early: they will be read again", lost, number
+            )
+        await self._hold(drop=number)
+        self._sets.pop(number, None)
+        self._completed = number
+
+    async def keep(self) -> None:
+        """Renew what is leased, every third of the lease time, until cancelled or taken over."""
+        pause = self._lease_ms / 3000
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                for leased in [*self._sets.values()]:
+                    await self._renew(leased)
+                await self._hold()
+            except StreamTakenOver:
+                return  # the next call says so
+            except LeaseholdError as error:
+                _log.warning("leases could not be renewed: %s", error)
+
+    async def _renew(self, leased: LeaseSet) -> None:
+        held = []
+        lease_ms = b"%d" % self._lease_ms
+        for at in range(0, len(leased.held), STEP):
+            page = leased.held[at : at + STEP]
+            rows = [value for id_, token in page for value in (id_, token, lease_ms)]
+            answers = await self._run("renew_many", rows, session=self._session)
+            held += [entry for entry, answer in zip(page, answers, strict=True) if answer == 1]
+        leased.held = held
+
+    async def _look(self, number: int, *, found: bool) -> LeaseSet:
+        leased, seen = LeaseSet(0, [], found), 1
+        while seen:
+            seen, _, flat = await read_set(
+                self._bulk,
+                self.place(number),
+                start=leased.places,
+                count=STEP,
+                max_bytes=-1,
+                patience=self._patience,
+            )
+            leased.held += zip(flat[::FIELDS], map(b"%d".__mod__, flat[3::FIELDS]), strict=True)
+            leased.places += seen
+        return leased
+
+    async def _lease(self, number: int, *, known: int, count: int) -> tuple[int, int, bool, int]:
+        mine, had, size, more, waiting = await self._run(
+            "lease_set",
+            session=self._session,
+            stream=self._bytes,
+            reader=self._reader,
+            set=self.place(number).set,
+            known=known,
+            count=count,
+            lease_ms=self._lease_ms,
+            keep_ms=self._lease_ms + KEEP_MS,
+        )
+        self._check(mine)
+        return had, size, more == 1, waiting
+
+    async def _hold(self, *, take: int = 0, drop: int | None = None) -> None:
+        keep_ms = self._lease_ms + KEEP_MS
+        sets = dict.fromkeys(self._sets, b"%d" % keep_ms)
+        if drop is not None:
+            sets[drop] = b"0"
+        rows = [value for number, ms in sets.items() for value in (self.place(number).set, ms)]
+        mine, _ = await self._run(
+            "stream_hold", rows, stream=self._bytes, reader=self._reader, take=take, keep_ms=keep_ms
+        )
+        self._check(mine)
+
+    def place(self, number: int) -> SetName:
+        """How the set of that number is read."""
+        return SetName(self._name, self.reader, number)
+
+    @property
+    def _bytes(self) -> bytes:
+        return self._name.encode()
+
+    @property
+    def _reader(self) -> bytes:
+        return self.reader.encode()
+
+    @property
+    def _session(self) -> bytes:
+        return b"lh:" + self._bytes
+
+    def _check(self, mine: int) -> None:
+        if not mine:
+            raise StreamTakenOver(self._name)
+
+    async def _run(self, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
+        return await persistently(partial(self._bulk.run, script, rest, **arguments), self._patience)
+
+
+@dataclass(frozen=True)
+class SetName:
+    """What an executor needs to know of a set to read it."""
+
+    stream: str
+    reader: str
+    number: int
+
+    @property
+    def set(self) -> bytes:
+        """Its name on the server."""
+        return f"{self.stream}:{self.number}".encode()
+
+    @property
+    def holder(self) -> str:
+        """Who has leased its items."""
+        return f"lh:{self.stream}"
+
+
+async def read_set(
+    bulk: Bulk, name: SetName, *, start: int, count: int, max_bytes: int, patience: float
+) -> tuple[int, int, list[Any]]:
+    """Read some places of a set: what is still leased for it.
+
+    Args:
+        bulk: The queue.
+        name: The set.
+        start: The first place.
+        count: How many at most, up to 1,000.
+        max_bytes: How much data at most, but for a single item; -1: none.
+        patience: For how many seconds the call is repeated while the server is away.
+
+    Returns:
+        How many places were looked at (0: the set ends before), the server's time in ms, and seven values per
+        item, as `set_read` gives them.
+
+    Raises:
+        StreamTakenOver: If another reader has taken over.
+        ServerError: If the server stays away.
+    """
+    call = partial(
+        bulk.run,
+        "set_read",
+        stream=name.stream.encode(),
+        reader=name.reader.encode(),
+        set=name.set,
+        start=start,
+        count=count,
+        max_bytes=max_bytes,
+    )
+    mine, seen, now_ms, *flat = await persistently(call, patience)
+    if not mine:
+        raise StreamTakenOver(name.stream)
+    return seen, now_ms, flat

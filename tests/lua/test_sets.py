@@ -1,0 +1,206 @@
+"""Sets of leased items: leased once under their names, read as long as they are held, completed, dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.lua.space import NOW, Expiring, Held, Space, State, batched, data_of, new, picture
+
+pytestmark = pytest.mark.core
+
+#: What the scripts are told of the stream.
+STREAM: dict[str, object] = {"stream": "s", "reader": "r"}
+SESSION = "lh:s"
+
+
+async def lease(
+    space: Space, number: int = 1, *, known: int = 0, count: int = 10, reader: str = "r", **more: object
+) -> list[int]:
+    arguments: dict[str, object] = {"set": f"s:{number}", "known": known, "count": count, "session": SESSION}
+    arguments |= {"lease_ms": 60_000, "keep_ms": 600_000, "stream": "s", "reader": reader}
+    reply: list[int] = await space.run("lease_set", **arguments | more)
+    return reply
+
+
+async def read(space: Space, start: int = 0, **more: object) -> list[Any]:
+    reply: list[Any] = await space.run("set_read", **STREAM | {"set": "s:1", "start": start} | more)
+    return reply
+
+
+async def hold(space: Space, *sets: tuple[str, int], reader: str = "r", take: int = 0) -> list[int]:
+    reply: list[int] = await space.run(
+        "stream_hold", sets, stream="s", reader=reader, take=take, keep_ms=600_000
+    )
+    return reply
+
+
+def ids_of(reply: list[Any]) -> list[str]:
+    return [row[0].decode() for row in batched(reply[3:], 7)]
+
+
+def drawn(entries: dict[str, int], *, waiting: list[str] | None = None) -> State:
+    """A queue with one set, of ids and their lease numbers."""
+    leased = {item_id: Held(token, by=SESSION) for item_id, token in entries.items()}
+    places = [f"{token} {item_id}" for item_id, token in entries.items()]
+    state = picture(leased=leased, waiting=waiting or [], fence=max(entries.values()))
+    return state | {"set:s:1": Expiring(places)}
+
+
+async def test_the_next_in_line_are_leased_into_a_set(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b", "c"]))
+    assert await lease(space, count=2) == [1, 0, 2, 1, 1]
+    assert await space.snapshot() == drawn({"a": 1, "b": 2}, waiting=["c"])
+
+
+async def test_a_set_that_is_there_is_found_and_stays_as_it_is(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b", "c"]))
+    await lease(space, count=2)
+    before = await space.snapshot()
+    assert await lease(space, count=5) == [1, 2, 2, 0, 1]
+    assert await space.snapshot() == before
+
+
+async def test_a_set_grows_only_from_what_the_caller_knows(space: Space) -> None:
+    """So a call that is made again as its reply was lost leases nothing twice."""
+    await space.seed(picture(waiting=["a", "b", "c"]))
+    await lease(space, count=1)
+    assert await lease(space, known=1, count=1) == [1, 1, 2, 1, 1]
+    assert await lease(space, known=1, count=1) == [1, 2, 2, 0, 1]
+    assert await lease(space, known=2, count=9) == [1, 2, 3, 0, 0]
+    assert await space.snapshot() == drawn({"a": 1, "b": 2, "c": 3})
+
+
+async def test_an_empty_queue_gives_no_set(space: Space) -> None:
+    assert await lease(space) == [1, 0, 0, 0, 0]
+    assert await space.snapshot() == {}
+
+
+async def test_what_is_due_comes_back_first_and_then_ghosts_and_doubles_are_dropped(space: Space) -> None:
+    state = picture(
+        waiting=["a"], leased={"held": Held(1), "lapsed": Held(2, ends=NOW)}, scheduled={"due": NOW}, fence=2
+    )
+    listed = ["held", "ghost", "a"]
+    await space.seed(state | {"queue": listed})
+    assert await lease(space, count=9) == [1, 0, 3, 0, 0]
+    assert ids_of(await read(space)) == ["a", "lapsed", "due"]
+    assert (await space.snapshot())["set:s:1"] == Expiring(["3 a", "4 lapsed", "5 due"])
+
+
+async def test_nothing_to_be_leased_but_much_to_be_brought_back(space: Space) -> None:
+    due = {f"i{n}": Held(n + 1, ends=NOW) for n in range(600)}
+    await space.seed(picture(leased=due, fence=600))
+    assert await lease(space, count=0) == [1, 0, 0, 1, 500]
+    assert await lease(space, count=0) == [1, 0, 0, 0, 600]
+
+
+async def test_empty_data_odd_ids_and_large_data_are_leased_too(space: Space) -> None:
+    odd = b"with spaces\n\x00 and \xff"
+    await space.run("add_items", [(odd, b"", 0, 0), ("large", b"x" * 3_000_000, 0, 0)])
+    assert await lease(space) == [1, 0, 2, 0, 0]
+    rows = batched((await read(space))[3:], 7)
+    assert [row[:4] for row in rows] == [[odd, 0, b"", 1], [b"large", 3_000_000, b"x" * 3_000_000, 2]]
+    answers = await space.run("set_complete", [(odd, 1, 1), ("large", 2, 1)], **STREAM)
+    assert answers == [1, 1, 1]
+
+
+async def test_what_is_no_data_stops_a_set(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b"]) | {"item:b": ["a list"]})
+    assert (await lease(space))[:3] == [1, 0, 1]
+    with pytest.raises(ResponseError, match=r"WRONGTYPE .*item:b is no data"):
+        await lease(space, known=1)
+
+
+async def test_a_set_is_read_in_pages_by_count_and_by_bytes(space: Space) -> None:
+    await space.run("add_items", [new(item_id) for item_id in "abcde"])
+    await lease(space)
+    held = [b"a", 9, data_of("a").encode(), 1, 1, NOW + 60_000, NOW]
+    assert await read(space, count=1) == [1, 1, NOW, *held]
+    assert await read(space, count=1, max_bytes=-1) == [1, 1, NOW, *held[:2], None, *held[3:]]
+    page = await read(space, max_bytes=20)
+    assert (page[1], ids_of(page)) == (2, ["a", "b"])
+    page = await read(space, 2, max_bytes=1)
+    assert (page[1], ids_of(page)) == (1, ["c"])
+    assert await read(space, 5) == [1, 0, NOW]
+
+
+async def test_what_is_held_no_more_is_left_out(space: Space) -> None:
+    await space.run("add_items", [new(item_id) for item_id in ("done", "lost", "again", "back", "mine")])
+    await lease(space)
+    await space.run("complete_many", [("done", 1, 0)])
+    await space.run("release_many", [("lost", 2, 0, 0), ("again", 3, 0, 1), ("back", 4, 9_000, 0)])
+    await space.run("lease_many", [(1, 60_000)])
+    page = await read(space)
+    assert (page[1], ids_of(page)) == (5, ["mine"])
+
+
+async def test_a_lease_that_is_over_but_not_taken_back_is_still_read_and_renewed(space: Space) -> None:
+    await space.seed(picture(waiting=["a"]))
+    await lease(space)
+    later = {"now_ms": NOW + 99_000}
+    assert ids_of(await read(space, **later)) == ["a"]
+    assert await space.run("renew_many", [("a", 1, 60_000)], session=SESSION, **later) == [1]
+
+
+async def test_only_what_is_still_held_is_completed(space: Space) -> None:
+    await space.run("add_items", [new(item_id) for item_id in ("mine", "lost", "done")])
+    await lease(space)
+    await space.run("release_many", [("lost", 2, 0, 0)])
+    await space.run("complete_many", [("done", 3, 0)])
+    rows = [("mine", 1, 1), ("lost", 2, 1), ("done", 3, 1)]
+    assert await space.run("set_complete", rows, **STREAM) == [1, 1, -1, 0]
+    assert await space.run("set_complete", rows, **STREAM) == [1, 0, -1, 0]
+    assert await hold(space, ("s:1", 0)) == [1, 1]
+    lost = {"lost": Held(2, deliveries=0)}
+    state = picture(waiting=["lost"], past=lost, fence=3)
+    assert await space.snapshot() == state | {"stream:s": Expiring({"reader": "r"})}
+
+
+async def test_a_set_lives_as_long_as_it_is_held(space: Space) -> None:
+    await space.seed(picture(waiting=["a"]))
+    await lease(space, keep_ms=5_000)
+    assert 0 < await space.redis.pttl(space.key("set:s:1")) <= 5_000
+    await hold(space, ("s:1", 90_000))
+    assert 80_000 < await space.redis.pttl(space.key("set:s:1")) <= 90_000
+    assert 500_000 < await space.redis.pttl(space.key("stream:s")) <= 600_000
+
+
+async def test_a_newer_reader_takes_over_and_the_older_can_do_nothing(space: Space) -> None:
+    await space.run("add_items", [new(item_id) for item_id in "abc"])
+    assert await hold(space, take=1) == [1, 3]
+    await lease(space, count=1)
+    assert await hold(space, reader="newer", take=1) == [1, 2]
+    before = await space.snapshot()
+    assert await hold(space, ("s:1", 0)) == [0, 2]
+    assert await lease(space, 2) == [0, 0, 0, 0, 0]
+    assert (await read(space))[:2] == [0, 0]
+    assert await space.run("set_complete", [("a", 1, 1)], **STREAM) == [0]
+    assert await space.snapshot() == before
+    assert await lease(space, reader="newer") == [1, 1, 1, 0, 2]
+    assert ids_of(await read(space, reader="newer")) == ["a"]
+
+
+async def test_1000_items_are_leased_read_and_completed_in_a_call(space: Space) -> None:
+    ids = [f"i{n}" for n in range(1_000)]
+    await space.run("add_items", [new(item_id) for item_id in ids])
+    assert await lease(space, count=1_000) == [1, 0, 1_000, 1, 0]
+    page = await read(space, count=1_000)
+    assert (page[1], ids_of(page)) == (1_000, ids)
+    rows = [(item_id, token, 1) for token, item_id in enumerate(ids, 1)]
+    assert await space.run("set_complete", rows, **STREAM) == [1] * 1_001
+    await hold(space, ("s:1", 0))
+    assert await space.snapshot() == {"fence": "1000", "stream:s": Expiring({"reader": "r"})}
+
+
+async def test_a_set_is_told_to_the_kept_events(space: Space) -> None:
+    await space.run("events_keep", count=100)
+    await space.run("add_items", [new("a")])
+    await lease(space)
+    await space.run("set_complete", [("a", 1, 1)], **STREAM)
+    state = await space.snapshot()
+    assert state["events"] == ["added a", "leased a", "completed a"]
+    entries = await space.redis.xrange(space.key("events"))
+    assert entries[1][1][b"holder"] == SESSION.encode()
+    assert entries[1][1][b"size"] == b"9"
