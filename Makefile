@@ -20,7 +20,7 @@ FOR_TESTS := .venv/ready machine-servers machine-java tests/interop/node_modules
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals test test-fast test-containers lint format types docs docs-serve lock clean
+.PHONY: help demo serve bench bench-rivals bench-spark test test-fast test-containers lint format types docs docs-serve lock clean
 .PHONY: machine-java machine-lint machine-servers machine-node
 
 help: ## List the targets
@@ -39,6 +39,9 @@ serve: .venv/ready ## Start a server in the terminal, to try things on
 
 bench: .venv/ready machine-servers ## Measure, and write the figures that the docs quote
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-spark: .venv/ready machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 bench-rivals: .venv/ready $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
 	$(BIN)/python -m benchmarks.rivals --rounds $(strip $(ROUNDS)) $(ARGS)

@@ -98,9 +98,24 @@ def over_cycle(rows: Sequence[Row]) -> float | None:
     return ours.value / by_hand.value if ours and by_hand else None
 
 
+def bulk(over: Who) -> Callable[[Sequence[Row]], float | None]:
+    """Rows per second of a bulk add with Spark, over those of a reference."""
+
+    def measure(rows: Sequence[Row]) -> float | None:
+        ours, theirs = find(rows, "bulk_add", "add"), find(rows, "bulk_add", "add", over)
+        return ours.value / theirs.value if ours and theirs else None
+
+    return measure
+
+
 def goals() -> list[Goal]:
-    """All of them, in the order in which they are told."""
+    """All of the queue and the worker, in the order in which they are told."""
     return [*of_the_queue(), *of_the_worker()]
+
+
+def every() -> list[Goal]:
+    """All of them."""
+    return [*goals(), *of_spark()]
 
 
 def of_the_queue() -> list[Goal]:
@@ -187,5 +202,23 @@ def of_the_worker() -> list[Goal]:
             50,
             "ms",
             margin=4,
+        ),
+    ]
+
+
+def of_spark() -> list[Goal]:
+    """What Spark is to reach."""
+    return [
+        Goal(
+            "bulk add with Spark: at least 0.8 of a plain process with 1,000 items a call",
+            bulk("ceiling"),
+            0.8,
+            at_least=True,
+        ),
+        Goal(
+            "bulk add with Spark: at least twice foreachPartition with a pipeline by hand",
+            bulk("bare"),
+            2,
+            at_least=True,
         ),
     ]

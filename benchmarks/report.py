@@ -9,7 +9,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.goals import goals
+from benchmarks.goals import every
 from benchmarks.rows import find
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 def goal_lines(rows: Sequence[Row]) -> list[str]:
     """The goals whose scenarios were run, each beside what was measured."""
-    measured = [(goal, goal.measure(rows)) for goal in goals()]
+    measured = [(goal, goal.measure(rows)) for goal in every()]
     return [goal.line(value) for goal, value in measured if value is not None]
 
 
 def missed(rows: Sequence[Row]) -> list[str]:
     """The goals that were missed by more than a noisy machine explains."""
-    measured = [(goal, goal.measure(rows)) for goal in goals()]
+    measured = [(goal, goal.measure(rows)) for goal in every()]
     return [
         goal.line(value)
         for goal, value in measured
@@ -139,7 +139,7 @@ def write_json(path: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
                 "measured": value,
                 "ok": goal.reached(value),
             }
-            for goal in goals()
+            for goal in every()
             if (value := goal.measure(rows)) is not None
         ],
         "rows": [asdict(row) | {"command": row.command} for row in rows],
