@@ -41,6 +41,11 @@ COMMANDS = {
         "Bring back and drop what dead processes and other clients left behind.",
         EXIT_CODES,
     ),
+    "pipeline": Place(
+        "leasehold.cli.pipeline",
+        "Load, archive, analyse, redrive and backfill queues with Spark.",
+        EXIT_CODES,
+    ),
     "worker": Place("leasehold.cli.worker", "Run a worker: work on the items of queues until it is stopped."),
     "demo": Place(
         "leasehold.cli.demo.command",

@@ -15,7 +15,7 @@ from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError, Se
 from leasehold.queue import AsyncWorkQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 DEFAULT_URL = "redis://localhost:6379"
 
@@ -51,12 +51,21 @@ def carry_out(work: Coroutine[Any, Any, Code]) -> NoReturn:
     Raises:
         typer.Exit: Always, with the exit code; errors of ours are a line on standard error.
     """
+    end(lambda: asyncio.run(work))
+
+
+def end(work: Callable[[], Code]) -> NoReturn:
+    """Do the same with a function that is not async.
+
+    Raises:
+        typer.Exit: As `carry_out`.
+    """
     # Ids and data may hold anything; not every terminal can show it.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # the streams are files
     warnings.showwarning = _warn
     try:
-        code = asyncio.run(work)
+        code = work()
     except InvalidArgument as error:
         # What was given may be a URL with a password in it.
         given = "" if error.argument == "url" else f"got {error.given}, "

@@ -17,7 +17,7 @@ from leasehold.spark.options import Options
 from leasehold.spark.write import MOST_JOB_BYTES, PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -47,7 +47,7 @@ class Sink(DataSourceStreamArrowWriter):
         ServerError: If the server does not answer.
     """
 
-    def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             allowed = (
                 "append or update: a queue holds work that others do, and what is done is not there any more"

@@ -1,0 +1,130 @@
+"""The charts of a report, as SVG that stands inside of a page and takes its colours from it."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import ExtraMissing
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ExtraMissing("the charts of a report", "spark") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from matplotlib.axes import Axes
+
+#: Colours that matplotlib draws with, and what the page makes of them: so it can be light or dark.
+_COLOURS = {
+    "#010203": "currentColor",
+    "#030201": "var(--line)",
+    "#0000f1": "var(--first)",
+    "#0000f2": "var(--second)",
+    "#0000f3": "var(--third)",
+}
+_TEXT, _LINE, *_SERIES = _COLOURS
+#: Text stays text; and the same data give the same file.
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "leasehold",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": _TEXT,
+    "axes.labelcolor": _TEXT,
+    "axes.edgecolor": _LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _LINE,
+    "grid.linewidth": 0.5,
+    "xtick.color": _LINE,
+    "ytick.color": _LINE,
+    "xtick.labelcolor": _TEXT,
+    "ytick.labelcolor": _TEXT,
+    "legend.frameon": False,
+}
+#: The most workers that a chart shows.
+MOST_BARS = 20
+
+
+def over_time(
+    name: str,
+    title: str,
+    times: Sequence[Any],
+    series: Mapping[str, Sequence[Any]],
+    *,
+    log: bool = False,
+) -> str:
+    """Draw values over time as lines; None leaves a gap.
+
+    Args:
+        name: The chart's name on the page, unlike that of any other.
+        title: What is said to those who cannot see it.
+        times: When each span begins, as `datetime`.
+        series: The values, by what they are called.
+        log: Whether the scale is logarithmic; what is 0 is then left out.
+    """
+    with rc_context(_STYLE):
+        figure, axes = _figure(2.6)
+        for colour, (label, values) in zip(_SERIES, series.items(), strict=False):
+            drawn: list[Any] = [None if value is None or (log and value <= 0) else value for value in values]
+            axes.plot(
+                times, drawn, label=label, color=colour, linewidth=1.5, marker="." if len(times) < 40 else ""
+            )
+        if log and any(value for values in series.values() for value in values):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel("UTC")
+        return _svg(figure, axes, name, title)
+
+
+def bars(name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[int]]) -> str:
+    """Draw counts as bars, a line for each label and in it one bar after the other; at most 20 labels."""
+    labels = labels[:MOST_BARS]
+    with rc_context(_STYLE):
+        figure, axes = _figure(0.8 + 0.28 * len(labels))
+        begins = [0] * len(labels)
+        for colour, (label, counts) in zip(_SERIES, series.items(), strict=False):
+            shown = counts[:MOST_BARS]
+            axes.barh(range(len(labels)), shown, left=begins, label=label, color=colour, height=0.7)
+            begins = [begin + count for begin, count in zip(begins, shown, strict=True)]
+        # What begins with an underscore, or holds two dollars, means something to matplotlib.
+        axes.set_yticks(range(len(labels)), [label.replace("$", r"\$") for label in labels])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        return _svg(figure, axes, name, title)
+
+
+def _figure(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(8, height), layout="constrained")
+    figure.patch.set_visible(False)
+    axes = figure.add_subplot()
+    axes.patch.set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure, axes: Axes, name: str, title: str) -> str:
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        figure.legend(loc="outside upper left", ncols=3)
+    written = io.StringIO()
+    figure.savefig(written, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    # From its first tag on: what is before it names the document type of a file.
+    svg = written.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for drawn, meant in _COLOURS.items():
+        svg = svg.replace(drawn, meant)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
+    # Names are of one page, so each chart has its own.
+    svg = re.sub(r' id="([^"]+)"', rf' id="{name}-\1"', svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r'<svg[^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
+    # The old way to write it needs a namespace.
+    svg = svg.replace("xlink:href", "href")
+    return svg.replace(">", f"><title>{title}</title>", 1)

@@ -1,0 +1,174 @@
+"""What the kept events say of the lives of items: waits, service times, workers, hours.
+
+Events of one id are put in order by their numbers. Ids have nothing to do with each other, so all is done
+with windows over an id, on as many machines as there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: What puts an item where it waits, or will wait.
+ENTERS = ("added", "due", "lapsed", "released", "failed", "requeued", "restored")
+#: What ends the life of an item, or of a dead letter.
+_ENDS, _LETTER = ("completed", "vanished", "died"), ("died", "requeued", "dropped")
+#: The percentiles that are told, and how exact they are: one place in so many.
+PERCENTILES, ACCURACY = (0.5, 0.9, 0.99), 10_000
+#: What is counted, and the event that it counts.
+COUNTED = {
+    "added": "added",
+    "leased": "leased",
+    "completed": "completed",
+    "retries": "failed",
+    "redeliveries": "lapsed",
+    "released": "released",
+    "dead_letters": "died",
+    "requeued": "requeued",
+    "vanished": "vanished",
+}
+
+
+@dataclass(frozen=True)
+class Lives:
+    """The tables of a report. Times are seconds.
+
+    - The *queue wait* of a delivery is the time between its lease and the last event before it that made the
+      item wait: that it was added, fell due, lapsed, was given back, failed, was requeued or restored.
+    - The *service time* of a completion is the time since the lease that was completed.
+    - What happens under a lease is its holder's, also if it lapses; a completion is that of the holder whose
+      lease was completed, even if another has leased the item since.
+
+    Args:
+        events: The kept events, each once.
+    """
+
+    events: DataFrame
+
+    @cached_property
+    def marked(self) -> DataFrame:
+        """The events, with `wait` of what was leased, `service` of what was completed, and their `worker`."""
+        of_id = Window.partitionBy("id").orderBy("number")
+        before = of_id.rowsBetween(Window.unboundedPreceding, -1)
+        of_lease = Window.partitionBy("id", "token")
+        leased = sql.col("what") == "leased"
+        known = (
+            self.events.withColumn("ms", sql.unix_millis("at"))
+            .withColumn("entered", sql.last(_if(_is(*ENTERS), "ms"), ignorenulls=True).over(before))
+            .withColumn("last_holder", sql.last(_if(leased, "holder"), ignorenulls=True).over(before))
+            .withColumn("lease_at", sql.max(_if(leased, "ms")).over(of_lease))
+            .withColumn("lease_holder", sql.max(_if(leased, "holder")).over(of_lease))
+            .withColumn("delivery", sql.max(_if(leased, "deliveries")).over(of_lease))
+        )
+        worker = sql.when(_is("lapsed"), sql.col("last_holder")).when(
+            sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder")
+        )
+        return (
+            known.withColumn("wait", _if(leased, (sql.col("ms") - sql.col("entered")) / 1000))
+            .withColumn("service", _if(_is("completed"), (sql.col("ms") - sql.col("lease_at")) / 1000))
+            .withColumn("worker", worker)
+            .drop("entered", "last_holder", "lease_at", "lease_holder")
+        )
+
+    def totals(self) -> dict[str, Any]:
+        """What there is to say of all of them."""
+        row = self.marked.agg(
+            sql.count("number").alias("events"),
+            sql.countDistinct("id").alias("ids"),
+            sql.min("at").alias("first"),
+            sql.max("at").alias("last"),
+            ((sql.max("ms") - sql.min("ms")) / 1000).alias("seconds"),
+            *_counts(),
+            *_percentiles("wait"),
+            *_percentiles("service"),
+        ).first()
+        found: dict[str, Any] = row.asDict() if row else {}
+        found["per_second"] = found["completed"] / found["seconds"] if found["seconds"] else None
+        return found
+
+    def now(self) -> dict[str, int]:
+        """How many items were in each state after the last event, as `AsyncWorkQueue.counts` says it."""
+        what_due = sql.struct("what", "due")
+        states = self.events.groupBy("id").agg(
+            _last(what_due, ~_is("renewed", "dropped")).alias("item"),
+            _last(what_due, _is(*_LETTER)).alias("letter"),
+        )
+        what = sql.col("item.what")
+        state = (
+            sql.when(what.isNull() | what.isin(*_ENDS), "gone")
+            .when(what == "leased", "leased")
+            .when(sql.col("item.due").isNotNull(), "scheduled")
+            .otherwise("waiting")
+        )
+        names = ("waiting", "leased", "scheduled")
+        row = states.select(state.alias("state"), "letter").agg(
+            *(sql.count_if(sql.col("state") == name).alias(name) for name in names),
+            sql.count_if(sql.col("letter.what") == "died").alias("dead"),
+        )
+        first = row.first()
+        return first.asDict() if first else {}
+
+    def hours(self) -> DataFrame:
+        """A row for each hour in which anything happened."""
+        return self.spans(3600).withColumnRenamed("begin", "hour")
+
+    def spans(self, seconds: int) -> DataFrame:
+        """A row for each span of so many seconds in which anything happened."""
+        begin = sql.timestamp_seconds(sql.floor(sql.col("ms") / (1000 * seconds)) * seconds)
+        return (
+            self.marked.groupBy(begin.alias("begin"))
+            .agg(*_counts(), *_percentiles("wait"), *_percentiles("service"))
+            .orderBy("begin")
+        )
+
+    def workers(self) -> DataFrame:
+        """A row for each worker: who held the leases."""
+        return (
+            self.marked.where(sql.col("worker").isNotNull())
+            .groupBy("worker")
+            .agg(
+                *_counts("leased", "completed", "retries", "redeliveries", "dead_letters"),
+                *_percentiles("service"),
+            )
+            .orderBy(sql.desc("completed"), "worker")
+        )
+
+    def slowest(self, count: int) -> DataFrame:
+        """The completions with the longest service times."""
+        return (
+            self.marked.where(sql.col("service").isNotNull())
+            .orderBy(sql.desc("service"), "number")
+            .limit(count)
+            .select("id", "service", "worker", sql.col("delivery").alias("deliveries"), "token", "at")
+        )
+
+
+def _is(*what: str) -> Column:
+    return sql.col("what").isin(*what)
+
+
+def _if(condition: Column, value: str | Column) -> Column:
+    """A value where the condition holds, else null."""
+    return sql.when(condition, sql.col(value) if isinstance(value, str) else value)
+
+
+def _last(value: Column, condition: Column) -> Column:
+    return sql.max_by(value, sql.when(condition, sql.col("number")))
+
+
+def _counts(*names: str) -> list[Column]:
+    return [sql.count_if(_is(COUNTED[name])).alias(name) for name in names or COUNTED]
+
+
+def _percentiles(of: str) -> list[Column]:
+    return [
+        sql.percentile_approx(of, [share], ACCURACY)[0].alias(f"{of}_p{share * 100:g}")
+        for share in PERCENTILES
+    ]

@@ -1,0 +1,138 @@
+"""The page of a report: one file with all that it shows, for screens and paper."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from html import escape
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title</title>
+<style>
+:root {
+  color-scheme: light dark;
+  --paper: #fff; --ink: #1d2430; --soft: #5c6675; --line: #d5dae2; --box: #f4f6f9;
+  --first: #2563b0; --second: #c2570c; --third: #8a3ab9;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #14181f; --ink: #e4e8ee; --soft: #9aa4b2; --line: #3a4352; --box: #1d232d;
+    --first: #6ea8fe; --second: #f2994a; --third: #c792ea;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 62rem;
+  background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
+}
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 0.5rem; }
+p { margin: 0.25rem 0 0.75rem; color: var(--soft); }
+dl {
+  display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: 0.75rem; margin: 1.5rem 0;
+}
+dl div { background: var(--box); border-radius: 0.5rem; padding: 0.6rem 0.9rem; }
+dt { color: var(--soft); font-size: 0.85rem; }
+dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; height: auto; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.3rem 0.7rem 0.3rem 0; border-bottom: 1px solid var(--line); text-align: right; }
+th { font-weight: 600; vertical-align: bottom; }
+th.text, td.text { text-align: left; overflow-wrap: anywhere; }
+td.text { min-width: 9rem; }
+@media print {
+  :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --box: #f4f4f4; }
+  body { max-width: none; padding: 0; font-size: 11pt; }
+  figure, dl div, tr { break-inside: avoid; }
+  h2 { break-after: avoid; }
+}
+figure { margin: 0; }
+</style>
+</head>
+<body>
+<header>
+<h1>$title</h1>
+<p>$subtitle</p>
+</header>
+<main>
+$body
+</main>
+</body>
+</html>
+""")
+
+
+def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
+    """Put a page together of parts that are HTML already."""
+    return _PAGE.substitute(title=escape(title), subtitle=escape(subtitle), body="\n".join(parts))
+
+
+def figures(named: dict[str, Any]) -> str:
+    """Single figures, each with its name."""
+    boxes = (f"<div><dt>{escape(name)}</dt><dd>{cell(value)}</dd></div>" for name, value in named.items())
+    return f"<dl>{''.join(boxes)}</dl>"
+
+
+def section(title: str, text: str, *contents: str) -> str:
+    """A heading, a line that says what is below it, and that."""
+    return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{''.join(contents)}</section>"
+
+
+def chart(svg: str) -> str:
+    """A chart."""
+    return f"<figure>{svg}</figure>"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table; what is text in all its rows stands to the left."""
+    texts = [any(isinstance(row[at], str) for row in rows) for at in range(len(titles))]
+
+    def line(tag: str, cells: Iterable[str]) -> str:
+        marks = (' class="text"' if text else "" for text in texts)
+        shown = (f"<{tag}{mark}>{one}</{tag}>" for mark, one in zip(marks, cells, strict=True))
+        return f"<tr>{''.join(shown)}</tr>"
+
+    head = line("th", (escape(title) for title in titles))
+    body = "".join(line("td", map(cell, row)) for row in rows)
+    return f'<div class="table"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+
+
+class Seconds(float):
+    """A length of time, which is shown in the unit that suits it."""
+
+
+def seconds(value: float | None) -> Seconds | None:
+    """Say that a number is a length of time."""
+    return None if value is None else Seconds(value)
+
+
+def cell(value: Any) -> str:
+    """A value, as a page shows it."""
+    if value is None:
+        return "\N{EN DASH}"
+    if isinstance(value, Seconds):
+        return _duration(value)
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, float):
+        return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+
+
+def _duration(value: float) -> str:
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if value >= 2 * size:
+            return f"{value / size:,.1f} {unit}"
+    return (
+        f"{value:,.1f} s" if value >= 10 else f"{value:,.2f} s" if value >= 1 else f"{1000 * value:,.0f} ms"
+    )

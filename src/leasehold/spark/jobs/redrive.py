@@ -1,0 +1,85 @@
+"""The job `redrive`: dead letters that a condition chooses, back into the queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from leasehold.queue.bulk import MOST_ROWS
+from leasehold.spark.connect import connected
+from leasehold.spark.jobs.command import main
+from leasehold.spark.jobs.load import Queue  # noqa: TC001 - the annotations are read
+from leasehold.spark.jobs.session import Tell, Url, place, silent
+from leasehold.spark.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from leasehold.spark.options import Target
+
+#: What of a snapshot is brought; the data only if the condition looks at it.
+_COLUMNS = "id string, state string, size long, deliveries int, token long, age double, error string"
+
+
+def redrive(
+    spark: SparkSession,
+    queue: Queue,
+    *,
+    where: Annotated[
+        str | None,
+        "Which: a condition in SQL over id, data, size, deliveries, token, age (seconds) and error.",
+    ] = None,
+    dry_run: Annotated[bool, "Only count which they are."] = False,
+    url: Url = None,
+    tell: Tell = silent,
+) -> dict[str, Any]:
+    """Put dead letters back to the end of the queue, to be tried anew; without a condition all of them.
+
+    One stays where it is if an item with its id has been added since, or if it is dropped or requeued by
+    somebody else meanwhile.
+
+    Returns:
+        `chosen`, `requeued` and `stayed`; `requeued` and `stayed` are 0 after a dry run. If a task ran twice,
+        what its first run requeued is counted among those that stayed.
+
+    Raises:
+        pyspark.errors.AnalysisException: If the condition is none; nothing was requeued.
+        pyspark.errors.PySparkException: If the server fails; what went back until then stays there.
+    """
+    with place(url) as server:
+        given = {"queue": queue, **server}
+        target = Options(given, ()).target()
+        columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")
+        snapshot = spark.read.format("leasehold").options(**given).schema(columns).load()
+        chosen = snapshot.where("state = 'dead'")
+        if where:
+            chosen = chosen.where(where)
+        tell(f"looking for dead letters of {queue}")
+        if dry_run:
+            return {"queue": queue, "chosen": chosen.count(), "requeued": 0, "stayed": 0}
+        went = chosen.select("id").mapInArrow(_requeue(target), "chosen long, requeued long")
+        sums = went.agg(*(sql.coalesce(sql.sum(name), sql.lit(0)) for name in went.columns)).collect()
+        total, requeued = sums[0]
+    return {"queue": queue, "chosen": total, "requeued": requeued, "stayed": total - requeued}
+
+
+def _requeue(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What executors do with the ids."""
+
+    def requeue(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with connected(target) as there:
+            for batch in batches:
+                ids = batch.column("id").to_pylist()
+                answers: list[bool] = []
+                for at in range(0, len(ids), MOST_ROWS):
+                    answers += there.call(there.queue.dead_letters.requeue, *ids[at : at + MOST_ROWS])
+                yield pa.record_batch({"chosen": pa.array([len(ids)]), "requeued": pa.array([sum(answers)])})
+
+    return requeue
+
+
+if __name__ == "__main__":
+    main(redrive)

@@ -1,0 +1,85 @@
+"""What jobs have in common: their session, where the server is, and how far they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from leasehold.spark.options import URL_VARIABLES
+from leasehold.spark.source import register
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Is told how far a job is, in a few words.
+Tell = Callable[[str], None]
+#: Where the server is, as an argument of a job.
+Url = Annotated[str | None, "Where the server is; else LEASEHOLD_URL, REDIS_URL, or this machine."]
+#: Where the server is, if nobody says; as for the command line.
+DEFAULT_URL = "redis://localhost:6379"
+
+
+def silent(_: str) -> None:
+    """Tell nobody."""
+
+
+@contextmanager
+def session(name: str) -> Iterator[SparkSession]:
+    """Give the session that there is, or one on all cores of this machine for the length of the block."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        register(running)
+        yield running
+        return
+    # Workers would otherwise take whatever `python3` is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = (
+        SparkSession.builder.appName(name)
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def place(url: str | None) -> Iterator[dict[str, str]]:
+    """Give the options that say where the server is.
+
+    One with a password goes by way of a file that only this user can read, as Spark logs options.
+    """
+    url = url or next(filter(None, map(os.environ.get, URL_VARIABLES)), DEFAULT_URL)
+    if "@" not in url and "password" not in url.lower():
+        yield {"url": url}
+        return
+    handle, name = tempfile.mkstemp(prefix="leasehold-", text=True)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(url)
+        yield {"urlFile": name}
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def tasks() -> tuple[int, int]:
+    """How many tasks of the stages that run now are done, and how many there are."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - another thread has no other way to it
+    if context is None:
+        return 0, 0
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    known = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
