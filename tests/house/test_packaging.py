@@ -116,6 +116,15 @@ def test_the_installed_wheel_finds_its_scripts(installed: Environment, scripts: 
     assert installed.scripts_found() == scripts
 
 
+def test_a_wheel_that_is_not_unpacked_finds_its_scripts(installed: Environment, wheel_of_sdist: Path) -> None:
+    # As Spark's --py-files puts it on the path of the executors.
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import leasehold; "
+    code += "from leasehold.scripting import catalogue; print(leasehold.__file__, len(catalogue.load()))"
+    file, count = installed.run("python", "-c", code, wheel_of_sdist).split()
+    assert file.startswith(str(wheel_of_sdist))
+    assert int(count) > 20
+
+
 def test_the_installed_wheel_runs_the_demo(installed: Environment) -> None:
     folder = installed.elsewhere / "letters"
     folder.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 SCRIPTS = catalogue.load()
+FOLDER = Path(str(catalogue.folder()))
 EACH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 
 #: What goes to the server when it does not know a script yet, and stays in its memory.
@@ -44,12 +46,12 @@ KEY_KINDS = {
 
 
 def header(name: str) -> str:
-    text = (catalogue.folder() / f"{name}.lua").read_text()
+    text = (FOLDER / f"{name}.lua").read_text()
     return text[: re.search(r"^[^-]|^$", text, re.MULTILINE).start()]  # type: ignore[union-attr]  # code follows
 
 
 def test_there_is_one_script_for_each_file() -> None:
-    files = {path.stem for path in catalogue.folder().glob("*.lua")}
+    files = {path.stem for path in FOLDER.glob("*.lua")}
     assert files
     assert SCRIPTS.keys() == files
     assert all(name == script.name for name, script in SCRIPTS.items())
@@ -103,12 +105,12 @@ FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS"
 
 @EACH
 def test_no_shared_piece_is_included_for_nothing(script: Script) -> None:
-    text = (catalogue.folder() / f"{script.name}.lua").read_text()
+    text = (FOLDER / f"{script.name}.lua").read_text()
     included = re.findall(r"^-- @include (\w+)$", text, re.MULTILINE)
     for piece in included:
         if piece == "check":
             continue  # it is there for what it does, not for what it gives
-        gives = re.search(r"Gives: ([\w, \n-]+?)\n\n", (catalogue.folder() / f"lib/{piece}.lua").read_text())
+        gives = re.search(r"Gives: ([\w, \n-]+?)\n\n", (FOLDER / f"lib/{piece}.lua").read_text())
         assert gives
         names = re.findall(r"\w+", gives[1])
         body = script.body.decode()

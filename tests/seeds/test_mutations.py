@@ -54,16 +54,16 @@ MUTATIONS = [
     ),
     Mutation(
         "B3: complete does not ask which incarnation a lease is of",
-        "complete_many.lua",
+        "lib/complete.lua",
         "first and token >= first and token <= last",
         "first",
         bugs.test_rwq_b03_stale_worker_cannot_complete_a_new_incarnation,
     ),
     Mutation(
         "B4: an item is leased without looking whether its data are still there",
-        "lease_many.lua",
-        "redis.pcall('GET', data_key(id))",
-        "(redis.pcall('GET', data_key(id)) or '')",
+        "lib/lease.lua",
+        "redis.pcall(look, data_key(id))",
+        "(redis.pcall(look, data_key(id)) or '')",
         bugs.test_rwq_b04_a_completed_item_is_not_handed_out_again,
     ),
     Mutation(
@@ -89,8 +89,8 @@ MUTATIONS = [
     ),
     Mutation(
         "B8: complete looks only at what is under lease",
-        "complete_many.lua",
-        "    else\n      leave_waiting(id)",
+        "lib/complete.lua",
+        "      else\n        leave_waiting(id)",
         "",
         bugs.test_rwq_b08_complete_takes_an_item_out_of_the_queue_too,
     ),
@@ -146,7 +146,7 @@ def broken(
 ) -> Iterator[Mutation]:
     """Break the library for the length of a test."""
     mutation: Mutation = request.param
-    place = catalogue.folder() if mutation.file.endswith(".lua") else SOURCE
+    place = Path(str(catalogue.folder())) if mutation.file.endswith(".lua") else SOURCE
     text = (place / mutation.file).read_text()
     assert text.count(mutation.old) == 1, "the mutation has to say exactly what it breaks"
     mutated = text.replace(mutation.old, mutation.new)

@@ -175,7 +175,7 @@ def test_all_scripts_are_read_once() -> None:
 
 
 def test_a_package_without_scripts_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(catalogue, "__file__", str(tmp_path / "a" / "b" / "c" / "catalogue.py"))
+    monkeypatch.setattr("leasehold.scripting.catalogue.resources.files", lambda _: tmp_path / "a" / "b")
     with pytest.raises(FileNotFoundError, match="reinstall leasehold"):
         catalogue.folder()
 

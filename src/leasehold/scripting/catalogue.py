@@ -12,7 +12,13 @@ import re
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
 
 KINDS = {"text": "{0}", "integer": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
@@ -43,14 +49,14 @@ class Script:
     sha: bytes
 
 
-def folder() -> Path:
-    """Where the scripts are: inside the package, or beside `src` in a checkout.
+def folder() -> Traversable:
+    """Where the scripts are: inside the package, which may be in a zip file, or beside `src` in a checkout.
 
     Raises:
         FileNotFoundError: If neither is there; the package was not built properly.
     """
-    package = Path(__file__).resolve().parents[1]
-    for place in (package / "lua", package.parents[1] / "lua"):
+    package = resources.files("leasehold")
+    for place in (package / "lua", Path(str(package)).parents[1] / "lua"):
         if (place / "lease_many.lua").is_file():
             return place
     raise FileNotFoundError(f"no Lua scripts in {package / 'lua'}: reinstall leasehold")
@@ -64,8 +70,15 @@ def load() -> dict[str, Script]:
         BrokenContract: If a file does not keep to the form.
     """
     place = folder()
-    pieces = {path.stem: path.read_text() for path in sorted((place / "lib").glob("*.lua"))}
-    return {path.stem: compose(path.stem, path.read_text(), pieces) for path in sorted(place.glob("*.lua"))}
+    pieces = dict(_texts(place / "lib"))
+    return {name: compose(name, text, pieces) for name, text in _texts(place)}
+
+
+def _texts(place: Traversable) -> Iterator[tuple[str, str]]:
+    """The name and the text of each file, in the order of the names."""
+    for file in sorted(place.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".lua"):
+            yield file.name.removesuffix(".lua"), file.read_text()
 
 
 def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
