@@ -1,6 +1,7 @@
 -- Complete items of a set, if nobody else has taken over its stream.
 --
--- Rows are fenced as a rule: an item whose lease was lost has been left out of what was read, or may have been.
+-- The rows are what `set_read` gives as not given up: what was read, so its holder counts although its lease may
+-- be over.
 --
 -- Keys:
 --   queue       list    ids that wait

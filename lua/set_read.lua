@@ -1,5 +1,7 @@
 -- Read part of a set of leased items: those that are still leased for it.
 --
+-- What is not, is given up: its place says so from then on, so whoever completes the set leaves it out, too.
+--
 -- Keys:
 --   deadlines  zset  id -> end of its lease
 --   ledger     hash  id -> leases and deliveries of this incarnation
@@ -12,6 +14,7 @@
 --   start      integer  the first place of the set to look at; 0 is its first item
 --   count      integer  how many places to look at
 --   max_bytes  integer  stop before this much data (the first item is always given); -1: give no data
+--   peek       flag     1: give all that was not given up, leased or not, and give up nothing
 -- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before); the
 --   time in ms; then for each item: id, size, data (false: none is given), lease number, deliveries, end of its
 --   lease in ms, when it was leased in ms.
@@ -26,21 +29,22 @@
 -- @include reader
 
 local reply = { is_reader() and 1 or 0, 0, now }
-local places = redis.call('LRANGE', prefix .. ':set:' .. set, start, start + count - 1)
+local set_key = prefix .. ':set:' .. set
+local places = redis.call('LRANGE', set_key, start, start + count - 1)
 if #places == 0 or not is_reader() then
   return reply
 end
-local ids, tokens = {}, {}
+local ids, tokens, kept = {}, {}, {}
 for i, place in ipairs(places) do
   local token, id = string.match(place, '^(%d+) (.*)$')
-  ids[i], tokens[i] = id, tonumber(token)
+  ids[i], tokens[i], kept[i] = id or '', tonumber(token), id
 end
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local bytes = 0
 for i, id in ipairs(ids) do
-  if is_current(id, tokens[i], scores[i], records[i]) then
+  if kept[i] and (peek or is_current(id, tokens[i], scores[i], records[i])) then
     local size, data = redis.call('STRLEN', data_key(id)), false
     if max_bytes >= 0 then
       if bytes > 0 and bytes + size > max_bytes then
@@ -51,8 +55,12 @@ for i, id in ipairs(ids) do
     local _, _, deliveries, at = read_ledger(records[i])
     local base = #reply
     reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
-    reply[base + 4], reply[base + 5] = tokens[i], deliveries
-    reply[base + 6], reply[base + 7] = tonumber(scores[i]), at
+    reply[base + 4], reply[base + 5] = tokens[i], deliveries or 0
+    reply[base + 6], reply[base + 7] = tonumber(scores[i] or 0), at or 0
+  elseif kept[i] then
+    -- A server at its `maxmemory` refuses no write after one that needs no memory.
+    redis.call('ZREM', deadlines, '')
+    redis.call('LSET', set_key, start + i - 1, '-')
   end
   reply[2] = i
 end

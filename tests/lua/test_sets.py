@@ -26,7 +26,9 @@ async def lease(
 
 
 async def read(space: Space, start: int = 0, **more: object) -> list[Any]:
-    reply: list[Any] = await space.run("set_read", **STREAM | {"set": "s:1", "start": start} | more)
+    reply: list[Any] = await space.run(
+        "set_read", **STREAM | {"set": "s:1", "start": start, "peek": 0} | more
+    )
     return reply
 
 
@@ -126,14 +128,27 @@ async def test_a_set_is_read_in_pages_by_count_and_by_bytes(space: Space) -> Non
     assert await read(space, 5) == [1, 0, NOW]
 
 
-async def test_what_is_held_no_more_is_left_out(space: Space) -> None:
+async def test_what_is_held_no_more_is_given_up(space: Space) -> None:
     await space.run("add_items", [new(item_id) for item_id in ("done", "lost", "again", "back", "mine")])
     await lease(space)
     await space.run("complete_many", [("done", 1, 0)])
     await space.run("release_many", [("lost", 2, 0, 0), ("again", 3, 0, 1), ("back", 4, 9_000, 0)])
     await space.run("lease_many", [(1, 60_000)])
+    before = await space.snapshot()
+    assert ids_of(await read(space, peek=1, max_bytes=-1)) == ["done", "lost", "again", "back", "mine"]
+    assert await space.snapshot() == before
     page = await read(space)
     assert (page[1], ids_of(page)) == (5, ["mine"])
+    assert await space.snapshot() == before | {"set:s:1": Expiring(["-", "-", "-", "-", "5 mine"])}
+    assert ids_of(await read(space, peek=1)) == ids_of(await read(space)) == ["mine"]
+
+
+async def test_pages_that_end_before_an_item_do_not_give_it_up(space: Space) -> None:
+    await space.run("add_items", [new(item_id) for item_id in "abc"])
+    await lease(space)
+    await space.run("release_many", [("c", 3, 0, 0)])
+    assert ids_of(await read(space, max_bytes=1)) == ["a"]
+    assert (await space.snapshot())["set:s:1"] == Expiring(["1 a", "2 b", "3 c"])
 
 
 async def test_a_lease_that_is_over_but_not_taken_back_is_still_read_and_renewed(space: Space) -> None:
@@ -144,18 +159,16 @@ async def test_a_lease_that_is_over_but_not_taken_back_is_still_read_and_renewed
     assert await space.run("renew_many", [("a", 1, 60_000)], session=SESSION, **later) == [1]
 
 
-async def test_only_what_is_still_held_is_completed(space: Space) -> None:
+async def test_what_was_read_is_completed_although_its_lease_is_over(space: Space) -> None:
     await space.run("add_items", [new(item_id) for item_id in ("mine", "lost", "done")])
     await lease(space)
     await space.run("release_many", [("lost", 2, 0, 0)])
     await space.run("complete_many", [("done", 3, 0)])
-    rows = [("mine", 1, 1), ("lost", 2, 1), ("done", 3, 1)]
-    assert await space.run("set_complete", rows, **STREAM) == [1, 1, -1, 0]
-    assert await space.run("set_complete", rows, **STREAM) == [1, 0, -1, 0]
-    assert await hold(space, ("s:1", 0)) == [1, 1]
-    lost = {"lost": Held(2, deliveries=0)}
-    state = picture(waiting=["lost"], past=lost, fence=3)
-    assert await space.snapshot() == state | {"stream:s": Expiring({"reader": "r"})}
+    rows = [("mine", 1, 0), ("lost", 2, 0), ("done", 3, 0)]
+    assert await space.run("set_complete", rows, **STREAM) == [1, 1, 1, 0]
+    assert await space.run("set_complete", rows, **STREAM) == [1, 0, 0, 0]
+    assert await hold(space, ("s:1", 0)) == [1, 0]
+    assert await space.snapshot() == {"fence": "3", "stream:s": Expiring({"reader": "r"})}
 
 
 async def test_a_set_lives_as_long_as_it_is_held(space: Space) -> None:

@@ -85,7 +85,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     ),
     "schedules": ([], {"cursor": "0"}),
     "set_complete": ([("held", 3, 1)], {"stream": "s", "reader": "r"}),
-    "set_read": ([], {"stream": "s", "reader": "r", "set": "s:1"}),
+    "set_read": ([], {"stream": "s", "reader": "r", "set": "s:1", "peek": 0}),
     "stream_hold": ([("s:1", 60_000)], {"stream": "s", "reader": "r", "take": 1, "keep_ms": 60_000}),
     "tick": (
         [

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: The most items of one call.
 STEP = 1000
-#: For how long sets and readers are remembered after their leases have ended (ms).
-KEEP_MS = 3_600_000
+#: For how long sets and readers are remembered after their leases have ended (ms): a week.
+KEEP_MS = 7 * 24 * 3600 * 1000
 #: Values per item in the reply of `set_read`.
 FIELDS = 7
 #: Calls to bring back what is due; what is not back then can wait.
@@ -39,7 +39,7 @@ class LeaseSet:
 
     #: How many places it has on the server. What was lost since has a place, too.
     places: int
-    #: Id and lease number of each item that is still leased for it.
+    #: Id and lease number of each item that was still leased for it when that was looked at.
     held: list[tuple[bytes, bytes]]
     #: Whether it was there already.
     found: bool
@@ -119,29 +119,28 @@ class LeaseStream:
         return self._sets[number]
 
     async def complete(self, number: int) -> None:
-        """Complete the items of that set which are still leased for it, and drop the set.
+        """Complete the items of that set, and drop it; but for those that were given up when it was read.
 
-        What was lost was perhaps not read: it is not completed, but read again by whoever has it now.
+        The others have been read, so they are done although their leases may be over.
 
         Raises:
             StreamTakenOver, ServerError: As all calls.
         """
         if number <= self._completed:
             return
-        held = (self._sets.get(number) or await self._look(number, found=True)).held
-        lost = 0
-        for at in range(0, len(held), STEP):
-            rows = [value for id_, token in held[at : at + STEP] for value in (id_, token, b"1")]
-            mine, *answers = await self._run("set_complete", rows, stream=self._bytes, reader=self._reader)
-            self._check(mine)
-            lost += answers.count(-1)
-        if lost:
-            _log.warning(
-                "the leases of %d items of batch %d ended too early: they will be read again", lost, number
-            )
+        entries = (await self._look(number, found=True)).held
+        pages = (entries[at : at + STEP] for at in range(0, len(entries), STEP))
+        await asyncio.gather(*map(self._complete, pages))
         await self._hold(drop=number)
         self._sets.pop(number, None)
         self._completed = number
+
+    async def _complete(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        rows = [value for id_, token in entries for value in (id_, token, b"0")]
+        mine, *answers = await self._run("set_complete", rows, stream=self._bytes, reader=self._reader)
+        self._check(mine)
+        if lost := answers.count(-1):
+            _log.warning("%d items were completed by others, and added again, while they were read", lost)
 
     async def keep(self) -> None:
         """Renew what is leased, every third of the lease time, until cancelled or taken over."""
@@ -158,14 +157,15 @@ class LeaseStream:
                 _log.warning("leases could not be renewed: %s", error)
 
     async def _renew(self, leased: LeaseSet) -> None:
-        held = []
         lease_ms = b"%d" % self._lease_ms
-        for at in range(0, len(leased.held), STEP):
-            page = leased.held[at : at + STEP]
-            rows = [value for id_, token in page for value in (id_, token, lease_ms)]
+
+        async def held(entries: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+            rows = [value for id_, token in entries for value in (id_, token, lease_ms)]
             answers = await self._run("renew_many", rows, session=self._session)
-            held += [entry for entry, answer in zip(page, answers, strict=True) if answer == 1]
-        leased.held = held
+            return [entry for entry, answer in zip(entries, answers, strict=True) if answer == 1]
+
+        pages = (leased.held[at : at + STEP] for at in range(0, len(leased.held), STEP))
+        leased.held = [entry for page in await asyncio.gather(*map(held, pages)) for entry in page]
 
     async def _look(self, number: int, *, found: bool) -> LeaseSet:
         leased, seen = LeaseSet(0, [], found), 1
@@ -177,6 +177,7 @@ class LeaseStream:
                 count=STEP,
                 max_bytes=-1,
                 patience=self._patience,
+                peek=True,
             )
             leased.held += zip(flat[::FIELDS], map(b"%d".__mod__, flat[3::FIELDS]), strict=True)
             leased.places += seen
@@ -252,9 +253,16 @@ class SetName:
 
 
 async def read_set(
-    bulk: Bulk, name: SetName, *, start: int, count: int, max_bytes: int, patience: float
+    bulk: Bulk,
+    name: SetName,
+    *,
+    start: int,
+    count: int,
+    max_bytes: int,
+    patience: float,
+    peek: bool = False,
 ) -> tuple[int, int, list[Any]]:
-    """Read some places of a set: what is still leased for it.
+    """Read some places of a set: what is still leased for it. What is not, is given up for good.
 
     Args:
         bulk: The queue.
@@ -263,6 +271,7 @@ async def read_set(
         count: How many at most, up to 1,000.
         max_bytes: How much data at most, but for a single item; -1: none.
         patience: For how many seconds the call is repeated while the server is away.
+        peek: Whether to give all that was not given up, leased or not, and to give up nothing.
 
     Returns:
         How many places were looked at (0: the set ends before), the server's time in ms, and seven values per
@@ -281,6 +290,7 @@ async def read_set(
         start=start,
         count=count,
         max_bytes=max_bytes,
+        peek=int(peek),
     )
     mine, seen, now_ms, *flat = await persistently(call, patience)
     if not mine:

@@ -201,8 +201,6 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _batch(self, flat: list[Any], now_ms: int, holder: str) -> pa.RecordBatch:
         ids, sizes, data, tokens, deliveries, ends, leased = (flat[at::FIELDS] for at in range(FIELDS))
-        if "data" in self._schema.fieldNames() and self._schema["data"].dataType.typeName() == "string":
-            data = [readable(one) for one in data]
         columns = {
             "id": [readable(one) for one in ids],
             "state": ["leased"] * len(ids),

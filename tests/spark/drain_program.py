@@ -1,0 +1,62 @@
+"""A query that drains a queue into Parquet, batch by batch: `drain_program URL QUEUE FOLDER ROWS`.
+
+What a batch writes replaces what it wrote before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from tests.spark.harm import HarmedSource, harm, place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def main(url: str, queue: str, folder: str, rows: str) -> None:
+    spark = (
+        # A task is tried four times.
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.local.dir", f"{folder}/local")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    note("driver", os.getpid())
+    note("jvm", spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]  # it runs
+    spark.dataSource.register(HarmedSource)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        batch.write.mode("overwrite").parquet(f"{folder}/out/batch={batch_id}")
+        # The source counts from one, Spark from zero.
+        harm("after_write", batch_id + 1)
+
+    stream = spark.readStream.format("leasehold").options(url=url, queue=queue, maxRows=rows).load()
+    query = (
+        stream.select("id", "data", "token")
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+def note(whom: str, pid: int) -> None:
+    """Say who is who, wholly or not at all."""
+    draft = place() / f"pid-{whom}.draft"
+    draft.write_text(str(pid))
+    draft.rename(Path(place() / f"pid-{whom}"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

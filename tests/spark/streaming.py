@@ -1,0 +1,59 @@
+"""What the tests of streams share: how they are opened and run, and a queue for whom Spark calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leasehold.spark.connect import connected
+from leasehold.spark.options import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.spark.connect import Connected
+
+#: The rows of a batch, by the batch's number.
+Batches = list[tuple[int, "list[Row]"]]
+
+
+def stream(spark: SparkSession, queue: AsyncWorkQueue, /, **options: Any) -> DataFrame:
+    """Open the stream of a queue."""
+    given = {"url": queue.url, "queue": queue.name, **options}
+    return spark.readStream.format("leasehold").options(**given).load()
+
+
+def drained(
+    rows: DataFrame, checkpoint: Path, *, meanwhile: Callable[[int], object] = lambda _: None, **trigger: Any
+) -> Batches:
+    """Run a query until it ends by itself, and return what came."""
+    batches: Batches = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        batches.append((number, batch.collect()))
+        meanwhile(number)
+
+    writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    writer.trigger(**trigger or {"availableNow": True}).start().awaitTermination()
+    return batches
+
+
+def running(rows: DataFrame, checkpoint: Path, take: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    """Run a query that goes on until it is stopped."""
+    return rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
+
+
+def elsewhere(queue: AsyncWorkQueue) -> AbstractContextManager[Connected]:
+    """Open a queue for code that is not in the test's event loop."""
+    assert queue.url is not None
+    return connected(Target(queue.name, queue.url))
+
+
+def ids(batches: Batches) -> list[str]:
+    """Give the ids of all rows, in order."""
+    return sorted(row["id"] for _, rows in batches for row in rows)

@@ -1,0 +1,199 @@
+"""The kept events as a stream: all of them, each once, in numbers without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from leasehold import AsyncWorkQueue, EventsLost, Failure, Item
+from leasehold.spark.events import EventsReader, Numbers
+from leasehold.spark.rows import EVENTS as SCHEMA
+from tests.queue.asking import take, until
+from tests.queue.keyspace import calls
+from tests.spark.streaming import Batches, drained, elsewhere, running, stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from redis.asyncio import Redis
+
+    from tests.queue.fixtures import MakeQueue
+
+EVENTS = {"from": "events"}
+
+
+def numbers(batches: Batches) -> list[int]:
+    return [row["number"] for _, rows in batches for row in rows]
+
+
+async def add(queue: AsyncWorkQueue, count: int, start: int = 0) -> None:
+    await queue.add_items([Item(b"12345", id=f"i{number}") for number in range(start, start + count)])
+
+
+async def test_all_events_come_as_the_queue_tells_them(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=10_000)
+    await add(queue, 3)
+    await queue.complete(await take(queue))
+    await queue.fail(await take(queue), "no good", retry_in=60)
+    await queue.release(await take(queue))
+    await queue.fail_many([Failure(await take(queue), "bad")])
+    [(_, rows)] = drained(stream(spark, queue, **EVENTS), tmp_path)
+    told = [event async for event in queue.events(follow=False)]
+    assert len(rows) == len(told) == 11
+    for row, event in zip(rows, told, strict=True):
+        for field in ("number", "what", "id", "holder", "token", "deliveries", "size", "front", "error"):
+            assert row[field] == getattr(event, field)
+        assert row["at"].timestamp() == pytest.approx(event.at)
+        assert (row["due"] and row["due"].timestamp()) == (event.due and pytest.approx(event.due))
+
+
+async def test_a_run_goes_on_after_the_last_event_it_had(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    begin = await queue.events.keep(count=10_000)
+    await add(queue, 2_500)
+    first = drained(stream(spark, queue, maxRows=1_200, partitions=3, **EVENTS), tmp_path)
+    assert [len(rows) for _, rows in first] == [1_200, 1_200, 100]
+    assert drained(stream(spark, queue, **EVENTS), tmp_path) == []
+    await add(queue, 10, 2_500)
+    second = drained(stream(spark, queue, **EVENTS), tmp_path)
+    assert sorted(numbers(first) + numbers(second)) == [*range(begin + 1, begin + 2_511)]
+
+
+async def test_what_comes_while_it_reads_is_left_for_the_next_run(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=10_000)
+    await add(queue, 30)
+
+    def produce(number: int) -> None:
+        with elsewhere(queue) as there:
+            there.call(add, there.queue, 10, 1000 * (number + 1))
+
+    rows = stream(spark, queue, maxRows=10, **EVENTS)
+    assert [len(rows) for _, rows in drained(rows, tmp_path, meanwhile=produce)] == [10, 10, 10]
+    assert [len(rows) for _, rows in drained(rows, tmp_path)] == [10, 10, 10]
+
+
+async def test_only_what_is_new(spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path) -> None:
+    await queue.events.keep(count=10_000)
+    await add(queue, 5)
+    rows = stream(spark, queue, startingFrom="latest", **EVENTS)
+    assert drained(rows, tmp_path) == []
+    await add(queue, 3, 5)
+    assert [row["id"] for _, rows in drained(rows, tmp_path) for row in rows] == ["i5", "i6", "i7"]
+
+
+async def test_it_follows_and_says_how_far_it_is(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    begin = await queue.events.keep(count=10_000)
+    batches: Batches = []
+    rows = stream(spark, queue, **EVENTS)
+    query = running(rows, tmp_path, lambda rows, number: batches.append((number, rows.collect())))
+    try:
+        for count in (3, 4):
+            await add(queue, count, count)
+
+            async def all_read(wanted: int = count) -> bool:
+                assert query.exception() is None
+                return len(batches) > 0 and numbers(batches)[-1] == begin + wanted
+
+            await until("they are read", lambda seen=3 if count == 3 else 6: all_read(seen), within=60)
+        progress = query.lastProgress
+        assert progress is not None
+        before = await calls(redis, "evalsha")
+
+        async def looked() -> bool:
+            return await calls(redis, "evalsha") > before + 10
+
+        await until("it looks again", looked)
+    finally:
+        query.stop()
+    assert numbers(batches) == [*range(begin + 1, begin + 7)]
+    assert f'"number": {begin + 6}' in progress["sources"][0]["latestOffset"]
+
+
+async def test_events_that_are_lost_are_an_error_that_says_what_to_do(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=10_000)
+    await add(queue, 5)
+    rows = stream(spark, queue, **EVENTS)
+    assert len(numbers(drained(rows, tmp_path))) == 5
+    await queue.events.stop()
+    begin = await queue.events.keep(count=10_000)
+    await add(queue, 5, 5)
+    with pytest.raises(StreamingQueryException, match="kept no more") as caught:
+        drained(rows, tmp_path)
+    assert "failOnLoss" in str(caught.value)
+    rest = drained(stream(spark, queue, failOnLoss="false", maxRows=3, **EVENTS), tmp_path)
+    assert [len(rows) for _, rows in rest] == [3, 2]
+    assert numbers(rest) == [*range(begin + 1, begin + 6)]
+
+
+async def test_events_that_are_lost_between_the_plan_and_the_reading_are_noticed(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    last = 1_500 + await queue.events.keep(count=10_000)
+    await add(queue, 1_500)
+    reader = EventsReader({"url": str(queue.url), "queue": queue.name}, SCHEMA)
+    begin, end = ({"queue": queue.name, "number": number} for number in (last - 1_500, last))
+    first, second = reader.partitions(begin, end)
+    assert (first, second) == (Numbers(last - 1_500, last - 750), Numbers(last - 750, last))
+    await redis.xtrim(f"{queue.name}:events", maxlen=700, approximate=False)
+    for part in (first, second):
+        with pytest.raises(EventsLost, match="kept no more"):
+            await asyncio.to_thread(lambda part=part: [*reader.read(part)])
+    lenient = EventsReader({"url": str(queue.url), "queue": queue.name, "failOnLoss": "false"}, SCHEMA)
+    rows = await asyncio.to_thread(
+        lambda: [sum(b.num_rows for b in lenient.read(p)) for p in (first, second)]
+    )
+    assert rows == [0, 700]
+
+
+async def test_a_queue_that_keeps_none_is_an_error_that_says_what_to_call(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    with pytest.raises(StreamingQueryException, match=r"queue\.events\.keep"):
+        drained(stream(spark, queue, **EVENTS), tmp_path)
+
+
+async def test_a_checkpoint_of_something_else_is_refused(
+    spark: SparkSession, queue: AsyncWorkQueue, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=10_000)
+    await add(queue, 1)
+    drained(stream(spark, queue, **EVENTS), tmp_path)
+    other = make_queue(name=f"{queue.name}-other")
+    await other.events.keep(count=10_000)
+    await add(other, 1)
+    with pytest.raises(StreamingQueryException, match="a checkpoint of the events of queue"):
+        drained(stream(spark, other, **EVENTS), tmp_path)
+    with pytest.raises(StreamingQueryException, match="a checkpoint of the queue"):
+        drained(stream(spark, queue), tmp_path)
+
+
+async def test_a_server_that_has_lost_its_events_is_noticed(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=10_000)
+    await add(queue, 5)
+    drained(stream(spark, queue, **EVENTS), tmp_path)
+    await redis.hset(f"{queue.name}:events:keep", "last", "3")
+    with pytest.raises(StreamingQueryException, match="the server has lost some"):
+        drained(stream(spark, queue, **EVENTS), tmp_path)
+
+
+async def test_options_that_cannot_be_are_said(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=10_000)
+    with pytest.raises(StreamingQueryException, match="earliest or latest"):
+        drained(stream(spark, queue, startingFrom="now", **EVENTS), tmp_path)

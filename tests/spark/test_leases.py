@@ -1,0 +1,326 @@
+"""The stream that leases: what comes when, what is completed when, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from leasehold import AsyncWorkQueue, Item
+from tests.queue.asking import alone, until
+from tests.queue.keyspace import audit, calls, left_over
+from tests.spark.streaming import Batches, drained, elsewhere, ids, running, stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from redis.asyncio import Redis
+
+    from tests.queue.fixtures import MakeQueue
+
+
+async def fill(queue: AsyncWorkQueue, count: int, start: int = 0, size: int = 20) -> list[str]:
+    names = [f"i{number:05}" for number in range(start, start + count)]
+    await queue.add_items([Item(f"data of {name}".ljust(size, "."), id=name) for name in names])
+    return names
+
+
+async def nothing_left(redis: Redis, queue: AsyncWorkQueue) -> None:
+    """Check that all is done: what is left says who has read, for an hour."""
+    await audit(redis, queue.name)
+    left = await left_over(redis, queue.name)
+    assert {key.split(b":")[1] for key in left} <= {b"stream"}
+    for key in left:
+        assert await redis.pttl(key) > 0
+
+
+async def ended(query: StreamingQuery) -> str:
+    """Wait for a query to fail, and return what it says."""
+
+    async def has_ended() -> bool:
+        return not query.isActive
+
+    await until("the query has ended", has_ended, within=60)
+    return str(query.exception())
+
+
+async def test_a_queue_is_drained_in_batches(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    names = await fill(queue, 25)
+    before = time.time()
+    batches = drained(stream(spark, queue, maxRows=10), tmp_path)
+    assert [(number, len(rows)) for number, rows in batches] == [(0, 10), (1, 10), (2, 5)]
+    assert ids(batches) == names
+    await nothing_left(redis, queue)
+    row = batches[0][1][0].asDict()
+    assert row["holder"].startswith("lh:")
+    assert before + 590 < row.pop("due").timestamp() < time.time() + 610
+    assert 0 <= row.pop("age") < 60
+    assert row == {
+        "id": "i00000",
+        "state": "leased",
+        "data": bytearray(b"data of i00000......"),
+        "size": 20,
+        "deliveries": 1,
+        "token": 1,
+        "holder": row["holder"],
+        "error": None,
+    }
+
+
+async def test_an_empty_queue_is_drained_at_once(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    assert drained(stream(spark, queue), tmp_path) == [(0, [])]
+    await nothing_left(redis, queue)
+
+
+@pytest.mark.parametrize("sink", ["noop", "parquet"])
+async def test_sinks_of_spark_take_it(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path, sink: str
+) -> None:
+    names = await fill(queue, 300)
+    rows = stream(spark, queue, maxRows=120, partitions=3)
+    writer = rows.writeStream.format(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    if sink == "parquet":
+        writer = writer.option("path", str(tmp_path / "out"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    if sink == "parquet":
+        table = spark.read.parquet(str(tmp_path / "out"))
+        assert sorted(row["id"] for row in table.select("id").collect()) == names
+    await nothing_left(redis, queue)
+
+
+async def test_what_comes_while_it_drains_is_left(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    names = await fill(queue, 30)
+
+    def produce(number: int) -> None:
+        with elsewhere(queue) as there:
+            there.call(fill, there.queue, 10, 1000 * (number + 1))
+
+    batches = drained(stream(spark, queue, maxRows=10), tmp_path, meanwhile=produce)
+    assert [len(rows) for _, rows in batches] == [10, 10, 10]
+    assert ids(batches) == names
+    assert (await queue.counts())[:2] == (30, 0)
+
+
+async def test_a_single_batch_takes_all_that_is_there(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    await fill(queue, 25)
+    batches = drained(stream(spark, queue, maxRows=10), tmp_path, once=True)
+    assert [len(rows) for _, rows in batches] == [25]
+    # Spark asks no more, so it is completed by the next run.
+    assert (await queue.counts()).leased == 25
+    await fill(queue, 5, 100)
+    assert [len(rows) for _, rows in drained(stream(spark, queue, maxRows=10), tmp_path)] == [5]
+    await nothing_left(redis, queue)
+
+
+async def test_a_run_goes_on_where_the_last_one_was(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    first = await fill(queue, 15)
+    one = drained(stream(spark, queue, maxRows=10), tmp_path)
+    second = await fill(queue, 15, 100)
+    other = drained(stream(spark, queue, maxRows=10), tmp_path)
+    assert [number for number, _ in one + other] == [0, 1, 2, 3]
+    assert (ids(one), ids(other)) == (first, second)
+    await nothing_left(redis, queue)
+
+
+async def test_the_last_batch_is_completed_although_nothing_comes_after_it(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    await fill(queue, 10)
+    batches: Batches = []
+    query = running(
+        stream(spark, queue), tmp_path, lambda rows, number: batches.append((number, rows.collect()))
+    )
+    try:
+        for count in (10, 7):
+
+            async def all_done() -> bool:
+                assert query.exception() is None
+                return not (await queue.counts()).total
+
+            await until("all is completed", all_done, within=60)
+            assert len(batches[-1][1]) == count
+            await fill(queue, 7, 100)
+        await until("all is completed", all_done, within=60)
+    finally:
+        query.stop()
+    await queue.close()
+    await alone(redis)
+    await nothing_left(redis, queue)
+
+
+async def test_an_idle_stream_looks_four_times_a_second(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    query = running(stream(spark, queue), tmp_path, lambda _rows, _number: None)
+
+    async def looked(times: int) -> bool:
+        assert query.exception() is None
+        return await calls(redis, "evalsha") >= times
+
+    try:
+        await until("it looks", lambda: looked(5), within=60)
+        begin, before = time.monotonic(), await calls(redis, "evalsha")
+        await until("it looks again", lambda: looked(before + 20))
+        # A round of two seconds ends without a pause and the next begins: nine looks in two seconds.
+        assert time.monotonic() - begin > 20 / 9 * 2 * 0.7
+    finally:
+        query.stop()
+
+
+async def test_leases_are_renewed_while_a_batch_runs(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=1000)
+    names = await fill(queue, 5)
+
+    async def renewed(there: AsyncWorkQueue) -> bool:
+        told = [event.id async for event in there.events(follow=False) if event.what == "renewed"]
+        return all(told.count(name) > 3 for name in names)
+
+    def work(_: int) -> None:
+        with elsewhere(queue) as there:
+            there.call(lambda: until("they are renewed", lambda: renewed(there.queue)))
+
+    drained(stream(spark, queue, leaseTime=1.5), tmp_path, meanwhile=work)
+    told = [event.what async for event in queue.events(follow=False)]
+    assert "lapsed" not in told
+    assert told.count("completed") == 5
+    await queue.events.stop()
+    await nothing_left(redis, queue)
+
+
+async def test_a_batch_that_failed_is_read_again_and_nothing_else_holds_it(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    names = await fill(queue, 10)
+    seen: Batches = []
+
+    def take(rows: DataFrame, number: int) -> None:
+        seen.append((number, rows.collect()))
+        raise ArithmeticError("no sink")
+
+    query = running(stream(spark, queue, maxRows=6), tmp_path, take)
+    assert "no sink" in await ended(query)
+    assert (await queue.counts())[:2] == (4, 6)
+    # Nobody is left who would renew: the process that leased them has ended with the query.
+    assert await queue.queue_len() == 4
+    await queue.close()
+    await alone(redis)
+    batches = drained(stream(spark, queue, maxRows=6), tmp_path)
+    assert batches[0][0] == seen[0][0]
+    assert [(row["id"], row["token"]) for row in batches[0][1]] == [
+        (row["id"], row["token"]) for row in seen[0][1]
+    ]
+    assert ids(batches) == names
+    await nothing_left(redis, queue)
+
+
+async def test_a_second_query_takes_over_from_the_first(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    """It runs on a copy of the checkpoint, and under another id: so Spark knows nothing of it."""
+    await fill(queue, 10)
+    taken: list[int] = []
+    first = running(stream(spark, queue), tmp_path / "one", lambda rows, _: taken.append(rows.count()))
+    try:
+
+        async def has_taken() -> bool:
+            assert first.exception() is None
+            return taken == [10] and not (await queue.counts()).total
+
+        await until("the first has a batch", has_taken, within=60)
+        shutil.copytree(tmp_path / "one", tmp_path / "other")
+        (tmp_path / "other" / ".metadata.crc").unlink()
+        (tmp_path / "other" / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        names = await fill(queue, 5, 100)
+        assert ids(drained(stream(spark, queue), tmp_path / "other")) in (names, [])
+        said = await ended(first)
+    finally:
+        first.stop()
+    assert "another query has taken over" in said
+    assert "StreamTakenOver" in said
+
+
+async def test_a_checkpoint_of_another_queue_is_refused(
+    spark: SparkSession, queue: AsyncWorkQueue, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    await fill(queue, 1)
+    drained(stream(spark, queue), tmp_path)
+    other = make_queue(name=f"{queue.name}-other")
+    await fill(other, 1)
+    with pytest.raises(StreamingQueryException, match=f"a checkpoint of the queue '{other.name}'"):
+        drained(stream(spark, other), tmp_path)
+    assert await other.queue_len() == 1
+
+
+async def test_large_items_are_read_in_pages(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    names = [f"large{number}" for number in range(24)]
+    for name in names:
+        await queue.add_item(Item(name.encode() * (2**20 // len(name)), id=name))
+    sizes: dict[str, int] = {}
+
+    def take(rows: DataFrame, _: int) -> None:
+        for row in rows.selectExpr("id", "size", "length(data) as length").collect():
+            assert row["size"] == row["length"]
+            sizes[row["id"]] = row["size"]
+
+    rows = stream(spark, queue, maxRows=20)
+    writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert sizes == {name: 2**20 // len(name) * len(name) for name in names}
+    await nothing_left(redis, queue)
+
+
+async def test_chosen_columns_and_data_as_text(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await fill(queue, 2)
+    given = {"url": queue.url, "queue": queue.name}
+    schema = "token long, data string, id string"
+    rows = spark.readStream.format("leasehold").options(**given).schema(schema).load()
+    [(_, found)] = drained(rows, tmp_path)
+    assert [tuple(row) for row in found] == [
+        (1, "data of i00000......", "i00000"),
+        (2, "data of i00001......", "i00001"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"maxRow": "1"}, "did you mean 'maxRows'"),
+        ({"maxRows": "0"}, "a whole number from 1"),
+        ({"leaseTime": "soon"}, "a number of seconds"),
+        ({"from": "nowhere"}, "items or events"),
+        ({"queue": ""}, "name: got"),
+        ({"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),
+        ({"url": "redis://127.0.0.1:1", "patience": "0.1"}, "ConnectionLost"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_what_cannot_be_is_said(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Exception, match=said) as caught:
+        await asyncio.to_thread(lambda: drained(stream(spark, queue, **options), tmp_path))
+    assert "secret" not in str(caught.value)
