@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import command_stats, stats_between
 from benchmarks.spark.rows import speed
 from benchmarks.spark.scenarios.bulk_add import by_format
-from benchmarks.spark.scenarios.snapshot import load, read
+from benchmarks.spark.scenarios.snapshot import read_all
 from benchmarks.spark.session import PAYLOAD, table, timed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def run(bench: Bench, spark: SparkSession) -> list[SparkRow]:
                 name = bench.name("growth")
                 steps: dict[str, Callable[[], None]] = {
                     "add": lambda name=name: by_format(df, bench.server_url, name),  # type: ignore[misc]
-                    "snapshot": lambda name=name: read(load(spark, bench.server_url, name)),  # type: ignore[misc]
+                    "snapshot": lambda name=name: read_all(spark, bench.server_url, name),  # type: ignore[misc]
                 }
                 for what, step in steps.items():
                     before = await command_stats(bench)
@@ -54,6 +54,6 @@ async def run(bench: Bench, spark: SparkSession) -> list[SparkRow]:
                 seconds=seconds[what],
                 server_us=server[what],
             )
-            for what in steps
+            for what in seconds
         ]
     return rows

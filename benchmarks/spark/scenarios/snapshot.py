@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.spark.rows import speed, times
@@ -29,11 +30,9 @@ async def run(bench: Bench, spark: SparkSession) -> list[SparkRow]:
     rows: list[SparkRow] = []
     rounds = bench.some(5, 1)
     for what, schema in COLUMNS.items():
-        read(load(spark, bench.server_url, name, schema))
-        seconds = [
-            timed(lambda schema=schema: read(load(spark, bench.server_url, name, schema)))
-            for _ in range(rounds)
-        ]  # type: ignore[misc]
+        read_all(spark, bench.server_url, name, schema)
+        once = partial(read_all, spark, bench.server_url, name, schema)
+        seconds = [timed(once) for _ in range(rounds)]
         setting = {"items": count, "payload": PAYLOAD}
         rows.append(speed("snapshot", what, "leasehold", dict(setting), items=count, seconds=seconds))
     some = load(spark, bench.server_url, name).where("id in ('item-1', 'item-2')")
@@ -55,6 +54,6 @@ def load(spark: SparkSession, url: str, name: str, schema: str = "") -> DataFram
     return (reader.schema(schema) if schema else reader).load()
 
 
-def read(df: DataFrame) -> None:
-    """Read all of a table, and throw it away."""
-    df.write.format("noop").mode("overwrite").save()
+def read_all(spark: SparkSession, url: str, name: str, schema: str = "") -> None:
+    """Read all of a snapshot, and throw it away."""
+    load(spark, url, name, schema).write.format("noop").mode("overwrite").save()

@@ -17,7 +17,7 @@ from leasehold.spark.options import Options
 from leasehold.spark.rows import ITEMS, batch_of, check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -66,7 +66,7 @@ class SnapshotReader(DataSourceReader):
         ServerError: If the server does not answer.
     """
 
-    def __init__(self, given: dict[str, str], schema: StructType) -> None:
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options(given, ("from", "partitions", "mayBeMissing", "patience"))
         self.target = options.target()
         check_columns(schema, ITEMS)

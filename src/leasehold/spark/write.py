@@ -17,7 +17,7 @@ from leasehold.spark.connect import check_server, connected, persistently
 from leasehold.spark.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -76,7 +76,7 @@ class BulkWriter(DataSourceArrowWriter):
         ServerError: If the server does not answer.
     """
 
-    def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             allowed = "append: a queue holds work that others do; drop what is in it by other means"
             raise InvalidArgument("mode", "overwrite", allowed)

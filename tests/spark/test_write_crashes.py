@@ -1,0 +1,199 @@
+"""Bulk adds while tasks, workers, the driver and the server die: each item is added, and added once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from leasehold import AsyncWorkQueue
+from tests.faults.test_killed_server import kill, start
+from tests.spark.tables import names, waiting
+from tests.spark.write_program import BATCH_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import MakeServer
+
+pytestmark = pytest.mark.slow
+
+ROWS = 12_000
+PROGRAM = Path(__file__).with_name("write_program.py")
+ROOT = Path(__file__).parents[2]
+#: A driver takes its time to start (s).
+PATIENCE = 120
+
+
+class Driver:
+    """A driver that is under way, in a group of processes of its own."""
+
+    def __init__(self, place: Path, queue: AsyncWorkQueue, harm: str = "", **options: Any) -> None:
+        asked = {"url": queue.url, "queue": queue.name, "rows": ROWS, "harm": harm, "options": options}
+        place.mkdir(exist_ok=True)
+        self._go = place / "go"
+        self._go.unlink(missing_ok=True)
+        self._log = place / "log"
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), json.dumps(asked | {"place": str(place)})],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def go_on(self) -> None:
+        """Let tasks that wait go on."""
+        self._go.touch()
+
+    def report(self) -> dict[str, Any]:
+        """Wait for its end, and read what it says."""
+        said, _ = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0, self._log.read_text()[-3000:]
+        report: dict[str, Any] = json.loads(said.splitlines()[-1])
+        return report
+
+    def kill(self) -> None:
+        """SIGKILL to the driver and its JVM, and to all that these have started."""
+        below = [*descendants(self.process.pid)]
+        for pid in (self.process.pid, *below):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def kill_workers(self) -> int:
+        """SIGKILL to the Python workers of its executor; returns how many there were."""
+        daemons = {pid for pid in descendants(self.process.pid) if b"pyspark.daemon" in command_of(pid)}
+        workers = [pid for pid in daemons if parent_of(pid) in daemons]
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        return len(workers)
+
+
+def parent_of(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def command_of(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def descendants(root: int) -> Iterator[int]:
+    """All processes that a process has started, and those that these have started."""
+    parents = {int(path.name): parent_of(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    above = [root]
+    while above:
+        children = [pid for pid, parent in parents.items() if parent in above]
+        yield from children
+        above = children
+
+
+class Drive(Protocol):
+    """Start a driver; it is killed with the test at the latest."""
+
+    def __call__(self, queue: AsyncWorkQueue, harm: str = "", **options: Any) -> Driver: ...
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Drive]:
+    """Give a function that starts drivers, one after the other."""
+    drivers: list[Driver] = []
+
+    def start(queue: AsyncWorkQueue, harm: str = "", **options: Any) -> Driver:
+        drivers.append(Driver(tmp_path / "driver", queue, harm, **options))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        if driver.process.poll() is None:
+            driver.kill()
+
+
+async def half_way(queue: AsyncWorkQueue, least: int = 2 * BATCH_ROWS) -> None:
+    """Wait until a part has been added."""
+    async with asyncio.timeout(PATIENCE):
+        while (await queue.counts()).waiting < least:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
+async def complete_all(queue: AsyncWorkQueue) -> list[str]:
+    """Complete what waits, as workers that are fast would; returns the ids."""
+    done: list[str] = []
+    while leases := await queue.lease_many(1000, 600, block=False):
+        assert all(await queue.complete_many(leases))
+        done += [lease.id for lease in leases]
+    return done
+
+
+async def test_a_task_that_fails_and_runs_again_adds_nothing_twice(
+    queue: AsyncWorkQueue, drive: Drive
+) -> None:
+    driver = drive(queue, "fail")
+    await half_way(queue)
+    done = await complete_all(queue)
+    driver.go_on()
+    report = await asyncio.to_thread(driver.report)
+    done += await complete_all(queue)
+    assert sorted(done) == sorted(names(ROWS)), "each was there to be completed, once"
+    assert (report["rows"], report["added"]) == (ROWS, ROWS)
+    assert sum(one["again"] for one in report["partitions"]) >= 2 * BATCH_ROWS
+
+
+async def test_killed_python_workers_are_replaced(queue: AsyncWorkQueue, drive: Drive) -> None:
+    driver = drive(queue, "wait")
+    await half_way(queue)
+    done = await complete_all(queue)
+    assert await asyncio.to_thread(driver.kill_workers) >= 2
+    report = await asyncio.to_thread(driver.report)
+    done += await complete_all(queue)
+    assert sorted(done) == sorted(names(ROWS))
+    assert (report["rows"], report["added"]) == (ROWS, ROWS)
+
+
+@pytest.mark.parametrize("job", ["", "nightly"])
+async def test_a_killed_driver_is_started_again(queue: AsyncWorkQueue, drive: Drive, job: str) -> None:
+    """Under the name of the job nothing is added again that was completed in between."""
+    options = {"job": job} if job else {}
+    driver = drive(queue, "wait", **options)
+    await half_way(queue)
+    await asyncio.to_thread(driver.kill)
+    done = await complete_all(queue) if job else []
+    report = await asyncio.to_thread(drive(queue, **options).report)
+    there = await waiting(queue)
+    assert sorted([*done, *there]) == sorted(names(ROWS))
+    assert report["added"] == (ROWS if job else ROWS - sum(one["there"] for one in report["partitions"]))
+
+
+async def test_a_killed_server_comes_back(
+    make_server: MakeServer, tmp_path: Path, name: str, drive: Drive
+) -> None:
+    """It writes down every step before it answers; what was on the way is sent again."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    server = await start(make_server, folder)
+    async with AsyncWorkQueue.from_url(server.url, name) as queue:
+        driver = drive(queue, "slow")
+        done: list[str] = []
+        for _ in range(2):
+            await half_way(queue, BATCH_ROWS)
+            done += await complete_all(queue)
+            await kill(server)
+            server = await start(make_server, folder, server.port)
+        report = await asyncio.to_thread(driver.report)
+        done += await complete_all(queue)
+    assert sorted(done) == sorted(names(ROWS))
+    assert (report["rows"], report["added"]) == (ROWS, ROWS)

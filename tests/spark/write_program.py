@@ -1,0 +1,74 @@
+"""A driver that adds a table in bulk, for tests that do it harm.
+
+    python write_program.py '{"url": …, "queue": …, "rows": …, "place": …, "harm": …}'
+
+`harm` says what the first attempt of each task does after some batches: "" nothing, "wait" waits until the
+file `place/go` is there, "fail" waits and fails, "slow" takes its time. Its last line is its report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from leasehold.spark import add
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+#: Rows in a batch, and batches before the harm.
+BATCH_ROWS, BATCHES_BEFORE = 500, 6
+
+
+def session(place: Path) -> SparkSession:
+    """Start a session that tries a task three times."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    return (
+        SparkSession.builder.master("local[2,3]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
+        .config("spark.sql.warehouse.dir", str(place / "warehouse"))
+        .config("spark.local.dir", str(place / "local"))
+        .getOrCreate()
+    )
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Add, and print the report."""
+    place, harm = Path(asked["place"]), asked["harm"]
+
+    def harmed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        for number, batch in enumerate(batches):
+            if number == BATCHES_BEFORE and task.attemptNumber() == 0 and harm in ("wait", "fail"):
+                while not (place / "go").exists():
+                    time.sleep(0.01)
+                if harm == "fail":
+                    raise RuntimeError("as the test wants")
+            if harm == "slow":
+                time.sleep(0.6)
+            yield batch
+
+    spark = session(place)
+    ids = spark.range(0, asked["rows"], 1, 2).selectExpr("concat('i', id) as id", "repeat('x', 200) as data")
+    table = ids.mapInArrow(harmed, "id string, data string")
+    report = add(table, asked["queue"], url=asked["url"], **asked.get("options", {}))
+    sys.stdout.write(f"{json.dumps(asdict(report))}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
