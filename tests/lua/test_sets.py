@@ -21,13 +21,13 @@ async def lease(
 ) -> list[int]:
     arguments: dict[str, object] = {"set": f"s:{number}", "known": known, "count": count, "session": SESSION}
     arguments |= {"lease_ms": 60_000, "keep_ms": 600_000, "stream": "s", "reader": reader}
-    reply: list[int] = await space.run("lease_set", **arguments | more)
+    reply: list[int] = await space.run("lease_set", (), **arguments | more)
     return reply
 
 
 async def read(space: Space, start: int = 0, **more: object) -> list[Any]:
     reply: list[Any] = await space.run(
-        "set_read", **STREAM | {"set": "s:1", "start": start, "peek": 0} | more
+        "set_read", (), **STREAM | {"set": "s:1", "start": start, "peek": 0} | more
     )
     return reply
 
@@ -214,6 +214,6 @@ async def test_a_set_is_told_to_the_kept_events(space: Space) -> None:
     await space.run("set_complete", [("a", 1, 1)], **STREAM)
     state = await space.snapshot()
     assert state["events"] == ["added a", "leased a", "completed a"]
-    entries = await space.redis.xrange(space.key("events"))
+    entries: Any = await space.redis.xrange(space.key("events"))
     assert entries[1][1][b"holder"] == SESSION.encode()
     assert entries[1][1][b"size"] == b"9"

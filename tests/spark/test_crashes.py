@@ -17,12 +17,12 @@ import pytest
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item
-from tests.queue.asking import until
+from tests.queue.asking import command, until
 from tests.queue.keyspace import audit, left_over
 from tests.spark.harm import STEPS, is_there
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from leasehold import EmbeddedServer
@@ -183,14 +183,13 @@ async def test_what_has_lapsed_meanwhile_is_left_to_those_who_have_it(drain: Dra
         Redis.from_url(drain.server.url) as redis,
         AsyncWorkQueue.from_url(drain.server.url, name) as queue,
     ):
-        mine = [entry.decode() async for entry in _set_of(redis, name)]
-        # Their leases end now: two come back to the queue, one of which somebody else takes and finishes.
+        mine = await items_of_the_set(redis, name)
+        # The leases of two end now. One of them goes to somebody else, who finishes it.
         for item_id in mine[:2]:
-            await redis.zadd(f"{name}:deadlines", {item_id: 1})
-            await redis.lrem(f"{name}:queue", 0, item_id)
+            await command(redis, "ZADD", f"{name}:deadlines", 1, item_id)
         await queue.light_clean()
-        await redis.lrem(f"{name}:queue", 0, mine[0])
-        await redis.rpush(f"{name}:queue", mine[0])
+        await command(redis, "LREM", f"{name}:queue", 0, mine[0])
+        await command(redis, "RPUSH", f"{name}:queue", mine[0])
         lease = await queue.lease(30, block=False)
         assert lease is not None
         assert lease.id == mine[0]
@@ -200,8 +199,8 @@ async def test_what_has_lapsed_meanwhile_is_left_to_those_who_have_it(drain: Dra
     assert {item_id for item_id, batches in drain.read().items() if len(batches) > 1} == {mine[1]}
 
 
-async def _set_of(redis: Redis, name: str) -> AsyncIterator[bytes]:
-    """The ids of the only set there is."""
+async def items_of_the_set(redis: Redis, name: str) -> list[str]:
+    """Give the ids of the only set there is."""
     [key] = [key async for key in redis.scan_iter(match=f"{name}:set:*")]
-    for entry in await redis.lrange(key, 0, -1):
-        yield entry.partition(b" ")[2]
+    entries: list[bytes] = await command(redis, "LRANGE", key, 0, -1)
+    return [entry.decode().partition(" ")[2] for entry in entries]

@@ -148,17 +148,16 @@ async def test_the_last_batch_is_completed_although_nothing_comes_after_it(
     query = running(
         stream(spark, queue), tmp_path, lambda rows, number: batches.append((number, rows.collect()))
     )
+
+    async def all_done() -> bool:
+        assert query.exception() is None
+        return not (await queue.counts()).total
+
     try:
-        for count in (10, 7):
-
-            async def all_done() -> bool:
-                assert query.exception() is None
-                return not (await queue.counts()).total
-
-            await until("all is completed", all_done, within=60)
-            assert len(batches[-1][1]) == count
-            await fill(queue, 7, 100)
         await until("all is completed", all_done, within=60)
+        await fill(queue, 7, 100)
+        await until("all is completed", all_done, within=60)
+        assert [len(rows) for _, rows in batches] == [10, 7]
     finally:
         query.stop()
     await queue.close()
