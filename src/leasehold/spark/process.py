@@ -6,8 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 from pyspark.sql.observation import Observation
+from pyspark.sql.types import StructType
 
 from leasehold.errors import InvalidArgument
 from leasehold.spark.durable import Folder
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 #: What Spark knows the running query by: its id is kept in the checkpoint.
 QUERY = "sql.streaming.queryId"
+_SCHEMA = "columns and their types, as 'id string, size long'"
 
 
 class ArrowHandler(Protocol):
@@ -105,6 +107,7 @@ def process(  # noqa: PLR0913 - all but the first three are options
     """
     if kind not in ("arrow", "pandas"):
         raise InvalidArgument("kind", kind, "'arrow' or 'pandas'")
+    columns = _columns(schema)
     register(spark)
     folder, place = Folder(spark, output), checkpoint or f"{output.rstrip('/')}/_checkpoint"
     folder.check_checkpoint(place)
@@ -115,7 +118,7 @@ def process(  # noqa: PLR0913 - all but the first three are options
         seen = df.observe(items, sql.count(sql.lit(1)).alias("items"))
         run: Any = seen.mapInPandas if kind == "pandas" else seen.mapInArrow
         query = df.sparkSession.sparkContext.getLocalProperty(QUERY)
-        folder.write(run(handler, schema), number, str(query))
+        folder.write(run(handler, columns), number, str(query))
         counted.add(items.get["items"])
         if tell is not None:
             tell(f"batch {number}: {counted.items:,} items so far")
@@ -129,6 +132,18 @@ def process(  # noqa: PLR0913 - all but the first three are options
     )
     wait(query)
     return Processed(counted.items, counted.batches, time.monotonic() - began)
+
+
+def _columns(schema: StructType | str) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        columns = StructType.fromDDL(schema)
+    except PySparkException as error:
+        raise InvalidArgument("schema", schema, _SCHEMA) from error
+    if not isinstance(columns, StructType):
+        raise InvalidArgument("schema", schema, _SCHEMA)
+    return columns
 
 
 def wait(query: Any) -> None:

@@ -113,7 +113,7 @@ def carry_out(job: Job, given: dict[str, Any], tell: Tell) -> dict[str, Any]:
 
 
 def reason(told: str) -> tuple[str, str]:
-    """What Spark says, without traces: the text and the name of our error in it, or what else it begins with."""
+    """What Spark says, without traces: the text and the name of our error in it, or its beginning."""
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     for line in lines:
         name, colon, text = line.partition(": ")
