@@ -14,10 +14,10 @@
 --   start      integer  the first place of the set to look at; 0 is its first item
 --   count      integer  how many places to look at
 --   max_bytes  integer  stop before this much data (the first item is always given); -1: give no data
---   peek       flag     1: give all that was not given up, leased or not, and give up nothing
+--   peek       flag     1: give id and lease number of all that was not given up, and give up nothing
 -- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before); the
 --   time in ms; then for each item: id, size, data (false: none is given), lease number, deliveries, end of its
---   lease in ms, when it was leased in ms.
+--   lease in ms, when it was leased in ms; with `peek`: id, lease number.
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
 
@@ -38,13 +38,20 @@ local ids, tokens, kept = {}, {}, {}
 for i, place in ipairs(places) do
   local token, id = string.match(place, '^(%d+) (.*)$')
   ids[i], tokens[i], kept[i] = id or '', tonumber(token), id
+  if peek and id then
+    reply[#reply + 1], reply[#reply + 2] = id, tokens[i]
+  end
+end
+if peek then
+  reply[2] = #places
+  return reply
 end
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local bytes = 0
 for i, id in ipairs(ids) do
-  if kept[i] and (peek or is_current(id, tokens[i], scores[i], records[i])) then
+  if kept[i] and is_current(id, tokens[i], scores[i], records[i]) then
     local size, data = redis.call('STRLEN', data_key(id)), false
     if max_bytes >= 0 then
       if bytes > 0 and bytes + size > max_bytes then
@@ -55,8 +62,8 @@ for i, id in ipairs(ids) do
     local _, _, deliveries, at = read_ledger(records[i])
     local base = #reply
     reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
-    reply[base + 4], reply[base + 5] = tokens[i], deliveries or 0
-    reply[base + 6], reply[base + 7] = tonumber(scores[i] or 0), at or 0
+    reply[base + 4], reply[base + 5] = tokens[i], deliveries
+    reply[base + 6], reply[base + 7] = tonumber(scores[i]), at
   elseif kept[i] then
     -- A server at its `maxmemory` refuses no write after one that needs no memory.
     redis.call('ZREM', deadlines, '')

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from leasehold.queue.bulk import Bulk
 
+#: Id and lease number of an item.
+Entry = tuple[bytes, bytes]
+
 #: The most items of one call.
 STEP = 1000
 #: For how long sets and readers are remembered after their leases have ended (ms): a week.
@@ -37,12 +40,12 @@ _log = logging.getLogger(__name__)
 class LeaseSet:
     """A set of leased items."""
 
-    #: How many places it has on the server. What was lost since has a place, too.
+    #: How many places it has on the server. What was given up has a place, too.
     places: int
-    #: Id and lease number of each item that was still leased for it when that was looked at.
-    held: list[tuple[bytes, bytes]]
     #: Whether it was there already.
     found: bool
+    #: Id and lease number of each item that was leased for it when it was last renewed; None: never renewed.
+    held: list[Entry] | None = None
 
 
 class LeaseStream:
@@ -97,10 +100,10 @@ class LeaseStream:
             if found or size >= count or not more:
                 break
             known = size
-        leased = await self._look(number, found=found)
+        leased = LeaseSet(size, found)
         if found:
-            await self._renew(leased)
-        if leased.places:
+            await self._renew(number, leased)
+        if size:
             self._sets[number] = leased
         return leased
 
@@ -112,8 +115,8 @@ class LeaseStream:
         """
         if number not in self._sets:
             # Renewed before anything else, which would bring back what has lapsed.
-            leased = await self._look(number, found=True)
-            await self._renew(leased)
+            leased = LeaseSet(0, found=True)
+            leased.places = await self._renew(number, leased)
             self._sets[number] = leased
             await self._hold()
         return self._sets[number]
@@ -128,14 +131,14 @@ class LeaseStream:
         """
         if number <= self._completed:
             return
-        entries = (await self._look(number, found=True)).held
+        _, entries = await self._look(number)
         pages = (entries[at : at + STEP] for at in range(0, len(entries), STEP))
         await asyncio.gather(*map(self._complete, pages))
         await self._hold(drop=number)
         self._sets.pop(number, None)
         self._completed = number
 
-    async def _complete(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+    async def _complete(self, entries: Sequence[Entry]) -> None:
         rows = [value for id_, token in entries for value in (id_, token, b"0")]
         mine, *answers = await self._run("set_complete", rows, stream=self._bytes, reader=self._reader)
         self._check(mine)
@@ -148,40 +151,44 @@ class LeaseStream:
         while True:
             await asyncio.sleep(pause)
             try:
-                for leased in [*self._sets.values()]:
-                    await self._renew(leased)
+                for number, leased in [*self._sets.items()]:
+                    await self._renew(number, leased)
                 await self._hold()
             except StreamTakenOver:
                 return  # the next call says so
             except LeaseholdError as error:
                 _log.warning("leases could not be renewed: %s", error)
 
-    async def _renew(self, leased: LeaseSet) -> None:
+    async def _renew(self, number: int, leased: LeaseSet) -> int:
+        """Renew what is still leased for a set; says how many places it has."""
         lease_ms = b"%d" % self._lease_ms
+        places, entries = (leased.places, leased.held) if leased.held else await self._look(number)
 
-        async def held(entries: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-            rows = [value for id_, token in entries for value in (id_, token, lease_ms)]
+        async def held(page: Sequence[Entry]) -> list[Entry]:
+            rows = [value for id_, token in page for value in (id_, token, lease_ms)]
             answers = await self._run("renew_many", rows, session=self._session)
-            return [entry for entry, answer in zip(entries, answers, strict=True) if answer == 1]
+            return [entry for entry, answer in zip(page, answers, strict=True) if answer == 1]
 
-        pages = (leased.held[at : at + STEP] for at in range(0, len(leased.held), STEP))
+        pages = (entries[at : at + STEP] for at in range(0, len(entries), STEP))
         leased.held = [entry for page in await asyncio.gather(*map(held, pages)) for entry in page]
+        return places
 
-    async def _look(self, number: int, *, found: bool) -> LeaseSet:
-        leased, seen = LeaseSet(0, [], found), 1
+    async def _look(self, number: int) -> tuple[int, list[Entry]]:
+        """How many places a set has, and what was not given up of it."""
+        places, seen = 0, 1
+        entries: list[Entry] = []
         while seen:
             seen, _, flat = await read_set(
-                self._bulk,
-                self.place(number),
-                start=leased.places,
+                *(self._bulk, self.place(number)),
+                start=places,
                 count=STEP,
                 max_bytes=-1,
                 patience=self._patience,
                 peek=True,
             )
-            leased.held += zip(flat[::FIELDS], map(b"%d".__mod__, flat[3::FIELDS]), strict=True)
-            leased.places += seen
-        return leased
+            entries += zip(flat[::2], map(b"%d".__mod__, flat[1::2]), strict=True)
+            places += seen
+        return places, entries
 
     async def _lease(self, number: int, *, known: int, count: int) -> tuple[int, int, bool, int]:
         mine, had, size, more, waiting = await self._run(
@@ -271,7 +278,7 @@ async def read_set(
         count: How many at most, up to 1,000.
         max_bytes: How much data at most, but for a single item; -1: none.
         patience: For how many seconds the call is repeated while the server is away.
-        peek: Whether to give all that was not given up, leased or not, and to give up nothing.
+        peek: Whether to give id and lease number of all that was not given up, and to give up nothing.
 
     Returns:
         How many places were looked at (0: the set ends before), the server's time in ms, and seven values per
