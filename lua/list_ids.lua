@@ -23,11 +23,12 @@
 
 local reply = { '0', redis.call('GET', fence) and 1 or 0 }
 local sets = { leased = deadlines, scheduled = scheduled, dead = dead }
-local ids, step = {}, 1
+local ids, step
 if sets[state] then
   local page = redis.call('ZSCAN', sets[state], cursor, 'COUNT', count)
   reply[1], ids, step = page[1], page[2], 2
 else
+  step = 1
   local start = tonumber(cursor)
   if state == 'waiting' then
     ids = waiting_ids(start, count)
