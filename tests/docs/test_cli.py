@@ -25,7 +25,7 @@ PAGE = REFERENCE / "cli.md"
 SHARED = {"--url", "--json"}
 
 _OPTION = re.compile(r"^│ (?:[* ]\s+)?(--[a-z-]+)", re.MULTILINE)
-_ARGUMENT = re.compile(r"^│ [* ]\s+([A-Za-z:|-]+)\s+<", re.MULTILINE)
+_ARGUMENT = re.compile(r"^│ [* ]\s+(?!--)([A-Za-z:|-]+)\s+<", re.MULTILINE)
 
 
 def every_command() -> list[str]:

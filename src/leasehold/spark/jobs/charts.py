@@ -28,6 +28,8 @@ _COLOURS = {
     "#0000f3": "var(--third)",
 }
 _TEXT, _LINE, *_SERIES = _COLOURS
+#: So that lines can be told apart without colours.
+_DASHES = ("-", "--", ":")
 #: Text stays text; and the same data give the same file.
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -72,11 +74,10 @@ def over_time(
     """
     with rc_context(_STYLE):
         figure, axes = _figure(2.6)
-        for colour, (label, values) in zip(_SERIES, series.items(), strict=False):
+        marker = "." if len(times) < 40 else ""
+        for colour, dashes, (label, values) in zip(_SERIES, _DASHES, series.items(), strict=False):
             drawn: list[Any] = [None if value is None or (log and value <= 0) else value for value in values]
-            axes.plot(
-                times, drawn, label=label, color=colour, linewidth=1.5, marker="." if len(times) < 40 else ""
-            )
+            axes.plot(times, drawn, dashes, label=label, color=colour, linewidth=1.5, marker=marker)
         if log and any(value for values in series.values() for value in values):
             axes.set_yscale("log")
         else:

@@ -38,8 +38,8 @@ def redrive(
 ) -> dict[str, Any]:
     """Put dead letters back to the end of the queue, to be tried anew; without a condition all of them.
 
-    One stays where it is if an item with its id has been added since, or if it is dropped or requeued by
-    somebody else meanwhile.
+    One whose id has been added again cannot go back, and is not among those that are chosen; one that is
+    dropped or requeued by somebody else meanwhile, or whose id is added, is counted as one that stayed.
 
     Returns:
         `chosen`, `requeued` and `stayed`; `requeued` and `stayed` are 0 after a dry run. If a task ran twice,

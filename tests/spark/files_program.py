@@ -1,0 +1,30 @@
+"""A worker of the end-to-end test: each item is a file, of which it makes a line with its hash.
+
+REDIS_URL and QUEUE say where the work is. What it has done it writes into the file RECORD.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+
+from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
+
+worker = Worker(concurrency=8, lease_time=2, retry=RetryPolicy(attempts=2, first=0.05))
+
+
+@worker.handler(AsyncWorkQueue.from_url(os.environ["REDIS_URL"], os.environ["QUEUE"]))
+async def measure(data: bytes, lease: Lease) -> None:
+    """Write down the hash of a file; an empty one is refused."""
+    if not data:
+        raise ValueError("an empty file")
+    await asyncio.sleep(0.02)  # so that there is always a run to be killed in
+    line = f"{lease.id} {hashlib.sha256(data).hexdigest()}\n"
+    with open(os.environ["RECORD"], "ab", buffering=0) as file:  # noqa: ASYNC230, PTH123 - one write, in one piece
+        file.write(line.encode())
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(worker.serve()))

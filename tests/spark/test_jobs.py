@@ -1,0 +1,374 @@
+"""The jobs: what they do to queues and files, what they refuse, and how they run as programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from leasehold import Event, InvalidArgument, Item, ServerError
+from leasehold.spark.jobs import load as loading
+from leasehold.spark.jobs.archive import archive
+from leasehold.spark.jobs.backfill import backfill
+from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code, reason
+from leasehold.spark.jobs.load import load
+from leasehold.spark.jobs.redrive import redrive
+from leasehold.spark.jobs.report import report
+from leasehold.spark.jobs.session import place
+from tests.cli.program import leasehold, started
+from tests.queue.asking import take
+from tests.spark.tables import numbered, waiting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.cli.program import Leasehold
+    from tests.queue.fixtures import MakeQueue
+
+__all__ = ["leasehold"]
+
+CSV = "Id;text\na;one\nb;two\n"
+
+
+async def kill(queue: AsyncWorkQueue, errors: dict[str, str]) -> None:
+    """Make dead letters, each with its error."""
+    await queue.add_items([Item(f"<{id_}>", id=id_) for id_ in errors])
+    for _ in errors:
+        lease = await take(queue)
+        await queue.fail(lease, errors[lease.id])
+
+
+# ---------------------------------------------------------------------------------------------------- load
+
+
+async def test_load_reads_what_is_asked_for(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text(CSV)
+    given: dict[str, Any] = {"format": "csv", "option": ["sep=;"], "id": "Id", "url": redis_url}
+    told = load(spark, queue.name, str(tmp_path / "rows.csv"), data="text", **given)
+    assert told == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
+    assert await waiting(queue) == {"a": b"one", "b": b"two"}
+    (tmp_path / "rows.csv").write_text(CSV + "c;three\n")
+    told = load(spark, queue.name, str(tmp_path / "rows.csv"), **given)
+    assert (told["added"], told["already_there"]) == (1, 2)
+    assert (await waiting(queue))["c"] == b'{"Id":"c","text":"three"}'
+
+
+async def test_load_of_json_parquet_and_tables(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.json").write_text('{"data": "1"}\n{"data": "2"}\n{"data": "1"}\n')
+    told = load(spark, queue.name, str(tmp_path / "rows.json"), format="json", id_from="data", url=redis_url)
+    assert (told["rows"], told["added"], told["already_there"]) == (3, 2, 1)
+    numbered(spark, 10).write.parquet(str(tmp_path / "rows"))
+    assert load(spark, queue.name, str(tmp_path / "rows"), url=redis_url)["added"] == 10
+    numbered(spark, 12).createOrReplaceTempView("letters")
+    assert load(spark, queue.name, "letters", format="table", url=redis_url)["added"] == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "says"),
+    [
+        ("nothing", {}, "PATH_NOT_FOUND"),
+        ("rows", {"id": "identity"}, "idColumn"),
+        ("rows", {"id": "id", "id_from": "data"}, "no idColumn when there is idFrom"),
+        ("rows", {"option": ["sep"]}, "name=value"),
+        ("rows", {"format": "table"}, "rows"),
+        ("rows", {"url": "redis://localhost:1"}, "localhost:1"),
+    ],
+)
+async def test_load_that_cannot_be(
+    spark: SparkSession,
+    queue: AsyncWorkQueue,
+    redis_url: str,
+    tmp_path: Path,
+    source: str,
+    given: dict[str, Any],
+    says: str,
+) -> None:
+    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
+    with pytest.raises((PySparkException, InvalidArgument, ServerError), match=says):
+        load(spark, queue.name, str(tmp_path / source), **{"url": redis_url} | given)
+    assert not any(await queue.counts())
+
+
+def test_a_password_is_in_no_option(tmp_path: Path) -> None:
+    with place("redis://:secret@localhost") as given:
+        assert "secret" not in str(given)
+        kept = Path(given["urlFile"])
+        assert kept.read_text() == "redis://:secret@localhost"
+        assert kept.stat().st_mode & 0o077 == 0
+    assert not kept.exists()
+    with place("redis://localhost") as given:
+        assert given == {"url": "redis://localhost"}
+    assert tmp_path.exists()
+
+
+# ------------------------------------------------------------------------------------------------- backfill
+
+
+async def scheduled(redis: Redis, name: str) -> dict[str, float]:
+    """The ids of what is scheduled and when it is due (s), in that order."""
+    rows: Any = await redis.zrange(f"{name}:scheduled", 0, -1, withscores=True)
+    return {id_.decode(): ms / 1000 for id_, ms in rows}
+
+
+async def test_backfill_spreads_rows_in_their_order(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    numbered(spark, 100, partitions=3).write.parquet(str(tmp_path / "rows"))
+    start = datetime.fromtimestamp(int(time.time()) + 1000, UTC)
+    given: dict[str, Any] = {"rate": 4.0, "start": start.isoformat(), "url": redis_url}
+    told = backfill(spark, queue.name, str(tmp_path / "rows"), order_by="id", **given)
+    assert (told["rows"], told["added"]) == (100, 100)
+    assert datetime.fromisoformat(told["first_due"]) == start
+    assert datetime.fromisoformat(told["last_due"]).timestamp() == start.timestamp() + 99 / 4
+    due = await scheduled(redis, queue.name)
+    assert [*due] == sorted(f"i{n}" for n in range(100))
+    assert [at - start.timestamp() for at in due.values()] == [n / 4 for n in range(100)]
+    told = backfill(spark, queue.name, str(tmp_path / "rows"), **given)
+    assert (told["added"], told["already_there"]) == (0, 100)
+
+
+async def test_backfill_begins_now_and_keeps_the_order_of_files(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    rows = "".join(f'{{"id": "i{n}", "n": {n}}}\n' for n in range(50))
+    (tmp_path / "rows.json").write_text(rows)
+    before = time.time()
+    told = backfill(spark, queue.name, str(tmp_path / "rows.json"), rate=0.1, format="json", url=redis_url)
+    assert before <= datetime.fromisoformat(told["first_due"]).timestamp() + 0.001
+    due = [*await scheduled(redis, queue.name)]
+    # The first is due when it is added.
+    assert due == [f"i{n}" for n in range(50)][-len(due) :]
+    assert sum(await queue.counts()) == 50
+    found = await queue.find("i7")
+    assert found is not None
+    assert found.data == b'{"id":"i7","n":7}'
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rate": 0.0}, "above 0"),
+        ({"rate": float("nan")}, "above 0"),
+        ({"rate": 1e-12}, "days at most"),
+        ({"rate": 1.0, "start": "tomorrow"}, "2030-01-31T09:00Z"),
+        ({"rate": 1.0, "start": "2030-01-31T09:00"}, "with a zone"),
+        ({"rate": 1.0, "order_by": "age"}, "age"),
+    ],
+)
+async def test_backfill_that_cannot_be(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, given: dict[str, Any], says: str
+) -> None:
+    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
+    with pytest.raises((PySparkException, InvalidArgument), match=says):
+        backfill(spark, queue.name, str(tmp_path / "rows"), url=queue.url, **given)
+    assert not any(await queue.counts())
+
+
+# -------------------------------------------------------------------------------------------------- redrive
+
+
+async def test_redrive_takes_what_the_condition_chooses(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    await kill(queue, {"a": "timeout", "b": "no such letter", "c": "timeout", "d": "timeout"})
+    await queue.add_item(Item(b"new", id="d"))
+    chosen = "error = 'timeout' and data <> '<c>'"
+    told = redrive(spark, queue.name, where=chosen, dry_run=True, url=redis_url)
+    # `d` cannot go back, as its id is taken.
+    assert told == {"queue": queue.name, "chosen": 1, "requeued": 0, "stayed": 0}
+    assert (await queue.counts()).dead == 4
+    told = redrive(spark, queue.name, where=chosen, url=redis_url)
+    assert (told["chosen"], told["requeued"], told["stayed"]) == (1, 1, 0)
+    assert await waiting(queue) == {"a": b"<a>", "d": b"new"}
+    assert {letter.id for letter in await queue.dead_letters.list()} == {"b", "c", "d"}
+    told = redrive(spark, queue.name, url=redis_url)
+    assert (told["chosen"], told["requeued"]) == (2, 2)
+
+
+@pytest.mark.parametrize("condition", ["no condition", "eror = 'x'", "data"])
+async def test_redrive_with_what_is_no_condition(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, condition: str
+) -> None:
+    await kill(queue, {"a": "timeout"})
+    with pytest.raises(PySparkException):
+        redrive(spark, queue.name, where=condition, url=redis_url)
+    assert (await queue.counts()).dead == 1
+
+
+# -------------------------------------------------------------------------------------------------- archive
+
+
+def archived(spark: SparkSession, folder: Path) -> list[tuple[int, str, str]]:
+    """All that an archive holds."""
+    rows = spark.read.parquet(str(folder)).orderBy("number").collect()
+    assert all(row["date"] == row["at"].date() for row in rows)
+    return [(row["number"], row["what"], row["id"]) for row in rows]
+
+
+async def kept(queue: AsyncWorkQueue) -> list[tuple[int, str, str]]:
+    """All that the server holds."""
+    events: list[Event] = [event async for event in queue.events(follow=False)]
+    return [(event.number, event.what, event.id) for event in events]
+
+
+async def test_archive_goes_on_where_it_stopped(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=1000)
+    await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(25)])
+    folder = tmp_path / "archive"
+    told = archive(spark, queue.name, str(folder), batch=10, url=redis_url)
+    first = (await kept(queue))[0][0]
+    assert told == {
+        "queue": queue.name,
+        "events": 25,
+        "batches": 3,
+        "first": first,
+        "last": first + 24,
+    }
+    assert archived(spark, folder) == await kept(queue)
+    assert archive(spark, queue.name, str(folder), url=redis_url)["events"] == 0
+    for _ in range(5):
+        await queue.complete(await take(queue))
+    assert archive(spark, queue.name, str(folder), url=redis_url)["events"] == 10
+    assert archived(spark, folder) == await kept(queue)
+
+
+async def test_a_batch_of_an_archive_that_runs_again_replaces_what_it_wrote(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=1000)
+    await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(20)])
+    folder = tmp_path / "archive"
+    archive(spark, queue.name, str(folder), batch=10, url=redis_url)
+    commits = folder / "_checkpoint" / "commits"
+    last = max(path.name for path in commits.iterdir() if path.name.isdigit())
+    for name in (last, f".{last}.crc"):
+        (commits / name).unlink()  # as if it had been killed before that was written
+    (folder / "_batch-00000009").mkdir()
+    assert archive(spark, queue.name, str(folder), batch=10, url=redis_url)["events"] == 10
+    assert archived(spark, folder) == await kept(queue)
+
+
+async def test_archives_are_not_mixed(
+    spark: SparkSession, make_queue: MakeQueue, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=1000)
+    await queue.add_item(Item(b"", id="x"))
+    folder = str(tmp_path / "archive")
+    archive(spark, queue.name, folder, url=redis_url)
+    with pytest.raises(InvalidArgument, match="with the same checkpoint"):
+        archive(spark, queue.name, folder, checkpoint=str(tmp_path / "new"), url=redis_url)
+    other = make_queue(name=f"{queue.name}-other")
+    await other.events.keep(count=1000)
+    with pytest.raises(PySparkException, match=queue.name):
+        archive(spark, other.name, folder, url=redis_url)
+    assert len(archived(spark, tmp_path / "archive")) == 1
+
+
+async def test_an_archive_or_a_report_of_a_queue_without_events(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "output")
+    with pytest.raises(PySparkException, match="keeps no events"):
+        archive(spark, queue.name, output, url=redis_url)
+    with pytest.raises(PySparkException, match="keeps no events"):
+        report(spark, output, queue=queue.name, url=redis_url)
+    await queue.events.keep(count=10)
+    with pytest.raises(InvalidArgument, match="one that has kept events"):
+        report(spark, str(tmp_path / "report"), queue=queue.name, url=redis_url)
+
+
+async def test_events_that_are_lost_end_an_archive_unless_that_is_allowed(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=1000)
+    await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(10)])
+    folder = str(tmp_path / "archive")
+    archive(spark, queue.name, folder, url=redis_url)
+    await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(10, 20)])
+    await redis.xtrim(f"{queue.name}:events", maxlen=5, approximate=False)
+    with pytest.raises(PySparkException, match="kept no more"):
+        archive(spark, queue.name, folder, url=redis_url)
+    told = archive(spark, queue.name, folder, allow_loss=True, url=redis_url)
+    assert told["events"] == 5
+    assert len(archived(spark, tmp_path / "archive")) == 15
+
+
+# ------------------------------------------------------------------------------------------------- programs
+
+
+async def test_a_job_as_a_command(
+    leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text(CSV)
+    command = ("pipeline", "load", queue.name, str(tmp_path / "rows.csv"), "--format", "csv")
+    outcome = await leasehold(*command, "--option", "sep=;", "--id", "Id", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.document == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
+    assert "loading" in outcome.err
+    assert sorted(await waiting(queue)) == ["a", "b"]
+    outcome = await leasehold(*command)
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1] == (
+        "leasehold: columns: got 'Id;text', expected idColumn or idFrom, as there is no column 'id'"
+    )
+    outcome = await leasehold(*command, "--url", "redis://localhost:1", "--id", "Id;text")
+    assert outcome.code == 5
+    assert redis_url not in outcome.err
+
+
+async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('{"id": "a", "data": "1"}\n')
+    program = Path(sys.executable).with_name("spark-submit")
+    arguments = [queue.name, str(tmp_path / "rows.json"), "--format", "json", "--url", redis_url]
+    process = await asyncio.create_subprocess_exec(
+        program, "--master", "local[1]", loading.__file__, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    # Spark's launcher may have said something before.
+    assert json.loads(out.splitlines()[-1])["added"] == 1
+    assert sorted(await waiting(queue)) == ["a"]
+
+
+async def test_a_job_without_the_extra_says_so(tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ImportError")
+    async with started("pipeline", "load", "q", "x", environment={"PYTHONPATH": str(tmp_path)}) as process:
+        out, err = await process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    assert err.decode().strip() == (
+        "leasehold: queues in Spark need a library that is not installed: pip install leasehold[spark]"
+    )
+
+
+def test_the_reason_of_a_failure_is_found_in_what_spark_says() -> None:
+    ours = "[SOURCE] Failed: Traceback:\n  File\nleasehold.errors.ServerBusy: busy\n SQLSTATE: 38000"
+    assert reason(ours) == ("busy", "ServerBusy")
+    assert exit_code(JobFailed(*reason(ours))) == 5
+    theirs = (
+        "Job aborted\nTraceback (most recent call last):\n  File x\nValueError: no\n\tat org.Exception: x"
+    )
+    assert reason(theirs) == ("ValueError: no", "")
+    assert exit_code(JobFailed(*reason(theirs))) == 1
+    assert reason("[PATH] none\n\nplan") == ("[PATH] none", "")
+    assert exit_code(InvalidArgument("x", 1, "2")) == 2
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_spark_gives_up_is_one_error() -> None:
+    with pytest.raises(JobFailed, match="PATH_NOT_FOUND"):
+        carry_out(load, {"queue": "q", "source": "nothing-there"}, print)
