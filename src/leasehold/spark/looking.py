@@ -17,7 +17,6 @@ from pyspark.sql.datasource import (
 )
 
 from leasehold.item import MAX_DATA_BYTES
-from leasehold.spark.rows import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,7 +38,7 @@ _ORDERS = {
     LessThanOrEqual: operator.le,
 }
 
-#: One item: the columns of `rows.ITEMS`, in their order; times in µs since 1970.
+#: One item: the columns of `rows.ITEMS`, in their order, with the id as bytes; times in µs since 1970.
 Row = tuple[Any, ...]
 _ID, _STATE, _DATA, _SIZE, _AGE = 0, 1, 2, 3, 8
 
@@ -75,14 +74,14 @@ class Wanted:
             return replace(self, ids=values if self.ids is None else self.ids & values)
         return None
 
-    def fits(self, row: Row) -> bool:
-        """Whether an item is wanted, as it was when it was looked at."""
-        age = row[_AGE]
-        return (
-            row[_STATE] in self.states
-            and (self.ids is None or row[_ID] in self.ids)
-            and all(age is not None and _BY_NAME[name](age, seconds) for name, seconds in self.ages)
-        )
+    def among(self, rows: list[Row]) -> list[Row]:
+        """Those that are wanted, as they were when they were looked at. Only wanted ids are looked at."""
+        if len(self.states) < len(STATES):
+            rows = [row for row in rows if row[_STATE] in self.states]
+        for name, seconds in self.ages:
+            order = _BY_NAME[name]
+            rows = [row for row in rows if row[_AGE] is not None and order(row[_AGE], seconds)]
+        return rows
 
 
 _BY_NAME = {kind.__name__: order for kind, order in _ORDERS.items()}
@@ -100,34 +99,33 @@ async def look(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) 
     if data and wanted.ages:
         # Most will be too young or too old: their data need not travel.
         ids = [row[_ID] for row in await _read(bulk, ids, wanted, data=False)]
-    return [(readable(row[_ID]), *row[1:]) for row in await _read(bulk, ids, wanted, data=data)]
+    return await _read(bulk, ids, wanted, data=data)
 
 
 async def _read(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) -> list[Row]:
+    dead = "dead" in wanted.states
+    if not data:
+        return wanted.among(await _step(bulk, ids, -1, dead=dead))
     found: list[Row] = []
-    rest, room = list(ids), LOOK_BYTES
-    while rest:
-        rows = await _step(bulk, rest, room if data else -1, dead="dead" in wanted.states)
-        whole = [row for row in rows if not data or row[_DATA] is not None]
+    while ids:
+        rows = await _step(bulk, ids, LOOK_BYTES, dead=dead)
+        whole = [row for row in rows if row[_DATA] is not None]
         found += whole
-        left = {row[_ID] for row in rows} - {row[_ID] for row in whole}
-        rest = [item_id for item_id in rest if item_id in left]
-        # Nothing fits: one that is larger than a whole look comes first. It is asked for alone.
-        room = LOOK_BYTES
-        if rest and not whole:
-            found += await _step(bulk, rest[:1], MAX_DATA_BYTES, dead="dead" in wanted.states)
-            del rest[0]
-    return [row for row in found if wanted.fits((readable(row[_ID]), *row[1:]))]
+        ids = [row[_ID] for row in rows if row[_DATA] is None]
+        if ids and not whole:
+            # The first is larger than a whole look: it is asked for alone.
+            found += await _step(bulk, ids[:1], MAX_DATA_BYTES, dead=dead)
+            del ids[0]
+    return wanted.among(found)
 
 
 async def _step(bulk: Bulk, ids: Sequence[bytes], room: int, *, dead: bool) -> list[Row]:
     """Look once, at the living first; who is not among them may be dead, or just be coming back."""
     now_ms, rows = await _living(bulk, ids, room)
-    missing = _without(ids, rows)
-    if missing and dead:
-        rows += await _dead(bulk, missing, room, now_ms)
-        if missing := _without(missing, rows):
-            rows += (await _living(bulk, missing, room))[1]
+    if dead and len(rows) < len(ids):
+        rows += await _dead(bulk, _without(ids, rows), room, now_ms)
+    if dead and len(rows) < len(ids):
+        rows += (await _living(bulk, _without(ids, rows), room))[1]
     return rows
 
 

@@ -14,7 +14,7 @@ from leasehold.queue.bulk import MOST_ROWS
 from leasehold.spark.connect import check_server, connected, persistently
 from leasehold.spark.looking import Wanted, look
 from leasehold.spark.options import Options
-from leasehold.spark.rows import ITEMS, batch_of, check_columns
+from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,6 +136,7 @@ class SnapshotReader(DataSourceReader):
     def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         if rows:
             columns: dict[str, Any] = dict(zip(ITEMS.fieldNames(), zip(*rows, strict=True), strict=True))
+            columns["id"] = [readable(item_id) for item_id in columns["id"]]
             yield batch_of(columns, self.schema)
 
 
