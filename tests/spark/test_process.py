@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,9 +15,10 @@ from pyspark.errors import PySparkException
 
 from leasehold import InvalidArgument, Item
 from leasehold.spark import process
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     import pandas as pd
@@ -147,3 +153,43 @@ async def test_what_cannot_be_used_is_told_before_anything_is_leased(
     place.process()
     with pytest.raises(InvalidArgument, match="the same checkpoint"):
         place.process(checkpoint=str(tmp_path / "another"))
+
+
+@pytest.mark.slow
+async def test_killed_at_any_time_each_item_is_in_the_output_once(
+    place: Place, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, tmp_path: Path
+) -> None:
+    expected = await put(queue, 0, 90)
+    arguments = (redis_url, name, str(tmp_path), "20")
+    # While a batch is written; when one is there and not in Spark's log; and once more while one is written.
+    for sign in ("_batch-00000000", "batch=00000001", "_batch-00000003"):
+        async with started(*arguments) as running:
+            await eventually(f"{sign} is there", (tmp_path / "output" / sign).exists, within=120)
+            os.kill(int((tmp_path / "jvm").read_text()), signal.SIGKILL)
+            running.kill()
+        unfinished = {key.rpartition(b":")[2].decode() async for key in redis.scan_iter(f"{name}:item:*")}
+        assert unfinished
+        there = {id_ for id_, _ in place.rows()} if sign != "_batch-00000000" else set()
+        assert {id_ for id_, _ in expected} - there <= unfinished, "what is completed is in the output"
+    done = place.process(batch=20)
+    assert 0 < done.items < 90
+    assert place.rows() == expected
+    assert not any(await queue.counts())
+
+
+@asynccontextmanager
+async def started(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the program, until the end of the block at the latest."""
+    path = os.pathsep.join(filter(None, sys.path))
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.spark.process_program"),
+        *arguments,
+        env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.wait()
