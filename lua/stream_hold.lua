@@ -19,6 +19,8 @@ local waiting = redis.call('LLEN', queue)
 if not (take or is_reader()) then
   return { 0, waiting }
 end
+-- A server at its `maxmemory` refuses no write after one that needs no memory.
+redis.call('HDEL', stream_key, '')
 redis.call('HSET', stream_key, 'reader', reader)
 redis.call('PEXPIRE', stream_key, keep_ms)
 for at = sets + 1, #ARGV, 2 do

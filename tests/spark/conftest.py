@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from tests.queue.fixtures import make_queue, queue
+from tests.queue.fixtures import clock, make_queue, queue
 from tests.spark.session import spark
 
-__all__ = ["make_queue", "queue", "spark"]
+__all__ = ["clock", "make_queue", "queue", "spark"]
 
 HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with what pytest gives
 

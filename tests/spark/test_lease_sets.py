@@ -1,0 +1,215 @@
+"""The reader of a stream of leases, without Spark: lost replies, lapsed leases, other readers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import AsyncWorkQueue, ConnectionLost, Item, StreamTakenOver
+from leasehold.queue.bulk import Bulk
+from leasehold.spark.lease_sets import LeaseStream, read_set
+from tests.queue.asking import until
+from tests.queue.keyspace import audit, left_over
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold.testing import Proxy
+    from tests.queue.fixtures import Clock, MakeQueue
+
+
+def reader_of(queue: AsyncWorkQueue, *, lease_ms: int = 60_000, patience: float = 10) -> LeaseStream:
+    return LeaseStream(queue.bulk, "s", lease_ms=lease_ms, patience=patience)
+
+
+async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
+    names = [f"i{number}" for number in range(count)]
+    await queue.add_items([Item(b"x" * 10, id=name) for name in names])
+    return names
+
+
+async def read(queue: AsyncWorkQueue, stream: LeaseStream, number: int, *, most: int = 1000) -> list[str]:
+    """Read a set as an executor does."""
+    found: list[str] = []
+    at, seen = 0, 1
+    while seen:
+        seen, _, flat = await read_set(
+            queue.bulk, stream.place(number), start=at, count=most, max_bytes=1000, patience=10
+        )
+        at += seen
+        found += [one.decode() for one in flat[::7]]
+    return found
+
+
+async def all_done(redis: Redis, queue: AsyncWorkQueue) -> None:
+    assert await queue.counts() == (0, 0, 0, 0)
+    await audit(redis, queue.name)
+    assert {key.split(b":")[1] for key in await left_over(redis, queue.name)} == {b"stream"}
+
+
+async def test_sets_are_leased_in_steps_read_again_and_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
+    names = await fill(queue, 3_500)
+    stream = reader_of(queue)
+    await stream.take_over()
+    assert await stream.waiting() == 3_500
+    assert (await stream.lease(1, 2_500)).places == 2_500
+    assert await queue.counts() == (1_000, 2_500, 0, 0)
+    assert (await stream.again(1)).places == 2_500
+    assert await read(queue, stream, 1) == names[:2_500]
+    await stream.complete(1)
+    await stream.complete(1)
+    assert (await stream.lease(2, 2_500)).places == 1_000
+    after = reader_of(queue)
+    await after.take_over()
+    again = await after.again(2)
+    assert (again.places, len(again.held or ())) == (1_000, 1_000)
+    assert await read(queue, after, 2) == names[2_500:]
+    await after.complete(2)
+    assert (await after.lease(3, 10)).places == 0
+    await all_done(redis, queue)
+
+
+class Losing(Bulk):
+    """Loses the reply to every other call."""
+
+    def __init__(self, bulk: Bulk, proxy: Proxy) -> None:
+        super().__init__(bulk._engine)
+        self._proxy = proxy
+        self.lost = 0
+        self._calls = 0
+
+    async def run(self, script: str, rest: Any = (), **arguments: bytes | int) -> Any:
+        self._calls += 1
+        if self._calls % 2:
+            self._proxy.cut_after_bytes(0)
+        try:
+            return await super().run(script, rest, **arguments)
+        except ConnectionLost:
+            self.lost += 1
+            raise
+
+
+async def test_no_reply_that_is_lost_changes_what_comes_to_pass(
+    make_queue: MakeQueue, proxy: Proxy, redis: Redis
+) -> None:
+    queue = make_queue()
+    await queue.events.keep(count=100_000)
+    names = await fill(queue, 2_500)
+    losing = Losing(make_queue(url=proxy.url, patience=5).bulk, proxy)
+    stream = LeaseStream(losing, "s", lease_ms=60_000, patience=30)
+    await stream.take_over()
+    got: list[str] = []
+    number = 0
+    while True:
+        number += 1
+        leased = await stream.lease(number, 2_000)
+        if not leased.places:
+            break
+        await stream.again(number)
+        found = await read(queue, stream, number)
+        assert leased.places == len(found)
+        got += found
+        await stream.complete(number)
+    assert got == names
+    assert losing.lost > 5
+    told = [event.what async for event in queue.events(follow=False)]
+    assert (told.count("leased"), told.count("completed")) == (2_500, 2_500)
+    await queue.events.stop()
+    await all_done(redis, queue)
+
+
+async def test_leases_that_are_over_are_renewed_if_nobody_has_brought_them_back(
+    make_queue: MakeQueue, clock: Clock, redis: Redis
+) -> None:
+    queue = make_queue(clock=clock)
+    names = await fill(queue, 20)
+    first = reader_of(queue)
+    await first.take_over()
+    await first.lease(1, 20)
+    clock.now += 99
+    after = reader_of(queue)
+    await after.take_over()
+    again = await after.again(1)
+    assert len(again.held or ()) == 20
+    assert await queue.lease_many(20, 30, block=False) == []
+    assert await read(queue, after, 1) == names
+    await after.complete(1)
+    await all_done(redis, queue)
+
+
+async def test_what_somebody_else_has_is_given_up_and_what_was_read_before_is_done(
+    make_queue: MakeQueue, clock: Clock, redis: Redis
+) -> None:
+    queue = make_queue(clock=clock)
+    names = await fill(queue, 5)
+    stream = reader_of(queue)
+    await stream.take_over()
+    await stream.lease(1, 5)
+    await stream.lease(2, 5)
+    clock.now += 99
+    taken = await queue.lease_many(2, 30, block=False)
+    assert await read(queue, stream, 1, most=2) == [], "all came back when two were taken"
+    await stream.complete(1)
+    assert await queue.counts() == (3, 2, 0, 0)
+    # The next set is read in time; then all of it goes to somebody else, who is too late.
+    assert (await stream.lease(2, 5)).places == 3
+    assert await read(queue, stream, 2) == names[2:]
+    clock.now += 99
+    late = await queue.lease_many(5, 30, block=False)
+    await stream.complete(2)
+    assert sorted(await queue.complete_many(late)) == [False, False, False, True, True]
+    assert await queue.complete_many(taken) == [False, False]
+    await all_done(redis, queue)
+
+
+async def test_a_newer_reader_takes_over(queue: AsyncWorkQueue) -> None:
+    names = await fill(queue, 10)
+    older, newer = reader_of(queue, lease_ms=300), reader_of(queue)
+    await older.take_over()
+    await older.lease(1, 5)
+    await newer.take_over()
+    for call in (older.lease(2, 5), older.complete(1), older.waiting(), read(queue, older, 1)):
+        with pytest.raises(StreamTakenOver, match="another query has taken over the stream of leases s"):
+            await call
+    async with asyncio.timeout(20):
+        await older.keep()  # ends by itself
+    assert (await newer.lease(1, 5)).found
+    assert await read(queue, newer, 1) == names[:5]
+    assert await queue.queue_len() == 5
+
+
+async def test_a_server_that_is_away_is_waited_for(make_queue: MakeQueue, proxy: Proxy) -> None:
+    queue = make_queue(url=proxy.url)
+    await fill(queue, 1)
+    stream, hasty = reader_of(queue), reader_of(queue, patience=0.1)
+    await stream.take_over()
+    await proxy.fail()
+    with pytest.raises(ConnectionLost):
+        await hasty.take_over()
+    leasing = asyncio.create_task(stream.lease(1, 1))
+    await asyncio.sleep(0)
+    await proxy.heal()
+    async with asyncio.timeout(20):
+        assert (await leasing).places == 1
+
+
+async def test_sets_are_renewed_until_they_are_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.events.keep(count=1_000)
+    await fill(queue, 2)
+    stream = reader_of(queue, lease_ms=600)
+    await stream.take_over()
+    await stream.lease(1, 2)
+    keeping = asyncio.create_task(stream.keep())
+
+    async def renewed() -> bool:
+        return [event.what async for event in queue.events(follow=False)].count("renewed") >= 8
+
+    await until("they are renewed", renewed)
+    assert "lapsed" not in [event.what async for event in queue.events(follow=False)]
+    await stream.complete(1)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await queue.events.stop()
+    await all_done(redis, queue)
