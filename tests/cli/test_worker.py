@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -196,6 +197,13 @@ async def test_a_process_of_a_handler_ends_with_the_worker(
 async def test_a_lifespan_that_hangs_at_its_start_is_cancelled(bench: Bench) -> None:
     async with bench.worker(HANGS_AT="start") as worker:
         await worker.said("it hangs")
+        assert await worker.stop() == 0
+
+
+async def test_a_worker_is_not_unhealthy_while_its_lifespan_begins(bench: Bench) -> None:
+    async with bench.worker("--exit-on-unhealthy", "100ms", HANGS_AT="start") as worker:
+        await worker.said("it hangs")
+        await asyncio.sleep(1)
         assert await worker.stop() == 0
 
 

@@ -28,7 +28,7 @@ INTERNAL = {
     "AsyncWorkQueue.rest",
     "Lease.extend",
     *(f"Run.{name}" for name in ("arrived", "began", "begin", "cut", "end_early", "limit", "lose", "lost")),
-    *(f"Run.{name}" for name in ("facts", "outcomes", "over", "task", "unsettled")),
+    *(f"Run.{name}" for name in ("facts", "outcomes", "over", "task", "thread", "unsettled")),
     "Worker.shift",
 }
 #: Defaults as they are written, where that is not how they show themselves.

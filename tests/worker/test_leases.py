@@ -108,6 +108,36 @@ async def test_what_waits_behind_a_handler_that_blocks_goes_to_others(
     assert grabbed == [(b"a", 1), (b"b", 1), (b"c", 1)]
 
 
+async def test_what_has_ended_is_kept_past_its_limit_until_it_is_settled(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    worker = new_worker(concurrency=2, lease_time=1)
+    begun, others = threading.Event(), make_queue()
+    grabbed: list[bytes] = []
+
+    @worker.handler(queue, timeout=0.5)
+    async def handle(payload: bytes) -> None:
+        if payload == b"blocks":
+            begun.set()
+            time.sleep(3)  # noqa: ASYNC251 - so that the outcome of the other cannot be sent
+
+    async def grab() -> None:
+        async with others.twin() as other:
+            while lease := await other.lease(60, timeout=1.5):
+                grabbed.append(lease.data)
+
+    def grab_apart() -> None:
+        begun.wait(20)
+        asyncio.run(grab())
+
+    thread = threading.Thread(target=grab_apart)
+    thread.start()
+    await add(queue, b"quick", b"blocks")
+    async with working(worker):
+        await asyncio.to_thread(thread.join)
+    assert grabbed == [b"blocks"], "which is past its limit, and is not renewed"
+
+
 async def test_a_lost_lease_cancels_its_handler_and_fences_its_outcome(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
@@ -265,7 +295,7 @@ async def test_a_poison_item_that_is_never_settled_is_a_dead_letter_in_the_end(
     async with working(worker):
         letter = await the_dead(queue)
     assert not runs
-    assert letter.error.startswith("It was leased 3 times, and each time its worker died")
+    assert letter.error.startswith("Its 3 attempts are used up, and the last one left no outcome")
 
 
 async def test_so_is_one_of_a_batch_and_it_takes_no_other_with_it(

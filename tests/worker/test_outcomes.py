@@ -33,6 +33,26 @@ class BrokenReject(Reject):
     __str__ = Broken.__str__
 
 
+async def test_a_handler_that_cancels_itself_has_failed_and_stops_nobody(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(concurrency=2)
+
+    @worker.handler(queue)
+    async def handle(payload: bytes) -> None:
+        if payload == b"bad":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()  # as old code for time limits does
+            await asyncio.sleep(0)
+
+    await add(queue, b"bad")
+    async with working(worker):
+        letter = await the_dead(queue)
+        await queue.add_items(Item(b"good") for _ in range(10))
+        await finished(queue)
+    assert letter.deliveries == 3
+    assert "CancelledError" in letter.error
+
+
 @pytest.mark.parametrize(
     ("value", "kept"),
     [

@@ -70,6 +70,59 @@ async def test_what_a_thread_raises_is_a_failure_whatever_it_is(
     assert f"RuntimeError: the handler raised {error.__name__}" in letter.error
 
 
+async def test_a_slot_is_used_again_when_the_thread_that_was_left_behind_returns(
+    queue: AsyncWorkQueue,
+) -> None:
+    worker, release, ran = new_worker(concurrency=1, retry=ONCE), threading.Event(), list[bytes]()
+
+    @worker.handler(queue, timeout=0.1)
+    def handle(payload: bytes) -> None:
+        ran.append(payload)
+        if payload == b"hangs":
+            release.wait(20)
+
+    await add(queue, b"hangs")
+    async with working(worker):
+        await the_dead(queue)
+        await queue.add_items(Item(b"quick") for _ in range(5))
+        await asyncio.sleep(0.2)
+        assert ran == [b"hangs"], "as its slot is not free"
+        release.set()
+        await finished(queue)
+    assert ran == [b"hangs", *[b"quick"] * 5]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in its task", "in a task of its own"])
+async def test_a_time_limit_of_middleware_does_not_give_away_the_slot_of_a_thread(
+    queue: AsyncWorkQueue,
+    apart: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    async def limited(run: Run, call: Callable[[Run], Any]) -> Any:
+        if apart:
+            return await asyncio.wait_for(asyncio.create_task(call(run)), 0.2)
+        async with asyncio.timeout(0.2):
+            return await call(run)
+
+    worker = new_worker(concurrency=2, retry=ONCE, middleware=[limited])
+    release, ran = threading.Event(), list[bytes]()
+
+    @worker.handler(queue)
+    def handle(payload: bytes) -> None:
+        ran.append(payload)
+        if payload == b"hangs":
+            release.wait(20)
+
+    await add(queue, b"hangs", b"hangs", *[b"quick"] * 6)
+    async with working(worker):
+        await counted(queue, "both are dead", lambda counts: counts.dead == 2)
+        await asyncio.sleep(0.5)
+        assert ran == [b"hangs", b"hangs"]
+        release.set()
+        await finished(queue)
+    assert ran == [b"hangs", b"hangs", *[b"quick"] * 6]
+    assert await queue.dead_letters.count() == 2
+
+
 async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(
     queue: AsyncWorkQueue,
 ) -> None:

@@ -78,7 +78,7 @@ async def test_an_item_that_kills_its_worker_ends_in_the_dead_letters(
         crew.process.terminate()
         assert await crew.ended() == 0
     assert (letter.id, letter.deliveries) == ("poison", 4)
-    assert "leased 3 times, and each time its worker died" in letter.error
+    assert "3 attempts are used up, and the last one left no outcome" in letter.error
     assert [line[0] for line in crew.lines] == ["ready", "good"]
 
 

@@ -12,12 +12,10 @@ from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
 from leasehold.worker.payload import decoder
-from leasehold.worker.places import InThread, in_process
+from leasehold.worker.places import InThread, in_process, noting
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
     import anyio
 
@@ -90,8 +88,6 @@ class Handler:
             )
         if self.run_in == "process" and (_item_type(first) if self.batch else first.annotation) is Lease:
             raise InvalidArgument("handler", function, "a payload: a lease cannot go to another process")
-        #: The threads that tasks have left behind, as they were cancelled; `prepare` sets it.
-        self.left_behind: dict[asyncio.Task[Any] | None, Future[Any]] = {}
         #: Runs the function on the items of a run; `prepare` sets it.
         self.call: Callable[[Run], Awaitable[Any]] = self._unprepared
 
@@ -119,6 +115,8 @@ class Handler:
         given = {name: resources[name] for name in self._wishes if name in resources}
         invoke = self._invoker(given, threads=threads, processes=processes)
         call = self._batch_call(invoke) if self.batch else self._single_call(invoke)
+        if self.run_in == "thread":
+            call = functools.partial(noting, call)
         for layer in reversed(middleware):
             call = functools.partial(_through, layer, call)
         self.call = call
@@ -138,9 +136,7 @@ class Handler:
             return function
         if self.run_in == "process":
             return in_process(function, self.name, processes)  # type: ignore[no-any-return]
-        in_thread = InThread(function, threads)
-        self.left_behind = in_thread.left_behind
-        return in_thread
+        return InThread(function, threads)
 
     def _single_call(self, invoke: Callable[..., Awaitable[Any]]) -> Callable[[Run], Awaitable[Any]]:
         decode, names = self._decode, self._lease_names

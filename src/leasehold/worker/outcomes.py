@@ -115,10 +115,10 @@ def in_short(error: BaseException) -> str:
 
 
 def poisoned(deliveries: int) -> Fail:
-    """What becomes of an item whose runs end without any outcome, as when it kills its worker."""
+    """What becomes of an item whose last run left no outcome, as when it kills its worker."""
     return Fail(
-        f"It was leased {deliveries - 1} times, and each time its worker died or lost the lease, "
-        "without an outcome. It was not run again.",
+        f"Its {deliveries - 1} attempts are used up, and the last one left no outcome: its worker died, "
+        "or the lease was lost. It was not run again.",
         None,
     )
 

@@ -24,6 +24,8 @@ from leasehold.worker.outcomes import Signal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from leasehold.worker.run import Run
+
 #: Where a run is made to happen: an async callable that takes the payload.
 Invoke = "Callable[..., Awaitable[Any]]"
 
@@ -70,6 +72,10 @@ class Threads:
             self._idle.release()
 
 
+#: The run whose function is called.
+_current: contextvars.ContextVar[Run] = contextvars.ContextVar("leasehold run")
+
+
 class InThread:
     """Runs a function in a thread, in a copy of the caller's context.
 
@@ -81,8 +87,6 @@ class InThread:
     def __init__(self, function: Callable[..., Any], threads: Threads) -> None:
         self._function = function
         self._threads = threads
-        #: The thread that a cancelled task has left behind.
-        self.left_behind: dict[asyncio.Task[Any] | None, Future[Any]] = {}
 
     async def __call__(self, payload: Any, **names: Any) -> Any:
         """Run it, and wait for it. A thread cannot be cancelled: it goes on, and nobody hears of it."""
@@ -94,8 +98,20 @@ class InThread:
             return await asyncio.wrap_future(thread)
         except asyncio.CancelledError:
             if not thread.done():
-                self.left_behind[asyncio.current_task()] = thread
+                _current.get().thread = thread
             raise
+
+
+async def noting(call: Callable[[Run], Awaitable[Any]], run: Run) -> Any:
+    """Call what may run in a thread. Should the thread be left behind, the run has it then.
+
+    The task does not tell which run it is: middleware may have put the call into one of its own.
+    """
+    before = _current.set(run)
+    try:
+        return await call(run)
+    finally:
+        _current.reset(before)
 
 
 def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityLimiter) -> Any:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
+    from concurrent.futures import Future
+    from typing import Any
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.handler import Handler
@@ -47,6 +49,7 @@ class Run:
         "lost",
         "outcomes",
         "task",
+        "thread",
         "unsettled",
     )
 
@@ -60,6 +63,8 @@ class Run:
         self.lost: set[int] | None = None
         self.outcomes: Sequence[Outcome] = ()
         self.task: asyncio.Task[None] | None = None
+        #: The thread that goes on although the run was cancelled, by the worker or by middleware.
+        self.thread: Future[Any] | None = None
         self.unsettled = len(leases)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -101,7 +106,8 @@ class Run:
 
     def over(self) -> None:
         """The handler has ended; from here on nothing can cut the run short."""
-        self.task = None
+        # While its outcome waits for the server, its lease is kept whatever its limit was.
+        self.task = self.limit = None
         if self._timer is not None:
             self._timer.cancel()
 

@@ -61,7 +61,9 @@ class Shift:
         self._concurrency = concurrency
         self.hurry = asyncio.Event()
         self.keeper = Keeper(lost=self._lost, gave_back=self._gave_back)
-        self.slots = Slots(concurrency, self.keeper, self._ended)
+        self.slots = Slots(
+            concurrency, self.keeper, ended=self._ended, freed=self._settled, torn_down=self._torn_down
+        )
         self.settlers = {handler: Settler(handler, self.keeper, self._settled) for handler in handlers}
         self.intake = Intake(handlers, order, self.keeper, self.slots, self._may_go_on)
         self.monitor = Monitor(self.slots, self.keeper, self.intake)
@@ -176,6 +178,10 @@ class Shift:
     def _settled(self) -> None:
         self.intake.look()
 
+    def _torn_down(self) -> bool:
+        """Whether all tasks are cancelled, and not that of a run alone, which may do it itself."""
+        return any(task.cancelling() for task in self._tasks[1:])
+
     def _may_go_on(self) -> bool:
         return sum(settler.unsettled for settler in self.settlers.values()) < MOST_UNSETTLED
 
@@ -220,7 +226,7 @@ class Shift:
             "the server is away: %d items were neither settled nor given back. They come back by themselves "
             "when their leases end, in %.0f s at most",
             self._untold,
-            max(held, default=0.0),
+            max([0.0, *held]),
         )
         for settler in self.settlers.values():
             settler.give_up()

@@ -24,8 +24,8 @@ from leasehold.worker.run import Cut, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
-    from leasehold.worker.handler import Handler
     from leasehold.worker.keeper import Keeper
 
 #: How long a handler that is cut off may take to clean up, and how long after a second signal (s).
@@ -44,12 +44,24 @@ class Slots:
         concurrency: How many runs at once.
         keeper: Where runs come from.
         ended: Called with each run when it has its outcomes.
+        freed: Called when a slot is free later than its run had its outcomes.
+        torn_down: Says whether the whole event loop is being torn down.
     """
 
-    def __init__(self, concurrency: int, keeper: Keeper, ended: Callable[[Run], None]) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        keeper: Keeper,
+        *,
+        ended: Callable[[Run], None],
+        freed: Callable[[], None],
+        torn_down: Callable[[], bool],
+    ) -> None:
         self._concurrency = concurrency
         self._keeper = keeper
         self._ended = ended
+        self._freed = freed
+        self._torn_down = torn_down
         self._loop = asyncio.get_running_loop()
         #: What each run begins with: what one sets for itself, the next must not see.
         self._context = contextvars.copy_context()
@@ -171,12 +183,13 @@ class Slots:
             if run in self._abandoned:
                 break
             self.finished += 1
-            if run.cut is not None:
-                if task.cancelling():
-                    task.uncancel()  # it was the run that was to end, not the slot
+            if run.cut is not None and task.cancelling():
+                task.uncancel()  # it was the run that was to end, not the slot
+            if run.thread is not None:
                 self._ended(run)
-                await self._outlive(run.handler, task)
+                await self._outlive(run.thread)
                 self.running.discard(run)
+                self._freed()
             else:
                 self.running.discard(run)
                 self._ended(run)
@@ -184,10 +197,9 @@ class Slots:
                 break  # the run has left traces on this task: the next gets another one
             at += 1
 
-    async def _outlive(self, handler: Handler, task: asyncio.Task[None]) -> None:
+    async def _outlive(self, thread: Future[Any]) -> None:
         """A thread cannot be cancelled: the slot is free when it has ended."""
-        thread = handler.left_behind.pop(task, None)
-        while thread is not None and not thread.done() and not self._stopping:  # noqa: ASYNC110 - either
+        while not thread.done() and not self._stopping:  # noqa: ASYNC110 - either
             await asyncio.sleep(0.05)
 
     async def _perform(self, run: Run, task: asyncio.Task[None]) -> None:
@@ -208,8 +220,7 @@ class Slots:
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler does not end the worker
             run.over()
-            if run.cut is None and isinstance(error, asyncio.CancelledError) and task.cancelling():
-                # The whole event loop is being torn down.
+            if run.cut is None and isinstance(error, asyncio.CancelledError) and self._torn_down():
                 run.cut, self._stopping = Cut.STOP, True
             run.outcomes = self._after_error(run, error)
         else:

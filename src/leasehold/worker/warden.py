@@ -164,8 +164,8 @@ class Warden:
             self._worker.stop(now=count >= HURRY)
 
     def _look_at_health(self) -> None:
-        if self._unhealthy_after is None or self._cut_at is not None:
-            return
+        if self._unhealthy_after is None or self._cut_at is not None or self._worker.shift is None:
+            return  # a lifespan takes as long as it takes
         health = self._worker.health()
         now = time.monotonic()
         if health.ok:

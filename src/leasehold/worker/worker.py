@@ -212,6 +212,7 @@ class Worker:
 
         Raises:
             InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
+            ServerError: If the server cannot be asked whether anything is left.
         """
         await self._work(self._until_drained, upkeep=False)
 
@@ -332,9 +333,11 @@ class Worker:
         finally:
             waiting.cancel()
             # When a queue was closed, nothing that goes on could be settled.
-            await self._end(shift, grace=0.0 if taking.done() else grace)
-            self._shift = None
-            log.info("stopped: %s", shift.tally())
+            try:
+                await self._end(shift, grace=0.0 if taking.done() else grace)
+            finally:
+                self._shift = None
+                log.info("stopped: %s", shift.tally())
         if taking.done() and not taking.cancelled():
             taking.result()
         with contextlib.suppress(asyncio.CancelledError):
