@@ -69,9 +69,10 @@ def test_the_examples_of_a_page_about_spark_run(
     runner: asyncio.Runner,
     queue: AsyncWorkQueue,
     spark: SparkSession,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run_page(page, runner, capsys, {"queue": queue, "spark": spark})
+    run_page(page, runner, capsys, {"queue": queue, "spark": spark, "folder": tmp_path})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
