@@ -12,6 +12,7 @@
 -- Limits: none.
 
 -- @include clock
+-- @include newest
 
 local keep_key = prefix .. ':events:keep'
 redis.call('XLEN', events)
@@ -25,4 +26,4 @@ redis.call('HSET', keep_key, 'count', count, 'age_ms', age_ms)
 if age_ms == 0 then
   redis.call('PERSIST', events)
 end
-return tonumber(redis.call('HGET', keep_key, 'last'))
+return tonumber(newest())

@@ -11,7 +11,9 @@
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 events a call.
 
-local reply = { redis.call('HGET', prefix .. ':events:keep', 'last') }
+-- @include newest
+
+local reply = { newest() }
 for _, entry in ipairs(redis.call('XRANGE', events, '(' .. after .. '-1', '+', 'COUNT', count)) do
   reply[#reply + 1], reply[#reply + 2] = entry[1], entry[2]
 end
