@@ -153,7 +153,8 @@ class EventsLost(EventsError):
 
     Attributes:
         after: The number after which they were asked for.
-        first_kept: The number of the oldest that is still there.
+        first_kept: The number of the oldest that is still there, or of the next that there will be. If it is
+            not above `after`, the server has lost its last writes, in a fail-over or a crash.
     """
 
     def __init__(self, after: int, first_kept: int) -> None:
@@ -162,6 +163,9 @@ class EventsLost(EventsError):
         super().__init__(
             f"the events {after + 1} to {first_kept - 1} are kept no more: "
             f"read on with since={first_kept - 1}, and keep more of them or read sooner"
+            if first_kept > after
+            else f"event {after} was read, but the server has lost its last writes, and gives out the numbers "
+            f"from {first_kept} on again: read on with since={first_kept - 1}"
         )
 
 

@@ -108,24 +108,27 @@ class Events:
         Raises:
             InvalidArgument: If `since` is no number, or above that of the last event.
             NoEventsKept: If no events are kept.
-            EventsLost: If some after `since` are kept no more.
+            EventsLost: If some after `since`, or after the last that was read, are kept no more. Also if the
+                server has lost its last writes, so that it knows of fewer events than were read.
         """
         if since is not None:
             whole("since", since, least=0, most=2**63)
         return self._read(since, follow=follow)
 
     async def _read(self, since: int | None, *, follow: bool) -> AsyncIterator[Event]:
-        after, ear = since or 0, _Ear(self._engine()) if follow else None
+        # Once an event has been seen, or how many there were, there is no way back: what is missing is lost.
+        after, asked, ear = since, since is not None, _Ear(self._engine()) if follow else None
         try:
             while True:
                 try:
-                    last, page = await _page(self._engine(), after, first=since is None and after == 0)
+                    last, page = await _page(self._engine(), after, asked=asked)
                 except ConnectionLost:
                     self._engine()  # says so if the queue object was closed meanwhile
                     raise
                 for event in page:
                     yield event
                     after = event.number
+                after, asked = last if after is None else after, False
                 if after >= last:
                     if ear is None:
                         return
@@ -148,7 +151,8 @@ class _Ear:
         if self._wire is None or self._wire.ended:
             await self.close()
             self._wire = await self._engine.hear("events", self._woken.set)
-            return
+            # A reply after that to SUBSCRIBE: what is read from now on and what is heard leave no gap.
+            self._wire.post((b"PING",), lambda _reply, _error: self._woken.set())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
                 await self._woken.wait()
@@ -161,17 +165,25 @@ class _Ear:
             await self._engine.deafen(wire)
 
 
-async def _page(engine: Engine, after: int, *, first: bool) -> tuple[int, list[Event]]:
-    """Read the next events after a number, and the number of the last there has been."""
-    last, *flat = await engine.run("events_read", after=b"%d" % after, count=PAGE)
+async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int, list[Event]]:
+    """Read the next events after a number, and the number of the last there has been.
+
+    Args:
+        engine: Reads them.
+        after: The last that is known; None: begin with the oldest.
+        asked: Whether `after` is what the caller has asked for, and no more is known of it.
+    """
+    last, *flat = await engine.run("events_read", after=b"%d" % (after or 0), count=PAGE)
     if last is None:
         raise NoEventsKept
     newest = int(last)
     events = [event_of(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]
-    if after > newest:
+    if after is None:
+        return newest, events
+    if after > newest and asked:
         raise InvalidArgument("since", after, f"at most {newest}, the number of the last event")
     next_kept = events[0].number if events else newest + 1
-    if not first and next_kept > after + 1:
+    if next_kept != after + 1:
         raise EventsLost(after, next_kept)
     return newest, events
 
