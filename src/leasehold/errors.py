@@ -164,7 +164,7 @@ class EventsLost(EventsError):
             f"the events {after + 1} to {first_kept - 1} are kept no more: "
             f"read on with since={first_kept - 1}, and keep more of them or read sooner"
             if first_kept > after
-            else f"event {after} was read, but the server has lost its last writes, and gives out the numbers "
+            else f"event {after} was read, but the server has lost its last writes and gives out the numbers "
             f"from {first_kept} on again: read on with since={first_kept - 1}"
         )
 
