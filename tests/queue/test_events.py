@@ -1,8 +1,7 @@
-"""Kept events: exact, bounded, resumable, told at once; and nothing while they are off."""
+"""Kept events: exact and bounded; and nothing while they are off."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from leasehold import (
     AsyncWorkQueue,
-    ConnectionLost,
     Event,
     EventsLost,
     Failure,
@@ -18,30 +16,22 @@ from leasehold import (
     Item,
     Lease,
     NoEventsKept,
-    QueueClosed,
     WrongKeyType,
 )
 from tests.queue.asking import take
 from tests.queue.replay import Replay, live
+from tests.queue.scheduling import tick_all
+from tests.queue.telling import kept, what
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
 
 #: How many events the long replay has at least.
 OPERATIONS = 100_000
-
-
-async def kept(queue: AsyncWorkQueue, since: int | None = None) -> list[Event]:
-    return [event async for event in queue.events(since, follow=False)]
-
-
-async def what(queue: AsyncWorkQueue) -> list[str]:
-    return [f"{event.what} {event.id}" for event in await kept(queue)]
 
 
 async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> None:
@@ -84,7 +74,7 @@ async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> No
     assert events[-1].token == last.token
 
 
-async def test_what_is_dropped_and_what_a_schedule_adds_is_told(queue: AsyncWorkQueue) -> None:
+async def test_what_is_dropped_is_told(queue: AsyncWorkQueue) -> None:
     await queue.events.keep(count=1000)
     await queue.add_items([Item(id_, id=id_) for id_ in "ab"])
     await queue.fail_many([Failure(lease, "no") for lease in await queue.lease_many(2, 30)])
@@ -95,7 +85,18 @@ async def test_what_is_dropped_and_what_a_schedule_adds_is_told(queue: AsyncWork
     ]
 
 
-async def test_what_a_foreign_client_completed_is_told_when_it_is_met(
+async def test_what_a_schedule_adds_is_told(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(clock=clock)
+    await queue.events.keep(count=1000)
+    await queue.schedule.every(10, "hourly", data=b"1234")
+    clock.now += 10
+    await tick_all(queue)
+    [event] = await kept(queue)
+    lease = await take(queue)
+    assert (event.what, event.id, event.size, event.due) == ("added", lease.id, 4, None)
+
+
+async def test_what_a_foreign_client_completed_is_told_when_a_clean_meets_it(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -106,6 +107,30 @@ async def test_what_a_foreign_client_completed_is_told_when_it_is_met(
     clock.now += 100
     await queue.light_clean()
     assert (await what(queue))[-1] == "vanished x"
+
+
+async def test_what_a_foreign_client_completed_is_told_when_its_holder_completes_it(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.events.keep(count=1000)
+    await queue.add_item(Item(b"1", id="x"))
+    lease = await take(queue)
+    await redis.delete(f"{name}:item:x")
+    assert not await queue.complete(lease)
+    assert not await queue.complete(lease)
+    events = await kept(queue)
+    assert [event.what for event in events] == ["added", "leased", "vanished"]
+    assert events[-1].token is None
+
+
+async def test_what_a_deep_clean_finds_is_told(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+    await queue.events.keep(count=1000)
+    await queue.add_item(Item(b"1", id="was leased"))
+    await queue.release(await take(queue))  # so there is a ledger of it
+    await redis.delete(f"{name}:item:was leased", f"{name}:queue")
+    await redis.set(f"{name}:item:in no list", b"1")
+    await queue.deep_clean()
+    assert sorted((await what(queue))[3:]) == ["restored in no list", "vanished was leased"]
 
 
 async def test_off_is_off(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
@@ -134,6 +159,34 @@ async def test_numbers_go_on_after_a_lease_that_cannot_be(
         await queue.lease(30, block=False)  # which has brought back what was due
     await queue.add_item(Item(b"1", id="next"))
     assert await what(queue) == ["added late", "due late", "added next"]
+
+
+async def test_numbers_go_on_after_a_step_that_an_error_has_ended(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    begin = await queue.events.keep(count=100)
+    await queue.add_items([Item(b"1", id=id_) for id_ in "ab"])
+    await redis.hset(f"{name}:events:keep", "last", begin)  # so it is if an error comes after the events
+    assert await kept(queue, begin + 2) == []
+    assert await queue.events.keep(count=100) == begin + 2
+    await redis.hset(f"{name}:events:keep", "last", begin)
+    await queue.add_items([Item(b"1", id=id_) for id_ in "cd"])
+    events = await kept(queue, begin)
+    assert [(event.number - begin, event.id) for event in events] == [*enumerate("abcd", 1)]
+    assert [lease.id for lease in await queue.lease_many(9, 30)] == [*"abcd"]
+
+
+async def test_an_inbox_that_is_no_list_ends_no_step(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.events.keep(count=100)
+    await queue.add_item(Item(b"1", id="late"), delay=5)
+    await redis.set(f"{name}:inbox:gone", "no list")
+    await redis.zadd(f"{name}:sessions", {"gone": 1})
+    clock.now += 5
+    assert (await take(queue)).id == "late"
+    assert await what(queue) == ["added late", "due late", "leased late"]
 
 
 async def test_an_end_of_an_error_is_kept(queue: AsyncWorkQueue) -> None:
@@ -184,6 +237,33 @@ async def test_they_are_kept_for_so_long(
     assert await redis.pttl(f"{name}:events") == -1
 
 
+async def test_what_is_too_old_goes_in_small_steps(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    await queue.events.keep(age=60)
+    await queue.add_items([Item(f"{n}") for n in range(100)])
+    clock.now += 30
+    await queue.add_items([Item(f"{n}", id=f"younger {n}") for n in range(5)])
+    clock.now += 30
+    lengths = []
+    for n in range(11):
+        await queue.add_item(Item(b"", id=f"{n}"))
+        lengths.append(await redis.xlen(f"{name}:events"))
+    assert lengths == [96, 87, 78, 69, 60, 51, 42, 33, 24, 15, 16]
+    assert (await what(queue))[:6] == [*(f"added younger {n}" for n in range(5)), "added 0"]
+
+
+async def test_other_bounds_keep_what_there_is(queue: AsyncWorkQueue) -> None:
+    begin = await queue.events.keep(count=1000)
+    await queue.add_items([Item(b"", id=id_) for id_ in "ab"])
+    assert await queue.events.keep(age=60) == begin + 2
+    assert await queue.events.keep(count=500, age=60) == begin + 2
+    await queue.add_item(Item(b"", id="c"))
+    events = await kept(queue, begin)
+    assert [(event.number - begin, event.id) for event in events] == [*enumerate("abc", 1)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -208,60 +288,6 @@ async def test_a_place_that_is_none(queue: AsyncWorkQueue) -> None:
     with pytest.raises(InvalidArgument, match=f"at most {last}"):
         await kept(queue, last + 1)
     assert await kept(queue, last) == []
-
-
-# -------------------------------------------------------------------------------------------------- following
-
-
-async def test_a_follower_is_told_at_once_and_goes_on_where_it_stopped(
-    queue: AsyncWorkQueue, make_queue: MakeQueue
-) -> None:
-    await queue.events.keep(count=10_000)
-    seen: list[Event] = []
-
-    async def follow(since: int | None, until: int) -> None:
-        async for event in make_queue().events(since):
-            seen.append(event)
-            if len(seen) == until:
-                break
-
-    async with asyncio.timeout(20):
-        first = asyncio.create_task(follow(None, 1500))
-        for n in range(3000):
-            await queue.add_item(Item(b"", id=f"{n}"))
-        await first
-        await follow(seen[-1].number, 3000)
-    assert [event.id for event in seen] == [f"{n}" for n in range(3000)]
-
-
-async def test_a_follower_outlives_a_cut_of_its_connection(
-    make_queue: MakeQueue, proxy: Proxy, queue: AsyncWorkQueue
-) -> None:
-    through, seen = make_queue(url=proxy.url), await queue.events.keep(count=1000)
-    events = aiter(through.events(seen))
-    async with asyncio.timeout(20):
-        for n in range(5):
-            ahead = asyncio.ensure_future(anext(events))
-            await asyncio.sleep(0.05)
-            await proxy.cut()
-            await queue.add_item(Item(b"", id=f"{n}"))
-            try:
-                event = await ahead
-            except ConnectionLost:  # what was cut was its question
-                events = aiter(through.events(seen))
-                event = await anext(events)
-            assert event.id == f"{n}"
-            seen = event.number
-
-
-async def test_a_follower_ends_with_its_queue(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
-    await queue.events.keep(count=10)
-    other = make_queue()
-    waits = asyncio.ensure_future(anext(aiter(other.events())))
-    await asyncio.sleep(0.05)
-    await other.close()
-    with pytest.raises(QueueClosed):
-        await waits
 
 
 # ------------------------------------------------------------------------------------------------ exactness
