@@ -23,7 +23,7 @@
 --   set           text     the name of the set
 --   known         integer  how many items the set has, as far as the caller knows
 --   count         integer  how many to add at most
---   lease_ms      integer  for how long each is leased
+--   hold_ms      integer  for how long each is leased
 --   keep_ms       integer  for how long the set is kept from now on
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many items the set had, and has;
 --   1 if there may be more to lease or to bring back, else 0; how many ids wait.
@@ -66,14 +66,14 @@ if had == known and count > 0 then
     told()
     return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
   end
-  more = more or looked >= 2000 or taken == count
+  more = more or full or looked >= 2000 or taken == count
   if taken > 0 then
-    give(0, taken, lease_ms)
-    local entries = {}
+    give(0, taken, hold_ms)
+    local places = {}
     for i = 1, taken do
-      entries[i] = string.format('%.0f', given[4 * i + 2]) .. ' ' .. given[4 * i]
+      places[i] = string.format('%.0f', given[4 * i + 2]) .. ' ' .. given[4 * i]
     end
-    in_chunks('RPUSH', set_key, entries)
+    in_chunks('RPUSH', set_key, places)
     redis.call('PEXPIRE', set_key, keep_ms)
     size = size + taken
   end

@@ -59,7 +59,7 @@ local function remove()
 end
 
 -- The result of whoever completed an item, in the place of an older one.
-local function keep(id, wish)
+local function keep_result(id, wish)
   local _, to, keep_ms = string.find(wish, '^[01]:(%d+):')
   redis.call('SET', prefix .. ':result:' .. id, string.sub(wish, to + 1), 'PX', keep_ms)
 end
@@ -71,7 +71,7 @@ local function complete()
   for i, id in ipairs(ids) do
     local wish = ARGV[entries + 3 * i]
     if #wish > 1 and answers[i] == 1 then
-      keep(id, wish)
+      keep_result(id, wish)
     end
     -- Whoever removed the data, nothing else of the item may stay.
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not settled[id] then

@@ -71,8 +71,8 @@ local first_time = string.format(' 1 %.0f', now)
 
 -- Lease the next of what was taken, after `done` of them; says how many are leased now. With the last of them
 -- all is written down.
-local function give(done, most, lease_ms)
-  local ms = tonumber(lease_ms)
+local function give(done, most, for_ms)
+  local ms = tonumber(for_ms)
   local ends_at = string.format('%.0f', now + ms)
   shortest = math.min(shortest or ms, ms)
   entries = entries or redis.call('HMGET', ledger, unpack(ids))
@@ -102,7 +102,7 @@ local function give(done, most, lease_ms)
       })
     end
   end
-  mark_leased({ unpack(lease_keys, 2 * done + 1, 2 * till) }, lease_ms)
+  mark_leased({ unpack(lease_keys, 2 * done + 1, 2 * till) }, for_ms)
   if till < taken or done == taken then
     return till
   end

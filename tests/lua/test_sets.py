@@ -20,7 +20,7 @@ async def lease(
     space: Space, number: int = 1, *, known: int = 0, count: int = 10, reader: str = "r", **more: object
 ) -> list[int]:
     arguments: dict[str, object] = {"set": f"s:{number}", "known": known, "count": count, "session": SESSION}
-    arguments |= {"lease_ms": 60_000, "keep_ms": 600_000, "stream": "s", "reader": reader}
+    arguments |= {"hold_ms": 60_000, "keep_ms": 600_000, "stream": "s", "reader": reader}
     reply: list[int] = await space.run("lease_set", (), **arguments | more)
     return reply
 

@@ -62,10 +62,10 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
         {
             "stream": "s",
             "reader": "r",
-            "set": "s:1",
+            "set": "s:2",
             "known": 0,
             "count": 9,
-            "lease_ms": 60_000,
+            "hold_ms": 60_000,
             "keep_ms": 60_000,
         },
     ),

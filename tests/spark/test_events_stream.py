@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from leasehold import AsyncWorkQueue, EventsLost, Failure, Item
 from leasehold.spark.events import EventsReader, Numbers
 from leasehold.spark.rows import EVENTS as SCHEMA
-from tests.queue.asking import take, until
+from tests.queue.asking import command, take, until
 from tests.queue.keyspace import calls
 from tests.spark.streaming import Batches, drained, elsewhere, running, stream
 
@@ -106,8 +106,12 @@ async def test_it_follows_and_says_how_far_it_is(
                 return len(batches) > 0 and numbers(batches)[-1:] == [wanted]
 
             await until("they are read", all_read, within=60)
-        progress = query.lastProgress
-        assert progress is not None
+
+        async def told() -> bool:
+            progress = query.lastProgress
+            return f'"number": {begin + 7}' in str(progress and progress["sources"][0]["latestOffset"])
+
+        await until("its progress is told", told)
         before = await calls(redis, "evalsha")
 
         async def looked() -> bool:
@@ -117,7 +121,6 @@ async def test_it_follows_and_says_how_far_it_is(
     finally:
         query.stop()
     assert numbers(batches) == [*range(begin + 1, begin + 8)]
-    assert f'"number": {begin + 7}' in progress["sources"][0]["latestOffset"]
 
 
 async def test_events_that_are_lost_are_an_error_that_says_what_to_do(
@@ -186,7 +189,8 @@ async def test_a_server_that_has_lost_its_events_is_noticed(
     await queue.events.keep(count=10_000)
     await add(queue, 5)
     drained(stream(spark, queue, **EVENTS), tmp_path)
-    await redis.hset(f"{queue.name}:events:keep", "last", "3")
+    await redis.delete(f"{queue.name}:events")
+    await command(redis, "HSET", f"{queue.name}:events:keep", "last", "3")
     with pytest.raises(StreamingQueryException, match="the server has lost some"):
         drained(stream(spark, queue, **EVENTS), tmp_path)
 

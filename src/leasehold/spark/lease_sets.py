@@ -199,7 +199,7 @@ class LeaseStream:
             set=self.place(number).set,
             known=known,
             count=count,
-            lease_ms=self._lease_ms,
+            hold_ms=self._lease_ms,
             keep_ms=self._lease_ms + KEEP_MS,
         )
         self._check(mine)
