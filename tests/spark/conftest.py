@@ -15,9 +15,10 @@ HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with what pytest giv
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of this folder in one process, so that one session is started."""
+    """Run the tests that want a session in one process, so that one is started; it has its time."""
     for item in items:
         if str(item.path).startswith(HERE):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
