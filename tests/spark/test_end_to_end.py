@@ -78,6 +78,7 @@ async def until_done(queue: AsyncWorkQueue) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_files_of_the_standard_library(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:

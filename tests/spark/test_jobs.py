@@ -279,7 +279,7 @@ async def test_archives_are_not_mixed(
     assert len(archived(spark, tmp_path / "archive")) == 1
 
 
-async def test_an_archive_or_a_report_of_a_queue_without_events(
+async def test_an_archive_and_a_report_of_a_queue_with_and_without_events(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
     output = str(tmp_path / "output")
@@ -290,6 +290,10 @@ async def test_an_archive_or_a_report_of_a_queue_without_events(
     await queue.events.keep(count=10)
     with pytest.raises(InvalidArgument, match="one that has kept events"):
         report(spark, str(tmp_path / "report"), queue=queue.name, url=redis_url)
+    await queue.add_item(Item(b"", id="x"))
+    told = report(spark, str(tmp_path / "report"), queue=queue.name, url=redis_url)
+    assert (told["events"], told["now"]) == (1, (await queue.counts())._asdict())
+    assert not (tmp_path / "report" / "_events").exists()
 
 
 async def test_events_that_are_lost_end_an_archive_unless_that_is_allowed(

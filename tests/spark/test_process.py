@@ -156,6 +156,7 @@ async def test_what_cannot_be_used_is_told_before_anything_is_leased(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_killed_at_any_time_each_item_is_in_the_output_once(
     place: Place, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, tmp_path: Path
 ) -> None:
@@ -164,7 +165,7 @@ async def test_killed_at_any_time_each_item_is_in_the_output_once(
     # While a batch is written; when one is there and not in Spark's log; and once more while one is written.
     for sign in ("_batch-00000000", "batch=00000001", "_batch-00000003"):
         async with started(*arguments) as running:
-            await eventually(f"{sign} is there", (tmp_path / "output" / sign).exists, within=120)
+            await eventually(f"{sign} is there", (tmp_path / "output" / sign).exists, within=300)
             os.kill(int((tmp_path / "jvm").read_text()), signal.SIGKILL)
             running.kill()
         unfinished = {key.rpartition(b":")[2].decode() async for key in redis.scan_iter(f"{name}:item:*")}

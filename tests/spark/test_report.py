@@ -198,7 +198,7 @@ def test_tables_and_page(lives: Lives, spark: SparkSession, tmp_path: Path) -> N
     assert f"Queue report: {events}" in page.words
     words = " ".join(page.words)
     for shown in (
-        "34 events of 8 ids",
+        "32 events of 8 ids",
         "dead letters",
         "service time p99",
         "40.0 s",

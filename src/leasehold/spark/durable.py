@@ -60,9 +60,13 @@ class Folder:
         place, beside = f"batch={batch:08}", f"_batch-{batch:08}"
         writer = df.write.mode("overwrite").partitionBy(*partition_by)
         writer.parquet(f"{self.path}/{beside}")
-        self._files.delete(self._at(place), True)
+        self.drop(place)
         if not self._files.rename(self._at(beside), self._at(place)):
             raise OSError(f"{self.path}/{beside} cannot be renamed to {place}")
+
+    def drop(self, name: str) -> None:
+        """Remove what has this name here, if there is any."""
+        self._files.delete(self._at(name), True)
 
     def put(self, name: str, text: str) -> None:
         """Write a text as a file of this folder, in the place of one that is there."""

@@ -10,14 +10,14 @@ from pyspark.sql import functions as sql
 from leasehold.spark.durable import Folder
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Queue  # noqa: TC001 - the annotations are read
-from leasehold.spark.jobs.session import Tell, Url, place, silent
+from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
 from leasehold.spark.process import QUERY, wait
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def archive(
+def archive(  # noqa: PLR0913 - each is an option of the command
     spark: SparkSession,
     queue: Queue,
     output: Annotated[str, "The folder of the archive, on any file system that Spark knows."],
@@ -26,6 +26,7 @@ def archive(
     batch: Annotated[int, "The most events that are written at once."] = 100_000,
     allow_loss: Annotated[bool, "Go on if events were dropped before they were archived."] = False,
     url: Url = None,
+    cluster: Cluster = False,
     tell: Tell = silent,
 ) -> dict[str, Any]:
     """Write the kept events of a queue into an archive: those that are there, and that it does not have yet.
@@ -61,7 +62,7 @@ def archive(
             tell(f"{done['events']:,} events, up to number {last}")
 
     tell(f"reading the events of {queue}")
-    with place(url) as where:
+    with place(url, cluster=cluster) as where:
         events = (
             spark.readStream.format("leasehold")
             .options(**where, queue=queue, maxRows=batch, failOnLoss=not allow_loss)

@@ -14,7 +14,7 @@ from leasehold.clock import LONGEST_KEPT_SECONDS
 from leasehold.errors import InvalidArgument
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Data, Format, Id, IdFrom, Queue, Reading, Source, columns, read
-from leasehold.spark.jobs.session import Tell, Url, place, silent
+from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
 from leasehold.spark.write import add
 
 #: The columns that are put to the rows.
@@ -41,6 +41,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
     data: Data = None,
     option: Reading = None,
     url: Url = None,
+    cluster: Cluster = False,
     tell: Tell = silent,
 ) -> dict[str, Any]:
     """Load a table of past work into a queue at a given rate.
@@ -68,7 +69,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
         if count / rate > LONGEST_KEPT_SECONDS:
             days = LONGEST_KEPT_SECONDS / 86400
             raise InvalidArgument("rate", rate, f"one at which {count:,} rows take {days:,g} days at most")
-        with place(url) as where:
+        with place(url, cluster=cluster) as where:
             begin = _moment(start) if start else time.time()
             timed, chosen = _timed(numbered, data, begin, rate), columns(id, id_from, data)
             if data is None and _DATA in timed.columns:

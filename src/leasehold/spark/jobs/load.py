@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: TC002 - the annotations
 
 from leasehold.errors import InvalidArgument
 from leasehold.spark.jobs.command import main
-from leasehold.spark.jobs.session import Tell, Url, place, silent
+from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
 from leasehold.spark.write import add
 
 Format = Annotated[
@@ -34,6 +34,7 @@ def load(  # noqa: PLR0913 - each is an option of the command
     data: Data = None,
     option: Reading = None,
     url: Url = None,
+    cluster: Cluster = False,
     tell: Tell = silent,
 ) -> dict[str, Any]:
     """Load a table into a queue: the rows whose id is not there yet.
@@ -47,7 +48,7 @@ def load(  # noqa: PLR0913 - each is an option of the command
     """
     rows = read(spark, source, format, option)
     tell(f"loading {source} into {queue}")
-    with place(url) as where:
+    with place(url, cluster=cluster) as where:
         report = add(rows, queue, **where, **columns(id, id_from, data))
     return {
         "queue": queue,

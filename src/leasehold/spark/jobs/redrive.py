@@ -12,7 +12,7 @@ from leasehold.queue.bulk import MOST_ROWS
 from leasehold.spark.connect import connected
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Queue  # noqa: TC001 - the annotations are read
-from leasehold.spark.jobs.session import Tell, Url, place, silent
+from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
 from leasehold.spark.options import Options
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def redrive(
     ] = None,
     dry_run: Annotated[bool, "Only count which they are."] = False,
     url: Url = None,
+    cluster: Cluster = False,
     tell: Tell = silent,
 ) -> dict[str, Any]:
     """Put dead letters back to the end of the queue, to be tried anew; without a condition all of them.
@@ -49,7 +50,7 @@ def redrive(
         pyspark.errors.AnalysisException: If the condition is none; nothing was requeued.
         pyspark.errors.PySparkException: If the server fails; what went back until then stays there.
     """
-    with place(url) as server:
+    with place(url, cluster=cluster) as server:
         given = {"queue": queue, **server}
         target = Options(given, ()).target()
         columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 #: Where the server is, as an argument of a job.
 Url = Annotated[str | None, "Where the server is; else LEASEHOLD_URL, REDIS_URL, or this machine."]
+#: What kind of server that is, as an argument of a job.
+Cluster = Annotated[bool, "That server is a node of a cluster; the queue's name has a hash tag."]
 #: Where the server is, if nobody says; as for the command line.
 DEFAULT_URL = "redis://localhost:6379"
 
@@ -56,20 +58,21 @@ def session(name: str) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def place(url: str | None) -> Iterator[dict[str, str]]:
+def place(url: str | None, *, cluster: bool = False) -> Iterator[dict[str, str]]:
     """Give the options that say where the server is.
 
     One with a password goes by way of a file that only this user can read, as Spark logs options.
     """
     url = url or next(filter(None, map(os.environ.get, URL_VARIABLES)), DEFAULT_URL)
+    kind = {"cluster": "true"} if cluster else {}
     if "@" not in url and "password" not in url.lower():
-        yield {"url": url}
+        yield {"url": url, **kind}
         return
     handle, name = tempfile.mkstemp(prefix="leasehold-", text=True)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(url)
-        yield {"urlFile": name}
+        yield {"urlFile": name, **kind}
     finally:
         Path(name).unlink(missing_ok=True)
 
