@@ -15,8 +15,9 @@
 -- @include keys
 -- @include inbox
 
--- Both are read before anything is written, so that a key of a wrong type loses no id.
+-- All are read before anything is written, so that a key of a wrong type loses no id.
 redis.call('LLEN', queue)
+redis.call('LLEN', inbox)
 redis.call('ZCARD', sessions)
 
 local back = empty_inbox(inbox, 1000)
