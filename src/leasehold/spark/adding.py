@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from leasehold.errors import InvalidArgument
 from leasehold.queue.bulk import MOST_ROWS
 from leasehold.queue.rows import ROW_BYTES, trips
 from leasehold.spark.connect import connected, persistently
@@ -82,6 +84,9 @@ def add_batches(
                 under_way.append(_sent(there, job, rows, patience))
             while under_way:
                 counted += under_way.popleft().result()
+        except InvalidArgument:
+            wait(under_way)  # the batches before are whole, and go as a whole
+            raise
         finally:
             for one in under_way:
                 one.cancel()
