@@ -57,10 +57,10 @@ def test_any_other_exception_is_for_the_policy_and_leaves_its_traceback() -> Non
     assert failed(SystemExit(3)).retry_in == 10
 
 
-def test_a_poisoned_item_says_how_often_it_was_leased() -> None:
+def test_a_poisoned_item_says_that_its_attempts_are_used_up() -> None:
     outcome = poisoned(4)
     assert outcome.retry_in is None
-    assert outcome.error.startswith("It was leased 3 times")
+    assert outcome.error.startswith("Its 3 attempts are used up")
 
 
 @pytest.mark.parametrize("signal", [Retry("why", delay=3), Retry(), Snooze(5), Reject("why")])
