@@ -52,9 +52,9 @@ local function tell_all(what, ids, front)
 end
 
 -- Cut off what is too old, but not much more than came now: so it gets less with every step, and none is long.
-local function cut_old(age_ms)
+local function cut_old(kept_ms)
   local function is_old(entry)
-    return entry and tonumber(entry[2][6]) <= told_at - age_ms
+    return entry and tonumber(entry[2][6]) <= told_at - kept_ms
   end
   local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
   if not is_old(oldest) then
@@ -79,14 +79,14 @@ local function told()
   if news == 0 then
     return
   end
-  local last, age_ms = string.format('%.0f', number + news), tonumber(keep[3])
+  local last, kept_ms = string.format('%.0f', number + news), tonumber(keep[3])
   redis.call('HSET', keep_key, 'last', last)
   if keep[2] ~= '0' then
     redis.call('XTRIM', events, 'MAXLEN', '~', keep[2])
   end
-  if age_ms > 0 then
-    cut_old(age_ms)
-    redis.call('PEXPIRE', events, age_ms)
+  if kept_ms > 0 then
+    cut_old(kept_ms)
+    redis.call('PEXPIRE', events, kept_ms)
   end
   redis.pcall('PUBLISH', events, last)
 end
