@@ -7,11 +7,12 @@
 -- Gives: telling, tell, tell_all, told
 
 local keep_key = prefix .. ':events:keep'
--- Read before anything is written, as all keys are.
-local keep = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms')
-local telling = keep[1]
-local number, told_at, news = tonumber(keep[1] or 0), nil, 0
+-- Read before anything is written, as all keys are. Where nothing is kept, this is all that it costs.
+local telling = redis.call('EXISTS', keep_key) == 1
+local keep, number, told_at, news = nil, 0, nil, 0
 if telling then
+  keep = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms')
+  number = tonumber(keep[1])
   redis.call('XLEN', events)
   local time = now_ms or redis.call('TIME')
   told_at = now_ms or time[1] * 1000 + math.floor(time[2] / 1000)
