@@ -50,7 +50,7 @@ bench-rivals: .venv/ready $(RIVALS) build/rivals/bullmq/node_modules/.package-lo
 
 test: $(FOR_TESTS) ## Run all tests on the embedded server, then the core ones on SERVERS
 	@echo "All tests, on the embedded server"
-	$(PYTEST) -m "not containers" $(ARGS)
+	$(PYTEST) -m "not containers and not long" $(ARGS)
 	@for server in $(SERVERS); do \
 	    echo "The core tests, on $$server"; \
 	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and not containers" $(ARGS); \
@@ -58,6 +58,9 @@ test: $(FOR_TESTS) ## Run all tests on the embedded server, then the core ones o
 
 test-fast: $(FOR_TESTS) ## Run the tests that take no long time, on the embedded server alone
 	$(PYTEST) -m "not slow and not containers" --exitfirst $(ARGS)
+
+test-long: $(FOR_TESTS) ## Run the tests that take minutes: processes of Spark are killed at each step
+	$(PYTEST) -m long $(ARGS)
 
 test-containers: $(FOR_TESTS) ## Run the tests that need containers, and the core ones on a server in a container
 	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "core or containers" $(ARGS)

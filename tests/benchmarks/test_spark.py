@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("spark")
 def test_a_quick_run_measures_everything(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold import EmbeddedServer
     from tests.conftest import MakeServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROWS = 50
 IDS = [f"i{number}" for number in range(8 * ROWS)]

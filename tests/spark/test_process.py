@@ -156,6 +156,7 @@ async def test_what_cannot_be_used_is_told_before_anything_is_leased(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 async def test_killed_at_any_time_each_item_is_in_the_output_once(
     place: Place, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, tmp_path: Path

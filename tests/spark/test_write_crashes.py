@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import MakeServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ROWS = 12_000
 PROGRAM = Path(__file__).with_name("write_program.py")
