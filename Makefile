@@ -20,7 +20,7 @@ FOR_TESTS := .venv/ready machine-servers machine-java tests/interop/node_modules
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test test-fast test-containers lint format types docs docs-serve lock clean
+.PHONY: help demo serve bench bench-rivals bench-spark test test-fast test-long test-containers lint format types docs docs-serve lock clean
 .PHONY: machine-java machine-lint machine-servers machine-node
 
 help: ## List the targets
