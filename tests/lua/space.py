@@ -232,12 +232,15 @@ async def snapshot(redis: Redis, prefix: str) -> State:
         for key in keys:
             pipe.type(key)
             pipe.pttl(key)
-        about = batched(await pipe.execute(), 2)
-        for key, (kind, _) in zip(keys, about, strict=True):
+        found = zip(keys, batched(await pipe.execute(), 2), strict=True)
+        about = [(key, kind, ttl) for key, (kind, ttl) in found if kind != b"none"]
+        for key, kind, _ in about:
             _READ[kind](pipe, key)
         contents = await pipe.execute()
     state: State = {}
-    for key, (kind, ttl), raw in zip(keys, about, contents, strict=True):
+    for (key, kind, ttl), raw in zip(about, contents, strict=True):
+        if raw is None or (kind != b"string" and not raw):
+            continue  # its time to live ended between the reads: no type is kept empty but a string
         name, drawn = _text(key).removeprefix(f"{prefix}:"), _DRAW[kind](raw)
         state[name] = drawn if ttl < 0 else Expiring(drawn)
     return state
