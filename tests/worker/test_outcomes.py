@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from tests.worker.models import Mail
 from tests.worker.working import add, counted, finished, new_worker, the_dead, working
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from leasehold import AsyncWorkQueue
 
 
@@ -247,6 +250,48 @@ async def test_an_error_without_a_text(queue: AsyncWorkQueue, error: Exception) 
     async with working(worker):
         letter = await the_dead(queue)
     assert type(error).__name__ in letter.error
+
+
+class Refusing(logging.Handler):
+    """A handler of log lines that fails with each of them, as those outside of the standard library may."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError(f"no place for {record.levelname}")
+
+
+@pytest.fixture
+def refused_lines() -> Iterator[None]:
+    logger, refusing = logging.getLogger("leasehold.worker"), Refusing()
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(refusing)
+    yield
+    logger.removeHandler(refusing)
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("refused_lines")
+async def test_log_lines_that_cannot_be_written_end_nothing(
+    queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue, keep_result=60)
+    async def handle(payload: str) -> object:
+        ran.append(payload)
+        if payload == "reject":
+            raise Reject("never")
+        return {"bad": Broken, "odd": object}.get(payload, str)()
+
+    await add(queue, "good", "reject", "odd", "good")
+    async with working(worker):
+        await finished(queue)
+        assert worker.health().running == 0
+    assert ran == ["good", "reject", "odd", "good"]
+    assert {letter.id for letter in await queue.dead_letters.list()} == {"2", "3"}
+    problems = capsys.readouterr().err
+    assert all(f"no place for {level}" in problems for level in ("DEBUG", "INFO", "WARNING", "ERROR"))
 
 
 async def test_a_handler_that_cancels_its_own_task_spoils_no_other_run(queue: AsyncWorkQueue) -> None:

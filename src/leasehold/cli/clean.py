@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from leasehold.cli.showing import print_json, print_table
 from leasehold.cli.times import duration
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.errors import ServerError
+from leasehold.log import Log
 from leasehold.worker.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Seconds between two cleans: at least, and if nothing is said.
 SHORTEST_WAIT, EVERY = 0.1, 60.0
 
-log = logging.getLogger("leasehold.clean")
+log = Log("leasehold.clean")
 
 
 def clean(

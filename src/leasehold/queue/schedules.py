@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from leasehold.errors import ExtraMissing, InvalidArgument
 from leasehold.item import MAX_ID_BYTES, Item, check_id
+from leasehold.log import Log
 from leasehold.queue.desk import MAX_BYTES
 from leasehold.queue.rows import encoded_id
 from leasehold.queue.timing import Cron, Every, Timing, moment, read_timing, stamp
@@ -45,7 +45,7 @@ _MOST_OWED = 100
 _FIELDS, _DUE_FIELDS = 5, 3
 _PAGE = 100
 
-log = logging.getLogger("leasehold.schedules")
+log = Log("leasehold.schedules")
 
 
 @dataclass(frozen=True, kw_only=True)

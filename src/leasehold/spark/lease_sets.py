@@ -7,13 +7,13 @@ number, with those of its items that are still leased for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError, StreamTakenOver
+from leasehold.log import Log
 from leasehold.spark.connect import persistently
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ FIELDS = 7
 #: Calls to bring back what is due; what is not back then can wait.
 MOST_RECOVERIES = 10_000
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 @dataclass

@@ -7,12 +7,12 @@ in hundreds when the last is done, and of slow ones none is taken before a slot 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from typing import TYPE_CHECKING, Literal
 
 from leasehold.errors import LeaseholdError, QueueClosed
+from leasehold.log import Log
 from leasehold.worker.run import Run
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 
 Order = Literal["weighted", "strict"]
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Source:

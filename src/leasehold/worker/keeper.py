@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
+from leasehold.log import Log
 from leasehold.worker.settler import Settler
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LAZY_TICK = 1.0
 #: A lease is renewed when this share of it has passed.
 RENEW_AFTER = 1 / 3
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Keeper:

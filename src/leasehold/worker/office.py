@@ -7,11 +7,12 @@ schedules ticked, and the worker's health is watched.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
+
+from leasehold.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -25,7 +26,7 @@ FAREWELL_SECONDS = 1.0
 #: The longest and the shortest wait for an answer of the server (s).
 MOST_PATIENCE, LEAST_PATIENCE = 2.5, 0.5
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 #: A queue for each handler, as an object of the office's own event loop.
 Twins = "dict[Handler, AsyncWorkQueue]"

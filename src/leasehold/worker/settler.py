@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from leasehold.errors import (
     ServerOutOfMemory,
     ServerReadOnly,
 )
+from leasehold.log import Log
 from leasehold.queue.dead import Failure
 from leasehold.worker.outcomes import INTERRUPTED, Complete, Fail, GiveBack
 
@@ -37,7 +37,7 @@ MOST = 500
 #: The first and the longest pause between tries (s).
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 #: A run's lease and what became of it.
 Entry = "tuple[Run, Lease, Outcome]"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from leasehold.log import Log
 from leasehold.worker.health import Monitor
 from leasehold.worker.intake import Intake
 from leasehold.worker.keeper import Keeper
@@ -33,7 +33,7 @@ SHORTEST_SETTLE = 1.0
 #: How often `drained` looks at the server (s).
 DRAIN_LOOK = 0.02
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Shift:

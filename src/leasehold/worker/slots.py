@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import PayloadError, TimeLimitExceeded
+from leasehold.log import Log
 from leasehold.worker.outcomes import (
     DONE,
     INTERRUPTED,
@@ -34,7 +35,7 @@ CLEAN_UP_SECONDS, HURRIED_SECONDS = 3.0, 1.0
 #: others get their turn: what has ended goes to the server, and more is taken, while the rest is run.
 SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Slots:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError
+from leasehold.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ LIGHT_PER_DEEP = 60
 #: A schedule that somebody has just made is seen after so many seconds at most.
 LONGEST_DOZE = 5.0
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Upkeep:

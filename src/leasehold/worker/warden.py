@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -11,6 +10,8 @@ import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol, Self
+
+from leasehold.log import Log
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,7 +34,7 @@ HURRY, END = 2, 3
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Watched(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, seconds, whole
 from leasehold.errors import InvalidArgument, WorkerBusy
+from leasehold.log import Log
 from leasehold.retry import RetryPolicy
 from leasehold.worker.handler import Handler, Place
 from leasehold.worker.health import Health
@@ -31,7 +31,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 #: How long leaving the queues may take at the end (s).
 LEAVING_SECONDS = 1.0
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Worker:

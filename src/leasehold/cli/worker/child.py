@@ -9,7 +9,6 @@ worker that is killed cannot give back what it has.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.cli.worker.process import work
 from leasehold.cli.worker.settings import CRASHED, STOPPED, Settings
+from leasehold.log import Log
 from leasehold.worker.warden import LAST_SECONDS, end_process
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ STOP, NOW = b"s", b"n"
 #: An order is followed again so often, since the first time the worker may not have begun (s).
 AGAIN_SECONDS = 0.2
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 class Link(threading.Thread):

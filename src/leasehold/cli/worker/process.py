@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
 from leasehold.cli.worker.target import Unusable, find_worker
 from leasehold.clock import seconds, whole
 from leasehold.errors import InvalidArgument
+from leasehold.log import Log
 from leasehold.worker.warden import end_process
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: When all is done, how long what the user's code has left behind may keep the process (s).
 FAREWELL_SECONDS = 3.0
 
-log = logging.getLogger("leasehold.worker")
+log = Log("leasehold.worker")
 
 
 def work(settings: Settings, ready: Callable[[Worker], None] = lambda _: None) -> int:

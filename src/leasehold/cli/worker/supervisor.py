@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.cli.worker.child import NOW, STOP
 from leasehold.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, STOPPED, UNHEALTHY
+from leasehold.log import Log
 from leasehold.worker.warden import LAST_SECONDS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MERCY_SECONDS = 5.0
 #: Exit codes, the best first; any other is worse than all of these.
 BEST_FIRST = (STOPPED, CUT_OFF, UNHEALTHY, MISCONFIGURED)
 
-log = logging.getLogger("leasehold.supervisor")
+log = Log("leasehold.supervisor")
 
 
 class Child:

@@ -1,0 +1,39 @@
+"""Log lines that end nothing: what renews, settles and restores goes on when a line cannot be written."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """A logger that never raises, whatever handlers and formatters an application has put on it.
+
+    Those of the standard library catch their own errors; not all others do.
+
+    Args:
+        name: The logger's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name))
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
+        """Leave what is logged as it is: lines bring their own `extra`."""
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log one line; if that fails, show why on stderr as the standard library does."""
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the caller's line, not this one
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - any handler of any application
+            if logging.raiseExceptions and sys.stderr is not None:
+                traceback.print_exc()
