@@ -14,6 +14,7 @@ __all__ = ["clock", "make_queue", "queue", "spark"]
 HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with what pytest gives
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests that want a session in one process, so that one is started; it has its time."""
     for item in items:

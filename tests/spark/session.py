@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Run a session with two threads, which knows the format."""
-    # Without it the workers take whatever `python3` is on the PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     place: Path = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

@@ -330,8 +330,6 @@ async def test_a_job_as_a_command(
     assert outcome.err.splitlines()[-1] == (
         "leasehold: columns: got 'Id;text', expected idColumn or idFrom, as there is no column 'id'"
     )
-    outcome = await leasehold(*command, "--url", "redis://localhost:1", "--id", "Id;text")
-    assert outcome.code == 5
     assert redis_url not in outcome.err
 
 
@@ -373,6 +371,11 @@ def test_the_reason_of_a_failure_is_found_in_what_spark_says() -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_spark_gives_up_is_one_error() -> None:
+def test_what_spark_gives_up_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="PATH_NOT_FOUND"):
         carry_out(load, {"queue": "q", "source": "nothing-there"}, print)
+    (tmp_path / "rows.csv").write_text(CSV)
+    away = {"queue": "q", "source": str(tmp_path / "rows.csv"), "format": "csv", "id": "Id;text"}
+    with pytest.raises(JobFailed, match="localhost:1") as caught:
+        carry_out(load, away | {"url": "redis://localhost:1"}, print)
+    assert exit_code(caught.value) == 5

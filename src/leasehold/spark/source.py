@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.utils import is_remote
 
 from leasehold.errors import InvalidArgument
 
@@ -20,7 +23,18 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("leasehold")` known to a session. Doing it twice is fine."""
+    """Make `format("leasehold")` known to a session. Doing it twice is fine.
+
+    On one machine (a master `local[…]`), Spark's Python workers are run by the interpreter that runs this from
+    then on, unless `PYSPARK_PYTHON` names one.
+    """
+    if (
+        not is_remote()
+        and spark.sparkContext.master.startswith("local")
+        and "PYSPARK_PYTHON" not in os.environ
+    ):
+        # Spark would take the `python3` on the PATH, which in a virtual environment often is another one.
+        spark.sparkContext.pythonExec = sys.executable
     # Without this a source that takes filters is an error.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(LeaseholdSource)
