@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make `format("leasehold")` known to a session. Doing it twice is fine.
 
-    On one machine (a master `local[…]`), Spark's Python workers are run by the interpreter that runs this from
-    then on, unless `PYSPARK_PYTHON` names one.
+    On one machine (a master `local[…]`), Spark's Python workers are run by the interpreter that calls this, unless
+    `PYSPARK_PYTHON` names one.
     """
-    if (
-        not is_remote()
-        and spark.sparkContext.master.startswith("local")
-        and "PYSPARK_PYTHON" not in os.environ
-    ):
+    master = "" if is_remote() else spark.sparkContext.master
+    if master and master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         # Spark would take the `python3` on the PATH, which in a virtual environment often is another one.
         spark.sparkContext.pythonExec = sys.executable
     # Without this a source that takes filters is an error.
