@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make `format("leasehold")` known to a session. Doing it twice is fine.
 
-    On one machine (a master `local[…]`), Spark's Python workers are run by the interpreter that calls this, unless
+    On one machine (a master `local[…]`), Spark's Python workers then are run by this interpreter, unless
     `PYSPARK_PYTHON` names one.
     """
     master = "" if is_remote() else spark.sparkContext.master
