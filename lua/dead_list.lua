@@ -15,6 +15,7 @@
 
 -- @include keys
 -- @include dead
+-- @include letter
 
 local found, times = {}, {}
 if #ARGV > entries then
@@ -34,20 +35,13 @@ else
   end
 end
 
-local reply, bytes = {}, 0
+local reply, room = {}, max_bytes
 for i, id in ipairs(found) do
-  local key = dead_key(id)
-  local facts = redis.call('HMGET', key, 'error', 'deliveries', 'token')
-  local exists = redis.call('HEXISTS', key, 'data') == 1
-  local size = exists and redis.call('HSTRLEN', key, 'data') or -1
-  local data = false
-  if exists and bytes + size <= max_bytes then
-    data = redis.call('HGET', key, 'data')
-    bytes = bytes + size
-  end
+  local size, data, error_, deliveries, token = letter_of(id, room)
+  room = data and room - size or room
   local base = #reply
   reply[base + 1], reply[base + 2], reply[base + 3] = id, tonumber(times[i] or 0), size
-  reply[base + 4], reply[base + 5] = data, facts[1] or ''
-  reply[base + 6], reply[base + 7] = tonumber(facts[2] or 0), tonumber(facts[3] or 0)
+  reply[base + 4], reply[base + 5], reply[base + 6], reply[base + 7] =
+    data, error_, deliveries, token
 end
 return reply

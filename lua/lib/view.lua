@@ -16,7 +16,8 @@ local function holders_of(ids)
 end
 
 -- `times`: when each falls due or its lease ends, where it does. `room`: of how many bytes the data may be,
--- together. `states`: with them, the eight follow the state, and ids without data are left out.
+-- together; returns what is left of it. `states`: with them, the eight follow the state, and ids without data
+-- are left out.
 local function add_views(reply, ids, times, room, holders, states)
   local records = #ids > 0 and redis.call('HMGET', ledger, unpack(ids))
   local base = #reply
@@ -41,4 +42,5 @@ local function add_views(reply, ids, times, room, holders, states)
       base = base + 8
     end
   end
+  return room
 end

@@ -208,6 +208,7 @@ class Space:
             "count": 500,
             "start": 0,
             "age_ms": 0,
+            "which": "all",
             **arguments,
         }
         bound = bind(script, QueueKeys(self.prefix, str(given["session"])))

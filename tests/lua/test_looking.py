@@ -203,6 +203,42 @@ async def test_find_many_says_it_of_those_that_are_there_in_their_order(space: S
     ]
 
 
+@pytest.fixture
+async def died_and_live(space: Space) -> AsyncIterator[None]:
+    """Ids that were added again after they died, one that was not, and one of whom no time is known."""
+    letters = {"b": NOW - 50, "l1": NOW - 60, "gone": NOW - 70, "odd": None}
+    for item_id, died in letters.items():
+        facts = ("data", f"old {item_id}", "error", f"of {item_id}", "deliveries", 2, "token", 3)
+        await space.send("HSET", space.key(f"dead:{item_id}"), *facts)
+        if died is not None:
+            await space.redis.zadd(space.key("dead"), {item_id: died})
+    yield
+    await space.redis.delete(space.key("dead"), *(space.key(f"dead:{item_id}") for item_id in letters))
+
+
+@pytest.mark.usefixtures("died_and_live")
+async def test_find_many_tells_an_item_and_a_dead_letter_of_one_id(space: Space) -> None:
+    ids = [(item_id,) for item_id in ("b", "nobody", "gone", "l1", "odd", "s1")]
+
+    async def told(which: str, max_bytes: int = 10_000) -> list[list[Any]]:
+        now, *fields = await space.run("find_many", ids, which=which, max_bytes=max_bytes)
+        assert now == NOW
+        return batched(fields, 9)
+
+    living, dead = await told("living"), await told("dead")
+    assert [view[:2] for view in living] == [[b"waiting", b"b"], [b"leased", b"l1"], [b"scheduled", b"s1"]]
+    assert dead == [
+        [b"dead", b"b", 5, b"old b", -1, b"of b", 3, 2, NOW - 50],
+        [b"dead", b"gone", 8, b"old gone", -1, b"of gone", 3, 2, NOW - 70],
+        [b"dead", b"l1", 6, b"old l1", -1, b"of l1", 3, 2, NOW - 60],
+        [b"dead", b"odd", 7, b"old odd", -1, b"of odd", 3, 2, 0],
+    ]
+    assert await told("all") == living + dead
+    sizes = sum(view[2] for view in living)
+    cut = await told("all", sizes + 6)
+    assert [view[3] is None for view in cut] == [False] * 4 + [True] * 3
+
+
 @pytest.mark.parametrize(("max_bytes", "given"), [(-1, 0), (9, 1), (17, 1), (18, 2), (10_000, 4)])
 async def test_data_of_many_stop_at_a_limit(space: Space, max_bytes: int, given: int) -> None:
     _, *fields = await space.run("find_many", [(item_id,) for item_id in "abcd"], max_bytes=max_bytes)

@@ -10,6 +10,7 @@ import pytest
 
 from leasehold import DeadLetter, Failure, Item
 from leasehold.queue import dead
+from leasehold.queue.bulk import Bulk
 from tests.queue.asking import command, take
 from tests.queue.keyspace import audit, left_over
 
@@ -145,10 +146,10 @@ async def test_requeue_all_ends_though_all_die_again_at_once(
     monkeypatch.setattr(dead, "TRIP_ROWS", 2)
     queue = make_queue(clock=clock)
     await bury(queue, *"abcdef")
-    usual = dead.DeadLetters._requeue
+    usual = Bulk.requeue
     rounds = 0
 
-    async def requeue_and_die(self: dead.DeadLetters, some: list[bytes]) -> object:
+    async def requeue_and_die(self: Bulk, some: list[bytes]) -> object:
         nonlocal rounds
         rounds += 1
         clock.now += 1
@@ -156,7 +157,7 @@ async def test_requeue_all_ends_though_all_die_again_at_once(
         await queue.fail_many([Failure(lease, "again") for lease in await queue.lease_many(9, 60)])
         return answers
 
-    monkeypatch.setattr(dead.DeadLetters, "_requeue", requeue_and_die)
+    monkeypatch.setattr(Bulk, "requeue", requeue_and_die)
     assert await queue.dead_letters.requeue_all() == 6
     assert rounds == 3
     assert await queue.dead_letters.count() == 6

@@ -187,15 +187,19 @@ async def test_redrive_takes_what_the_condition_chooses(
     await queue.add_item(Item(b"new", id="d"))
     chosen = "error = 'timeout' and data <> '<c>'"
     told = redrive(spark, queue.name, where=chosen, dry_run=True, url=redis_url)
-    # `d` cannot go back, as its id is taken.
-    assert told == {"queue": queue.name, "chosen": 1, "requeued": 0, "stayed": 0}
+    assert told == {"queue": queue.name, "chosen": 2, "requeued": 0, "stayed": 0, "already_there": 0}
     assert (await queue.counts()).dead == 4
     told = redrive(spark, queue.name, where=chosen, url=redis_url)
-    assert (told["chosen"], told["requeued"], told["stayed"]) == (1, 1, 0)
+    # `d` cannot go back, as its id is taken.
+    assert told == {"queue": queue.name, "chosen": 2, "requeued": 1, "stayed": 1, "already_there": 1}
     assert await waiting(queue) == {"a": b"<a>", "d": b"new"}
     assert {letter.id for letter in await queue.dead_letters.list()} == {"b", "c", "d"}
     told = redrive(spark, queue.name, url=redis_url)
-    assert (told["chosen"], told["requeued"]) == (2, 2)
+    assert (told["chosen"], told["requeued"], told["already_there"]) == (3, 2, 1)
+    assert {letter.id for letter in await queue.dead_letters.list()} == {"d"}
+    await queue.complete_many(await queue.lease_many(10, 60))
+    assert redrive(spark, queue.name, url=redis_url)["requeued"] == 1
+    assert await waiting(queue) == {"d": b"<d>"}
 
 
 @pytest.mark.parametrize("condition", ["no condition", "eror = 'x'", "data"])

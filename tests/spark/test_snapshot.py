@@ -194,6 +194,39 @@ async def test_what_dies_or_comes_back_between_list_and_look_is_met(queue: Async
     )
 
 
+async def test_an_id_that_died_and_was_added_again_is_two_rows(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    await states(queue)
+    await queue.add_item(Item(b"again", id="d"))
+
+    def told(condition: str = "true", **options: Any) -> list[tuple[str, str, bytes, str | None]]:
+        rows = snapshot(spark, queue, **options).where(condition).collect()
+        return sorted(
+            (row["id"], row["state"], bytes(row["data"]), row["error"] and row["error"][-8:]) for row in rows
+        )
+
+    both = [("d", "dead", b"died", "an error"), ("d", "waiting", b"again", None)]
+    assert told("id = 'd'") == both
+    assert [row for row in told(partitions=2) if row[0] == "d"] == both
+    assert len(told()) == 6
+    assert told("state = 'dead'") == both[:1]
+    assert told("id = 'd' and state != 'dead'") == both[1:]
+    assert told("id = 'd' and age >= 0") == both[:1]
+
+
+async def test_data_of_both_that_are_larger_than_a_look(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    sizes = {"a": (5 << 20, 6 << 20), "b": (9 << 20, 10), "c": (10, 3 << 20)}
+    for item_id, (dead, _) in sizes.items():
+        await queue.add_item(Item(bytes(dead), id=item_id))
+        await queue.fail(await take(queue, 600), "an error", retry_in=None)
+    await queue.add_items([Item(bytes(live), id=item_id) for item_id, (_, live) in sizes.items()])
+    rows = snapshot(spark, queue).selectExpr("id", "state", "length(data) as length").collect()
+    assert len(rows) == 6
+    told = {(row["id"], row["state"]): row["length"] for row in rows}
+    assert {item_id: (told[item_id, "dead"], told[item_id, "waiting"]) for item_id in sizes} == sizes
+
+
 async def test_each_id_at_most_once_while_workers_change_everything(
     spark: SparkSession, queue: AsyncWorkQueue
 ) -> None:

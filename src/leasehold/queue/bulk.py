@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leasehold.queue.desk import MAX_BYTES
+from leasehold.queue.rows import TRIP_ROWS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 1000
 #: For how long it is known what a job has added, if it does not end (ms): a week.
 KEEP_JOB_MS = 7 * 24 * 3600 * 1000
+#: What `requeue_many` says of those that did not fit into its call; they are the last of it.
+_NO_ROOM = -2
 
 
 class Bulk:
@@ -67,14 +72,35 @@ class Bulk:
         added: int = await self.run("once_drop", job=job, keep_ms=keep_ms, report=report)
         return added
 
-    async def find(self, ids: Sequence[bytes], *, max_bytes: int) -> list[Any]:
-        """Look at up to 1,000 items: the reply of `find_many`.
+    async def find(self, ids: Sequence[bytes], *, which: str, max_bytes: int) -> list[Any]:
+        """Look at up to 1,000 ids: the reply of `find_many`.
+
+        Args:
+            ids: Which.
+            which: `living`: the items; `dead`: the dead letters; `all`: both.
+            max_bytes: Bring no more data than this.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        reply: list[Any] = await self.run("find_many", ids, max_bytes=max_bytes)
+        reply: list[Any] = await self.run("find_many", ids, which=which.encode(), max_bytes=max_bytes)
         return reply
+
+    async def requeue(self, ids: Sequence[bytes]) -> list[int]:
+        """Put dead letters back to the end of the queue.
+
+        Returns:
+            For each id 1: it went back; 0: there is no such dead letter; -1: it stays, as an item with its
+            id has been added since.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        answers: list[int] = []
+        while some := ids[len(answers) : len(answers) + TRIP_ROWS]:
+            reply = await self.run("requeue_many", some, max_bytes=MAX_BYTES)
+            answers += [answer for answer in reply if answer != _NO_ROOM]
+        return answers
 
     async def ids_of(self, state: str) -> tuple[list[bytes], bool]:
         """List the ids of all items of one state.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
 from leasehold.item import MAX_DATA_BYTES
+from leasehold.queue.bulk import Bulk
 from leasehold.queue.desk import MAX_BYTES
 from leasehold.queue.rows import TRIP_ROWS, encoded_id
 
@@ -113,7 +114,8 @@ class DeadLetters:
         Raises:
             InvalidArgument: If one can be no id; nothing was sent.
         """
-        return [answer == 1 for answer in await self._requeue([encoded_id(item_id) for item_id in item_ids])]
+        ids = [encoded_id(item_id) for item_id in item_ids]
+        return [answer == 1 for answer in await Bulk(self._engine).requeue(ids)]
 
     async def requeue_all(self) -> int:
         """Put all dead letters back, the oldest first, and return how many went.
@@ -130,7 +132,7 @@ class DeadLetters:
             ]
             if not ids:
                 break
-            answers = await self._requeue(ids[::-1])
+            answers = await Bulk(self._engine).requeue(ids[::-1])
             requeued += answers.count(1)
             stayed += answers.count(-1)
         return requeued
@@ -172,18 +174,6 @@ class DeadLetters:
             "dead_list", ids, start=start, count=count, max_bytes=max_bytes
         )
         return reply
-
-    async def _requeue(self, ids: Sequence[bytes]) -> Sequence[int]:
-        """Requeue, and return what the script says of each: 1, 0 (not there) or -1 (stays)."""
-        answers: builtins.list[int] = []
-        while some := ids[len(answers) : len(answers) + TRIP_ROWS]:
-            reply = await self._engine().run("requeue_many", some, max_bytes=MAX_BYTES)
-            answers += [answer for answer in reply if answer != _NO_ROOM]
-        return answers
-
-
-#: What `requeue_many` says of those that did not fit into its call; they are the last of it.
-_NO_ROOM = -2
 
 
 def _read(reply: Sequence[Any], *, with_data: bool) -> list[DeadLetter]:

@@ -32,7 +32,10 @@ class QueueWithNouns(OpenQueue):
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         reply = await self._engine.run(
-            "find_many", [encoded_id(item_id)], max_bytes=MAX_DATA_BYTES if data else -1
+            "find_many",
+            [encoded_id(item_id)],
+            which=b"living",
+            max_bytes=MAX_DATA_BYTES if data else -1,
         )
         return read_found(reply, with_data=data)
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from leasehold.item import MAX_DATA_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql.datasource import Filter
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 STATES = ("waiting", "leased", "scheduled", "dead")
 #: How much data one look brings at most; what does not fit is asked for again.
 LOOK_BYTES = 8 << 20
-#: Values per item in the replies of `find_many` and `dead_list`.
-_FOUND, _DEAD = 9, 7
+#: Values per item in the reply of `find_many`.
+_FOUND = 9
 _ORDERS = {
     GreaterThan: operator.gt,
     GreaterThanOrEqual: operator.ge,
@@ -74,6 +74,13 @@ class Wanted:
             return replace(self, ids=values if self.ids is None else self.ids & values)
         return None
 
+    @property
+    def which(self) -> str:
+        """Whether items, dead letters or both are looked at: as `Bulk.find` has it."""
+        if "dead" not in self.states:
+            return "living"
+        return "dead" if len(self.states) == 1 else "all"
+
     def among(self, rows: list[Row]) -> list[Row]:
         """Those that are wanted, as they were when they were looked at. Only wanted ids are looked at."""
         if len(self.states) < len(STATES):
@@ -88,11 +95,13 @@ _BY_NAME = {kind.__name__: order for kind, order in _ORDERS.items()}
 
 
 async def look(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) -> list[Row]:
-    """Look at up to 1,000 items; those that are gone, or not wanted, are left out.
+    """Look at up to 1,000 ids; what is gone, or not wanted, is left out.
+
+    An id that was added again after it died is two rows: a dead letter, and an item.
 
     Args:
         bulk: The queue's.
-        ids: Of which items.
+        ids: Which.
         wanted: Which are wanted.
         data: Whether to bring their data.
     """
@@ -103,42 +112,31 @@ async def look(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) 
 
 
 async def _read(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) -> list[Row]:
-    dead = "dead" in wanted.states
     if not data:
-        return wanted.among(await _step(bulk, ids, -1, dead=dead))
+        return wanted.among(await _step(bulk, ids, wanted, -1))
     found: list[Row] = []
     while ids:
-        rows = await _step(bulk, ids, LOOK_BYTES, dead=dead)
-        whole = [row for row in rows if row[_DATA] is not None]
+        rows = await _step(bulk, ids, wanted, LOOK_BYTES)
+        # An id that is live and dead is told whole or not at all: a second look finds another moment.
+        ids = [*dict.fromkeys(row[_ID] for row in rows if row[_DATA] is None)]
+        cut = {*ids}
+        whole = [row for row in rows if row[_ID] not in cut]
         found += whole
-        ids = [row[_ID] for row in rows if row[_DATA] is None]
         if ids and not whole:
             # The first is larger than a whole look: it is asked for alone.
-            found += await _step(bulk, ids[:1], MAX_DATA_BYTES, dead=dead)
+            found += await _step(bulk, ids[:1], wanted, 2 * MAX_DATA_BYTES)
             del ids[0]
     return wanted.among(found)
 
 
-async def _step(bulk: Bulk, ids: Sequence[bytes], room: int, *, dead: bool) -> list[Row]:
-    """Look once, at the living first; who is not among them may be dead, or just be coming back."""
-    now_ms, rows = await _living(bulk, ids, room)
-    if dead and len(rows) < len(ids):
-        rows += await _dead(bulk, _without(ids, rows), room, now_ms)
-    if dead and len(rows) < len(ids):
-        rows += (await _living(bulk, _without(ids, rows), room))[1]
-    return rows
-
-
-def _without(ids: Iterable[bytes], rows: Iterable[Row]) -> list[bytes]:
-    met = {row[_ID] for row in rows}
-    return [item_id for item_id in ids if item_id not in met]
-
-
-async def _living(bulk: Bulk, ids: Sequence[bytes], room: int) -> tuple[int, list[Row]]:
-    now_ms, *values = await bulk.find(ids, max_bytes=room)
+async def _step(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, room: int) -> list[Row]:
+    """Look once. What is told of an id, live and dead, is of one moment."""
+    now_ms, *values = await bulk.find(ids, which=wanted.which, max_bytes=room)
     rows: list[Row] = []
     for at in range(0, len(values), _FOUND):
-        state, item_id, size, data, due_ms, holder, token, deliveries, leased_ms = values[at : at + _FOUND]
+        state, item_id, size, data, due_ms, text, token, deliveries, since_ms = values[at : at + _FOUND]
+        told = None if text is None else text.decode(errors="backslashreplace")
+        holder, error = (None, told) if state == b"dead" else (told, None)
         rows.append(
             (
                 item_id,
@@ -147,23 +145,10 @@ async def _living(bulk: Bulk, ids: Sequence[bytes], room: int) -> tuple[int, lis
                 size,
                 deliveries,
                 token or None,
-                None if holder is None else holder.decode(errors="backslashreplace"),
+                holder,
                 None if due_ms < 0 else due_ms * 1000,
-                (now_ms - leased_ms) / 1000 if leased_ms else None,
-                None,
+                max(0, now_ms - since_ms) / 1000 if since_ms else None,
+                error,
             )
         )
-    return now_ms, rows
-
-
-async def _dead(bulk: Bulk, ids: Sequence[bytes], room: int, now_ms: int) -> list[Row]:
-    values = await bulk.run("dead_list", ids, start=0, count=0, max_bytes=room)
-    rows: list[Row] = []
-    for at in range(0, len(values), _DEAD):
-        item_id, died_ms, size, data, error, deliveries, token = values[at : at + _DEAD]
-        if size >= 0:
-            # The time of the look before: it may have died since.
-            age = max(0, now_ms - died_ms) / 1000 if died_ms else None
-            text = error.decode(errors="backslashreplace")
-            rows.append((item_id, "dead", data, size, deliveries, token or None, None, None, age, text))
     return rows

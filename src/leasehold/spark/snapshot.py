@@ -58,8 +58,9 @@ class Ids(InputPartition):
 class SnapshotReader(DataSourceReader):
     """Reads the items of a queue as rows.
 
-    The driver lists ids, executors look at them. Each row is as the item stood at one instant, and no id
-    comes twice. What stays in its state is there for certain; what comes, goes or moves meanwhile may be.
+    The driver lists ids, executors look at them. Each row is as the item stood at one instant, and none
+    comes twice; an id that was added again after it died is two rows, of the same instant: a dead letter
+    and an item. What stays in its state is there for certain; what comes, goes or moves meanwhile may be.
 
     Raises:
         InvalidArgument: If an option or a column of the schema cannot be used.

@@ -8,7 +8,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from leasehold.queue.bulk import MOST_ROWS
 from leasehold.spark.connect import connected
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Queue  # noqa: TC001 - the annotations are read
@@ -39,12 +38,14 @@ def redrive(
 ) -> dict[str, Any]:
     """Put dead letters back to the end of the queue, to be tried anew; without a condition all of them.
 
-    One whose id has been added again cannot go back, and is not among those that are chosen; one that is
-    dropped or requeued by somebody else meanwhile, or whose id is added, is counted as one that stayed.
+    One whose id has been added again since it died cannot go back: it stays a dead letter, and the item
+    of its id is left alone.
 
     Returns:
-        `chosen`, `requeued` and `stayed`; `requeued` and `stayed` are 0 after a dry run. If a task ran twice,
-        what its first run requeued is counted among those that stayed.
+        `chosen`, `requeued`, `stayed` (chosen, and not requeued) and `already_there`: those of them that stay
+        because an item with their id is in the queue. The others were dropped or requeued by somebody else
+        meanwhile. The last three are 0 after a dry run. If a task ran twice, what its first run requeued is
+        counted among those that stayed.
 
     Raises:
         pyspark.errors.AnalysisException: If the condition is none; nothing was requeued.
@@ -60,11 +61,23 @@ def redrive(
             chosen = chosen.where(where)
         tell(f"looking for dead letters of {queue}")
         if dry_run:
-            return {"queue": queue, "chosen": chosen.count(), "requeued": 0, "stayed": 0}
-        went = chosen.select("id").mapInArrow(_requeue(target), "chosen long, requeued long")
+            return _counts(queue, chosen.count())
+        went = chosen.select("id").mapInArrow(_requeue(target), "chosen long, requeued long, there long")
         sums = went.agg(*(sql.coalesce(sql.sum(name), sql.lit(0)) for name in went.columns)).collect()
-        total, requeued = sums[0]
-    return {"queue": queue, "chosen": total, "requeued": requeued, "stayed": total - requeued}
+        total, requeued, there = sums[0]
+    return _counts(queue, total, requeued, total - requeued, there)
+
+
+def _counts(
+    queue: str, chosen: int, requeued: int = 0, stayed: int = 0, already_there: int = 0
+) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "chosen": chosen,
+        "requeued": requeued,
+        "stayed": stayed,
+        "already_there": already_there,
+    }
 
 
 def _requeue(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -73,11 +86,14 @@ def _requeue(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     def requeue(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connected(target) as there:
             for batch in batches:
-                ids = batch.column("id").to_pylist()
-                answers: list[bool] = []
-                for at in range(0, len(ids), MOST_ROWS):
-                    answers += there.call(there.queue.dead_letters.requeue, *ids[at : at + MOST_ROWS])
-                yield pa.record_batch({"chosen": pa.array([len(ids)]), "requeued": pa.array([sum(answers)])})
+                ids = [item_id.encode() for item_id in batch.column("id").to_pylist()]
+                answers = there.call(there.queue.bulk.requeue, ids)
+                counts = {
+                    "chosen": len(ids),
+                    "requeued": answers.count(1),
+                    "there": answers.count(-1),
+                }
+                yield pa.record_batch({name: pa.array([count]) for name, count in counts.items()})
 
     return requeue
 

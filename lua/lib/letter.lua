@@ -1,0 +1,18 @@
+-- What there is to be told of one dead letter.
+--
+-- Needs: dead_key
+-- Gives: letter_of
+
+-- Size of its data (-1: there is no such dead letter), data (false: larger than `room`), error, deliveries,
+-- lease number.
+local function letter_of(id, room)
+  local key, data = dead_key(id), false
+  local size = redis.call('HSTRLEN', key, 'data')
+  if size == 0 and redis.call('HEXISTS', key, 'data') == 0 then
+    size = -1
+  elseif size <= room then
+    data = redis.call('HGET', key, 'data')
+  end
+  local facts = redis.call('HMGET', key, 'error', 'deliveries', 'token')
+  return size, data, facts[1] or '', tonumber(facts[2] or 0), tonumber(facts[3] or 0)
+end
