@@ -157,16 +157,19 @@ class EventsLost(EventsError):
             not above `after`, the server has lost its last writes, in a fail-over or a crash.
     """
 
-    def __init__(self, after: int, first_kept: int) -> None:
+    def __init__(self, after: int, first_kept: int, advice: str | None = None) -> None:
         self.after = after
         self.first_kept = first_kept
-        super().__init__(
-            f"the events {after + 1} to {first_kept - 1} are kept no more: "
-            f"read on with since={first_kept - 1}, and keep more of them or read sooner"
-            if first_kept > after
-            else f"event {after} was read, but the server has lost its last writes and gives out the numbers "
-            f"from {first_kept} on again: read on with since={first_kept - 1}"
-        )
+        if first_kept > after:
+            told = f"the events {after + 1} to {first_kept - 1} are kept no more"
+            usual = f"read on with since={first_kept - 1}, and keep more of them or read sooner"
+        else:
+            told = (
+                f"event {after} was read, but the server has lost its last writes and gives out the numbers "
+                f"from {first_kept} on again"
+            )
+            usual = f"read on with since={first_kept - 1}"
+        super().__init__(f"{told}: {advice or usual}")
 
 
 class StreamTakenOver(LeaseholdError):

@@ -195,6 +195,53 @@ async def test_a_server_that_has_lost_its_events_is_noticed(
         drained(stream(spark, queue, **EVENTS), tmp_path)
 
 
+async def test_a_server_that_loses_its_last_events_under_a_running_query_is_noticed(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    begin = await queue.events.keep(count=10_000)
+    await add(queue, 5)
+    batches: Batches = []
+    rows = stream(spark, queue, **EVENTS)
+    query = running(rows, tmp_path, lambda rows, number: batches.append((number, rows.collect())))
+    try:
+
+        async def all_read() -> bool:
+            return numbers(batches)[-1:] == [begin + 5]
+
+        await until("they are read", all_read, within=60)
+        # In one step, as a fail-over is.
+        async with redis.pipeline(transaction=True) as lose:
+            lose.delete(f"{queue.name}:events")
+            lose.hset(f"{queue.name}:events:keep", "last", str(begin + 3))
+            await lose.execute()
+
+        async def has_ended() -> bool:
+            return not query.isActive
+
+        await until("it has ended", has_ended, within=60)
+    finally:
+        query.stop()
+    told = str(query.exception())
+    assert f"EventsLost: event {begin + 5} was read, but the server has lost its last writes" in told
+    assert "begin with a new checkpointLocation" in told
+
+
+async def test_events_that_the_server_loses_between_the_plan_and_the_reading_are_noticed(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    begin = await queue.events.keep(count=10_000)
+    await add(queue, 5)
+    reader = EventsReader({"url": str(queue.url), "queue": queue.name}, SCHEMA)
+    (part,) = reader.partitions(*({"queue": queue.name, "number": begin + n} for n in (0, 5)))
+    for last in (begin + 3, begin):
+        newer = [f"{number}-1" for number in range(last + 1, begin + 6)]
+        await command(redis, "XDEL", f"{queue.name}:events", *newer)
+        await command(redis, "HSET", f"{queue.name}:events:keep", "last", str(last))
+        with pytest.raises(EventsLost, match=f"event {begin + 5} was read") as caught:
+            await asyncio.to_thread(list, reader.read(part))
+        assert caught.value.first_kept == last + 1
+
+
 async def test_options_that_cannot_be_are_said(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:

@@ -70,6 +70,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._patience = options.seconds("patience", 60.0)
         self._fail_on_loss = options.flag("failOnLoss", default=True)
         self._first: Offset | None = None
+        #: Whether the server has known of as many events as were read, since this reader began.
+        self._agreed = False
         #: The last event of a query that reads what is there.
         self._until: int | None = None
         self._close = contextlib.ExitStack()
@@ -105,6 +107,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while last == after and waits and time.monotonic() + LOOK_SECONDS < until:
             time.sleep(LOOK_SECONDS)
             last, oldest = self._look(after)
+        if last < after and self._agreed:
+            raise _lost(after, last + 1)
         if last < after:
             raise InvalidArgument(
                 "checkpointLocation",
@@ -112,6 +116,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"at most {last}, the number of this queue's last event: the server has lost some, or it is "
                 "another one. Begin with a new folder",
             )
+        self._agreed = True
         if last > after and (oldest is None or oldest > after + 1) and self._fail_on_loss:
             raise _lost(after, last + 1 if oldest is None else oldest)
         # Never back: a restart may find a target that it has passed already.
@@ -165,9 +170,11 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             after = partition.after
             while after < last:
-                _, events = page(after)
-                first = events[0].number if events else last + 1
-                if first > after + 1 and self._fail_on_loss:
+                newest, events = page(after)
+                if self._fail_on_loss and newest < last:
+                    raise _lost(last, newest + 1)
+                first = events[0].number if events else newest + 1
+                if self._fail_on_loss and first > after + 1:
                     raise _lost(after, first)
                 events = [event for event in events if event.number <= last]
                 if not events:
@@ -195,6 +202,11 @@ async def _page(bulk: Bulk, after: int, count: int, patience: float) -> tuple[in
 
 
 def _lost(after: int, first_kept: int) -> EventsLost:
-    error = EventsLost(after, first_kept)
-    error.add_note("To read on without them, set the option failOnLoss to false.")
-    return error
+    if first_kept > after:
+        advice = (
+            "to read on without them, set the option failOnLoss to false; keep more of them or read sooner"
+        )
+    else:
+        # Offsets do not go back, and other events have these numbers now.
+        advice = "begin with a new checkpointLocation, and with a new folder for what was written"
+    return EventsLost(after, first_kept, advice)
