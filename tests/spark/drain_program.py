@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def main(url: str, queue: str, folder: str, rows: str) -> None:
+def session(folder: str) -> SparkSession:
+    """Start Spark, and say who is the driver and who its JVM."""
     spark = (
         # A task is tried four times.
         SparkSession.builder.master("local[2,4]")
@@ -32,6 +33,11 @@ def main(url: str, queue: str, folder: str, rows: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     note("driver", os.getpid())
     note("jvm", spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]  # it runs
+    return spark
+
+
+def main(url: str, queue: str, folder: str, rows: str) -> None:
+    spark = session(folder)
     spark.dataSource.register(HarmedSource)
 
     def write(batch: DataFrame, batch_id: int) -> None:

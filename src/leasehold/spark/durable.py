@@ -55,7 +55,8 @@ class Folder:
             InvalidArgument: If another query has written into this folder.
         """
         self._check_query(query)
-        if not self._there(_QUERY):
+        # Empty is what is left of it if we were killed while we wrote it.
+        if not self._read(f"{self.path}/{_QUERY}"):
             self.put(_QUERY, query)
         place, beside = f"batch={batch:08}", f"_batch-{batch:08}"
         writer = df.write.mode("overwrite").partitionBy(*partition_by)
@@ -84,9 +85,6 @@ class Folder:
 
     def _at(self, name: str) -> Any:
         return self._path(f"{self.path}/{name}")
-
-    def _there(self, name: str) -> bool:
-        return bool(self._files.exists(self._at(name)))
 
     def _read(self, path: str) -> str:
         """A small file as a text; empty if it is not there."""

@@ -1,0 +1,103 @@
+"""Programs of Spark that are made to kill somebody, run one after the other until one comes to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from tests.queue.asking import until
+from tests.spark.harm import is_there
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from leasehold import EmbeddedServer
+    from tests.conftest import MakeServer
+
+
+class Runs:
+    """Runs of one program, as a module, on one folder and one server.
+
+    Args:
+        folder: For the notes of `harm`, and the log of all runs.
+        server: What they all talk to.
+        program: The module.
+        arguments: Its arguments, after the url of the server.
+    """
+
+    def __init__(self, folder: Path, server: EmbeddedServer, program: str, *arguments: str) -> None:
+        self.folder = folder
+        self.server = server
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self._command = (sys.executable, "-m", program, server.url, *arguments)
+
+    async def run(self, whom: str, harms: Sequence[str]) -> int:
+        """Run to the end, and until its JVM has ended, too."""
+        process = await self._start(whom, harms)
+        try:
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        jvm = int((self.notes / "pid-jvm").read_text())
+
+        async def has_ended() -> bool:
+            return not is_there(jvm)
+
+        await until("the JVM has ended", has_ended, within=60)
+        return code
+
+    async def run_while_the_server_dies(self, harms: Sequence[str], make_server: MakeServer) -> int:
+        """Run to the end; whenever the server was killed, it comes back with its data."""
+        run = asyncio.create_task(self.run("server", harms))
+        try:
+            for number in range(1, len(harms) + 1):
+
+                async def was_killed(number: int = number) -> bool:
+                    return run.done() or (len(self.done) == number and not self.server.running)
+
+                await until("the server was killed", was_killed, within=120)
+                assert not run.done(), self.log
+                assert self.server.dir
+                self.server = await make_server(dir=self.server.dir, port=self.server.port)
+                self._note_server()
+            return await run
+        finally:
+            run.cancel()
+
+    @property
+    def done(self) -> list[str]:
+        """Which harms were done."""
+        return sorted(path.name for path in self.notes.glob("done-*"))
+
+    @property
+    def log(self) -> str:
+        """What the runs have said."""
+        return (self.folder / "log").read_text()
+
+    async def _start(self, whom: str, harms: Sequence[str]) -> asyncio.subprocess.Process:
+        self._note_server()
+        environment = {
+            "HARM_WHOM": whom,
+            "HARM_AT": ",".join(harms),
+            "HARM_PLACE": str(self.notes),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        log = (self.folder / "log").open("a")
+        with log:
+            return await asyncio.create_subprocess_exec(
+                *self._command, env=os.environ | environment, stdout=log, stderr=log
+            )
+
+    def _note_server(self) -> None:
+        (self.notes / "pid-server").write_text(str(self.server.pid))
+
+
+def names_of(harms: Sequence[str]) -> list[str]:
+    """Give what `Runs.done` says when these were done."""
+    return sorted(f"done-{harm.replace(':', '-')}" for harm in harms)
