@@ -21,7 +21,6 @@ from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code, reason
 from leasehold.spark.jobs.load import load
 from leasehold.spark.jobs.redrive import redrive
 from leasehold.spark.jobs.report import report
-from leasehold.spark.jobs.session import place
 from tests.cli.program import leasehold, started
 from tests.queue.asking import take
 from tests.spark.tables import numbered, waiting
@@ -102,18 +101,6 @@ async def test_load_that_cannot_be(
     assert not any(await queue.counts())
 
 
-def test_a_password_is_in_no_option(tmp_path: Path) -> None:
-    with place("redis://:secret@localhost") as given:
-        assert "secret" not in str(given)
-        kept = Path(given["urlFile"])
-        assert kept.read_text() == "redis://:secret@localhost"
-        assert kept.stat().st_mode & 0o077 == 0
-    assert not kept.exists()
-    with place("redis://localhost") as given:
-        assert given == {"url": "redis://localhost"}
-    assert tmp_path.exists()
-
-
 # ------------------------------------------------------------------------------------------------- backfill
 
 
@@ -155,6 +142,26 @@ async def test_backfill_begins_now_and_keeps_the_order_of_files(
     found = await queue.find("i7")
     assert found is not None
     assert found.data == b'{"id":"i7","n":7}'
+
+
+async def test_backfill_makes_the_same_bytes_of_a_row_as_load(
+    spark: SparkSession, queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str, tmp_path: Path
+) -> None:
+    rows = spark.sql(
+        "select concat('i', id) as id, 1.5e20D as big, 12.30BD as exact, X'00FF' as raw, 'ü/' as text, "
+        "timestamp'2030-01-31 09:00:00.5' as at, date'2030-01-31' as day, cast(null as string) as none, "
+        "array(1, null) as list, named_struct('a', 1, 'c', true) as inner, 7 as `dotted.name` from range(3)"
+    )
+    rows.write.parquet(str(tmp_path / "rows"))
+    load(spark, queue.name, str(tmp_path / "rows"), url=redis_url)
+    other = make_queue(name=f"{queue.name}-other")
+    backfill(spark, other.name, str(tmp_path / "rows"), rate=0.001, url=redis_url)
+    for item_id in ("i0", "i1", "i2"):
+        loaded, filled = await queue.find(item_id), await other.find(item_id)
+        assert loaded is not None
+        assert filled is not None
+        assert loaded.data == filled.data
+        assert json.loads(loaded.data or b"")["none"] is None
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: The options that choose columns.
 OPTIONS = ("idColumn", "idFrom", "dataColumn", "delayColumn", "atColumn")
+#: Columns whose names begin so are a job's own. They are no part of the row as JSON.
+OWN = "_leasehold_"
 _LONGEST_MS = LONGEST_SECONDS * 1000
 _JSON = (
     BinaryType,
@@ -58,7 +60,7 @@ class Columns:
     """Which columns make an item.
 
     Attributes:
-        every: The names of all columns.
+        every: The names of all columns that are the row.
         id: The one that is the id; None: the id is a hash.
         id_from: Those whose content is hashed.
         data: The one that is the data; None: the row as JSON.
@@ -81,6 +83,7 @@ class Columns:
             InvalidArgument: If a column is missing or of a wrong type, or options contradict each other.
         """
         table = _Table(schema)
+        row = [name for name in table.types if not name.startswith(OWN)]
         id_from = tuple(options.names("idFrom"))
         item_id = options.text("idColumn") or None
         if id_from and item_id:
@@ -93,7 +96,7 @@ class Columns:
             wanted = "bytes or a string; with neither dataColumn nor a column 'data' the row is sent as JSON"
             table.check("dataColumn", data, (BinaryType, StringType), wanted)
         else:
-            table.check_json("columns", table.types)
+            table.check_json("columns", row)
         for name in id_from:
             table.check("idFrom", name, (DataType,), "")
         if not _alone(table, id_from):
@@ -106,7 +109,7 @@ class Columns:
         if at:
             wanted = "a timestamp (of TIMESTAMP_NTZ nobody knows when it is)"
             table.check("atColumn", at, (TimestampType,), wanted)
-        return cls(tuple(table.types), item_id, id_from, data, delay, at)
+        return cls(tuple(row), item_id, id_from, data, delay, at)
 
     def rows(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[list[bytes]]:
         """Make a batch ready: ids, data and times, as `add_once` takes them.

@@ -12,13 +12,14 @@ from pyspark.sql import functions as sql
 
 from leasehold.clock import LONGEST_KEPT_SECONDS
 from leasehold.errors import InvalidArgument
+from leasehold.spark.columns import OWN
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Data, Format, Id, IdFrom, Queue, Reading, Source, columns, read
 from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
 from leasehold.spark.write import add
 
 #: The columns that are put to the rows.
-_DUE, _ROW, _DATA = "_leasehold_due", "_leasehold_row", "_leasehold_data"
+_DUE, _ROW = f"{OWN}due", f"{OWN}row"
 #: `monotonically_increasing_id` counts the rows of a partition in so many bits.
 _ROW_BITS = 33
 
@@ -71,11 +72,9 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
             raise InvalidArgument("rate", rate, f"one at which {count:,} rows take {days:,g} days at most")
         with place(url, cluster=cluster) as where:
             begin = _moment(start) if start else time.time()
-            timed, chosen = _timed(numbered, data, begin, rate), columns(id, id_from, data)
-            if data is None and _DATA in timed.columns:
-                chosen["dataColumn"] = _DATA
             tell(f"loading {count:,} rows into {queue}")
-            report = add(timed.drop(_ROW), queue, atColumn=_DUE, **chosen, **where)
+            timed = _timed(numbered, begin, rate)
+            report = add(timed, queue, atColumn=_DUE, **columns(id, id_from, data), **where)
     finally:
         rows.unpersist()
     return {
@@ -102,14 +101,10 @@ def _numbered(rows: DataFrame) -> tuple[DataFrame, int]:
     return marked.withColumn(_ROW, sql.get(offsets, partition) + in_partition), before
 
 
-def _timed(numbered: DataFrame, data: str | None, begin: float, rate: float) -> DataFrame:
-    """Give each row its due time and, if no column is the data, itself as JSON."""
+def _timed(numbered: DataFrame, begin: float, rate: float) -> DataFrame:
+    """Give each row its due time instead of its number."""
     micros = sql.lit(round(begin * 1e6)) + sql.floor(sql.col(_ROW) * (1e6 / rate)).cast("long")
-    timed = numbered.withColumn(_DUE, sql.timestamp_micros(micros))
-    if data is not None or "data" in numbered.columns:
-        return timed
-    own = [sql.col(f"`{name}`") for name in numbered.columns if name != _ROW]
-    return timed.withColumn(_DATA, sql.to_json(sql.struct(*own), {"ignoreNullFields": "false"}))
+    return numbered.withColumn(_DUE, sql.timestamp_micros(micros)).drop(_ROW)
 
 
 def _moment(text: str) -> float:
