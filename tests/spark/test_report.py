@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +18,8 @@ from leasehold.spark.jobs.report import PAGE, report
 from leasehold.spark.rows import EVENTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
 START = 1_900_000_000
@@ -135,6 +139,21 @@ def test_the_slowest_come_first(lives: Lives) -> None:
     assert len(lives.slowest(1).collect()) == 1
 
 
+def test_a_completion_has_what_is_known_of_its_item(spark: SparkSession) -> None:
+    diary = Diary().tell(0, "added", "a", size=7).lease(2, "a", 1, "one").tell(3, "released", "a", token=1)
+    diary.lease(7, "a", 2, "two", 2).tell(8, "completed", "a", token=2)
+    diary.tell(9, "added", "a", size=8).lease(10, "a", 3, "one").tell(12, "completed", "a", token=3)
+    diary.tell(20, "completed", "b", token=9)
+    rows = Lives(diary.table(spark)).completed().orderBy("number").collect()
+    assert [tuple(row)[3:-1] for row in rows] == [
+        ("two", 4, 1, 2, 7, 2),
+        ("one", 1, 2, 1, 8, 3),
+        (None, None, None, None, None, 9),
+    ]
+    added = [row["added"] and round(row["added"].timestamp()) - START for row in rows]
+    assert added == [0, 9, None]
+
+
 # --------------------------------------------------------------------------------------------------- the page
 
 
@@ -206,8 +225,9 @@ def test_tables_and_page(lives: Lives, spark: SparkSession, tmp_path: Path) -> N
         "61.7 min",
     ):
         assert shown in words
-    rows = {name: spark.read.parquet(f"{output}/{name}").count() for name in ("hours", "workers", "slowest")}
-    assert rows == {"hours": 2, "workers": 3, "slowest": 2}
+    tables = ("completed", "hours", "workers", "slowest")
+    rows = {name: spark.read.parquet(f"{output}/{name}").count() for name in tables}
+    assert rows == {"completed": 3, "hours": 2, "workers": 3, "slowest": 2}
     totals = spark.read.parquet(f"{output}/totals").collect()
     assert [row["dead_letters"] for row in totals] == [3]
     report(spark, output, events=events, slowest=1)  # in the place of the first
@@ -220,6 +240,34 @@ def test_events_of_which_nothing_can_be_measured(spark: SparkSession, tmp_path: 
     told = report(spark, str(tmp_path / "report"), events=events)
     assert (told["added"], told["wait_p50"], told["per_second"]) == (1, None, None)
     check_page((tmp_path / "report" / PAGE).read_text())
+
+
+@pytest.fixture
+def far_away() -> Iterator[None]:
+    """Let this process live where the clocks show other hours than in UTC."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "Asia/Kathmandu"  # 5 h 45 min before UTC
+    time.tzset()
+    yield
+    if before is None:
+        del os.environ["TZ"]
+    else:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_away")
+def test_times_are_in_utc_wherever_it_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    events = str(tmp_path / "events")
+    Diary().tell(0, "added", "a").lease(1, "a", 1, "w").tell(2, "completed", "a", token=1).table(
+        spark
+    ).write.parquet(events)
+    told = report(spark, str(tmp_path / "report"), events=events)
+    assert (told["first"], told["last"]) == ("2030-03-17T17:46:40+00:00", "2030-03-17T17:46:42+00:00")
+    words = " ".join(check_page((tmp_path / "report" / PAGE).read_text()).words)
+    assert "from 2030-03-17 17:46:40 to 2030-03-17 17:46:42 UTC" in words
+    assert "2030-03-17 17:00:00" in words, "the hour"
+    assert words.count("2030-03-17 17:46:42") == 2, "in the title, and of the slowest"
 
 
 def test_odd_names_stand_on_the_page_as_they_are(spark: SparkSession, tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def archive(  # noqa: PLR0913 - each is an option of the command
                 sql.count("number"), sql.min("number"), sql.max("number")
             ).collect()[0]
             query = str(events.sparkSession.sparkContext.getLocalProperty(QUERY))
-            folder.write(events.withColumn("date", sql.to_date("at")), number, query, "date")
+            # Not `to_date`, which goes by the session's time zone.
+            day = sql.date_from_unix_date(sql.floor(sql.unix_seconds("at") / 86_400).cast("int"))
+            folder.write(events.withColumn("date", day), number, query, "date")
         finally:
             events.unpersist()
         if count:

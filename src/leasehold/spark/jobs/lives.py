@@ -62,6 +62,8 @@ class Lives:
         known = (
             self.events.withColumn("ms", sql.unix_millis("at"))
             .withColumn("entered", sql.last(_if(_is(*ENTERS), "ms"), ignorenulls=True).over(before))
+            .withColumn("added", sql.last(_if(_is("added"), "at"), ignorenulls=True).over(before))
+            .withColumn("bytes", sql.last("size", ignorenulls=True).over(before))
             .withColumn("last_holder", sql.last(_if(leased, "holder"), ignorenulls=True).over(before))
             .withColumn("lease_at", sql.max(_if(leased, "ms")).over(of_lease))
             .withColumn("lease_holder", sql.max(_if(leased, "holder")).over(of_lease))
@@ -72,6 +74,7 @@ class Lives:
         )
         return (
             known.withColumn("wait", _if(leased, (sql.col("ms") - sql.col("entered")) / 1000))
+            .withColumn("waited", sql.max("wait").over(of_lease))
             .withColumn("service", _if(_is("completed"), (sql.col("ms") - sql.col("lease_at")) / 1000))
             .withColumn("worker", worker)
             .drop("entered", "last_holder", "lease_at", "lease_holder")
@@ -141,14 +144,28 @@ class Lives:
             .orderBy(sql.desc("completed"), "worker")
         )
 
+    def completed(self) -> DataFrame:
+        """A row for each completion: when, by whom, and what is known of the item.
+
+        `wait` is that of the lease that was completed. What no event tells, as the first are gone, is null.
+        """
+        return self.marked.where(_is("completed")).select(
+            "id",
+            "added",
+            "at",
+            "worker",
+            sql.col("waited").alias("wait"),
+            "service",
+            sql.col("delivery").alias("deliveries"),
+            sql.col("bytes").alias("size"),
+            "token",
+            "number",
+        )
+
     def slowest(self, count: int) -> DataFrame:
         """The completions with the longest service times."""
-        return (
-            self.marked.where(sql.col("service").isNotNull())
-            .orderBy(sql.desc("service"), "number")
-            .limit(count)
-            .select("id", "service", "worker", sql.col("delivery").alias("deliveries"), "token", "at")
-        )
+        timed = self.completed().where(sql.col("service").isNotNull())
+        return timed.orderBy(sql.desc("service"), "number").limit(count)
 
 
 def _is(*what: str) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pyspark.sql import SparkSession  # noqa: TC002 - the annotations are read
@@ -15,7 +15,9 @@ from leasehold.spark.jobs.lives import Lives
 from leasehold.spark.jobs.session import Cluster, Tell, Url, silent
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
+
+    from leasehold.spark.jobs.telling import Rows
 
 #: The spans that the charts show (s): the shortest with which there are no more than `_MOST_SPANS`.
 _SPANS = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
@@ -40,8 +42,8 @@ def report(
     The queue wait is the time from when an item began to wait (added, due, lapsed, given back, failed,
     requeued) until it was leased; the service time that from a lease until its completion.
 
-    Writes the tables `hours`, `workers`, `slowest` and `totals` as Parquet, times in seconds, and a page
-    `report.html` that holds all it shows and needs nothing else.
+    Writes the tables `completed` (a row for each completion), `hours`, `workers`, `slowest` and `totals` as
+    Parquet, times in seconds, and a page `report.html` that holds all it shows and needs nothing else.
 
     Returns:
         The totals, and `now`: how many items were in each state after the last event.
@@ -85,23 +87,25 @@ def _report(
     lives.marked.persist()
     try:
         tell("counting the events")
-        totals, now = lives.totals(), lives.now()
+        totals, now = utc(lives.totals()), lives.now()
         if not totals["events"]:
             raise InvalidArgument("events", title, "an archive that has events")
         span = next((one for one in _SPANS if totals["seconds"] <= one * _MOST_SPANS), _SPANS[-1])
         tables = {"hours": lives.hours(), "workers": lives.workers(), "slowest": lives.slowest(slowest)}
-        found: dict[str, list[Row]] = {}
+        tell("writing completed")
+        lives.completed().write.mode("overwrite").parquet(f"{output}/completed")
+        found: dict[str, Rows] = {}
         for name, rows in tables.items():
             tell(f"writing {name}")
             rows.coalesce(1).write.mode("overwrite").parquet(f"{output}/{name}")
-            found[name] = spark.read.parquet(f"{output}/{name}").collect()
+            found[name] = in_utc(spark.read.parquet(f"{output}/{name}"))
         facts = {**totals, **now}
         schema = ", ".join(f"{name} {_type(value)}" for name, value in facts.items())
         spark.createDataFrame([tuple(facts.values())], schema).write.mode("overwrite").parquet(
             f"{output}/totals"
         )
         tell("drawing")
-        html = page_of(title, totals, now, found, lives.spans(span).collect(), span)
+        html = page_of(title, totals, now, found, in_utc(lives.spans(span)), span)
         Folder(spark, output).put(PAGE, html)
     finally:
         lives.marked.unpersist()
@@ -109,6 +113,18 @@ def _report(
         name: value.isoformat() if isinstance(value, datetime) else value for name, value in totals.items()
     }
     return {**told, "now": now, "page": f"{output.rstrip('/')}/{PAGE}"}
+
+
+def in_utc(table: DataFrame) -> Rows:
+    """Collect a small table, with its times in UTC."""
+    return [utc(row.asDict()) for row in table.collect()]
+
+
+def utc(row: dict[str, Any]) -> dict[str, Any]:
+    """Put the times of a row into UTC: Spark gives them as a clock on this machine's wall shows them."""
+    return {
+        name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.items()
+    }
 
 
 def _type(value: object) -> str:

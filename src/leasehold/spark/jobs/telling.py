@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leasehold.spark.jobs import charts
 from leasehold.spark.jobs.page import chart, figures, page, seconds, section, table
 
-if TYPE_CHECKING:
-    from pyspark.sql import Row
+#: The rows of a small table, by the names of their columns; times know their zone.
+Rows = list[dict[str, Any]]
 
 _PERCENTILES = ("p50", "p90", "p99")
 _TROUBLES = {"failed": "retries", "lapsed": "redeliveries", "died": "dead_letters"}
@@ -19,8 +19,8 @@ def page_of(
     title: str,
     totals: dict[str, Any],
     now: dict[str, int],
-    found: dict[str, list[Row]],
-    spans: list[Row],
+    found: dict[str, Rows],
+    spans: Rows,
     span: int,
 ) -> str:
     """Write the page.
@@ -55,7 +55,7 @@ def page_of(
     )
 
 
-def _over_time(spans: list[Row], span: int) -> list[str]:
+def _over_time(spans: Rows, span: int) -> list[str]:
     times = [row["begin"] for row in spans]
     rates = {name: [row[name] / span for row in spans] for name in ("added", "completed")}
     troubles = {label: [row[name] for row in spans] for label, name in _TROUBLES.items()}
@@ -88,7 +88,7 @@ def _over_time(spans: list[Row], span: int) -> list[str]:
     return drawn
 
 
-def _by_worker(workers: list[Row]) -> list[str]:
+def _by_worker(workers: Rows) -> list[str]:
     if not workers:
         return []
     names = ("leased", "completed", "retries", "redeliveries", "dead_letters")
@@ -108,7 +108,7 @@ def _by_worker(workers: list[Row]) -> list[str]:
     return [section("Workers", about, chart(svg), table(titles, rows))]
 
 
-def _lists(found: dict[str, list[Row]]) -> list[str]:
+def _lists(found: dict[str, Rows]) -> list[str]:
     counted = ("added", "leased", "completed", "retries", "redeliveries", "dead_letters")
     timed = [f"{kind}_{one}" for kind in ("wait", "service") for one in _PERCENTILES]
     hours = [
