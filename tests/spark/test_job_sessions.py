@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from leasehold.spark.jobs.session import place
+
+#: Prints how many parts a shuffle has.
+PARTS = """
+from leasehold.spark.jobs.session import SHUFFLE_PARTITIONS, session
+
+with session("test") as spark:
+    print(spark.conf.get(SHUFFLE_PARTITIONS), spark.sparkContext.defaultParallelism)
+"""
 
 
 def test_a_password_is_in_no_option(tmp_path: Path) -> None:
@@ -17,3 +30,13 @@ def test_a_password_is_in_no_option(tmp_path: Path) -> None:
     with place("redis://localhost") as given:
         assert given == {"url": "redis://localhost"}
     assert tmp_path.exists()
+
+
+@pytest.mark.parametrize(("given", "parts"), [("", None), ("--conf spark.sql.shuffle.partitions=7", 7)])
+def test_a_session_of_its_own_shuffles_into_few_parts(given: str, parts: int | None) -> None:
+    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"}
+    done = subprocess.run(
+        [sys.executable, "-c", PARTS], env=environment, capture_output=True, text=True, check=True
+    )
+    told, cores = map(int, done.stdout.split())
+    assert told == (parts or 2 * cores)

@@ -27,6 +27,8 @@ Url = Annotated[str | None, "Where the server is; else LEASEHOLD_URL, REDIS_URL,
 Cluster = Annotated[bool, "That server is a node of a cluster; the queue's name has a hash tag."]
 #: Where the server is, if nobody says; as for the command line.
 DEFAULT_URL = "redis://localhost:6379"
+#: How many parts a shuffle has. Spark's 200 are meant for a cluster.
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def silent(_: str) -> None:
@@ -50,11 +52,21 @@ def session(name: str) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    _fit(spark)
     register(spark)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _fit(spark: SparkSession) -> None:
+    """On this machine, shuffle into twice as many parts as there are cores, unless somebody says how many."""
+    context = spark.sparkContext
+    # spark-submit has started the JVM before Python; what it runs is set up by who calls it.
+    own = str(context.master).startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
+    if own and not context.getConf().contains(SHUFFLE_PARTITIONS):
+        spark.conf.set(SHUFFLE_PARTITIONS, 2 * context.defaultParallelism)
 
 
 @contextmanager
