@@ -17,7 +17,7 @@ from leasehold import Event, InvalidArgument, Item, ServerError
 from leasehold.spark.jobs import load as loading
 from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.backfill import backfill
-from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code, reason
+from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code, main, reason
 from leasehold.spark.jobs.load import load
 from leasehold.spark.jobs.redrive import redrive
 from leasehold.spark.jobs.report import report
@@ -356,6 +356,17 @@ async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, t
     # Spark's launcher may have said something before.
     assert json.loads(out.splitlines()[-1])["added"] == 1
     assert sorted(await waiting(queue)) == ["a"]
+
+
+@pytest.mark.parametrize("url", ["redis://:secret@host", "redis://host?PassWord=secret"])
+def test_a_program_takes_no_password_among_its_arguments(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(load, ["q", "rows", "--url", url])
+    said = capsys.readouterr().err
+    assert "Set LEASEHOLD_URL or REDIS_URL" in said
+    assert "secret" not in said
 
 
 async def test_a_job_without_the_extra_says_so(tmp_path: Path) -> None:

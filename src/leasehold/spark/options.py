@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import difflib
 import os
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from leasehold.clock import seconds
 from leasehold.errors import InvalidArgument
 from leasehold.keys import check_prefix
+from leasehold.scripting.urls import holds_login
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 #: Where the server is, if no option says so; as for the command line.
 URL_VARIABLES = ("LEASEHOLD_URL", "REDIS_URL")
 #: What every use of the format understands.
 COMMON = ("queue", "url", "urlEnv", "urlFile", "cluster")
+#: Those of them that say where the server is, in small letters.
+WHERE = ("url", "urlenv", "urlfile", "cluster")
 #: What Spark itself puts among the options.
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 
@@ -76,10 +82,11 @@ class Options:
                 raise InvalidArgument("urlFile", file, "a file on the driver that holds the URL") from error
         if variable := self.text("urlEnv"):
             if not os.environ.get(variable):
-                raise InvalidArgument("urlEnv", variable, "the name of an environment variable of the driver")
+                allowed = "the name of an environment variable that the driver had before Spark was started"
+                raise InvalidArgument("urlEnv", variable, allowed)
             return os.environ[variable]
         if url := self.text("url"):
-            if "@" in url.partition("?")[0] or "password=" in url:
+            if has_password(url):
                 # The text itself is not shown.
                 raise InvalidArgument("url", "one with a password", "urlEnv or urlFile: Spark logs options")
             return url
@@ -122,3 +129,28 @@ class Options:
     def names(self, name: str) -> list[str]:
         """An option that is a list of names, with commas between."""
         return [part.strip() for part in self.text(name).split(",") if part.strip()]
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL holds a password, so that it must not be where Spark logs it."""
+    place, _, query = url.partition("?")
+    return "@" in place or "password" in unquote(query).lower()
+
+
+@contextmanager
+def handed_on(url: str, *, cluster: bool) -> Iterator[dict[str, str]]:
+    """Give the options that say where the server is.
+
+    One with a password goes by way of a file that only this user can read, as Spark logs options.
+    """
+    kind = {"cluster": "true"} if cluster else {}
+    if not holds_login(url):
+        yield {"url": url, **kind}
+        return
+    handle, name = tempfile.mkstemp(prefix="leasehold-", text=True)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(url)
+        yield {"urlFile": name, **kind}
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.utils import is_remote
 
+import leasehold
 from leasehold.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -28,13 +31,22 @@ def register(spark: SparkSession) -> None:
     On one machine (a master `local[…]`), Spark's Python workers then are run by this interpreter, unless
     `PYSPARK_PYTHON` names one.
     """
-    master = "" if is_remote() else spark.sparkContext.master
-    if master and master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        # Spark would take the `python3` on the PATH, which in a virtual environment often is another one.
-        spark.sparkContext.pythonExec = sys.executable
+    if not is_remote():
+        _see_to_workers(spark.sparkContext)
     # Without this a source that takes filters is an error.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(LeaseholdSource)
+
+
+def _see_to_workers(context: SparkContext) -> None:
+    """See to it that Spark's Python workers are able to import this."""
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        # Spark would take the `python3` on the PATH, which in a virtual environment often is another one.
+        context.pythonExec = sys.executable
+    package = Path(leasehold.__file__).parents[1]
+    if package.is_file():
+        # One of the --py-files: all workers get it, but those on the driver that look after a stream.
+        context.environment.setdefault("PYTHONPATH", str(package))
 
 
 class LeaseholdSource(DataSource):

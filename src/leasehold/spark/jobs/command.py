@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from leasehold.errors import InvalidArgument, LeaseholdError, ServerError
 from leasehold.spark.jobs.session import Tell, session
+from leasehold.spark.options import URL_VARIABLES, has_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,6 +134,8 @@ def _ends_traceback(before: str, line: str) -> bool:
 def main(job: Job, given: Sequence[str] | None = None) -> None:
     """Run a job as a program, as spark-submit does; prints its report as a line of JSON.
 
+    A URL with a password is refused: the arguments of programs are in Spark's logs and on its web page.
+
     Raises:
         SystemExit: If it fails: 2 wrong usage, 5 the server, 1 anything else.
     """
@@ -140,7 +143,12 @@ def main(job: Job, given: Sequence[str] | None = None) -> None:
     for argument in arguments(job):
         _add(parser, argument)
     try:
-        report = carry_out(job, vars(parser.parse_args(given)), _say)
+        chosen = vars(parser.parse_args(given))
+        if has_password(chosen.get("url") or ""):
+            # The text itself is not shown.
+            allowed = f"one without: Spark logs how it was called. Set {' or '.join(URL_VARIABLES)}"
+            raise InvalidArgument("url", "one with a password", allowed)
+        report = carry_out(job, chosen, _say)
     except LeaseholdError as error:
         _say(str(error))
         sys.exit(exit_code(error))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from leasehold.spark.options import URL_VARIABLES
+from leasehold.spark.options import URL_VARIABLES, has_password
 from leasehold.spark.source import register
 
 if TYPE_CHECKING:
@@ -27,7 +25,15 @@ Url = Annotated[str | None, "Where the server is; else LEASEHOLD_URL, REDIS_URL,
 Cluster = Annotated[bool, "That server is a node of a cluster; the queue's name has a hash tag."]
 #: Where the server is, if nobody says; as for the command line.
 DEFAULT_URL = "redis://localhost:6379"
-#: How many parts a shuffle has. Spark's 200 are meant for a cluster.
+#: What a session that a job makes is told, unless somebody has said something else.
+SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
+#: The same if all of it runs on this machine: then nobody else has to reach it.
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+#: How many parts a shuffle has. Spark's 200 are meant for a cluster; on one machine it is two for each core.
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -45,28 +51,22 @@ def session(name: str) -> Iterator[SparkSession]:
         return
     # Workers would otherwise take whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName(name)
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    given = SparkConf()
+    # spark-submit has started the JVM before Python; what it runs is set up by who calls it.
+    ours = "PYSPARK_GATEWAY_PORT" not in os.environ and given.get("spark.master", "local").startswith("local")
+    builder = SparkSession.builder.appName(name)
+    for setting, value in (SETTINGS | (LOCAL if ours else {})).items():
+        if not given.contains(setting):
+            builder = builder.config(setting, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    _fit(spark)
+    if ours and not given.contains(SHUFFLE_PARTITIONS):
+        spark.conf.set(SHUFFLE_PARTITIONS, 2 * spark.sparkContext.defaultParallelism)
     register(spark)
     try:
         yield spark
     finally:
         spark.stop()
-
-
-def _fit(spark: SparkSession) -> None:
-    """On this machine, shuffle into twice as many parts as there are cores, unless somebody says how many."""
-    context = spark.sparkContext
-    # spark-submit has started the JVM before Python; what it runs is set up by who calls it.
-    own = str(context.master).startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
-    if own and not context.getConf().contains(SHUFFLE_PARTITIONS):
-        spark.conf.set(SHUFFLE_PARTITIONS, 2 * context.defaultParallelism)
 
 
 @contextmanager
@@ -76,17 +76,8 @@ def place(url: str | None, *, cluster: bool = False) -> Iterator[dict[str, str]]
     One with a password goes by way of a file that only this user can read, as Spark logs options.
     """
     url = url or next(filter(None, map(os.environ.get, URL_VARIABLES)), DEFAULT_URL)
-    kind = {"cluster": "true"} if cluster else {}
-    if "@" not in url and "password" not in url.lower():
-        yield {"url": url, **kind}
-        return
-    handle, name = tempfile.mkstemp(prefix="leasehold-", text=True)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(url)
-        yield {"urlFile": name, **kind}
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with handed_on(url, cluster=cluster) as options:
+        yield options
 
 
 def tasks() -> tuple[int, int]:

@@ -1,0 +1,90 @@
+"""Executors in processes of their own, whose Python knows nothing of us but what `--py-files` brings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark import cluster_program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold import AsyncWorkQueue
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+#: Two executors of one core and this much memory each (MB).
+MASTER = "local-cluster[2,1,700]"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Our wheel, by the name under which Spark puts it on the path of the executors."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    return Path(shutil.copy(wheel, tmp_path / "leasehold.zip"))
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """A Python that has all the packages of this one, but for us."""
+    home = tmp_path / "environment"
+    venv.create(home, symlinks=True)
+    (packages,) = home.glob("lib/*/site-packages")
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "leasehold" not in entry.name:
+            (packages / entry.name).symlink_to(entry)
+    return home / "bin" / "python"
+
+
+async def run(command: Sequence[object], place: Path, more: dict[str, str]) -> tuple[int | None, str, str]:
+    """Run a program that inherits nothing of this Python; return its code, and what it said on both ways."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command),
+        cwd=place,
+        env=environment | more,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, said = await process.communicate()
+    return process.returncode, out.decode(), said.decode()
+
+
+async def test_a_wheel_among_the_py_files_is_all_that_executors_need(
+    queue: AsyncWorkQueue, redis_url: str, package: Path, python: Path, tmp_path: Path
+) -> None:
+    code, _, said = await run([python, "-c", "import leasehold"], tmp_path, {})
+    assert (code, "No module named 'leasehold'" in said) == (1, True), said
+    program = Path(shutil.copy(cluster_program.__file__, tmp_path))
+    submit = Path(sys.executable).with_name("spark-submit")
+    settings = (
+        "ui.enabled=false",
+        "executor.memory=700m",
+        "driver.host=127.0.0.1",
+        "driver.bindAddress=127.0.0.1",
+    )
+    given = [part for setting in settings for part in ("--conf", f"spark.{setting}")]
+    given += ["--master", MASTER, "--py-files", str(package)]
+    command = [submit, *given, program, queue.name, tmp_path]
+    where = {"PYSPARK_PYTHON": str(python), "LEASEHOLD_URL": redis_url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    code, out, said = await run(command, tmp_path, where)
+    assert code == 0, out + said
+    told = json.loads(out.splitlines()[-1])
+    assert told.pop("executors") == 2
+    (file,) = told.pop("files")
+    assert "leasehold.zip" in file
+    assert told == {"added": 2000, "waiting": 2000, "items": 2000, "ids": 2000, "rows": 2000}
+    assert (await queue.counts()).total == 0
