@@ -1,6 +1,8 @@
-"""add_once and once_drop: what a job has added it does not add again, whatever became of it since."""
+"""add_once, once_run and once_drop: what a run of a job has added it does not add again."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -8,7 +10,10 @@ from tests.lua.space import NOW, Expiring, Held, Space, State, new, picture
 
 pytestmark = pytest.mark.core
 
-JOB: dict[str, object] = {"job": "j", "keep_ms": 600_000}
+JOB: dict[str, object] = {"run": "j", "keep_ms": 600_000}
+END: dict[str, Any] = {"run": "j", "job": "name", "ended_ms": 600_000, "keep_ms": 600_000}
+#: What is left of a run that has ended.
+ENDED: State = {"once:j": Expiring({""})}
 
 
 def marks(*ids: str) -> State:
@@ -51,7 +56,7 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
 
 async def test_jobs_know_nothing_of_each_other(space: Space) -> None:
     await space.seed(marks("a"))
-    assert await space.run("add_once", [new("a")], job="other", keep_ms=600_000) == [1]
+    assert await space.run("add_once", [new("a")], run="other", keep_ms=600_000) == [1]
 
 
 async def test_the_marks_of_a_job_that_never_ends_lapse(space: Space) -> None:
@@ -59,20 +64,66 @@ async def test_the_marks_of_a_job_that_never_ends_lapse(space: Space) -> None:
     assert 500_000 < await space.redis.pttl(space.key("once:j")) <= 600_000
 
 
-async def test_a_job_ends_with_its_count(space: Space) -> None:
+async def test_a_run_ends_with_its_count(space: Space) -> None:
     await space.run("add_once", [new("a"), new("b")], **JOB)
-    assert await space.run("once_drop", job="j", keep_ms=0, report="") == 2
-    assert await space.snapshot() == picture(waiting=["a", "b"])
-    assert await space.run("once_drop", job="j", keep_ms=0, report="") == 0
+    assert await space.run("once_drop", [], **END | {"keep_ms": 0}, report="") == 2
+    assert await space.snapshot() == picture(waiting=["a", "b"]) | ENDED
+    assert await space.run("once_drop", [], **END | {"keep_ms": 0}, report="") == -1
 
 
 async def test_its_report_is_its_result_and_ending_it_again_changes_nothing(space: Space) -> None:
     await space.seed(marks("a", "b", "c"))
     for _ in range(2):
-        assert await space.run("once_drop", job="j", keep_ms=600_000, report="r1") == 3
-        assert await space.snapshot() == {"result:j": Expiring("3 r1")}
-    assert await space.run("once_drop", job="j", keep_ms=600_000, report="r2") == 0
-    assert await space.snapshot() == {"result:j": Expiring("0 r2")}
+        assert await space.run("once_drop", [], **END, report="r1") == 3
+        assert await space.snapshot() == {"result:name": Expiring("3 r1")} | ENDED
+
+
+async def test_a_run_that_was_ended_by_somebody_else_is_not_ended_again(space: Space) -> None:
+    await space.seed({"result:name": Expiring("3 r1")} | ENDED)
+    assert await space.run("once_drop", [], **END, report="r2") == -1
+    assert await space.snapshot() == {"result:name": Expiring("3 r1")} | ENDED
+
+
+async def test_a_run_that_has_ended_adds_nothing(space: Space) -> None:
+    """As a task does that outlives its job, while what it has added was completed."""
+    await space.run("add_once", [new("a")], **JOB)
+    await space.run("once_drop", [], **END, report="r")
+    before = await space.snapshot()
+    assert await space.run("add_once", [new("a"), new("b"), new("c", delay=9)], **JOB) == [2, 2, 2]
+    assert await space.snapshot() == before
+
+
+async def test_a_run_that_has_added_nothing_ends_as_well(space: Space) -> None:
+    assert await space.run("once_drop", [], **END, report="r") == 0
+    assert await space.run("add_once", [new("a")], **JOB) == [2]
+
+
+async def test_that_a_run_has_ended_is_known_for_a_time(space: Space) -> None:
+    await space.run("add_once", [new("a")], run="j", keep_ms=1_000)
+    await space.run("once_drop", [], **END, report="r")
+    assert 500_000 < await space.redis.pttl(space.key("once:j")) <= 600_000
+
+
+@pytest.mark.parametrize("name", ["nightly", "a:run", "", "ä {b} *\x00"])
+async def test_a_name_has_one_open_run(space: Space, name: str) -> None:
+    for new_run in ("r1", "r2"):
+        assert await space.run("once_run", job=name, run=new_run, keep_ms=600_000) == b"r1"
+    assert await space.snapshot() == {f"once:{name}:run": Expiring("r1")}
+    await space.run("once_drop", [], **END | {"run": "r1", "job": name, "keep_ms": 0}, report="")
+    assert await space.snapshot() == {"once:r1": Expiring({""})}
+    assert await space.run("once_run", job=name, run="r3", keep_ms=600_000) == b"r3"
+
+
+async def test_the_end_of_a_run_leaves_the_name_to_the_run_that_has_it(space: Space) -> None:
+    await space.run("once_run", job="name", run="newer", keep_ms=600_000)
+    await space.run("once_drop", [], **END, report="r")
+    assert await space.run("once_run", job="name", run="newest", keep_ms=600_000) == b"newer"
+
+
+async def test_a_name_is_known_for_a_time_after_the_last_question(space: Space) -> None:
+    for keep_ms in (1_000, 600_000):
+        await space.run("once_run", job="name", run="r", keep_ms=keep_ms)
+    assert 500_000 < await space.redis.pttl(space.key("once:name:run")) <= 600_000
 
 
 async def test_marks_of_another_type_change_nothing(space: Space) -> None:

@@ -41,7 +41,7 @@ BUSY: State = picture(
 #: A call of each script, with rows of every kind.
 CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "add_items": ([new("n1"), new("n2", delay=5_000), new("held", unique=True)], {}),
-    "add_once": ([new("n1"), new("n2", delay=5_000)], {"job": "j", "keep_ms": 1000}),
+    "add_once": ([new("n1"), new("n2", delay=5_000)], {"run": "j", "keep_ms": 1000}),
     "complete_many": ([("held", 3, 0), ("w1", 2, 0), ("lapsed", 4, 0)], {}),
     "counts": ([], {}),
     "dead_list": ([], {}),
@@ -72,7 +72,8 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "leave": ([], {"stays": 0}),
     "light_clean": ([], {}),
     "list_ids": ([], {"cursor": "0"}),
-    "once_drop": ([], {"job": "j", "keep_ms": 1000, "report": ""}),
+    "once_drop": ([], {"run": "j", "job": "name", "ended_ms": 1000, "keep_ms": 1000, "report": ""}),
+    "once_run": ([], {"job": "name", "run": "j", "keep_ms": 1000}),
     "register": ([], {"keep_ms": 10_000}),
     "release_many": ([("held", 3, 0, 1), ("lapsed", 4, 9_000, 0)], {}),
     "renew_many": ([("held", 3, 60_000)], {}),
@@ -85,7 +86,8 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     ),
     "schedules": ([], {"cursor": "0"}),
     "set_complete": ([("held", 3, 1)], {"stream": "s", "reader": "r"}),
-    "set_read": ([], {"stream": "s", "reader": "r", "set": "s:1", "peek": 0}),
+    "set_read": ([], {"stream": "s", "reader": "r", "set": "s:1", "peek": 0, "give_up": 1}),
+    "set_renew": ([], {"stream": "s", "reader": "r", "set": "s:1", "start": 0, "hold_ms": 60_000}),
     "stream_hold": ([("s:1", 60_000)], {"stream": "s", "reader": "r", "take": 1, "keep_ms": 60_000}),
     "tick": (
         [

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
+import tempfile
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,7 +78,11 @@ def table(spark: SparkSession) -> DataFrame:
         ({"job": "x" * 201}, "job: got .*at most 200 bytes"),
         ({"patience": "soon"}, "patience: got 'soon', expected a number of seconds"),
         ({"url": "redis://:secret@localhost"}, "urlEnv or urlFile"),
-        ({"url": "http://localhost"}, "url: got 'http://localhost'"),
+        ({"url": "redis://localhost?PASSWORD=secret"}, "urlEnv or urlFile"),
+        ({"url": "redis://localhost?pass%77ord=secret"}, "urlEnv or urlFile"),
+        ({"url": "http://localhost"}, "url: got 'http://…', expected a redis://"),
+        ({"url": "redis://localhost?foo=bar"}, "parameters that are known: 'foo' is not"),
+        ({"url": "", "urlEnv": "NOBODY_HAS_SET_THIS"}, "that the driver had before Spark was started"),
     ],
 )
 async def test_options_of_a_write(
@@ -173,6 +180,110 @@ async def test_what_was_sent_before_the_bad_row_stays(spark: SparkSession, queue
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert (await waiting(queue)).keys() == names(9)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://user:s3cr3tpw@127.0.0.1:notaport/0", "foo://user:s3cr3tpw@host", "redis://u:s3c[r3tpw@host"],
+)
+async def test_a_url_that_is_wrong_is_told_without_its_password(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, url: str
+) -> None:
+    place = tmp_path / "url"
+    place.write_text(url)
+    df = numbered(spark, 3)
+    with pytest.raises(PySparkException, match="url: got") as raised:
+        df.write.format("leasehold").options(urlFile=str(place), queue=queue.name).mode("append").save()
+    with pytest.raises(InvalidArgument, match="url: got") as typed:
+        add(df, queue.name, urlFile=str(place), check=False)
+    for error in (raised.value, typed.value):
+        told = "".join(traceback.TracebackException.from_exception(error).format())
+        assert "s3c" not in told
+        assert "r3tpw" not in told
+
+
+#: What no item can be, as the ids of two tasks, and what is said of it.
+NO_ITEMS = {
+    "null": ("id", "null", "column 'id' of 1 row: got None, expected a text of 1 to 512 bytes"),
+    "empty": ("id", "''", "column 'id' of 1 row: got '', expected a text of 1 to 512 bytes"),
+    "long": ("id", "repeat('ü', 257)", "column 'id' of 1 row: got '514 bytes'"),
+    "no data": ("data", "null", "column 'data' of 1 row: got None, expected bytes"),
+    "much data": ("data", "repeat('x', 67108865)", "'data' of 1 row: got '67108865 bytes', expected bytes"),
+    "negative": ("wait", "-1", "column 'wait' of 1 row: got -1.0, expected seconds"),
+    "nan": ("wait", "double('nan')", "column 'wait' of 1 row: got nan, expected seconds"),
+    "for ever": ("wait", "double('infinity')", "column 'wait' of 1 row: got inf, expected seconds"),
+}
+
+
+@pytest.mark.parametrize("case", NO_ITEMS)
+async def test_nothing_is_added_if_one_row_can_be_no_item(
+    spark: SparkSession, queue: AsyncWorkQueue, case: str
+) -> None:
+    """It is the last of the second of two partitions, of one batch for each row."""
+    column, bad, said = NO_ITEMS[case]
+    table = numbered(spark, 10).withColumn("data", F.col("data").cast("string"))
+    table = table.withColumn("wait", F.lit(None).cast("double"))
+    table = table.withColumn(column, F.when(F.col("id") == "i9", F.expr(bad)).otherwise(F.col(column)))
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        add(table, queue.name, url=queue.url, delayColumn="wait")
+    assert not any(await queue.counts())
+
+
+async def test_what_can_be_no_json_is_found_before(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    table = spark.createDataFrame([("a", 1.0), ("b", math.nan)], "id string, `x.y ``z` double")
+    with pytest.raises(InvalidArgument, match=r"column 'x\.y `z' of 1 row: got nan, expected numbers"):
+        add(table, queue.name, url=queue.url)
+    with pytest.raises(InvalidArgument, match=r"column 'x\.y `z' of 1 row: got nan, expected numbers"):
+        add(table, queue.name, url=queue.url, idFrom="id,x.y `z", dataColumn="id")
+    long = table.select(F.repeat("id", F.lit(40_000_000)).alias("a"), F.lit("b").alias("id"))
+    long = long.withColumn("c", F.col("a"))
+    with pytest.raises(InvalidArgument, match="the row as JSON of 2 rows: got '80000001 bytes'"):
+        add(long, queue.name, url=queue.url)
+    nothing = spark.createDataFrame([("a",), (None,)], "data string")
+    with pytest.raises(InvalidArgument, match="column 'data' of 1 row: got None, expected something to hash"):
+        add(nothing, queue.name, url=queue.url, idFrom="data")
+    assert not any(await queue.counts())
+
+
+async def test_the_largest_and_longest_pass_the_look_at_all_rows(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    table = spark.sql("select repeat('ü', 256) id, '' data, -0.0005 wait union select 'b', 'x', 30 * 86400")
+    report = add(table, queue.name, url=queue.url, delayColumn="wait")
+    assert report.added == 2
+
+
+async def test_without_the_look_at_all_rows_the_others_are_added(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    table = numbered(spark, 10)
+    table = table.withColumn("id", F.when(F.col("id") == "i9", None).otherwise(F.col("id")))
+    with pytest.raises(PySparkException, match="row 5 of partition 1"):
+        add(table, queue.name, url=queue.url, check=False)
+    assert (await waiting(queue)).keys() <= names(5)
+
+
+async def test_add_asks_the_driver_of_now_where_the_server_is(
+    spark: SparkSession, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Spark's workers have the environment in which Spark was started; the report is where the rows are."""
+    assert queue.url is not None
+    table = numbered(spark, 3)
+    monkeypatch.setenv("SET_LATER", queue.url)
+    assert "before Spark was started" in refused(table, queue, url="", urlEnv="SET_LATER")
+    assert add(table, queue.name, urlEnv="SET_LATER").added == 3
+    monkeypatch.setenv("LEASEHOLD_URL", queue.url)
+    assert add(table, queue.name).already_there == 3
+    # One with a login goes by way of a file, which is gone afterwards.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    scheme, _, rest = queue.url.partition("://")
+    monkeypatch.setenv("SET_LATER", f"{scheme}://default:@{rest}")
+    assert add(table, queue.name, urlEnv="SET_LATER").already_there == 3
+    assert not files_in(tmp_path)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [*folder.iterdir()]
 
 
 def dead_url(port: int) -> str:

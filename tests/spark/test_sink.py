@@ -99,8 +99,10 @@ async def test_a_batch_that_is_repeated_adds_nothing_twice(
     source.run(redis_url, name)
     # `a` was there already the first time, by the batch before; now it is new to this batch.
     assert await waiting(queue) == ["a"]
-    once = [key async for key in redis.scan_iter(f"{name}:once:*")]
-    assert [key.rpartition(b":")[2] for key in once] == [b"1"], "only the last batch is known"
+    once = {key.rpartition(b":")[2]: key async for key in redis.scan_iter(f"{name}:once:*")}
+    assert await redis.smembers(once.pop(b"0")) == {b""}, "only that it has ended is known"
+    assert await redis.smembers(once.pop(b"1")) == {b"a", b"c", b"d"}
+    assert not once
 
 
 async def test_a_later_batch_may_add_an_id_again(
@@ -114,18 +116,29 @@ async def test_a_later_batch_may_add_an_id_again(
     assert await waiting(queue) == ["a"]
 
 
-async def test_a_new_checkpoint_goes_on_under_the_name_of_the_old_one(
+async def test_a_new_checkpoint_is_another_query(
     source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
 ) -> None:
     source.put("a")
-    source.run(redis_url, name, query="letters")
+    source.run(redis_url, name)
     await queue.complete(await take(queue))
     shutil.rmtree(source.checkpoint)
-    source.run(redis_url, name, query="letters")
-    assert await waiting(queue) == []
-    shutil.rmtree(source.checkpoint)
     source.run(redis_url, name)
-    assert await waiting(queue) == ["a"], "this query is another one"
+    assert await waiting(queue) == ["a"]
+
+
+async def test_a_task_that_outlives_its_batch_adds_nothing(
+    source: Source, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+) -> None:
+    source.put("a")
+    source.put("b")
+    source.run(redis_url, name)
+    (run,) = [key async for key in redis.scan_iter(f"{name}:once:*:0")]
+    assert 0 < await redis.pttl(run) <= 3600 * 1000, "there may be many batches"
+    await queue.complete(await take(queue))
+    rows = [b"a", b"", b"0", b"0", b"c", b"", b"0", b"0"]
+    assert await queue.bulk.add_once(run.removeprefix(f"{name}:once:".encode()), rows) == [2, 2]
+    assert await waiting(queue) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +146,7 @@ async def test_a_new_checkpoint_goes_on_under_the_name_of_the_old_one(
     [
         ({"idColumn": "ID"}, "one of the columns id, data"),
         ({"dateColumn": "id"}, "did you mean 'dataColumn'"),
-        ({"query": "x" * 200}, "at most 180 bytes"),
+        ({"query": "letters"}, "got 'query', expected one of"),
         ({"url": "redis://localhost:1"}, "localhost:1"),
         ({"columns": "id string, data int"}, "bytes or a string"),
     ],

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import hashlib
 import json
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
-from leasehold import Item
+from leasehold import Item, ServerError
 from leasehold.spark import add
-from leasehold.spark.adding import add_batches
+from leasehold.spark.adding import Added, add_batches
 from leasehold.spark.columns import Columns
+from leasehold.spark.connect import active
 from leasehold.spark.options import Options, Target
+from leasehold.spark.write import BulkWriter
 from tests.queue.asking import take
 from tests.spark.tables import names, numbered, waiting, writer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Iterator
+
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
@@ -141,27 +149,131 @@ async def test_a_column_of_times(spark: SparkSession, queue: AsyncWorkQueue) -> 
     assert later.due == 4102444800.002, "rounded up to a ms: never too early"
 
 
+@pytest.mark.parametrize("name", ["nightly", "a:run", "nächtlich {*} [?]\n"])
 async def test_a_job_of_a_name_goes_on_where_it_was_aborted(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    """Its first run fails at row 4; what it has added is completed; its second run adds the rest."""
+    """Its first run fails at row 12; what it has added is completed; its second run adds the rest."""
+    await aborted(spark, queue, name)
+    run = await redis.get(f"{queue.name}:once:{name}:run")
+    assert isinstance(run, bytes)
+    assert 6 * 86400 * 1000 < await redis.pttl(f"{queue.name}:once:{run.decode()}") <= 7 * 86400 * 1000
+    assert await redis.pttl(f"{queue.name}:once:{name}:run") > 30 * 86400 * 1000, "the name outlives the run"
+    assert (await waiting(queue)).keys() == names(8), "whole batches"
+    for _ in range(8):
+        assert await queue.complete(await take(queue))
+    report = add(numbered(spark, 12), queue.name, url=queue.url, job=name)
+    assert (await waiting(queue)).keys() == names(12) - names(8)
+    assert (report.job, report.rows, report.added, report.already_there) == (name, 12, 12, 0)
+    assert sum(one.again for one in report.partitions) == 8
+    result = await queue.results.get(name)
+    assert result is not None
+    assert result.startswith(b"12 ")
+
+
+async def aborted(spark: SparkSession, queue: AsyncWorkQueue, name: str) -> None:
+    """Begin a job that adds 8 items, in two batches, and fails."""
     broken = numbered(spark, 12, partitions=1).withColumn(
         "id", F.when(F.col("id") == "i11", None).otherwise(F.col("id"))
     )
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "4")
     try:
-        with pytest.raises(Exception, match=r"row 12 of partition 0"):
-            add(broken, queue.name, url=queue.url, job="nightly")
+        with pytest.raises(PySparkException, match=r"row 12 of partition 0"):
+            add(broken, queue.name, check=False, url=queue.url, job=name)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert (await waiting(queue)).keys() == names(8), "whole batches"
-    assert await redis.pttl(f"{queue.name}:once:nightly") > 0
-    for _ in range(8):
+
+
+async def test_a_job_that_goes_on_with_fewer_rows_counts_them(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    await aborted(spark, queue, "nightly")
+    report = add(numbered(spark, 3), queue.name, url=queue.url, job="nightly")
+    assert (report.rows, report.added, report.already_there) == (3, 8, 0)
+
+
+async def test_the_name_of_a_job_that_has_ended_is_free(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    for _ in range(2):
+        report = add(numbered(spark, 3), queue.name, url=queue.url, job="nightly")
+        assert (report.rows, report.added, report.already_there) == (3, 3, 0)
+        assert not await redis.exists(f"{queue.name}:once:nightly:run")
+        for _ in range(3):
+            assert await queue.complete(await take(queue))
+
+
+def bulk_writer(queue: AsyncWorkQueue, **options: str) -> BulkWriter:
+    """Make a writer, as Spark does when it plans."""
+    given = {"url": queue.url or "", "queue": queue.name, **options}
+    schema = StructType([StructField("id", StringType()), StructField("data", StringType())])
+    return BulkWriter(given, schema, overwrite=False)
+
+
+def rows_of(count: int) -> Iterator[pa.RecordBatch]:
+    """Give the rows of a partition."""
+    yield pa.RecordBatch.from_pylist([{"id": f"i{n}", "data": "x"} for n in range(count)])
+
+
+@pytest.mark.parametrize("options", [{}, {"job": "nightly"}], ids=["no name", "a name"])
+async def test_a_task_that_outlives_its_job_adds_nothing(
+    queue: AsyncWorkQueue, redis: Redis, options: dict[str, str]
+) -> None:
+    """As a copy of a task does that was killed too late, or whose executor was taken for lost."""
+    job = await asyncio.to_thread(bulk_writer, queue, **options)
+    message = await asyncio.to_thread(job.write, rows_of(5))
+    await asyncio.to_thread(job.commit, [message])
+    for _ in range(5):
         assert await queue.complete(await take(queue))
-    report = add(numbered(spark, 12), queue.name, url=queue.url, job="nightly")
-    assert (await waiting(queue)).keys() == names(12) - names(8)
-    assert (report.rows, report.added, report.already_there) == (12, 12, 0)
-    assert sum(one.again for one in report.partitions) == 8
+    late = await asyncio.to_thread(job.write, rows_of(7))
+    assert isinstance(late, Added)
+    assert (late.rows, late.added) == (7, 0)
+    assert not any(await queue.counts())
+    assert 23 * 3600 * 1000 < await redis.pttl(f"{queue.name}:once:{job.run}") <= 24 * 3600 * 1000
+    newer = await asyncio.to_thread(bulk_writer, queue, **options)
+    message = await asyncio.to_thread(newer.write, rows_of(5))
+    assert isinstance(message, Added)
+    assert message.added == 5, "another job, of the same name perhaps"
+    late = await asyncio.to_thread(job.write, rows_of(7))
+    assert isinstance(late, Added)
+    assert (late.rows, late.added) == (7, 0)
+
+
+async def test_a_writer_that_spark_makes_twice_is_one_run_of_a_job(queue: AsyncWorkQueue) -> None:
+    first = await asyncio.to_thread(bulk_writer, queue, job="nightly")
+    second = await asyncio.to_thread(bulk_writer, queue, job="nightly")
+    assert first.run == second.run
+    assert (await asyncio.to_thread(bulk_writer, queue, job="other")).run != first.run
+
+
+async def test_two_jobs_of_one_name_at_one_time_are_told(queue: AsyncWorkQueue) -> None:
+    """Those that end later may miss rows, and must not say that all went well."""
+    first = await asyncio.to_thread(bulk_writer, queue, job="nightly")
+    second = await asyncio.to_thread(bulk_writer, queue, job="nightly")
+    await asyncio.to_thread(first.commit, [await asyncio.to_thread(first.write, rows_of(5))])
+    message = await asyncio.to_thread(second.write, rows_of(7))
+    with pytest.raises(ServerError, match="another job named 'nightly' ran at the same time"):
+        await asyncio.to_thread(second.commit, [message])
+    result = await queue.results.get("nightly")
+    assert result is not None
+    assert result.startswith(b"5 ")
+
+
+async def test_rows_are_added_from_any_thread(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    report = await asyncio.to_thread(add, numbered(spark, 3), queue.name, url=queue.url)
+    assert report.added == 3
+    await asyncio.to_thread(in_a_new_session, spark, queue)
+    assert (await queue.counts()).waiting == 5
+
+
+def in_a_new_session(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """Add rows of another session than the one that is active here."""
+    assert SparkSession.getActiveSession() is None, "as it was before"
+    other = spark.newSession()
+    with active(spark):
+        assert add(numbered(other, 5), queue.name, url=queue.url).added == 2
+        (same,) = spark.range(1).collect()
+        assert same.id == 0
 
 
 async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, queue: AsyncWorkQueue) -> None:
@@ -177,7 +289,7 @@ async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, que
     second = add_batches(batches, columns, target, "job", 10)
     assert (first.added, second.added, second.again, second.there) == (2_500, 0, 2_500, 0)
     assert (await queue.counts()).total == 1_500
-    assert await queue.bulk.end_job(b"job") == 2_500
+    assert await queue.bulk.end_run(b"job", ended_ms=1000) == 2_500
 
 
 async def test_two_runs_of_a_job_side_by_side_add_each_item_once(

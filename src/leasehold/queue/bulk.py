@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 #: The most rows of one call.
 MOST_ROWS = 1000
-#: For how long it is known what a job has added, if it does not end (ms): a week.
-KEEP_JOB_MS = 7 * 24 * 3600 * 1000
+#: For how long it is known what a run of a job has added, if it does not end (ms): a week.
+KEEP_RUN_MS = 7 * 24 * 3600 * 1000
+#: For how long after its beginning a run is found by the job's name (ms). Longer than what it has added is
+#: known, which each addition prolongs; a name that has outlived that finds a run that knows of nothing.
+KEEP_NAME_MS = 5 * KEEP_RUN_MS
 #: What `requeue_many` says of those that did not fit into its call; they are the last of it.
 _NO_ROOM = -2
 
@@ -37,39 +40,59 @@ class Bulk:
         """
         return await self._engine().run(script, rest, **arguments)
 
-    async def add_once(self, job: bytes, rows: Sequence[bytes], *, keep_ms: int = KEEP_JOB_MS) -> list[int]:
-        """Add items, each once for a job, however often it is called: repeating a lost call is safe.
+    async def open_run(self, job: bytes, new: bytes, *, keep_ms: int = KEEP_NAME_MS) -> bytes:
+        """Say under which run a job of a name goes on: the one that is open, or a new one.
 
         Args:
             job: The job's name.
-            rows: For each item id, data, delay (ms, or `@` and ms since 1970) and `b"0"`; at most 1,000
-                items, and 1 MiB unless it is one.
-            keep_ms: For how long the job is known.
-
-        Returns:
-            For each item 1: added; 0: already there; 2: added by the job before.
+            new: The new run, if none is open: unlike any other.
+            keep_ms: For how long the name is known.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        answers: list[int] = await self.run("add_once", rows, job=job, keep_ms=keep_ms)
-        return answers
+        run: bytes = await self.run("once_run", job=job, run=new, keep_ms=keep_ms)
+        return run
 
-    async def end_job(self, job: bytes, *, report: bytes = b"", keep_ms: int = 0) -> int:
-        """Forget what a job has added, and keep its report as the result of its name.
+    async def add_once(self, run: bytes, rows: Sequence[bytes], *, keep_ms: int = KEEP_RUN_MS) -> list[int]:
+        """Add items, each once for a run, however often it is called: repeating a lost call is safe.
 
         Args:
-            job: The job's name.
+            run: The run of the job.
+            rows: For each item id, data, delay (ms, or `@` and ms since 1970) and `b"0"`; at most 1,000
+                items, and 1 MiB unless it is one.
+            keep_ms: For how long the run is known.
+
+        Returns:
+            For each item 1: added; 0: already there; 2: added by the run before, or the run has ended.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        answers: list[int] = await self.run("add_once", rows, run=run, keep_ms=keep_ms)
+        return answers
+
+    async def end_run(
+        self, run: bytes, *, ended_ms: int, job: bytes = b"", report: bytes = b"", keep_ms: int = 0
+    ) -> int:
+        """End a run: what is left of its tasks adds nothing, and its job's name is free again.
+
+        Args:
+            run: The run.
+            ended_ms: For how long it is known that it has ended.
+            job: The job's name, under which the report is kept.
             report: Follows the number of items in the result. Repeating is safe if it is unlike any other.
             keep_ms: For how long the result is kept; 0: there is none.
 
         Returns:
-            How many items it has added.
+            How many items it has added; -1: it was ended before, with another report.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        added: int = await self.run("once_drop", job=job, keep_ms=keep_ms, report=report)
+        added: int = await self.run(
+            "once_drop", run=run, job=job, report=report, ended_ms=ended_ms, keep_ms=keep_ms
+        )
         return added
 
     async def find(self, ids: Sequence[bytes], *, which: str, max_bytes: int) -> list[Any]:

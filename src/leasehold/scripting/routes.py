@@ -18,6 +18,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from leasehold.errors import InvalidArgument
+from leasehold.scripting.urls import check_url, refusal
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -130,7 +131,7 @@ def client_of(url: str) -> Redis:
     """A client for a URL (`redis://`, `rediss://`, `unix://`).
 
     Raises:
-        InvalidArgument: If the URL cannot be read.
+        InvalidArgument: If the URL cannot be read, or has parameters that nobody knows; it shows no password.
     """
     return _from_url(Redis, url)
 
@@ -139,19 +140,18 @@ def cluster_of(url: str) -> RedisCluster:
     """A client for a cluster, of which one node is at a URL. It connects when it is first used.
 
     Raises:
-        InvalidArgument: If the URL cannot be read.
+        InvalidArgument: If the URL cannot be read, or has parameters that nobody knows; it shows no password.
     """
     return _from_url(RedisCluster, url)
 
 
 def _from_url(kind: type[_Client], url: str) -> _Client:
-    allowed = "a redis://, rediss:// or unix:// URL"
-    if not isinstance(url, str):
-        raise InvalidArgument("url", url, allowed)
+    check_url(url, cluster=issubclass(kind, RedisCluster))
     try:
         return kind.from_url(url)
-    except ValueError as error:
-        raise InvalidArgument("url", url, allowed) from error
+    except (TypeError, ValueError):
+        pass  # its text may hold the password; raised below, ours does not even know of it
+    raise refusal(url)
 
 
 def twin_of(client: Client) -> Client:

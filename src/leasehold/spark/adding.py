@@ -39,7 +39,7 @@ class Added(WriterCommitMessage):
     rows: int = 0
     #: Added by this run.
     added: int = 0
-    #: Added by the job before: by an earlier run of the task, or in another row with the same id.
+    #: Added by the job before: by an earlier attempt of the task, or in another row with the same id.
     again: int = 0
     #: Already there, by somebody else.
     there: int = 0
@@ -56,9 +56,9 @@ class Added(WriterCommitMessage):
 
 
 def add_batches(
-    batches: Iterable[pa.RecordBatch], columns: Columns, target: Target, job: str, patience: float
+    batches: Iterable[pa.RecordBatch], columns: Columns, target: Target, run: str, patience: float
 ) -> Added:
-    """Add all rows of a partition, each once for the job, whoever else runs it.
+    """Add all rows of a partition, each once for the run of the job, whoever else does it.
 
     A batch is checked as a whole before any of its rows is sent.
 
@@ -66,7 +66,7 @@ def add_batches(
         batches: The rows.
         columns: Which columns make an item.
         target: The queue.
-        job: The job's name; its ends are `Bulk.end_job`.
+        run: The run of the job; its end is `Bulk.end_run`.
         patience: For how long a trip is tried again while the server is away, in seconds.
 
     Raises:
@@ -81,7 +81,7 @@ def add_batches(
             for rows in _trips(batches, columns, counted.partition):
                 if len(under_way) == MOST_UNDER_WAY:
                     counted += under_way.popleft().result()
-                under_way.append(_sent(there, job, rows, patience))
+                under_way.append(_sent(there, run, rows, patience))
             while under_way:
                 counted += under_way.popleft().result()
         except InvalidArgument:
@@ -93,8 +93,8 @@ def add_batches(
     return counted
 
 
-def _sent(there: Connected, job: str, rows: list[bytes], patience: float) -> Future[list[int]]:
-    return there.start(persistently, partial(there.queue.bulk.add_once, job.encode(), rows), patience)
+def _sent(there: Connected, run: str, rows: list[bytes], patience: float) -> Future[list[int]]:
+    return there.start(persistently, partial(there.queue.bulk.add_once, run.encode(), rows), patience)
 
 
 def _trips(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) -> Iterator[list[bytes]]:

@@ -52,7 +52,10 @@ _JSON = (
     TimestampNTZType,
     TimestampType,
 )
-_DATA_ALLOWED = f"bytes or a string of at most {MAX_DATA_BYTES:,} bytes"
+#: What a delay may be.
+DELAY_ALLOWED = f"seconds, 0 or more, at most {LONGEST_SECONDS / 86400:g} days"
+#: What the data may be.
+DATA_ALLOWED = f"bytes or a string of at most {MAX_DATA_BYTES:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -126,11 +129,11 @@ class Columns:
             data = _json_of(batch, self.every, where)
         else:
             column = batch.column(self.data)
-            _check_sizes(column, f"column {self.data!r}", (0, MAX_DATA_BYTES), _DATA_ALLOWED, where)
+            _check_sizes(column, f"column {self.data!r}", (0, MAX_DATA_BYTES), DATA_ALLOWED, where)
             data = bytes_of(column)
         for at, text in enumerate(data if self.data is None else ()):
             if len(text) > MAX_DATA_BYTES:
-                raise InvalidArgument(f"the row as JSON, {where(at)}", text, _DATA_ALLOWED)
+                raise InvalidArgument(f"the row as JSON, {where(at)}", text, DATA_ALLOWED)
         return [ids, data, self._waits(batch, where)]
 
     def _ids(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
@@ -154,9 +157,8 @@ class Columns:
             # Neither is NaN between the two.
             fits = pc.and_(pc.greater_equal(ms, 0.0), pc.less_equal(ms, _LONGEST_MS))
             if (wrong := _first(pc.invert(fits))) is not None:
-                allowed = f"seconds, 0 or more, at most {LONGEST_SECONDS / 86400:g} days"
                 given = batch.column(self.delay)[wrong].as_py()
-                raise InvalidArgument(f"column {self.delay!r}, {where(wrong)}", given, allowed)
+                raise InvalidArgument(f"column {self.delay!r}, {where(wrong)}", given, DELAY_ALLOWED)
             return [b"%d" % (wait or 0) for wait in ms.to_pylist()]
         if self.at:
             micros = batch.column(self.at).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()

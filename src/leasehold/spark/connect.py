@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
+from pyspark.sql.utils import is_remote
 
 from leasehold.errors import ConnectionLost, InvalidArgument, ScriptFailed, ServerBusy, ServerReadOnly
 from leasehold.queue import AsyncWorkQueue
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from anyio.from_thread import BlockingPortal
+    from pyspark.sql import SparkSession
 
     from leasehold.queue import Counts
     from leasehold.spark.options import Target
@@ -76,6 +78,26 @@ def check_server(target: Target) -> Counts:
             raise
 
 
+def check_queue(target: Target, instead: str) -> None:
+    """Look whether there is such a queue; for the time of planning.
+
+    Args:
+        target: Which.
+        instead: What the option `mayBeMissing` gives, for the message.
+
+    Raises:
+        InvalidArgument: If there is no trace of it; or as `check_server`.
+        ServerError: If the server cannot be reached, or refuses.
+    """
+    if any(check_server(target)):
+        return
+    with connected(target) as there:
+        _, used = there.call(there.queue.bulk.ids_of, "leased")
+    if not used:
+        allowed = f"a queue that has been used; with the option mayBeMissing {instead}"
+        raise InvalidArgument("queue", target.queue, allowed)
+
+
 async def persistently(call: Callable[[], Awaitable[T]], patience: float) -> T:
     """Repeat a call that is safe to repeat while the server is away.
 
@@ -95,3 +117,24 @@ async def persistently(call: Callable[[], Awaitable[T]], patience: float) -> T:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+
+
+@contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread, for the length of a block.
+
+    Spark looks up formats in the active session, and a thread that Spark did not see before has none.
+    """
+    if is_remote() or (jvm := spark._jvm) is None:  # noqa: SLF001 - nothing that is public does it
+        yield
+        return
+    sessions = spark._get_j_spark_session_class(jvm)  # noqa: SLF001 - as above
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - as above
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

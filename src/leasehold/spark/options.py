@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from leasehold.clock import seconds
 from leasehold.errors import InvalidArgument
@@ -133,8 +132,7 @@ class Options:
 
 def has_password(url: str) -> bool:
     """Whether a URL holds a password, so that it must not be where Spark logs it."""
-    place, _, query = url.partition("?")
-    return "@" in place or "password" in unquote(query).lower()
+    return holds_login(url)
 
 
 @contextmanager
@@ -144,7 +142,7 @@ def handed_on(url: str, *, cluster: bool) -> Iterator[dict[str, str]]:
     One with a password goes by way of a file that only this user can read, as Spark logs options.
     """
     kind = {"cluster": "true"} if cluster else {}
-    if not holds_login(url):
+    if not has_password(url):
         yield {"url": url, **kind}
         return
     handle, name = tempfile.mkstemp(prefix="leasehold-", text=True)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter
+from pyspark.sql.utils import is_remote
 
 from leasehold.errors import InvalidArgument, ServerError
 from leasehold.spark.adding import Added, add_batches
+from leasehold.spark.checking import check_rows
 from leasehold.spark.columns import OPTIONS, Columns
-from leasehold.spark.connect import check_server, connected, persistently
-from leasehold.spark.options import Options
+from leasehold.spark.connect import active, check_server, connected, persistently
+from leasehold.spark.options import WHERE, Options, handed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,8 +29,12 @@ if TYPE_CHECKING:
 
     from leasehold.spark.options import Target
 
+#: What bulk adds understand.
+WRITE_OPTIONS = (*OPTIONS, "job", "patience")
 #: For how long the report of a job is kept (ms): a day.
 KEEP_REPORT_MS = 24 * 3600 * 1000
+#: For how long after its end a job's tasks that outlive it add nothing (ms): a day.
+KEEP_ENDED_MS = 24 * 3600 * 1000
 #: The longest name of a job, in bytes of UTF-8.
 MOST_JOB_BYTES = 200
 #: For how long a trip is tried again while the server is away, if the option `patience` does not say (s).
@@ -53,8 +60,11 @@ class Report:
 
     @property
     def already_there(self) -> int:
-        """How many rows added nothing: their id was taken, or came twice."""
-        return self.rows - self.added
+        """How many rows added nothing, as their id was taken by others or came twice.
+
+        Those that an earlier attempt, or an aborted run of the job, has added are not counted.
+        """
+        return max(sum(one.there for one in self.partitions), self.rows - self.added)
 
     @classmethod
     def read(cls, job: str, result: bytes) -> Report:
@@ -67,9 +77,10 @@ class Report:
 class BulkWriter(DataSourceArrowWriter):
     """Adds the rows of a table to a queue: those whose id is not there yet.
 
-    Each row is added at most once by a job, even if tasks run twice, side by side or after each other, and
-    items are completed in between. A job that is aborted leaves what it has added; run it again to add the
-    rest, under the same name (option `job`) if what was completed meanwhile is not to be added again.
+    Each row is added at most once by a job, even if tasks run twice, side by side or after each other, or
+    outlive it, and items are completed in between. A job that is aborted leaves what it has added; run it
+    again to add the rest, under the same name (option `job`) if what was completed meanwhile is not to be
+    added again. When a job has ended, its name is free for another.
 
     Raises:
         InvalidArgument: If an option or a column cannot be used.
@@ -80,68 +91,116 @@ class BulkWriter(DataSourceArrowWriter):
         if overwrite:
             allowed = "append: a queue holds work that others do; drop what is in it by other means"
             raise InvalidArgument("mode", "overwrite", allowed)
-        options = Options(given, (*OPTIONS, "job", "patience"))
+        options = Options(given, WRITE_OPTIONS)
         self.target = options.target()
         self.columns = Columns.chosen(options, schema)
         self.patience = options.seconds("patience", PATIENCE)
-        self.job = options.text("job") or f"job:{uuid.uuid4().hex}"
-        if len(self.job.encode()) > MOST_JOB_BYTES:
-            raise InvalidArgument("job", self.job, f"a text of at most {MOST_JOB_BYTES} bytes in UTF-8")
+        name = _job_of(options)
+        # What tasks go by: a name may be used again while tasks of the job that had it still run.
+        self.run = uuid.uuid4().hex
+        self.job = name or f"job:{self.run}"
         check_server(self.target)
+        if name:
+            with connected(self.target) as there:
+                open_run = there.queue.bulk.open_run
+                self.run = there.call(open_run, name.encode(), self.run.encode()).decode()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add one partition; in the executor."""
-        return add_batches(iterator, self.columns, self.target, self.job, self.patience)
+        return add_batches(iterator, self.columns, self.target, self.run, self.patience)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """End the job, and keep its report as the result of its name."""
+        """End the job, and keep its report as the result of its name.
+
+        Raises:
+            ServerError: If another job of the same name, at the same time, has ended it already.
+        """
         counted = [asdict(message) for message in messages if isinstance(message, Added)]
         # Unlike any other, so that the server knows it when it comes twice.
-        told = json.dumps({"partitions": counted, "run": uuid.uuid4().hex})
-        _end(self.target, self.job, told.encode(), self.patience)
+        told = json.dumps({"partitions": counted, "commit": uuid.uuid4().hex})
+        with connected(self.target) as there:
+            end = partial(
+                there.queue.bulk.end_run,
+                self.run.encode(),
+                ended_ms=KEEP_ENDED_MS,
+                job=self.job.encode(),
+                report=told.encode(),
+                keep_ms=KEEP_REPORT_MS,
+            )
+            if there.call(persistently, end, self.patience) < 0:
+                raise ServerError(
+                    f"another job named {self.job!r} ran at the same time and has ended it: "
+                    "rows that came later were not added; run it again"
+                )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave all as it is: tasks may still run, and what the job has added is known for a week."""
 
 
-def _end(target: Target, job: str, told: bytes, patience: float) -> None:
-    with connected(target) as there:
-        end = partial(there.queue.bulk.end_job, job.encode(), report=told, keep_ms=KEEP_REPORT_MS)
-        there.call(persistently, end, patience)
+def _job_of(options: Options) -> str:
+    """The name that was given to the job; empty: none was."""
+    job = options.text("job")
+    try:
+        fits = len(job.encode()) <= MOST_JOB_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise InvalidArgument("job", job, f"a text of at most {MOST_JOB_BYTES} bytes in UTF-8")
+    return job
 
 
-def add(df: DataFrame, queue: str, **options: Any) -> Report:
+def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Report:
     """Add the rows of a table to a queue, and say what came of it.
 
         report = leasehold.spark.add(df, "emails", url="redis://localhost", idColumn="address")
         print(report.added, report.already_there)
 
-    The same as `df.write.format("leasehold").options(…).mode("append").save()`. Its report is kept for a day,
-    as the result of the job's name: `await queue.results.get(job)`.
+    The same as `df.write.format("leasehold").options(…).mode("append").save()`, from any thread, and with a
+    look at all rows before: if one can be no item, nothing is added. The report is kept for a day, as the
+    result of the job's name: `await queue.results.get(job)`.
 
     Args:
-        df: The rows.
+        df: The rows. They are read twice, see `check`: persist them if that is costly, or if they are not
+            the same each time.
         queue: The queue's name.
+        check: Whether all rows are looked at before the first is added. False: rows are added until one can
+            be no item.
         **options: The options of the format, such as `url`, `idColumn`, `dataColumn`, `delayColumn`.
 
     Raises:
-        InvalidArgument: If an option cannot be used; what concerns the columns comes as Spark's error.
-        ServerError: If the report cannot be read; the rows have been added.
+        InvalidArgument: If an option or a column cannot be used, or a row can be no item; nothing was added.
+        ServerError: If the server does not answer; or the report cannot be read, after the rows were added.
         pyspark.errors.PySparkException: If the job fails.
     """
     from leasehold.spark.source import register
 
-    job = options.setdefault("job", f"job:{uuid.uuid4().hex}")
     texts = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
     }
-    texts["queue"] = queue
-    options_read = Options(texts, (*OPTIONS, "job", "patience"))
-    target, patience = options_read.target(), options_read.seconds("patience", PATIENCE)
-    register(df.sparkSession)
-    df.write.format("leasehold").options(**texts).mode("append").save()
+    read = Options({**texts, "queue": queue}, WRITE_OPTIONS)
+    target, patience = read.target(), read.seconds("patience", PATIENCE)
+    job = _job_of(read) or f"job:{uuid.uuid4().hex}"
+    check_server(target)
+    with active(df.sparkSession), _settled(texts, target) as settled:
+        register(df.sparkSession)
+        if check:
+            check_rows(df, Columns.chosen(read, df.schema))
+        writer = df.write.format("leasehold").options(**settled, queue=queue, job=job)
+        writer.mode("append").save()
     with connected(target) as there:
-        result = there.call(persistently, partial(there.queue.results.get, str(job)), patience)
+        result = there.call(persistently, partial(there.queue.results.get, job), patience)
     if result is None:
         raise ServerError(f"the report of the job {job!r} is gone")
-    return Report.read(str(job), result)
+    return Report.read(job, result)
+
+
+@contextmanager
+def _settled(texts: dict[str, str], target: Target) -> Iterator[dict[str, str]]:
+    """The options, with the server that we mean: Spark's workers have the environment that it began with."""
+    rest = {name: text for name, text in texts.items() if name.lower() not in ("job", "queue")}
+    if is_remote():  # they are on another machine, and read its files and environment
+        yield rest
+        return
+    rest = {name: text for name, text in rest.items() if name.lower() not in WHERE}
+    with handed_on(target.url, cluster=target.cluster) as where:
+        yield rest | where

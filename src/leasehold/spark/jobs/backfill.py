@@ -74,7 +74,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
             begin = _moment(start) if start else time.time()
             tell(f"loading {count:,} rows into {queue}")
             timed = _timed(numbered, begin, rate)
-            report = add(timed, queue, atColumn=_DUE, **columns(id, id_from, data), **where)
+            report = add(timed, queue, check=True, atColumn=_DUE, **columns(id, id_from, data), **where)
     finally:
         rows.unpersist()
     return {

@@ -49,7 +49,7 @@ def load(  # noqa: PLR0913 - each is an option of the command
     rows = read(spark, source, format, option)
     tell(f"loading {source} into {queue}")
     with place(url, cluster=cluster) as where:
-        report = add(rows, queue, **where, **columns(id, id_from, data))
+        report = add(rows, queue, check=True, **where, **columns(id, id_from, data))
     return {
         "queue": queue,
         "rows": report.rows,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from leasehold.spark.options import URL_VARIABLES, has_password
+from leasehold.spark.options import URL_VARIABLES, handed_on
 from leasehold.spark.source import register
 
 if TYPE_CHECKING:

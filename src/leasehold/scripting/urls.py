@@ -1,0 +1,119 @@
+"""What a URL of a server may say. An error shows nothing of it that could be a password."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+from leasehold.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The schemes, and what connects by each.
+_SCHEMES = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
+_ALLOWED = "a redis://, rediss:// or unix:// URL"
+_READABLE = f"{_ALLOWED} whose port is a number and whose login has special characters as %XX"
+_VALUES = f"{_ALLOWED} whose parameters have values of their kinds"
+# What the client library takes from programs only, not as a text.
+_NO_TEXT = (
+    "self",
+    "address_remap",
+    "credential_provider",
+    "driver_info",
+    "encoder_class",
+    "event_dispatcher",
+    "himport_registry",
+    "load_balancing_strategy",
+    "parser",
+    "parser_class",
+    "policy_resolver",
+    "redis_connect_func",
+    "retry",
+    "retry_on_error",
+    "socket_keepalive_options",
+    "socket_type",
+    "ssl",
+    "startup_nodes",
+)
+_NO_TEXT_PREFIXES = ("maint", "orig_", "oss_cluster")
+
+
+def holds_login(url: str) -> bool:
+    """Whether a URL could hold a password: by its looks, as it need not be a good one."""
+    _, _, query = url.partition("?")
+    return "@" in url or any("pass" in name.lower() for name, _ in _parameters(query))
+
+
+def refusal(url: str, allowed: str = _VALUES) -> InvalidArgument:
+    """The error for a URL that cannot be used; of the URL it shows the scheme.
+
+    Where a login begins and ends in a text that cannot be read, nobody knows.
+    """
+    scheme, there, _ = url.partition("://")
+    known = there and re.fullmatch(r"[a-z][a-z0-9+.-]{0,15}", scheme)
+    return InvalidArgument("url", f"{scheme}://…" if known else "…", allowed)
+
+
+def check_url(url: object, *, cluster: bool) -> str:
+    """Give a URL back if it can be read, and asks only for what there is.
+
+    Args:
+        url: The URL.
+        cluster: Whether it is for a client of a cluster.
+
+    Raises:
+        InvalidArgument: If not; it shows no password, nor is what it was raised by kept with it.
+    """
+    if not isinstance(url, str):
+        raise InvalidArgument("url", type(url), _ALLOWED)
+    scheme = url.partition("://")[0].lower()
+    if "://" not in url or scheme not in _SCHEMES:
+        raise refusal(url, _ALLOWED)
+    query = _query_of(url)
+    if query is None:
+        raise refusal(url, _READABLE)
+    known = {*_accepted(RedisCluster if cluster else _SCHEMES[scheme])}
+    if not cluster:
+        known |= {"max_connections"} & {*_accepted(ConnectionPool)}
+    for name, _ in _parameters(query):
+        if name not in known:
+            raise refusal(url, _wanted(url, name, known))
+    return url
+
+
+def _query_of(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is read here, and may be none
+    except ValueError:
+        return None
+    return parts.query
+
+
+def _parameters(query: str) -> list[tuple[str, str]]:
+    return parse_qsl(query, keep_blank_values=True)
+
+
+def _accepted(kind: type) -> Iterator[str]:
+    """The names of the parameters that a class of the client library takes, and a URL can give."""
+    for one in kind.__mro__[:-1]:
+        for name, parameter in inspect.signature(one.__init__).parameters.items():  # type: ignore[misc]  # read only
+            named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            if named and name not in _NO_TEXT and not name.startswith(_NO_TEXT_PREFIXES):
+                yield name
+
+
+def _wanted(url: str, name: str, known: set[str]) -> str:
+    """What to say of an unknown parameter. If there is a login, its name may be a piece of that."""
+    close = difflib.get_close_matches(name.lower(), sorted(known), n=1)
+    if close:
+        return f"{_ALLOWED} with parameters that are known (did you mean {close[0]!r}?)"
+    shown = f"{name!r} is not" if name.isidentifier() and not holds_login(url) else "one is not"
+    return f"{_ALLOWED} with parameters that are known: {shown}"

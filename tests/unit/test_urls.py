@@ -1,0 +1,113 @@
+"""URLs of servers: what cannot be meant is told, and no password with it."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+import pytest
+
+from leasehold import AsyncWorkQueue, InvalidArgument
+from leasehold.scripting.urls import holds_login
+
+pytestmark = pytest.mark.core
+
+SECRET = "s3cr3tpw"  # noqa: S105 - of nobody
+#: Each is wrong, and holds SECRET, whole or in pieces of which the first is "s3c" and the last "tpw".
+WITH_A_SECRET = [
+    "redis://user:s3cr3tpw@127.0.0.1:notaport/0",
+    "redis://user:s3cr3tpw@127.0.0.1:99999/0",
+    "redis://user:s3cr3tpw",
+    "redis://:s3cr3tpw",
+    "redis://user:s3c[r3tpw@127.0.0.1:6379/0",
+    "redis://user:s3c/r3tpw@127.0.0.1:6379/0",
+    "redis://user:s3c?r3tpw@127.0.0.1:6379/0",
+    "redis://user:s3c?r3=tpw@127.0.0.1:6379/0",
+    "redis://user:s3c#r3tpw@127.0.0.1:6379/0",
+    "redis://user:s3c\u2100tpw@127.0.0.1",
+    "foo://user:s3cr3tpw@127.0.0.1",
+    "user:s3cr3tpw@127.0.0.1",
+    "user:s3cr3tpw://127.0.0.1",
+    "s3cr3tpw",
+    "redis://127.0.0.1?password=s3cr3tpw&foo=bar",
+    "redis://127.0.0.1?password=s3c&r3tpw",
+    "redis://127.0.0.1?password=s3c&r3tpw=1",
+    "redis://127.0.0.1?PASSWORD=s3cr3tpw",
+    "redis://127.0.0.1?password=s3cr3tpw&db=x",
+    "unix://user:s3cr3tpw@/tmp/socket?foo=bar",
+    b"redis://user:s3cr3tpw@127.0.0.1",
+]
+
+
+@pytest.mark.parametrize("cluster", [False, True], ids=["one", "cluster"])
+@pytest.mark.parametrize("url", WITH_A_SECRET)
+def test_the_password_of_a_url_that_is_wrong_is_not_told(url: str, cluster: bool) -> None:  # noqa: FBT001 - pytest gives it
+    with pytest.raises(InvalidArgument, match=r"^url: got .*, expected a redis://") as raised:
+        AsyncWorkQueue.from_url(url, "q", cluster=cluster)
+    told = "".join(traceback.TracebackException.from_exception(raised.value).format())
+    # The lines of this file are no part of what is told.
+    told = "\n".join(line for line in told.splitlines() if "from_url(url" not in line)
+    for piece in (SECRET, "s3c", "r3", "tpw"):
+        assert piece not in told
+        assert piece not in repr(raised.value.__dict__)
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None, "what the client library says may hold it"
+    assert b"s3c" not in pickle.dumps(raised.value), "as it comes from Spark's workers"
+
+
+@pytest.mark.parametrize("cluster", [False, True], ids=["one", "cluster"])
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("foo=bar", "'foo' is not"),
+        ("foo", "'foo' is not"),
+        ("db=0&Socket_TimeOut=5", "did you mean 'socket_timeout'"),
+        ("retry=3", "'retry' is not"),
+        ("parser_class=x", "'parser_class' is not"),
+        ("maint_notifications_config=x", "'maint_notifications_config' is not"),
+        ("db=many", "values of their kinds"),
+    ],
+)
+def test_a_parameter_that_nobody_knows_is_told(query: str, says: str, cluster: bool) -> None:  # noqa: FBT001 - as above
+    with pytest.raises(InvalidArgument, match=says):
+        AsyncWorkQueue.from_url(f"redis://127.0.0.1?{query}", "q", cluster=cluster)
+
+
+def test_what_concerns_tls_is_for_a_url_with_tls() -> None:
+    with pytest.raises(InvalidArgument, match="'ssl_cert_reqs' is not"):
+        AsyncWorkQueue.from_url("redis://127.0.0.1?ssl_cert_reqs=none", "q")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://",
+        "REDIS://127.0.0.1",
+        "redis://127.0.0.1:6379/3",
+        "redis://user:p%40ss@127.0.0.1?socket_timeout=5&client_name=me&protocol=3&max_connections=9",
+        "redis://127.0.0.1?username=me&password=secret&db=2&health_check_interval=3",
+        "rediss://127.0.0.1?ssl_cert_reqs=none&ssl_ca_certs=/tmp/x&ssl_check_hostname=false",
+        "unix:///tmp/socket?db=1",
+        "unix://user:secret@/tmp/socket",
+    ],
+)
+def test_urls_that_are_good(url: str) -> None:
+    assert AsyncWorkQueue.from_url(url, "q").name == "q"
+
+
+@pytest.mark.parametrize(
+    ("url", "holds"),
+    [
+        ("redis://127.0.0.1:6379/0?db=1", False),
+        ("unix:///tmp/socket", False),
+        ("redis://:x@127.0.0.1", True),
+        ("redis://u:x?y@127.0.0.1", True),
+        ("redis://127.0.0.1?password=x", True),
+        ("redis://127.0.0.1?PASSWORD=x", True),
+        ("redis://127.0.0.1?pass%77ord=x", True),
+        ("redis://127.0.0.1?db=1&password", True),
+        ("rediss://127.0.0.1?ssl_password=x", True),
+    ],
+)
+def test_whether_a_url_holds_a_login(url: str, holds: bool) -> None:  # noqa: FBT001 - as above
+    assert holds_login(url) is holds
