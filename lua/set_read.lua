@@ -1,6 +1,7 @@
 -- Read part of a set of leased items: those that are still leased for it.
 --
--- What is not, is given up: its place says so from then on, so whoever completes the set leaves it out, too.
+-- What is not, is given up if the caller says so: its place tells it from then on, so whoever completes the set
+-- leaves it out, too. `set_renew` leases again what only waits, so it is called before anything is given up.
 --
 -- Keys:
 --   deadlines  zset  id -> end of its lease
@@ -15,8 +16,9 @@
 --   count      integer  how many places to look at
 --   max_bytes  integer  stop before this much data (the first item is always given); -1: give no data
 --   peek       flag     1: give id and lease number of all that was not given up, and give up nothing
--- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before); the
---   time in ms; then for each item: id, size, data (false: none is given), lease number, deliveries, end of its
+--   give_up    flag     1: give up what is not held; 0: stop before the first that is not, as it may only wait
+-- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before; -1: the
+--   first one is not held, and not given up); the time in ms; then for each item: id, size, data (false: none is given), lease number, deliveries, end of its
 --   lease in ms, when it was leased in ms; with `peek`: id, lease number.
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
@@ -64,6 +66,9 @@ for i, id in ipairs(ids) do
     reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
     reply[base + 4], reply[base + 5] = tokens[i], deliveries
     reply[base + 6], reply[base + 7] = tonumber(scores[i]), at
+  elseif kept[i] and not give_up then
+    reply[2] = i == 1 and -1 or i - 1
+    break
   elseif kept[i] then
     -- A server at its `maxmemory` refuses no write after one that needs no memory.
     redis.call('ZREM', deadlines, '')

@@ -16,6 +16,7 @@ LeaseholdError
 │   ├── NoEventsKept           the queue keeps none
 │   └── EventsLost             some that were asked for are kept no more
 ├── StreamTakenOver            a second query reads the stream of leases of one checkpoint
+├── OutputTakenOver            a second run writes into the output of a stream
 ├── PayloadError               an item's data is not what its handler wants
 ├── WorkerBusy                 a worker that runs was asked to run
 ├── TimeLimitExceeded          a run of a handler took longer than it may
@@ -184,6 +185,21 @@ class StreamTakenOver(LeaseholdError):
         super().__init__(
             f"another query has taken over the stream of leases {stream}: it has this checkpoint, or a copy "
             "of it. Run one of them; a second one needs a checkpoint of its own"
+        )
+
+
+class OutputTakenOver(LeaseholdError):
+    """Another run of the same checkpoint writes into this folder now: it began later. Its output stays.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"another run has begun to write into {path}, with the same checkpoint: this one writes nothing "
+            "more. Run one of them"
         )
 
 

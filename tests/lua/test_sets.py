@@ -27,7 +27,7 @@ async def lease(
 
 async def read(space: Space, start: int = 0, **more: object) -> list[Any]:
     reply: list[Any] = await space.run(
-        "set_read", (), **STREAM | {"set": "s:1", "start": start, "peek": 0} | more
+        "set_read", (), **STREAM | {"set": "s:1", "start": start, "peek": 0, "give_up": 1} | more
     )
     return reply
 
@@ -145,6 +145,117 @@ async def test_what_is_held_no_more_is_given_up(space: Space) -> None:
     assert ids_of(await read(space)) == ["mine"]
 
 
+async def renew(space: Space, start: int = 0, **more: object) -> list[int]:
+    given = STREAM | {"set": "s:1", "start": start, "session": SESSION, "hold_ms": 60_000}
+    reply: list[int] = await space.run("set_renew", (), **given | more)
+    return reply
+
+
+def deadlines_of(state: State) -> dict[str, float]:
+    ends = state["deadlines"]
+    assert isinstance(ends, dict)
+    return {key: float(end) for key, end in ends.items()}
+
+
+async def test_what_is_not_held_stops_a_page_unless_it_is_to_be_given_up(space: Space) -> None:
+    await space.run("add_items", [new(item_id) for item_id in "abc"])
+    await lease(space)
+    await space.run("release_many", [("b", 2, 0, 0)])
+    before = await space.snapshot()
+    page = await read(space, give_up=0)
+    assert (page[1], ids_of(page)) == (1, ["a"])
+    assert await read(space, 1, give_up=0) == [1, -1, NOW]
+    assert await read(space, 3, give_up=0) == [1, 0, NOW]
+    assert await space.snapshot() == before
+
+
+async def test_what_is_held_is_renewed_and_what_waits_again_is_leased_again_into_its_place(
+    space: Space,
+) -> None:
+    await space.run("add_items", [new(item_id) for item_id in ("old", "back", "mine", "front", "young")])
+    await lease(space, count=5)
+    await space.run("release_many", [("old", 1, 0, 1), ("back", 2, 0, 0), ("front", 4, 0, 1)])
+    await space.run("add_items", [new("later")])
+    assert await renew(space, count=0) == [1, 5, 0, 0, 0]
+    assert await renew(space, now_ms=NOW + 5) == [1, 5, 5, 3, 0]
+    expected = {
+        "old": Held(6, ends=NOW + 60_005, by=SESSION, first=1, at=NOW + 5),
+        "back": Held(7, ends=NOW + 60_005, by=SESSION, first=2, at=NOW + 5),
+        "mine": Held(3, ends=NOW + 60_005, by=SESSION),
+        "front": Held(8, ends=NOW + 60_005, by=SESSION, first=4, at=NOW + 5),
+        "young": Held(5, ends=NOW + 60_005, by=SESSION),
+    }
+    places = Expiring(["6 old", "7 back", "3 mine", "8 front", "5 young"])
+    state = await space.snapshot()
+    assert [*state.pop("processing")] == ["front", "back", "old", "young", "mine"]  # pushed at this end
+    drawn_state = picture(leased=expected, waiting=["later"], fence=8) | {"set:s:1": places}
+    drawn_state.pop("processing")
+    assert state == drawn_state
+    assert await renew(space, 4, now_ms=NOW + 5) == [1, 5, 1, 0, 0]
+    page = await read(space, give_up=0, now_ms=NOW + 5)
+    assert ids_of(page) == ["old", "back", "mine", "front", "young"]
+
+
+async def test_what_others_have_is_not_leased_again(space: Space) -> None:
+    names = ("done", "anew", "held", "delayed", "theirs", "dead", "mine")
+    await space.run("add_items", [new(item_id) for item_id in names])
+    await lease(space)
+    await space.run("complete_many", [("done", 1, 0), ("anew", 2, 0)])
+    await space.run("add_items", [new("anew")])
+    await space.run("release_many", [("held", 3, 0, 1), ("delayed", 4, 9_000, 0), ("theirs", 5, 0, 0)])
+    await space.run("lease_many", [(1, 60_000)])
+    await space.run("fail_many", [("dead", 6, -1, "error")])
+    await space.redis.set(space.key("lease:theirs"), "somebody", px=60_000)
+    before = await space.snapshot()
+    assert await renew(space) == [1, 7, 1, 0, 6]
+    before["deadlines"] = dict.fromkeys(("held", "mine", "theirs"), NOW + 60_000.0)
+    state = await space.snapshot()
+    state["deadlines"] = {key: round(end, -3) for key, end in deadlines_of(state).items()}  # it is watched
+    assert state == before
+    await space.redis.delete(space.key("lease:theirs"))
+    await space.run("add_items", [new("x")])
+    assert await renew(space) == [1, 7, 2, 1, 5]
+    assert (await space.snapshot())["set:s:1"] == Expiring(
+        ["1 done", "2 anew", "3 held", "4 delayed", "9 theirs", "6 dead", "7 mine"]
+    )
+
+
+async def test_what_somebody_else_had_and_gave_back_is_leased_again(space: Space) -> None:
+    await space.run("add_items", [new("a")])
+    await lease(space)
+    await space.run("release_many", [("a", 1, 0, 0)])
+    await space.run("lease_many", [(1, 60_000)])
+    await space.run("release_many", [("a", 2, 0, 0)])
+    assert await renew(space) == [1, 1, 1, 1, 0]
+    assert await space.run("set_complete", [("a", 3, 1)], **STREAM) == [1, 1]
+    await hold(space, ("s:1", 0))
+    assert await space.snapshot() == {"fence": "3", "stream:s": Expiring({"reader": "r"})}
+
+
+async def test_what_waits_deep_in_the_queue_is_leased_again_and_its_id_is_dropped_when_it_is_met(
+    space: Space,
+) -> None:
+    """Also the order of all that stays is as it was."""
+    await space.run("add_items", [new(f"i{n}") for n in range(3)])
+    await lease(space)
+    others = [f"o{n:05}" for n in range(9_000)]
+    for at in range(0, 9_000, 1_000):
+        await space.run("add_items", [new(item_id) for item_id in others[at : at + 1_000]])
+    young = [*reversed(others)]
+    await space.run("release_many", [("i0", 1, 0, 0), ("i1", 2, 0, 1)])
+    await space.redis.linsert(space.key("queue"), "BEFORE", young[4_500], "i2")
+    await space.run("release_many", [("i2", 3, 0, 0)])
+    await space.redis.lrem(space.key("queue"), 1, "i2")
+    assert await renew(space) == [1, 3, 3, 3, 0]
+    waiting = (await space.snapshot())["queue"]
+    assert waiting == [*young[:4_500], "i2", *young[4_500:]]
+    met = 0
+    while met < 9_000:
+        met += len((await space.run("lease_many", [(1_000, 60_000)]))[3:]) // 4
+    assert not (await space.snapshot()).get("queue")
+    assert await space.run("set_complete", [(f"i{n}", 4 + n, 1) for n in range(3)], **STREAM) == [1] * 4
+
+
 async def test_pages_that_end_before_an_item_do_not_give_it_up(space: Space) -> None:
     await space.run("add_items", [new(item_id) for item_id in "abc"])
     await lease(space)
@@ -191,6 +302,7 @@ async def test_a_newer_reader_takes_over_and_the_older_can_do_nothing(space: Spa
     assert await hold(space, ("s:1", 0)) == [0, 2]
     assert await lease(space, 2) == [0, 0, 0, 0, 0]
     assert (await read(space))[:2] == [0, 0]
+    assert await renew(space) == [0, 1, 0, 0, 0]
     assert await space.run("set_complete", [("a", 1, 1)], **STREAM) == [0]
     assert await space.snapshot() == before
     assert await lease(space, reader="newer") == [1, 1, 1, 0, 2]
@@ -203,19 +315,26 @@ async def test_1000_items_are_leased_read_and_completed_in_a_call(space: Space) 
     assert await lease(space, count=1_000) == [1, 0, 1_000, 1, 0]
     page = await read(space, count=1_000)
     assert (page[1], ids_of(page)) == (1_000, ids)
-    rows = [(item_id, token, 1) for token, item_id in enumerate(ids, 1)]
+    await space.run("release_many", [(item_id, token, 0, 0) for token, item_id in enumerate(ids, 1)])
+    assert await renew(space, count=1_000) == [1, 1_000, 1_000, 1_000, 0]
+    assert await renew(space, count=1_000) == [1, 1_000, 1_000, 0, 0]
+    rows = [(item_id, token, 1) for token, item_id in enumerate(ids, 1_001)]
     assert await space.run("set_complete", rows, **STREAM) == [1] * 1_001
     await hold(space, ("s:1", 0))
-    assert await space.snapshot() == {"fence": "1000", "stream:s": Expiring({"reader": "r"})}
+    assert await space.snapshot() == {"fence": "2000", "stream:s": Expiring({"reader": "r"})}
 
 
 async def test_a_set_is_told_to_the_kept_events(space: Space) -> None:
     await space.run("events_keep", count=100)
     await space.run("add_items", [new("a")])
     await lease(space)
-    await space.run("set_complete", [("a", 1, 1)], **STREAM)
+    await renew(space)
+    await space.run("release_many", [("a", 1, 0, 0)])
+    await renew(space)
+    await space.run("set_complete", [("a", 2, 1)], **STREAM)
     state = await space.snapshot()
-    assert state["events"] == ["added a", "leased a", "completed a"]
+    told = ["added a", "leased a", "renewed a", "released a", "leased a", "completed a"]
+    assert state["events"] == told
     entries: Any = await space.redis.xrange(space.key("events"))
     assert entries[1][1][b"holder"] == SESSION.encode()
     assert entries[1][1][b"size"] == b"9"

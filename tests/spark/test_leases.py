@@ -80,7 +80,7 @@ async def test_a_queue_is_drained_in_batches(
 async def test_an_empty_queue_is_drained_at_once(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
-    assert drained(stream(spark, queue), tmp_path) == [(0, [])]
+    assert drained(stream(spark, queue, mayBeMissing=True), tmp_path) == [(0, [])]
     await nothing_left(redis, queue)
 
 
@@ -115,17 +115,86 @@ async def test_what_comes_while_it_drains_is_left(
     assert (await queue.counts())[:2] == (30, 0)
 
 
-async def test_a_single_batch_takes_all_that_is_there(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+async def test_a_single_batch_is_refused_as_it_would_never_be_completed(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
     await fill(queue, 25)
-    batches = drained(stream(spark, queue, maxRows=10), tmp_path, once=True)
-    assert [len(rows) for _, rows in batches] == [25]
-    # Spark asks no more, so it is completed by the next run.
-    assert (await queue.counts()).leased == 25
-    await fill(queue, 5, 100)
-    assert [len(rows) for _, rows in drained(stream(spark, queue, maxRows=10), tmp_path)] == [5]
+    with pytest.raises(StreamingQueryException, match="trigger: got 'once', expected availableNow=True"):
+        drained(stream(spark, queue), tmp_path, once=True)
+    assert await queue.counts() == (25, 0, 0, 0)
+
+
+async def test_a_queue_that_does_not_exist_is_an_error_of_a_new_query(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    with pytest.raises(StreamingQueryException, match=r"queue: got .*, expected a queue that has been used"):
+        drained(stream(spark, queue), tmp_path / "new")
+    given = stream(spark, queue, mayBeMissing=True)
+    assert drained(given, tmp_path / "other") == [(0, [])]
+    assert drained(stream(spark, queue), tmp_path / "other") == [], "its checkpoint knows the queue"
+
+
+@pytest.mark.parametrize("end", ["crash", "stop"])
+async def test_items_that_went_back_to_the_queue_while_it_was_down_come_in_the_same_batch(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path, end: str
+) -> None:
+    """After a crash they come again; after a stop, committed, they are completed by the next run."""
+    names = await fill(queue, 4)
+    seen: Batches = []
+
+    def take(rows: DataFrame, number: int) -> None:
+        seen.append((number, rows.collect()))
+        if end == "crash":
+            raise ArithmeticError("the sink has written, and is killed")
+
+    rows = stream(spark, queue, leaseTime=1, maxRows=4)
+    writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(processingTime="1 hour").start()
+
+    async def has_run() -> bool:
+        return (tmp_path / "commits" / "0").exists() or not query.isActive
+
+    await until("the batch has run", has_run, within=60)
+    query.stop()
+
+    async def are_back() -> bool:
+        await queue.light_clean()
+        return await queue.counts() == (4, 0, 0, 0)
+
+    await until("the items are back", are_back, within=30)
+    more = await fill(queue, 3, 100)
+    batches = drained(stream(spark, queue, maxRows=4), tmp_path)
+    expected = [(0, names), (1, more)] if end == "crash" else [(1, more)]
+    assert [(number, ids([(number, rows)])) for number, rows in batches] == expected
+    assert [(number, ids([(number, rows)])) for number, rows in seen] == [(0, names)]
+    await queue.close()
+    await alone(redis)
     await nothing_left(redis, queue)
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"), [({}, 2), ({"maxRows": 15_000}, 3), ({"maxRows": 15_000, "partitions": 4}, 4)]
+)
+async def test_the_tasks_of_a_batch_go_by_its_size(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, options: dict[str, Any], tasks: int
+) -> None:
+    await fill(queue, 60)
+    counts: list[int] = []
+    query = running(
+        stream(spark, queue, **options),
+        tmp_path,
+        lambda rows, _: counts.append(rows.rdd.getNumPartitions()),
+    )
+
+    async def has_run() -> bool:
+        assert query.exception() is None
+        return bool(counts)
+
+    try:
+        await until("a batch has run", has_run, within=60)
+    finally:
+        query.stop()
+    assert counts == [tasks]
 
 
 async def test_a_run_goes_on_where_the_last_one_was(
@@ -168,7 +237,7 @@ async def test_the_last_batch_is_completed_although_nothing_comes_after_it(
 async def test_an_idle_stream_looks_four_times_a_second(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
-    query = running(stream(spark, queue), tmp_path, lambda _rows, _number: None)
+    query = running(stream(spark, queue, mayBeMissing=True), tmp_path, lambda _rows, _number: None)
 
     async def looked(times: int) -> bool:
         assert query.exception() is None
@@ -265,9 +334,20 @@ async def test_a_checkpoint_of_another_queue_is_refused(
     drained(stream(spark, queue), tmp_path)
     other = make_queue(name=f"{queue.name}-other")
     await fill(other, 1)
-    with pytest.raises(StreamingQueryException, match=f"a checkpoint of the queue '{other.name}'"):
+    with pytest.raises(StreamingQueryException, match=f"leases of the queue '{other.name}'"):
         drained(stream(spark, other), tmp_path)
     assert await other.queue_len() == 1
+
+
+async def test_a_checkpoint_of_events_is_refused(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=10)
+    await fill(queue, 1)
+    drained(stream(spark, queue, **{"from": "events"}), tmp_path)
+    said = f"got 'a stream of events of {queue.name}', expected the checkpoint of a stream of leases"
+    with pytest.raises(StreamingQueryException, match=said):
+        drained(stream(spark, queue), tmp_path)
 
 
 async def test_large_items_are_read_in_pages(
@@ -313,13 +393,15 @@ async def test_chosen_columns_and_data_as_text(
         ({"from": "nowhere"}, "items or events"),
         ({"queue": ""}, "name: got"),
         ({"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),
-        ({"url": "redis://127.0.0.1:1", "patience": "0.1"}, "ConnectionLost"),
+        ({"url": "redis://127.0.0.1:1"}, "ConnectionLost"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 async def test_what_cannot_be_is_said(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
+    begin = time.monotonic()
     with pytest.raises(Exception, match=said) as caught:
         await asyncio.to_thread(lambda: drained(stream(spark, queue, **options), tmp_path))
+    assert time.monotonic() - begin < 40, "it is not waited for as long as for a server that was there"
     assert "secret" not in str(caught.value)

@@ -7,14 +7,16 @@ import os
 import signal
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from leasehold import InvalidArgument, Item
+from leasehold import ConnectionLost, InvalidArgument, Item, OutputTakenOver
 from leasehold.spark import process
+from leasehold.spark.durable import Folder
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -89,8 +91,11 @@ async def test_items_are_in_the_output_and_completed(
 
 
 async def test_an_empty_queue_is_done_at_once(place: Place, queue: AsyncWorkQueue) -> None:
-    done = place.process()
+    with pytest.raises(InvalidArgument, match="a queue that has been used"):
+        place.process()
+    done = place.process(mayBeMissing=True)
     assert (done.items, done.batches) == (0, 0)
+    assert place.process().items == 0, "this checkpoint knows the queue"
     assert not any(await queue.counts())
 
 
@@ -143,16 +148,112 @@ async def test_what_cannot_be_used_is_told_before_anything_is_leased(
     await put(queue, 0, 5)
     with pytest.raises(InvalidArgument, match="'arrow' or 'pandas'"):
         place.process(kind="polars")
-    with pytest.raises(PySparkException, match="maxRows"):
+    with pytest.raises(InvalidArgument, match="maxRows"):
         place.process(batch=0)
-    with pytest.raises(PySparkException, match="leaseTime"):
+    with pytest.raises(InvalidArgument, match="leaseTime"):
         place.process(leasetim=3)
+    with pytest.raises(InvalidArgument, match="queue: got None, expected the queue's name"):
+        place.process(queue=None)
+    with pytest.raises(InvalidArgument, match=r"output: .*No FileSystem for scheme"):
+        place.process(output="nowhere://there/output")
+    with pytest.raises(InvalidArgument, match=r"checkpoint: .*No FileSystem for scheme"):
+        place.process(checkpoint="nowhere://there/checkpoint")
+    with pytest.raises(InvalidArgument, match=r"checkpoint: .*on a file system that Spark can use"):
+        place.process(checkpoint="hdfs://no-such-host.invalid/checkpoint")
+    with pytest.raises(ConnectionLost):
+        place.process(url="redis://127.0.0.1:1")
     with pytest.raises(InvalidArgument, match="columns and their types"):
         place.process(schema="no schema at all")
     assert (await queue.counts()).waiting == 5
     place.process()
     with pytest.raises(InvalidArgument, match="the same checkpoint"):
         place.process(checkpoint=str(tmp_path / "another"))
+
+
+async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, queue: AsyncWorkQueue) -> None:
+    expected = await put(queue, 0, 20)
+
+    def first_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in measure(batches):
+            yield batch
+            return
+
+    def lazy(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return iter([pa.record_batch({"id": ["0"], "length": [1]})])
+
+    with pytest.raises(PySparkException, match=r"reads all its batches: it left \d+ items"):
+        place.process(lazy)
+    assert (await queue.counts()).total == 20
+    # There is one batch for each task, and it takes that one: nothing is left.
+    assert place.process(first_rows).items == 20
+    assert place.rows() == expected
+
+
+async def test_a_stream_that_is_there_is_worked_on(
+    place: Place, queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    expected = await put(queue, 0, 30)
+    given: dict[str, Any] = {"url": redis_url, "queue": queue.name, "maxRows": 20}
+    stream = place.spark.readStream.format("leasehold").options(**given).load()
+    done = process(stream, measure, output=place.output, schema=SCHEMA)
+    assert (done.items, done.batches) == (30, 2)
+    assert place.rows() == expected
+    rate = place.spark.readStream.format("rate").load()
+    events = place.spark.readStream.format("leasehold").options(**given, **{"from": "events"}).load()
+    hidden = [stream.limit(3), stream.where("size > 3"), stream.select("id")]
+    for other in (rate, events, *hidden, place.spark.range(3), "files", None):
+        with pytest.raises(InvalidArgument, match="a stream of leases as it was loaded"):
+            process(other, measure, output=place.output, schema=SCHEMA)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="options: got 'queue, maxRows, url'"):
+        process(stream, measure, output=place.output, schema=SCHEMA, queue="q", batch=3, url="u")
+
+
+@pytest.mark.parametrize(("given", "tasks"), [({}, 2), ({"partitions": 5}, 5)])
+async def test_a_batch_has_as_many_tasks_as_there_are_cores(
+    place: Place, queue: AsyncWorkQueue, tmp_path: Path, given: dict[str, Any], tasks: int
+) -> None:
+    await put(queue, 0, 40)
+    place.process(**given)
+    assert place.spark.sparkContext.defaultParallelism == 2
+    assert len([*(tmp_path / "output" / "batch=00000000").glob("*.parquet")]) == tasks
+
+
+async def test_the_checkpoint_may_be_on_another_file_system(
+    place: Place, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    conf = place.spark.sparkContext._jsc.hadoopConfiguration()
+    conf.set("fs.pfile.impl", "org.apache.hadoop.fs.ProxyLocalFileSystem")
+    expected = await put(queue, 0, 5)
+    place.process(checkpoint=f"pfile://{tmp_path}/checkpoint")
+    assert place.rows() == expected
+
+
+async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(
+    place: Place, tmp_path: Path
+) -> None:
+    spark, path = place.spark, place.output
+    one, other = (spark.createDataFrame([(name, 1)], SCHEMA) for name in ("one", "other"))
+    earlier, later = Folder(spark, path), Folder(spark, path)
+    earlier.check_checkpoint(str(tmp_path / "none"))
+    earlier.write(one, 0, "query")
+
+    class Slow(Folder):
+        """Another run begins, and writes, while this one writes."""
+
+        def _check_run(self) -> None:
+            if [*(tmp_path / "output").glob("_batch-*")]:
+                later.check_checkpoint(str(tmp_path / "none"))
+                later.write(other, 0, "query")
+            super()._check_run()
+
+    slow = Slow(spark, path)
+    slow._run = earlier._run
+    with pytest.raises(OutputTakenOver, match="another run has begun to write into"):
+        slow.write(one, 0, "query")
+    with pytest.raises(OutputTakenOver):
+        earlier.write(one, 0, "query")
+    assert place.rows() == [("other", 1)]
+    assert not [*(tmp_path / "output").glob("_batch-*")]
 
 
 @pytest.mark.slow
@@ -163,10 +264,14 @@ async def test_killed_at_any_time_each_item_is_in_the_output_once(
 ) -> None:
     expected = await put(queue, 0, 90)
     arguments = (redis_url, name, str(tmp_path), "20")
+
+    def is_there(sign: str) -> bool:
+        return any((tmp_path / "output").glob(f"{sign}*"))
+
     # While a batch is written; when one is there and not in Spark's log; and once more while one is written.
     for sign in ("_batch-00000000", "batch=00000001", "_batch-00000003"):
         async with started(*arguments) as running:
-            await eventually(f"{sign} is there", (tmp_path / "output" / sign).exists, within=300)
+            await eventually(f"{sign} is there", partial(is_there, sign), within=300)
             os.kill(int((tmp_path / "jvm").read_text()), signal.SIGKILL)
             running.kill()
         unfinished = {key.rpartition(b":")[2].decode() async for key in redis.scan_iter(f"{name}:item:*")}

@@ -1,7 +1,7 @@
 """A stream of leases as it is on the server: sets of items with names, leased, renewed, read, completed.
 
 There is no Spark in here. The sets have numbers that grow. After a crash a set is found again under its
-number, with those of its items that are still leased for it.
+number, with those of its items that are still leased for it, and those that nobody else has taken since.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class LeaseSet:
     places: int
     #: Whether it was there already.
     found: bool
-    #: Id and lease number of each item that was leased for it when it was last renewed; None: never renewed.
-    held: list[Entry] | None = None
+    #: How many items were leased for it when it was last renewed; None: never renewed.
+    held: int | None = None
 
 
 class LeaseStream:
@@ -108,7 +108,9 @@ class LeaseStream:
         return leased
 
     async def again(self, number: int) -> LeaseSet:
-        """Give the set of that number, also after a crash: without what has been lost since.
+        """Give the set of that number, also after a crash: what waits again is leased again into its place.
+
+        What others hold or have completed meanwhile is given up when it is read.
 
         Raises:
             StreamTakenOver, ServerError: As all calls.
@@ -116,7 +118,11 @@ class LeaseStream:
         if number not in self._sets:
             # Renewed before anything else, which would bring back what has lapsed.
             leased = LeaseSet(0, found=True)
-            leased.places = await self._renew(number, leased)
+            if lost := await self._renew(number, leased):
+                _log.warning(
+                    "%d items of batch %d were taken by others while the query was down, and are left out",
+                    *(lost, number),
+                )
             self._sets[number] = leased
             await self._hold()
         return self._sets[number]
@@ -158,20 +164,22 @@ class LeaseStream:
                 return  # the next call says so
             except LeaseholdError as error:
                 _log.warning("leases could not be renewed: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, the next round may go well
+                # Nobody looks at what this task ends with, and without it all leases would lapse.
+                _log.exception("leases could not be renewed")
 
     async def _renew(self, number: int, leased: LeaseSet) -> int:
-        """Renew what is still leased for a set; says how many places it has."""
-        lease_ms = b"%d" % self._lease_ms
-        places, entries = (leased.places, leased.held) if leased.held else await self._look(number)
-
-        async def held(page: Sequence[Entry]) -> list[Entry]:
-            rows = [value for id_, token in page for value in (id_, token, lease_ms)]
-            answers = await self._run("renew_many", rows, session=self._session)
-            return [entry for entry, answer in zip(page, answers, strict=True) if answer == 1]
-
-        pages = (entries[at : at + STEP] for at in range(0, len(entries), STEP))
-        leased.held = [entry for page in await asyncio.gather(*map(held, pages)) for entry in page]
-        return places
+        """Renew what is leased for a set, and lease again what waits; says how many others have taken."""
+        name = self.place(number)
+        leased.places, held, again, lost = await renew_set(self._bulk, name, 0, 0, self._patience)
+        # From its end, as items come back in their order: what is nearest to the end of the queue goes first.
+        for start in reversed(range(0, leased.places, STEP)):
+            _, *more = await renew_set(self._bulk, name, start, STEP, self._patience)
+            held, again, lost = held + more[0], again + more[1], lost + more[2]
+        leased.held = held
+        if again:
+            _log.info("%d items of batch %d were leased again, as they waited again", again, number)
+        return lost
 
     async def _look(self, number: int) -> tuple[int, list[Entry]]:
         """How many places a set has, and what was not given up of it."""
@@ -193,7 +201,7 @@ class LeaseStream:
     async def _lease(self, number: int, *, known: int, count: int) -> tuple[int, int, bool, int]:
         mine, had, size, more, waiting = await self._run(
             "lease_set",
-            session=self._session,
+            session=self.place(number).holder.encode(),
             stream=self._bytes,
             reader=self._reader,
             set=self.place(number).set,
@@ -218,7 +226,7 @@ class LeaseStream:
 
     def place(self, number: int) -> SetName:
         """How the set of that number is read."""
-        return SetName(self._name, self.reader, number)
+        return SetName(self._name, self.reader, number, self._lease_ms)
 
     @property
     def _bytes(self) -> bytes:
@@ -227,10 +235,6 @@ class LeaseStream:
     @property
     def _reader(self) -> bytes:
         return self.reader.encode()
-
-    @property
-    def _session(self) -> bytes:
-        return b"lh:" + self._bytes
 
     def _check(self, mine: int) -> None:
         if not mine:
@@ -247,6 +251,7 @@ class SetName:
     stream: str
     reader: str
     number: int
+    lease_ms: int
 
     @property
     def set(self) -> bytes:
@@ -269,7 +274,9 @@ async def read_set(
     patience: float,
     peek: bool = False,
 ) -> tuple[int, int, list[Any]]:
-    """Read some places of a set: what is still leased for it. What is not, is given up for good.
+    """Read some places of a set: what is leased for it. What waits again is leased again before.
+
+    What others hold or have completed is given up for good.
 
     Args:
         bulk: The queue.
@@ -277,7 +284,7 @@ async def read_set(
         start: The first place.
         count: How many at most, up to 1,000.
         max_bytes: How much data at most, but for a single item; -1: none.
-        patience: For how many seconds the call is repeated while the server is away.
+        patience: For how many seconds a call is repeated while the server is away.
         peek: Whether to give id and lease number of all that was not given up, and to give up nothing.
 
     Returns:
@@ -288,18 +295,54 @@ async def read_set(
         StreamTakenOver: If another reader has taken over.
         ServerError: If the server stays away.
     """
-    call = partial(
-        bulk.run,
-        "set_read",
-        stream=name.stream.encode(),
-        reader=name.reader.encode(),
-        set=name.set,
-        start=start,
-        count=count,
-        max_bytes=max_bytes,
-        peek=int(peek),
-    )
-    mine, seen, now_ms, *flat = await persistently(call, patience)
+
+    async def read(give_up: int) -> list[Any]:
+        wanted = {
+            "start": start,
+            "count": count,
+            "max_bytes": max_bytes,
+            "peek": int(peek),
+            "give_up": give_up,
+        }
+        return await _of_set(bulk, "set_read", name, patience, {**wanted})
+
+    seen, now_ms, *flat = await read(0)
+    if seen < 0:
+        await renew_set(bulk, name, start, count, patience)
+        seen, now_ms, *flat = await read(1)
+    return seen, now_ms, flat
+
+
+async def renew_set(bulk: Bulk, name: SetName, start: int, count: int, patience: float) -> list[int]:
+    """Renew what is leased of some places of a set, and lease again what waits.
+
+    Args:
+        bulk: The queue.
+        name: The set.
+        start: The first place.
+        count: How many at most, up to 1,000.
+        patience: For how many seconds the call is repeated while the server is away.
+
+    Returns:
+        How many places the whole set has; how many of those looked at are held now; how many of them were
+        leased again; how many are held no more.
+
+    Raises:
+        StreamTakenOver: If another reader has taken over.
+        ServerError: If the server stays away.
+    """
+    times = {"start": start, "count": count, "hold_ms": name.lease_ms}
+    return await _of_set(bulk, "set_renew", name, patience, {"session": name.holder.encode(), **times})
+
+
+async def _of_set(
+    bulk: Bulk, script: str, name: SetName, patience: float, more: dict[str, bytes | int]
+) -> list[Any]:
+    """Run a script on a set: its reply, if the reader is still this one."""
+    given = {"stream": name.stream.encode(), "reader": name.reader.encode(), "set": name.set} | more
+    mine: int
+    reply: list[Any]
+    mine, *reply = await persistently(partial(bulk.run, script, (), **given), patience)
     if not mine:
         raise StreamTakenOver(name.stream)
-    return seen, now_ms, flat
+    return reply

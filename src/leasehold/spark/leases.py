@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from leasehold.clock import to_ms
 from leasehold.errors import InvalidArgument
-from leasehold.spark.connect import Connected, connected
+from leasehold.spark.connect import Connected, check_queue, check_server, connected
 from leasehold.spark.lease_sets import FIELDS, STEP, LeaseStream, SetName, read_set
 from leasehold.spark.options import Options
 from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: What the stream understands, beside the options of all.
-OPTIONS = ("from", "maxRows", "leaseTime", "partitions", "idleWait", "patience")
+OPTIONS = ("from", "maxRows", "leaseTime", "partitions", "idleWait", "patience", "mayBeMissing")
 #: How much data comes in one trip to an executor, but for a single item.
 PAGE_BYTES = 4 << 20
 #: How long to wait between two looks at an empty queue (s).
 LOOK_SECONDS = 0.25
+#: How many tasks a batch has if nobody says: at least so many, and one for so many of the most items.
+LEAST_PARTS, ROWS_PER_PART = 2, 5_000
 
 Offset = dict[str, Any]
 
@@ -66,9 +68,11 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = options.target()
         self._max_rows = options.whole("maxRows", 10_000, least=1, most=1_000_000)
         self._lease_ms = to_ms("leaseTime", options.seconds("leaseTime", 600.0))
-        self._parts = options.whole("partitions", 2, least=1, most=10_000)
+        parts = max(LEAST_PARTS, math.ceil(self._max_rows / ROWS_PER_PART))
+        self._parts = options.whole("partitions", parts, least=1, most=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
         self._patience = options.seconds("patience", 60.0)
+        self._may_be_missing = options.flag("mayBeMissing", default=False)
         self._first: Offset | None = None
         self._draining = False
         #: How many items a query that drains what is there may still lease; None: not counted yet.
@@ -82,11 +86,29 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------- beside the driver
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Where a new query begins: before its first batch, under a name that nobody has."""
+        """Where a new query begins: before its first batch, under a name that nobody has.
+
+        Raises:
+            InvalidArgument: If there is no such queue.
+            ServerError: If the server does not answer: a query that has begun would wait for it.
+        """
         if self._first is None:
+            self.check_queue()
             # Spark asks twice and wants one answer.
             self._first = {"queue": self._target.queue, "query": secrets.token_hex(8), "batch": 0}
         return self._first
+
+    def check_queue(self) -> None:
+        """See to it that the server answers, and that there is such a queue, as a new query wants.
+
+        Raises:
+            InvalidArgument: If there is no trace of it, and nobody has said that it may be missing.
+            ServerError: If the server does not answer.
+        """
+        if self._may_be_missing:
+            check_server(self._target)
+        else:
+            check_queue(self._target, "a stream that waits for it")
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """How many items a batch has at most."""
@@ -101,16 +123,18 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark asks only when everything up to `start` is in its commit log.
         """
+        if isinstance(limit, ReadAllAvailable):
+            # It asks once: what that batch leases would never be completed.
+            raise InvalidArgument("trigger", "once", "availableNow=True, which completes what it has leased")
         stream_name, batch = self._known(start)
         there, stream = self._stream(stream_name)
         there.call(stream.complete, batch)
         until = time.monotonic() + self._idle_wait
-        waits = not self._draining and isinstance(limit, ReadMaxRows)
         while True:
             leased = there.call(stream.lease, batch + 1, self._count(limit, there, stream))
             if leased.places:
                 break
-            if not waits or time.monotonic() + LOOK_SECONDS > until:
+            if self._draining or time.monotonic() + LOOK_SECONDS > until:
                 return start
             time.sleep(LOOK_SECONDS)
         if self._left is not None and not leased.found:
@@ -145,10 +169,11 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _known(self, offset: Offset) -> tuple[str, int]:
         """The name of the stream, and the number of the batch."""
         if offset.get("queue") != self._target.queue or "query" not in offset:
+            kind = "leases" if "query" in offset else "events" if "number" in offset else "something else"
             raise InvalidArgument(
                 "checkpointLocation",
-                offset.get("queue", offset),
-                f"a checkpoint of the queue {self._target.queue!r}, or a new folder",
+                f"a stream of {kind} of {offset.get('queue')}",
+                f"the checkpoint of a stream of leases of the queue {self._target.queue!r}, or a new folder",
             )
         return offset["query"], offset["batch"]
 
@@ -166,8 +191,6 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How many items the next batch may have."""
         if self._draining and self._left is None:
             self._left = there.call(stream.waiting)
-        if isinstance(limit, ReadAllAvailable):
-            return there.call(stream.waiting) if self._left is None else self._left
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows
         return most if self._left is None else min(most, self._left)
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from leasehold.errors import InvalidArgument
 from leasehold.queue.bulk import MOST_ROWS
-from leasehold.spark.connect import check_server, connected, persistently
+from leasehold.spark.connect import check_queue, check_server, connected, persistently
 from leasehold.spark.looking import Wanted, look
 from leasehold.spark.options import Options
 from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
@@ -95,15 +94,11 @@ class SnapshotReader(DataSourceReader):
             InvalidArgument: If there is no such queue.
             ServerError: If the server does not answer.
         """
-        counts = check_server(self.target)
+        if self.may_be_missing:
+            check_server(self.target)
+        else:
+            check_queue(self.target, "an empty snapshot of any")
         with connected(self.target) as there:
-            if not (any(counts) or self.may_be_missing):
-                _, used = there.call(there.queue.bulk.ids_of, "leased")
-                if not used:
-                    allowed = (
-                        "a queue that has been used; with the option mayBeMissing an empty snapshot of any"
-                    )
-                    raise InvalidArgument("queue", self.target.queue, allowed)
             if self.wanted.ids is None:
                 ids = there.call(_list_ids, there.queue, self.wanted.states)
             else:
