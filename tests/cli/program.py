@@ -71,6 +71,7 @@ def leasehold(redis_url: str) -> Leasehold:
 async def started(
     *arguments: str | bytes,
     stdin: int = asyncio.subprocess.PIPE,
+    stderr: int = asyncio.subprocess.PIPE,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Process]:
     """Start `leasehold`; it ends with the block at the latest."""
@@ -82,7 +83,7 @@ async def started(
         env=inherited | {"COLUMNS": "200"} | dict(environment),
         stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=stderr,
     )
     try:
         yield process

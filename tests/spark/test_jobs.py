@@ -1,36 +1,32 @@
-"""The jobs: what they do to queues and files, what they refuse, and how they run as programs."""
+"""The jobs: what they do to queues and files, and what they refuse."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
 from leasehold import Event, InvalidArgument, Item, ServerError
-from leasehold.spark.jobs import load as loading
 from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.backfill import backfill
-from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code, main, reason
 from leasehold.spark.jobs.load import load
 from leasehold.spark.jobs.redrive import redrive
 from leasehold.spark.jobs.report import report
-from tests.cli.program import leasehold, started
+from tests.cli.program import leasehold
 from tests.queue.asking import take
 from tests.spark.tables import numbered, waiting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
     from tests.queue.fixtures import MakeQueue
 
 __all__ = ["leasehold"]
@@ -321,83 +317,3 @@ async def test_events_that_are_lost_end_an_archive_unless_that_is_allowed(
     told = archive(spark, queue.name, folder, allow_loss=True, url=redis_url)
     assert told["events"] == 5
     assert len(archived(spark, tmp_path / "archive")) == 15
-
-
-# ------------------------------------------------------------------------------------------------- programs
-
-
-async def test_a_job_as_a_command(
-    leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
-) -> None:
-    (tmp_path / "rows.csv").write_text(CSV)
-    command = ("pipeline", "load", queue.name, str(tmp_path / "rows.csv"), "--format", "csv")
-    outcome = await leasehold(*command, "--option", "sep=;", "--id", "Id", "--json")
-    assert outcome.code == 0, outcome.err
-    assert outcome.document == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
-    assert "loading" in outcome.err
-    assert sorted(await waiting(queue)) == ["a", "b"]
-    outcome = await leasehold(*command)
-    assert outcome.code == 2
-    assert outcome.err.splitlines()[-1] == (
-        "leasehold: columns: got 'Id;text', expected idColumn or idFrom, as there is no column 'id'"
-    )
-    assert redis_url not in outcome.err
-
-
-async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text('{"id": "a", "data": "1"}\n')
-    program = Path(sys.executable).with_name("spark-submit")
-    arguments = [queue.name, str(tmp_path / "rows.json"), "--format", "json", "--url", redis_url]
-    process = await asyncio.create_subprocess_exec(
-        program, "--master", "local[1]", loading.__file__, *arguments, stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0
-    # Spark's launcher may have said something before.
-    assert json.loads(out.splitlines()[-1])["added"] == 1
-    assert sorted(await waiting(queue)) == ["a"]
-
-
-@pytest.mark.parametrize("url", ["redis://:secret@host", "redis://host?PassWord=secret"])
-def test_a_program_takes_no_password_among_its_arguments(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(load, ["q", "rows", "--url", url])
-    said = capsys.readouterr().err
-    assert "Set LEASEHOLD_URL or REDIS_URL" in said
-    assert "secret" not in said
-
-
-async def test_a_job_without_the_extra_says_so(tmp_path: Path) -> None:
-    (tmp_path / "pyspark.py").write_text("raise ImportError")
-    async with started("pipeline", "load", "q", "x", environment={"PYTHONPATH": str(tmp_path)}) as process:
-        out, err = await process.communicate()
-    assert (process.returncode, out) == (2, b"")
-    assert err.decode().strip() == (
-        "leasehold: queues in Spark need a library that is not installed: pip install leasehold[spark]"
-    )
-
-
-def test_the_reason_of_a_failure_is_found_in_what_spark_says() -> None:
-    ours = "[SOURCE] Failed: Traceback:\n  File\nleasehold.errors.ServerBusy: busy\n SQLSTATE: 38000"
-    assert reason(ours) == ("busy", "ServerBusy")
-    assert exit_code(JobFailed(*reason(ours))) == 5
-    theirs = (
-        "Job aborted\nTraceback (most recent call last):\n  File x\nValueError: no\n\tat org.Exception: x"
-    )
-    assert reason(theirs) == ("ValueError: no", "")
-    assert exit_code(JobFailed(*reason(theirs))) == 1
-    assert reason("[PATH] none\n\nplan") == ("[PATH] none", "")
-    assert exit_code(InvalidArgument("x", 1, "2")) == 2
-
-
-@pytest.mark.usefixtures("spark")
-def test_what_spark_gives_up_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(JobFailed, match="PATH_NOT_FOUND"):
-        carry_out(load, {"queue": "q", "source": "nothing-there"}, print)
-    (tmp_path / "rows.csv").write_text(CSV)
-    away = {"queue": "q", "source": str(tmp_path / "rows.csv"), "format": "csv", "id": "Id;text"}
-    with pytest.raises(JobFailed, match="localhost:1") as caught:
-        carry_out(load, away | {"url": "redis://localhost:1"}, print)
-    assert exit_code(caught.value) == 5

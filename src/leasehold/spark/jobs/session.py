@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from leasehold.spark.options import URL_VARIABLES, handed_on
@@ -36,6 +37,10 @@ LOCAL = {
 #: How many parts a shuffle has. Spark's 200 are meant for a cluster; on one machine it is two for each core.
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
+#: The sessions of jobs that run, and a lock for whoever changes or asks them.
+_RUNNING: list[SparkSession] = []
+_LOCK = threading.Lock()
+
 
 def silent(_: str) -> None:
     """Tell nobody."""
@@ -47,7 +52,8 @@ def session(name: str) -> Iterator[SparkSession]:
     running = SparkSession.getActiveSession()
     if running is not None:
         register(running)
-        yield running
+        with _counted(running):
+            yield running
         return
     # Workers would otherwise take whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -64,7 +70,8 @@ def session(name: str) -> Iterator[SparkSession]:
         spark.conf.set(SHUFFLE_PARTITIONS, 2 * spark.sparkContext.defaultParallelism)
     register(spark)
     try:
-        yield spark
+        with _counted(spark):
+            yield spark
     finally:
         spark.stop()
 
@@ -81,11 +88,23 @@ def place(url: str | None, *, cluster: bool = False) -> Iterator[dict[str, str]]
 
 
 def tasks() -> tuple[int, int]:
-    """How many tasks of the stages that run now are done, and how many there are."""
-    context = SparkContext._active_spark_context  # noqa: SLF001 - another thread has no other way to it
-    if context is None:
-        return 0, 0
-    tracker = context.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    """How many tasks of the stages that run now are done, and how many there are; for any thread."""
+    with _LOCK:
+        if not _RUNNING:
+            return 0, 0
+        tracker = _RUNNING[-1].sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     known = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+
+@contextmanager
+def _counted(spark: SparkSession) -> Iterator[SparkSession]:
+    """Let `tasks` count those of this session; not while it begins or ends, as it cannot be asked then."""
+    with _LOCK:
+        _RUNNING.append(spark)
+    try:
+        yield spark
+    finally:
+        with _LOCK:
+            _RUNNING.remove(spark)
