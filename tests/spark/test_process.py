@@ -233,8 +233,9 @@ async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(
 ) -> None:
     spark, path = place.spark, place.output
     one, other = (spark.createDataFrame([(name, 1)], SCHEMA) for name in ("one", "other"))
+    (tmp_path / "metadata").write_text('{"id": "query"}')
     earlier, later = Folder(spark, path), Folder(spark, path)
-    earlier.check_checkpoint(str(tmp_path / "none"))
+    earlier.check_checkpoint(str(tmp_path))
     earlier.write(one, 0, "query")
 
     class Slow(Folder):
@@ -242,7 +243,7 @@ async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(
 
         def _check_run(self) -> None:
             if [*(tmp_path / "output").glob("_batch-*")]:
-                later.check_checkpoint(str(tmp_path / "none"))
+                later.check_checkpoint(str(tmp_path))
                 later.write(other, 0, "query")
             super()._check_run()
 
