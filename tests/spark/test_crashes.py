@@ -113,7 +113,7 @@ async def test_the_server_is_killed_at_each_step_and_the_query_goes_on(
 
 
 async def test_what_has_lapsed_meanwhile_is_left_to_those_who_have_it(drain: Drain, name: str) -> None:
-    """The items of a batch that is run again: what others have done is left out, what waits again is in it."""
+    """A batch that is run again: what others have done is left out, what waits again is in it."""
     assert await drain.run("driver", ["after_write:2"]) != 0
     async with (
         Redis.from_url(drain.server.url) as redis,
