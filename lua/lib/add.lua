@@ -2,10 +2,17 @@
 --
 -- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: at that time), unique.
 --
--- Needs: items, now, telling, tell, told, data_key, admit, enter_ready, enter_scheduled
+-- Needs: items, now, queue, telling, tell, told, data_key, admit, enter_ready, enter_scheduled
 -- Gives: add_rows
 
--- Store the data; returns an answer per row. As a rule all are new and one command will do.
+-- Whether an id is in the list, near one of its ends: deeper it is not looked for, and comes a second time.
+local function waits_near_an_end(id)
+  return redis.call('LPOS', queue, id, 'MAXLEN', 256)
+    or redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256)
+end
+
+-- Store the data; returns an answer per row, and which rows have replaced what waits. As a rule all are new
+-- and one command will do.
 local function store(count, before)
   local pairs_, met, plain = {}, {}, true
   for i = 1, count do
@@ -16,28 +23,29 @@ local function store(count, before)
     met[id] = true
   end
   local all_new = plain and redis.call('MSETNX', unpack(pairs_)) == 1
-  local answers = {}
+  local answers, waits = {}, {}
   for i = 1, count do
     local key, data = pairs_[2 * i - 1], pairs_[2 * i]
     if all_new then
       answers[i] = 1
     elseif before[i] then
       answers[i] = before[i]
-    elseif ARGV[items + 4 * i] == '1' then
-      redis.call('SET', key, data)
-      answers[i] = 1
     else
       answers[i] = redis.call('SETNX', key, data)
+      if answers[i] == 0 and ARGV[items + 4 * i] == '1' then
+        redis.call('SET', key, data)
+        answers[i], waits[i] = 1, waits_near_an_end(ARGV[items + 4 * i - 3])
+      end
     end
   end
-  return answers
+  return answers, waits
 end
 
 -- `before`: position -> answer of the rows that are not looked at. Returns the answers (1 added, 0 already
 -- there), and the ids that were added.
 local function add_rows(before)
   local count = (#ARGV - items) / 4
-  local answers = store(count, before)
+  local answers, waits = store(count, before)
   local added, ready, delayed, due_at = {}, {}, {}, {}
   for i = 1, count do
     if answers[i] == 1 then
@@ -48,7 +56,7 @@ local function add_rows(before)
       added[#added + 1] = id
       if delay > 0 then
         delayed[#delayed + 1], due_at[i] = { id, delay }, now + delay
-      else
+      elseif not waits[i] then
         ready[#ready + 1] = id
       end
     end

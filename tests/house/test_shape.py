@@ -14,8 +14,10 @@ MOST_FILE_LINES = 400
 MOST_FUNCTION_LINES = 60
 DRAWERS = {"utils", "common", "helpers", "types"}
 
-#: A function of the top level of a Lua file; stylua puts its `end` into the first column.
-LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
+#: A function of a Lua file: on one line, or stylua puts its `end` into the column in which it begins.
+LUA_FUNCTION = re.compile(
+    r"^( *)(?:local )?function ([\w.:]+)\([^\n)]*\)(?: end$|\n.*?^\1end$)", re.MULTILINE | re.DOTALL
+)
 
 
 def test_no_file_is_long(house_files: list[Path]) -> None:
@@ -54,8 +56,8 @@ def test_the_ruler_measures_code_and_leaves_docstrings_out(tmp_path: Path) -> No
     module = tmp_path / "module.py"
     module.write_text('async def f():\n    """One.\n\n    Two.\n    """\n    return 1\n')
     script = tmp_path / "script.lua"
-    script.write_text("local function g(x)\n  if x then\n    return 1\n  end\nend\n")
-    assert [*functions_of(module), *functions_of(script)] == [("f", 2), ("g", 5)]
+    script.write_text("local function e() end\nlocal function g(x)\n  if x then\n    return 1\n  end\nend\n")
+    assert [*functions_of(module), *functions_of(script)] == [("f", 2), ("e", 1), ("g", 5)]
 
 
 def functions_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -67,7 +69,7 @@ def functions_of(path: Path) -> Iterator[tuple[str, int]]:
                 yield node.name, lines_of(node) - (lines_of(docstring) if docstring else 0)
     elif path.suffix == ".lua":
         for match in LUA_FUNCTION.finditer(path.read_text()):
-            yield match[1], match[0].count("\n") + 1
+            yield match[2], match[0].count("\n") + 1
 
 
 def lines_of(node: ast.stmt) -> int:

@@ -231,16 +231,20 @@ async def test_rwq_g13_a_clean_moves_what_exists_is_not_in_the_queue_and_has_no_
     assert (state["queue"], state["processing"]) == (["abandoned", "waits"], ["leased"])
 
 
+@pytest.mark.parametrize("others", [0, 600])
 async def test_rwq_g14_a_wrong_add_unique_item_costs_a_wrong_length_and_no_more(
-    queue: AsyncWorkQueue, redis: Redis, name: str
+    queue: AsyncWorkQueue, redis: Redis, name: str, others: int
 ) -> None:
-    await queue.add_item(Item(b"work", id="a"))
+    ids = [f"{number}" for number in range(others)]
+    ids.insert(others // 2, "a")
+    await queue.add_items(Item(b"work", id=one) for one in ids)
     await queue.add_unique_item(Item(b"work", id="a"))
-    assert await queue.queue_len() == 2
-    lease = await held(queue)
-    assert await queue.lease(30, block=False) is None, "it is given to one worker only"
-    assert await queue.complete(lease) is True
-    assert await snapshot(redis, name) == {"fence": "1"}
+    assert await queue.queue_len() == (602 if others else 1), "wrong only where it waits deep in a long queue"
+    leases = await queue.lease_many(others + 2, 30, block=False)
+    assert [lease.id for lease in leases] == ids, "it is given to one worker only"
+    assert await queue.lease(30, block=False) is None
+    assert await queue.complete_many(leases) == [True] * len(ids)
+    assert await snapshot(redis, name) == {"fence": f"{len(ids)}"}
 
 
 async def test_rwq_g15_foreign_clients_and_ours_share_a_queue(
