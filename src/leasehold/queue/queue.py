@@ -83,7 +83,8 @@ class AsyncWorkQueue(QueueWithNouns):
         """Add an item whose id you promise to be new: nothing is looked up.
 
         Should it be there all the same, its data is replaced and it counts as added anew: earlier holders
-        can no longer complete it, and the queue's length may count it twice for a while.
+        can no longer complete it. One that waits keeps its place; if that is deep in a long queue, the
+        queue's length may count it twice for a while.
 
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `add_item`.
