@@ -32,6 +32,7 @@ def test_a_password_is_in_no_option(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("given", "parts"), [("", None), ("--conf spark.sql.shuffle.partitions=7", 7)])
 def test_a_session_of_its_own_shuffles_into_few_parts(given: str, parts: int | None) -> None:
     environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from leasehold.spark.options import URL_VARIABLES, handed_on
@@ -57,6 +57,7 @@ def session(name: str) -> Iterator[SparkSession]:
         return
     # Workers would otherwise take whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    SparkContext._ensure_initialized()  # noqa: SLF001 - it starts the JVM, which knows what Spark was told
     given = SparkConf()
     # spark-submit has started the JVM before Python; what it runs is set up by who calls it.
     ours = "PYSPARK_GATEWAY_PORT" not in os.environ and given.get("spark.master", "local").startswith("local")
