@@ -114,10 +114,13 @@ async def test_files_of_the_standard_library(
     assert told["now"] == {"waiting": 0, "leased": 0, "scheduled": 0, "dead": len(empty)}
     assert (told["added"], told["ids"]) == (len(wanted), len(wanted))
     assert told["completed"] == len(wanted) - len(empty)
-    assert (told["dead_letters"], told["retries"]) == (len(empty), len(empty))
+    # Those that a killed worker held have used up an attempt, and are not tried again.
+    assert (told["dead_letters"], told["retries"]) == (len(empty), counted["failed"])
+    assert counted["failed"] <= len(empty)
     assert (told["redeliveries"], told["leased"]) == (counted["lapsed"], counted["leased"])
     # Each lease came to one of the ends that there are.
-    assert told["leased"] == told["completed"] + 2 * len(empty) + told["redeliveries"] + told["released"]
+    ends = ("completed", "dead_letters", "retries", "redeliveries", "released")
+    assert told["leased"] == sum(told[end] for end in ends)
 
     by_what: dict[str, set[str]] = {
         what: {row["id"] for row in rows if row["what"] == what} for what in counted
