@@ -92,7 +92,7 @@ class Plain:
         arguments: dict[str, bytes | int] = {
             "prefix": name.encode(),
             "now_ms": b"",
-            "job": uuid.uuid4().hex.encode(),
+            "run": uuid.uuid4().hex.encode(),
             "keep_ms": 3_600_000,
         }
         self._redis.script_load(bound.script.body)
