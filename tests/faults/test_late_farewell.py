@@ -42,7 +42,11 @@ class Lingering(Proxy):
 
     async def _forward_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients.append(writer)
-        await super()._forward_replies(reader, writer)
+        try:
+            await super()._forward_replies(reader, writer)
+        except OSError:  # the client hung up while a reply was on its way
+            await self.farewell.wait()
+            raise
 
     def cut_clients(self) -> None:
         """Cut every connection on the client's side alone."""
