@@ -15,7 +15,7 @@ SEED           ?=#                         what `make soak` draws its harm from;
 ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
 
 BIN       := .venv/bin
-PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS)) --dist loadgroup
+PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 FOR_TESTS := .venv/ready machine-servers machine-java tests/interop/node_modules/.package-lock.json
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))

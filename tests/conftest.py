@@ -12,6 +12,7 @@ import redis as redis_py
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from xdist.scheduler import LoadScopeScheduling
 
 from leasehold.embedded import EmbeddedServer
 from leasehold.testing import Proxy
@@ -20,6 +21,8 @@ from tests import servers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from xdist.remote import Producer
 
 _names = itertools.count(1)
 
@@ -33,6 +36,20 @@ class MakeServer(Protocol):
         dir: Path | None = None,  # noqa: A002 - as in EmbeddedServer.start
         port: int | None = None,
     ) -> EmbeddedServer: ...
+
+
+class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Gives each test to whoever is free, but all that share a session of Spark to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        alone = nodeid.startswith("tests/spark/programs/")
+        shares = nodeid.startswith("tests/spark/") or "about_spark" in nodeid
+        return "spark" if shares and not alone else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSession:
+    """Give out the tests."""
+    return OneSession(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("spark")
 def test_a_quick_run_measures_everything(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "benchmarks.spark", "--quick", "--out", str(tmp_path)],

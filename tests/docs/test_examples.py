@@ -61,7 +61,6 @@ def test_the_examples_of_a_how_to_run(
     run_page(page, runner, capsys, {"queue": queue})
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", WITH_SPARK, ids=name_of)
 def test_the_examples_of_a_page_about_spark_run(

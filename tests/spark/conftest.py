@@ -14,12 +14,8 @@ __all__ = ["clock", "make_queue", "queue", "spark"]
 HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with what pytest gives
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that want a session in one process, so that one is started; it has its time."""
+    """Give the tests of Spark the time that they need."""
     for item in items:
-        if str(item.path).startswith(HERE):
-            if "spark" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group("spark"))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(300))
+        if str(item.path).startswith(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))

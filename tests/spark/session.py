@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +15,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def quick_python(folder: Path) -> Path:
+    """Write a program that runs this Python, with pyspark as it is installed.
+
+    Spark puts a zip of it first. What is imported from a zip is compiled at each start, which would be half
+    the time of these tests. Those that run programs of users leave it as it is.
+    """
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Run a session with two threads, which knows the format."""
-    place: Path = tmp_path_factory.mktemp("spark")
+    place = tmp_path_factory.mktemp("spark")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYSPARK_PYTHON", str(quick_python(place)))
     session = (
         SparkSession.builder.master("local[2]")
         .appName("leasehold tests")
@@ -36,3 +51,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+    patch.undo()

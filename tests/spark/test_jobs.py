@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from leasehold import Event, InvalidArgument, Item, ServerError
+from leasehold import ConnectionLost, Event, InvalidArgument, Item, ServerError
 from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.backfill import backfill
+from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code
 from leasehold.spark.jobs.load import load
 from leasehold.spark.jobs.redrive import redrive
 from leasehold.spark.jobs.report import report
@@ -317,3 +318,19 @@ async def test_events_that_are_lost_end_an_archive_unless_that_is_allowed(
     told = archive(spark, queue.name, folder, allow_loss=True, url=redis_url)
     assert told["events"] == 5
     assert len(archived(spark, tmp_path / "archive")) == 15
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_spark_gives_up_is_one_error(redis_url: str, tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match="PATH_NOT_FOUND"):
+        carry_out(load, {"queue": "q", "source": "nothing-there"}, print)
+    (tmp_path / "rows.csv").write_text(CSV)
+    rows = {"queue": "q", "source": str(tmp_path / "rows.csv"), "format": "csv"}
+    with pytest.raises(
+        InvalidArgument, match="expected idColumn or idFrom, as there is no column 'id'"
+    ) as odd:
+        carry_out(load, rows | {"url": redis_url}, print)
+    assert exit_code(odd.value) == 2
+    with pytest.raises(ConnectionLost, match="localhost:1") as away:
+        carry_out(load, rows | {"id": "Id;text", "url": "redis://localhost:1"}, print)
+    assert exit_code(away.value) == 5

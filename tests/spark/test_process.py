@@ -290,7 +290,7 @@ async def started(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the program, until the end of the block at the latest."""
     path = os.pathsep.join(filter(None, sys.path))
     running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.spark.process_program"),
+        *(sys.executable, "-m", "tests.spark.programs.process_program"),
         *arguments,
         env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
         stderr=asyncio.subprocess.DEVNULL,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import ConnectionLost, InvalidArgument
+from leasehold import InvalidArgument
 from leasehold.spark.jobs import load as loading
-from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code, main, reason
+from leasehold.spark.jobs.command import JobFailed, exit_code, main, reason
 from leasehold.spark.jobs.load import load
 from tests.cli.program import leasehold, started
+from tests.spark.session import quick_python
 from tests.spark.tables import waiting
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, t
     arguments = [queue.name, str(tmp_path / "rows.json"), "--format", "json", "--url", redis_url]
     process = await asyncio.create_subprocess_exec(
         *[program, "--master", "local[1]", loading.__file__, *arguments],
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        env=os.environ | {"PYSPARK_PYTHON": str(quick_python(tmp_path))},
         stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await process.communicate()
@@ -127,19 +128,3 @@ def test_the_reason_of_a_failure_is_found_in_what_spark_says() -> None:
     assert exit_code(JobFailed(*reason(theirs))) == 1
     assert reason("[PATH] none\n\nplan") == ("[PATH] none", "")
     assert exit_code(InvalidArgument("x", 1, "2")) == 2
-
-
-@pytest.mark.usefixtures("spark")
-def test_what_spark_gives_up_is_one_error(redis_url: str, tmp_path: Path) -> None:
-    with pytest.raises(JobFailed, match="PATH_NOT_FOUND"):
-        carry_out(load, {"queue": "q", "source": "nothing-there"}, print)
-    (tmp_path / "rows.csv").write_text(CSV)
-    rows = {"queue": "q", "source": str(tmp_path / "rows.csv"), "format": "csv"}
-    with pytest.raises(
-        InvalidArgument, match="expected idColumn or idFrom, as there is no column 'id'"
-    ) as odd:
-        carry_out(load, rows | {"url": redis_url}, print)
-    assert exit_code(odd.value) == 2
-    with pytest.raises(ConnectionLost, match="localhost:1") as away:
-        carry_out(load, rows | {"id": "Id;text", "url": "redis://localhost:1"}, print)
-    assert exit_code(away.value) == 5

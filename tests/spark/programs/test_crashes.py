@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 from leasehold import AsyncWorkQueue, Item
 from tests.queue.asking import command
 from tests.queue.keyspace import audit, left_over
-from tests.spark.harm import STEPS
-from tests.spark.runs import Runs, names_of
+from tests.spark.programs.harm import STEPS
+from tests.spark.programs.runs import Runs, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ async def drain(make_server: MakeServer, tmp_path: Path, name: str) -> Drain:
     async with AsyncWorkQueue.from_url(server.url, name) as queue:
         await queue.events.keep(count=1_000_000)
         await queue.add_items([Item(f"data of {item_id}", id=item_id) for item_id in IDS])
-    return Drain(tmp_path, server, "tests.spark.drain_program", name, str(tmp_path), str(ROWS))
+    return Drain(tmp_path, server, "tests.spark.programs.drain_program", name, str(tmp_path), str(ROWS))
 
 
 async def check(drain: Drain, name: str, harms: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark import cluster_program
+from tests.spark.programs import cluster_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ MASTER = "local-cluster[2,1,700]"
 def package(tmp_path: Path) -> Path:
     """Our wheel, by the name under which Spark puts it on the path of the executors."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True)
+    subprocess.run(command, cwd=Path(__file__).parents[3], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     return Path(shutil.copy(wheel, tmp_path / "leasehold.zip"))
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.queue.asking import until
-from tests.spark.harm import is_there
+from tests.spark.programs.harm import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

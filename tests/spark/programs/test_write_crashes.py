@@ -16,8 +16,8 @@ import pytest
 
 from leasehold import AsyncWorkQueue
 from tests.faults.test_killed_server import kill, start
+from tests.spark.programs.write_program import BATCH_ROWS
 from tests.spark.tables import names, waiting
-from tests.spark.write_program import BATCH_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ROWS = 12_000
 PROGRAM = Path(__file__).with_name("write_program.py")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 #: A driver takes its time to start (s).
 PATIENCE = 120
 

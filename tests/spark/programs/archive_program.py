@@ -12,8 +12,8 @@ from leasehold.spark.durable import Folder
 from leasehold.spark.events import EventsReader, Numbers
 from leasehold.spark.jobs import archive as job
 from leasehold.spark.source import LeaseholdSource, register
-from tests.spark.drain_program import session
-from tests.spark.harm import harm, place
+from tests.spark.programs.drain_program import session
+from tests.spark.programs.harm import harm, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

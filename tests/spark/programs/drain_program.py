@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from tests.spark.harm import HarmedSource, harm, place
+from tests.spark.programs.harm import HarmedSource, harm, place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

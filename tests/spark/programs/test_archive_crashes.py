@@ -20,9 +20,9 @@ from leasehold import AsyncWorkQueue, Item
 from tests.cli.program import started
 from tests.eventually import eventually
 from tests.faults.test_killed_server import kill, start
-from tests.spark.archive_program import STEPS
-from tests.spark.runs import Runs, names_of
-from tests.spark.test_write_crashes import descendants
+from tests.spark.programs.archive_program import STEPS
+from tests.spark.programs.runs import Runs, names_of
+from tests.spark.programs.test_write_crashes import descendants
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
+PROGRAM = "tests.spark.programs.archive_program"
 ROWS = 1000
 #: An item is added, leased and completed, so there are seven batches and a half.
 ITEMS = 2_500
@@ -108,7 +109,9 @@ async def archive(make_server: MakeServer, tmp_path: Path, name: str) -> Archive
         await queue.events.keep(count=1_000_000)
         await work(queue, 0, ITEMS)
         first = (await events_of(queue))[0][0]
-    archive = Archive(tmp_path, server, "tests.spark.archive_program", name, str(tmp_path), str(ROWS))
+    archive = Archive(
+        tmp_path, server, "tests.spark.programs.archive_program", name, str(tmp_path), str(ROWS)
+    )
     (archive.notes / "before").write_text(str(first - 1))
     return archive
 
