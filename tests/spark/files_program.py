@@ -1,6 +1,7 @@
 """A worker of the end-to-end test: each item is a file, of which it makes a line with its hash.
 
-REDIS_URL and QUEUE say where the work is. What it has done it writes into the file RECORD.
+REDIS_URL and QUEUE say where the work is. What it has done it writes into the file RECORD,
+once that is there.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import asyncio
 import hashlib
 import os
 import sys
+from pathlib import Path
 
 from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
 
+RECORD = Path(os.environ["RECORD"])
 worker = Worker(concurrency=8, lease_time=2, retry=RetryPolicy(attempts=2, first=0.05))
 
 
@@ -20,9 +23,11 @@ async def measure(data: bytes, lease: Lease) -> None:
     """Write down the hash of a file; an empty one is refused."""
     if not data:
         raise ValueError("an empty file")
+    while not RECORD.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+        await asyncio.sleep(0.01)
     await asyncio.sleep(0.02)  # so that there is always a run to be killed in
     line = f"{lease.id} {hashlib.sha256(data).hexdigest()}\n"
-    with open(os.environ["RECORD"], "ab", buffering=0) as file:  # noqa: ASYNC230, PTH123 - one write, in one piece
+    with RECORD.open("ab", buffering=0) as file:  # noqa: ASYNC230 - one write, in one piece
         file.write(line.encode())
 
 

@@ -20,6 +20,7 @@ from leasehold.spark.jobs.load import load
 from leasehold.spark.jobs.redrive import redrive
 from leasehold.spark.jobs.report import PAGE, report
 from tests.eventually import eventually
+from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -62,12 +63,22 @@ async def workers(count: int, queue: AsyncWorkQueue, record: Path) -> AsyncItera
 
 
 def lines_of(record: Path) -> list[str]:
-    return record.read_text().splitlines() if record.exists() else []
+    return record.read_text().splitlines()
 
 
 async def until_lines(record: Path, count: int) -> None:
     """Wait until the workers have written so many lines."""
     await eventually(f"there are {count} lines", lambda: len(lines_of(record)) >= count, within=120)
+
+
+async def let_go(queue: AsyncWorkQueue, count: int, record: Path) -> None:
+    """Let the workers work, as soon as each of them has leased something."""
+
+    async def all_have_leased() -> bool:
+        return len({view.holder for view in await queue.inspect("leased", count=1000)}) == count
+
+    await until("all of them have leased", all_have_leased, within=60)
+    record.touch()
 
 
 async def until_done(queue: AsyncWorkQueue) -> None:
@@ -92,6 +103,7 @@ async def test_files_of_the_standard_library(
     assert load(spark, queue.name, table, url=redis_url)["added"] == len(wanted)
 
     async with workers(3, queue, record) as running:
+        await let_go(queue, len(running), record)
         for share in (4, 2):
             await until_lines(record, len(wanted) // share)
             running.pop().send_signal(signal.SIGKILL)

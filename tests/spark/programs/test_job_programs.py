@@ -31,8 +31,13 @@ CSV = "Id;text\na;one\nb;two\n"
 
 
 async def test_a_job_as_a_command(
-    leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+    leasehold: Leasehold,
+    queue: AsyncWorkQueue,
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", str(quick_python(tmp_path)))
     (tmp_path / "rows.csv").write_text(CSV)
     command = ("pipeline", "load", queue.name, str(tmp_path / "rows.csv"), "--format", "csv")
     outcome = await leasehold(*command, "--option", "sep=;", "--id", "Id", "--json")
@@ -80,13 +85,14 @@ async def test_a_job_shows_at_a_terminal_how_far_it_is(
     assert "Traceback" not in lines
 
 
+@pytest.mark.long
 async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('{"id": "a", "data": "1"}\n')
     program = str(Path(sys.executable).with_name("spark-submit"))
     arguments = [queue.name, str(tmp_path / "rows.json"), "--format", "json", "--url", redis_url]
     process = await asyncio.create_subprocess_exec(
         *[program, "--master", "local[1]", loading.__file__, *arguments],
-        env=os.environ | {"PYSPARK_PYTHON": str(quick_python(tmp_path))},
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await process.communicate()
