@@ -1,0 +1,77 @@
+"""Streams on a cluster of servers: a queue moves through all of them, from a node that is not its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from leasehold import AsyncWorkQueue
+from leasehold.spark import add, process
+from tests.faults.test_cluster import cluster, nodes, port_of
+from tests.spark.streaming import drained
+from tests.spark.tables import names, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from redis.asyncio import Redis, RedisCluster
+
+__all__ = ["cluster", "nodes"]
+
+pytestmark = pytest.mark.long
+
+
+def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch({"id": batch["id"], "bytes": [len(data.as_py()) for data in batch["data"]]})
+
+
+async def test_leases_sink_and_events(
+    spark: SparkSession, cluster: RedisCluster, nodes: list[Redis], tmp_path: Path
+) -> None:
+    urls = [f"redis://127.0.0.1:{port_of(node)}" for node in nodes]
+    async with AsyncWorkQueue("{first}", cluster) as first, AsyncWorkQueue("{second}", cluster) as second:
+        for queue in (first, second):
+            await queue.events.keep(count=1000)
+        assert add(numbered(spark, 30), "{first}", url=urls[0], cluster=True).added == 30
+
+        leases = spark.readStream.format("leasehold").options(
+            url=urls[1], queue="{first}", cluster=True, maxRows=10
+        )
+        query = (
+            leases.load()
+            .select("id", "data")
+            .writeStream.format("leasehold")
+            .options(url=urls[2], queue="{second}", cluster=True, checkpointLocation=str(tmp_path / "moved"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert sum((await first.counts())[:3]) == 0
+        assert (await second.counts()).waiting == 30
+
+        done = process(
+            spark,
+            sizes,
+            queue="{second}",
+            output=str(tmp_path / "done"),
+            schema="id string, bytes long",
+            url=urls[0],
+            cluster=True,
+        )
+        assert done.items == 30
+        assert {row["id"] for row in spark.read.parquet(str(tmp_path / "done")).collect()} == names(30)
+        assert sum((await second.counts())[:3]) == 0
+
+        for name in ("{first}", "{second}"):
+            events = (
+                spark.readStream.format("leasehold")
+                .options(url=urls[0], queue=name, cluster=True)
+                .option("from", "events")
+            )
+            what = [row["what"] for _, rows in drained(events.load(), tmp_path / name) for row in rows]
+            assert what.count("added") == what.count("leased") == what.count("completed") == 30
