@@ -292,7 +292,7 @@ async def started(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.spark.programs.process_program"),
         *arguments,
-        env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYTHONPATH": path},
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:

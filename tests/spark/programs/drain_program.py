@@ -10,27 +10,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
-
 from tests.spark.programs.harm import HarmedSource, harm, place
+from tests.spark.quick import quick_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def session(folder: str) -> SparkSession:
     """Start Spark, and say who is the driver and who its JVM."""
-    spark = (
-        # A task is tried four times.
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.local.dir", f"{folder}/local")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = quick_session(Path(folder), "local[2,4]")  # a task is tried four times
     note("driver", os.getpid())
     note("jvm", spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]  # it runs
     return spark

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from leasehold.spark import process
+from tests.spark.quick import quick_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 def main(url: str, queue: str, folder: str, rows: str) -> None:
     """Drain the queue."""
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", f"{folder}/local")
-        .getOrCreate()
-    )
+    spark = quick_session(Path(folder), "local[2]")
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]  # it runs
     Path(folder, "jvm").write_text(str(jvm))
 

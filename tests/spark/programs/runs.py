@@ -85,7 +85,6 @@ class Runs:
             "HARM_WHOM": whom,
             "HARM_AT": ",".join(harms),
             "HARM_PLACE": str(self.notes),
-            "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
         log = (self.folder / "log").open("a")

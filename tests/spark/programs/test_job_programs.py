@@ -18,7 +18,7 @@ from leasehold.spark.jobs import load as loading
 from leasehold.spark.jobs.command import JobFailed, exit_code, main, reason
 from leasehold.spark.jobs.load import load
 from tests.cli.program import leasehold, started
-from tests.spark.session import quick_python
+from tests.spark.quick import quick_python
 from tests.spark.tables import waiting
 
 if TYPE_CHECKING:

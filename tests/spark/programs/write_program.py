@@ -9,7 +9,6 @@ file `place/go` is there, "fail" waits and fails, "slow" takes its time. Its las
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from dataclasses import asdict
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
 from leasehold.spark import add
+from tests.spark.quick import quick_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,21 +27,6 @@ if TYPE_CHECKING:
 
 #: Rows in a batch, and batches before the harm.
 BATCH_ROWS, BATCHES_BEFORE = 500, 6
-
-
-def session(place: Path) -> SparkSession:
-    """Start a session that tries a task three times."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    return (
-        SparkSession.builder.master("local[2,3]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
-        .config("spark.sql.warehouse.dir", str(place / "warehouse"))
-        .config("spark.local.dir", str(place / "local"))
-        .getOrCreate()
-    )
 
 
 def main(asked: dict[str, Any]) -> None:
@@ -62,7 +46,8 @@ def main(asked: dict[str, Any]) -> None:
                 time.sleep(0.6)
             yield batch
 
-    spark = session(place)
+    spark = quick_session(place, "local[2,3]")  # a task is tried three times
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH_ROWS)
     ids = spark.range(0, asked["rows"], 1, 2).selectExpr("concat('i', id) as id", "repeat('x', 200) as data")
     table = ids.mapInArrow(harmed, "id string, data string")
     # The harm is for the tasks that add: a look at all rows before would meet it first.

@@ -1,0 +1,44 @@
+"""Sessions of Spark that begin quickly: most of what tests run is run once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+
+
+def quick_python(folder: Path) -> Path:
+    """Write a program that runs this Python, with pyspark as it is installed.
+
+    Spark puts a zip of it first. What is imported from a zip is compiled at each start, which would be half
+    the time of these tests. Those that run programs of users leave it as it is.
+    """
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def quick_session(folder: Path, master: str) -> SparkSession:
+    """Start Spark on this machine; its workers are run by `quick_python`."""
+    os.environ["PYSPARK_PYTHON"] = str(quick_python(folder))
+    session = (
+        SparkSession.builder.master(master)
+        .appName("leasehold tests")
+        .config("spark.ui.enabled", "false")
+        # No use in compiling it well.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
