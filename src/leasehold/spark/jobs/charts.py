@@ -7,15 +7,18 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import ExtraMissing
+from leasehold.spark.jobs.page import duration
 
 try:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 except ImportError as error:
     raise ExtraMissing("the charts of a report", "spark") from error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime, timedelta
 
     from matplotlib.axes import Axes
 
@@ -58,30 +61,42 @@ MOST_BARS = 20
 def over_time(
     name: str,
     title: str,
-    times: Sequence[Any],
-    series: Mapping[str, Sequence[Any]],
+    times: Sequence[datetime],
+    span: timedelta,
+    series: Mapping[str, Sequence[float | None]],
     *,
-    log: bool = False,
+    lengths: bool = False,
 ) -> str:
-    """Draw values over time as lines; None leaves a gap.
+    """Draw values over time as lines, each in the middle of its span; None leaves a gap.
 
     Args:
         name: The chart's name on the page, unlike that of any other.
         title: What is said to those who cannot see it.
-        times: When each span begins, as `datetime`.
+        times: When each span begins.
+        span: How long each is.
         series: The values, by what they are called.
-        log: Whether the scale is logarithmic; what is 0 is then left out.
+        lengths: Whether they are lengths of time, in seconds. Then 0 is left out, and the scale is
+            logarithmic if the longest is ten times the shortest.
     """
     with rc_context(_STYLE):
         figure, axes = _figure(2.6)
         marker = "." if len(times) < 40 else ""
+        middles: list[Any] = [time + span / 2 for time in times]
         for colour, dashes, (label, values) in zip(_SERIES, _DASHES, series.items(), strict=False):
-            drawn: list[Any] = [None if value is None or (log and value <= 0) else value for value in values]
-            axes.plot(times, drawn, dashes, label=label, color=colour, linewidth=1.5, marker=marker)
-        if log and any(value for values in series.values() for value in values):
+            drawn: list[Any] = [
+                None if value is None or (lengths and value <= 0) else value for value in values
+            ]
+            axes.plot(middles, drawn, dashes, label=label, color=colour, linewidth=1.5, marker=marker)
+        shown = [value for values in series.values() for value in values if value]
+        if lengths and shown and max(shown) >= 10 * min(shown):
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         else:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.1 * max(shown, default=1))
+        if lengths:
+            axes.yaxis.set_major_formatter(lambda value, _: duration(value))
+        axes.set_xlim(times[0], times[-1] + span)  # type: ignore[arg-type]  # matplotlib takes times
         axes.set_xlabel("UTC")
         return _svg(figure, axes, name, title)
 

@@ -43,8 +43,8 @@ dl {
 dl div { background: var(--box); border-radius: 0.5rem; padding: 0.6rem 0.9rem; }
 dt { color: var(--soft); font-size: 0.85rem; }
 dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
-svg { display: block; width: 100%; height: auto; }
-.table { overflow-x: auto; }
+svg { display: block; width: 100%; min-width: 36rem; height: auto; }
+.table, figure { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.7rem 0.3rem 0; border-bottom: 1px solid var(--line); text-align: right; }
 th { font-weight: 600; vertical-align: bottom; }
@@ -53,6 +53,7 @@ td.text { min-width: 9rem; }
 @media print {
   :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --box: #f4f4f4; }
   body { max-width: none; padding: 0; font-size: 11pt; }
+  svg { min-width: 0; }
   figure, dl div, tr { break-inside: avoid; }
   h2 { break-after: avoid; }
 }
@@ -121,7 +122,7 @@ def cell(value: Any) -> str:
     if value is None:
         return "\N{EN DASH}"
     if isinstance(value, Seconds):
-        return _duration(value)
+        return duration(value)
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, float):
@@ -129,7 +130,8 @@ def cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else escape(str(value))
 
 
-def _duration(value: float) -> str:
+def duration(value: float) -> str:
+    """A length of time in seconds, in the unit that suits it."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if value >= 2 * size:
             return f"{value / size:,.1f} {unit}"

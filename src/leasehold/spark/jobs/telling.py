@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from leasehold.spark.jobs import charts
@@ -56,35 +57,44 @@ def page_of(
 
 
 def _over_time(spans: Rows, span: int) -> list[str]:
-    times = [row["begin"] for row in spans]
-    rates = {name: [row[name] / span for row in spans] for name in ("added", "completed")}
-    troubles = {label: [row[name] for row in spans] for label, name in _TROUBLES.items()}
+    length = timedelta(seconds=span)
+    known = {row["begin"]: row for row in spans}
+    times = [min(known)]
+    while times[-1] < max(known):
+        times.append(times[-1] + length)
+    # A span in which nothing happened has no row.
+    rows = [known.get(time, {}) for time in times]
 
-    def times_of(kind: str) -> dict[str, list[Any]]:
-        return {one: [row[f"{kind}_{one}"] for row in spans] for one in _PERCENTILES}
+    def counts(*names: str) -> dict[str, list[int]]:
+        return {name: [row.get(name, 0) for row in rows] for name in names}
 
+    def times_of(kind: str) -> dict[str, list[float | None]]:
+        return {one: [row.get(f"{kind}_{one}") for row in rows] for one in _PERCENTILES}
+
+    rates = {name: [count / span for count in each] for name, each in counts("added", "completed").items()}
+    found = counts(*_TROUBLES.values())
+    troubles = {label: found[name] for label, name in _TROUBLES.items()}
+    draw = partial(charts.over_time, times=times, span=length)
     drawn = [
         section(
             "Throughput",
             f"Items per second, over spans of {span:,} s.",
-            chart(charts.over_time("rate", "Items per second over time", times, rates)),
+            chart(draw("rate", "Items per second over time", series=rates)),
         ),
         section(
             "Queue wait",
-            "Seconds from when an item began to wait until it was leased.",
-            chart(charts.over_time("wait", "Queue wait over time", times, times_of("wait"), log=True)),
+            "From when an item began to wait until it was leased.",
+            chart(draw("wait", "Queue wait over time", series=times_of("wait"), lengths=True)),
         ),
         section(
             "Service time",
-            "Seconds from a lease until its completion.",
-            chart(
-                charts.over_time("service", "Service time over time", times, times_of("service"), log=True)
-            ),
+            "From a lease until its completion.",
+            chart(draw("service", "Service time over time", series=times_of("service"), lengths=True)),
         ),
     ]
     if any(any(counts) for counts in troubles.values()):
         about = f"Runs that failed, leases that lapsed and items that died, in {span:,} s."
-        drawn.append(section("Trouble", about, chart(charts.over_time("trouble", about, times, troubles))))
+        drawn.append(section("Trouble", about, chart(draw("trouble", about, series=troubles))))
     return drawn
 
 

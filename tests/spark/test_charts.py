@@ -1,0 +1,65 @@
+"""The charts of a report: what their axes say."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from leasehold.spark.jobs.charts import over_time
+from leasehold.spark.jobs.page import duration
+from leasehold.spark.jobs.telling import Rows, page_of
+
+BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+TIMES = [BEGIN + number * MINUTE for number in range(3)]
+
+
+def labels(svg: str) -> list[str]:
+    """Give what is written in a chart, without what is said to those who cannot see it."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def points(svg: str, line: str) -> list[tuple[float, float]]:
+    """Give the corners of a line, in the coordinates of the chart; y grows downwards."""
+    drawn = re.search(rf'<path d="([^"]*)"[^>]*style="[^"]*{re.escape(line)}', svg)
+    assert drawn
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", drawn[1])]
+
+
+def test_lengths_of_time_have_units_whether_they_are_alike_or_not() -> None:
+    alike = labels(over_time("a", "a", TIMES, MINUTE, {"p50": [0.12, None, 0.2]}, lengths=True))
+    assert {"0 ms", "100 ms", "200 ms"} <= {*alike}
+    unlike = labels(over_time("a", "a", TIMES, MINUTE, {"p50": [0.012, 0.0, 200.0]}, lengths=True))
+    assert {"20 ms", "100 ms", "1.00 s", "50.0 s"} <= {*unlike}
+    assert not [label for label in alike + unlike if "10^" in label or "times" in label]
+
+
+def test_one_span_is_as_wide_as_the_chart() -> None:
+    written = labels(over_time("a", "a", [BEGIN], MINUTE, {"p50": [1.0]}, lengths=True))
+    assert "12:00:30" in written
+
+
+def test_a_span_in_which_nothing_happened_is_none_in_which_half_as_much_did() -> None:
+    none = dict.fromkeys(("added", "completed", "retries", "redeliveries", "dead_letters"), 0)
+    unknown = dict.fromkeys(("wait_p50", "wait_p90", "wait_p99"), None)
+    row = none | unknown | {name.replace("wait", "service"): None for name in unknown}
+    totals = row | {"first": BEGIN, "last": TIMES[2], "events": 2, "ids": 2, "per_second": 0.0}
+    spans = [row | {"begin": BEGIN, "added": 60}, row | {"begin": TIMES[2], "added": 60}]
+    found: dict[str, Rows] = {"hours": [], "workers": [], "slowest": []}
+    html = page_of("q", totals, {}, found, spans, 60)
+    rates = html[html.index("Throughput") : html.index("Queue wait over time")]
+    (_, first), (_, empty), (_, last) = points(rates, "var(--first)")
+    assert first == last < empty
+
+
+def test_durations() -> None:
+    told = {
+        0.0: "0 ms",
+        0.5: "500 ms",
+        1.5: "1.50 s",
+        12: "12.0 s",
+        150: "2.5 min",
+        7200: "2.0 h",
+        2e5: "2.3 d",
+    }
+    assert {value: duration(value) for value in told} == told
