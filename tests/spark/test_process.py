@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
 
 SCHEMA = "id string, length long"
 
@@ -97,6 +98,18 @@ async def test_an_empty_queue_is_done_at_once(place: Place, queue: AsyncWorkQueu
     assert (done.items, done.batches) == (0, 0)
     assert place.process().items == 0, "this checkpoint knows the queue"
     assert not any(await queue.counts())
+
+
+async def test_the_output_of_another_queue_is_refused(
+    place: Place, queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    await put(queue, 0, 3)
+    place.process()
+    async with make_queue(name=f"{queue.name}-other") as other:
+        await put(other, 0, 3)
+        with pytest.raises(InvalidArgument, match=f"output: got .* this is of '{queue.name}'"):
+            place.process(queue=other.name)
+        assert (await other.counts()).waiting == 3
 
 
 async def test_a_batch_that_failed_is_completed_by_the_next_run(

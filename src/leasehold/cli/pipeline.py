@@ -18,6 +18,7 @@ from leasehold.errors import ExtraMissing
 try:
     from leasehold.spark.jobs import JOBS, job_of
     from leasehold.spark.jobs.command import JobFailed, arguments, carry_out, exit_code
+    from leasehold.spark.jobs.page import duration
     from leasehold.spark.jobs.session import tasks
 except ExtraMissing as missing:
     raise typer.Exit(complain(str(missing), Code.USAGE)) from missing
@@ -84,9 +85,16 @@ def _run(job: Job, given: dict[str, Any], *, as_json: bool) -> Code:
     if as_json:
         print_json(report)
     else:
-        now = report.pop("now", {})
-        print_facts({name.replace("_", " "): value for name, value in (report | now).items()})
+        now = {f"{state} at the end": count for state, count in report.pop("now", {}).items()}
+        facts = {name: _shown(name, value) for name, value in report.items()}
+        print_facts({name.replace("_", " "): value for name, value in (facts | now).items()})
     return Code.MISSED if report.get("stayed") else Code.DONE
+
+
+def _shown(name: str, value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return f"{value:,.1f}" if name == "per_second" else duration(value)
 
 
 @contextmanager

@@ -80,6 +80,17 @@ class Folder:
             raise _unusable("output", self.path, error) from error
         return bool(mine)
 
+    def offset(self, checkpoint: str) -> dict[str, Any]:
+        """How far a checkpoint's first source was, at one of its batches; empty if it has none."""
+        files = self._files_of("checkpoint", checkpoint)
+        for status in files.globStatus(self._path(f"{checkpoint}/offsets/[0-9]*")) or ():
+            # Below the version and what Spark knew: a line for each source.
+            lines = self._read(status.getPath().toString(), files).splitlines()
+            if len(lines) > 2 and lines[2].startswith("{"):
+                said: dict[str, Any] = json.loads(lines[2])
+                return said
+        return {}
+
     def write(self, df: DataFrame, batch: int, query: str, *partition_by: str) -> None:
         """Write a batch, in the place of what it wrote before.
 

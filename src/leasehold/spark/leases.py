@@ -83,6 +83,11 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None, "_close": None}
 
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self._target.queue
+
     # ------------------------------------------------------- beside the driver
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name

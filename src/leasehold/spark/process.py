@@ -127,6 +127,10 @@ def process(  # noqa: PLR0913 - all but the first two are options
     stream = _stream(source, {"queue": queue, "maxRows": batch} | options)
     reader = LeasesReader(_options(stream), stream.schema)
     folder, place = Folder(stream.sparkSession, output), checkpoint or f"{output.rstrip('/')}/_checkpoint"
+    if (theirs := folder.offset(place).get("queue", reader.queue)) != reader.queue:
+        raise InvalidArgument(
+            "output", output, f"a new folder, or one of the queue {reader.queue!r}; this is of {theirs!r}"
+        )
     if not folder.check_checkpoint(place):
         reader.check_queue()
     began, counted = time.monotonic(), _Counted()

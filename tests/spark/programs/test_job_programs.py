@@ -39,11 +39,12 @@ async def test_a_job_as_a_command(
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", str(quick_python(tmp_path)))
     (tmp_path / "rows.csv").write_text(CSV)
-    command = ("pipeline", "load", queue.name, str(tmp_path / "rows.csv"), "--format", "csv")
+    command = ("pipeline", "load", queue.name, str(tmp_path / "rows.csv"))
     outcome = await leasehold(*command, "--option", "sep=;", "--id", "Id", "--json")
     assert outcome.code == 0, outcome.err
     assert outcome.document == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
     assert "loading" in outcome.err
+    assert "Stage" not in outcome.err
     assert sorted(await waiting(queue)) == ["a", "b"]
     assert redis_url not in outcome.err
 

@@ -36,7 +36,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
     order_by: Annotated[
         str | None, "The column whose order is that of the work; by default the table's."
     ] = None,
-    format: Format = "parquet",  # noqa: A002 - the option's name
+    format: Format = None,  # noqa: A002 - the option's name
     id: Id = None,  # noqa: A002 - as above
     id_from: IdFrom = None,
     data: Data = None,

@@ -9,7 +9,7 @@ import sys
 import types
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from pyspark.errors import PySparkException
 
@@ -74,7 +74,7 @@ def arguments(job: Job) -> Iterator[Argument]:
         kind, *help_ = get_args(hints[parameter.name]) if _annotated(hints[parameter.name]) else (None,)
         if not help_:
             continue
-        if isinstance(kind, types.UnionType):
+        if get_origin(kind) in (types.UnionType, Union):
             kind = next(one for one in get_args(kind) if one is not type(None))
         choices = get_args(kind) if get_origin(kind) is Literal else ()
         many = get_origin(kind) is list

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession  # noqa: TC002 - the annotations are read
@@ -12,9 +13,12 @@ from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
 from leasehold.spark.write import add
 
 Format = Annotated[
-    Literal["csv", "json", "parquet", "table"],
-    "What the source is: files, of which CSV has a line of titles and JSON an object a line, or a table.",
+    Literal["csv", "json", "parquet", "table"] | None,
+    "What the source is: files, of which CSV has a line of titles and JSON an object a line, or a table. "
+    "By default what its name ends with (.csv, .json, .jsonl), or else parquet.",
 ]
+#: Files that say by their names of which kind they are.
+_NAMED = re.compile(r"\.(csv|jsonl?|ndjson)(\.(gz|bz2|zst))?$", re.IGNORECASE)
 Queue = Annotated[str, "The queue's name."]
 Source = Annotated[str, "A file, a folder, a pattern such as data/*.csv, or the name of a table."]
 Id = Annotated[str | None, "The column that is the id; by default `id`."]
@@ -28,7 +32,7 @@ def load(  # noqa: PLR0913 - each is an option of the command
     queue: Queue,
     source: Source,
     *,
-    format: Format = "parquet",  # noqa: A002 - the option's name
+    format: Format = None,  # noqa: A002 - the option's name
     id: Id = None,  # noqa: A002 - as above
     id_from: IdFrom = None,
     data: Data = None,
@@ -58,8 +62,8 @@ def load(  # noqa: PLR0913 - each is an option of the command
     }
 
 
-def read(spark: SparkSession, source: str, kind: str, options: list[str] | None) -> DataFrame:
-    """Read a table.
+def read(spark: SparkSession, source: str, kind: str | None, options: list[str] | None) -> DataFrame:
+    """Read a table; without a kind, of the kind that its name says.
 
     Raises:
         InvalidArgument: If an option is not `name=value`.
@@ -71,6 +75,9 @@ def read(spark: SparkSession, source: str, kind: str, options: list[str] | None)
         if not (name and equals):
             raise InvalidArgument("option", option, "name=value")
         given[name] = value
+    if kind is None:
+        named = _NAMED.search(source)
+        kind = ("csv" if named[1].lower() == "csv" else "json") if named else "parquet"
     reader = spark.read.options(**({"header": "true"} if kind == "csv" else {}) | given)
     return reader.table(source) if kind == "table" else reader.format(kind).load(source)
 

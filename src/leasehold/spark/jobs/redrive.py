@@ -44,8 +44,8 @@ def redrive(
     Returns:
         `chosen`, `requeued`, `stayed` (chosen, and not requeued) and `already_there`: those of them that stay
         because an item with their id is in the queue. The others were dropped or requeued by somebody else
-        meanwhile. The last three are 0 after a dry run. If a task ran twice, what its first run requeued is
-        counted among those that stayed.
+        meanwhile. If a task ran twice, what its first run requeued is counted among those that stayed.
+        After a dry run only `chosen`, and `dry_run`.
 
     Raises:
         pyspark.errors.AnalysisException: If the condition is none; nothing was requeued.
@@ -61,22 +61,16 @@ def redrive(
             chosen = chosen.where(where)
         tell(f"looking for dead letters of {queue}")
         if dry_run:
-            return _counts(queue, chosen.count())
+            return {"queue": queue, "chosen": chosen.count(), "dry_run": True}
         went = chosen.select("id").mapInArrow(_requeue(target), "chosen long, requeued long, there long")
         sums = went.agg(*(sql.coalesce(sql.sum(name), sql.lit(0)) for name in went.columns)).collect()
         total, requeued, there = sums[0]
-    return _counts(queue, total, requeued, total - requeued, there)
-
-
-def _counts(
-    queue: str, chosen: int, requeued: int = 0, stayed: int = 0, already_there: int = 0
-) -> dict[str, Any]:
     return {
         "queue": queue,
-        "chosen": chosen,
+        "chosen": total,
         "requeued": requeued,
-        "stayed": stayed,
-        "already_there": already_there,
+        "stayed": total - requeued,
+        "already_there": there,
     }
 
 

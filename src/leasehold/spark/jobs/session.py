@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from leasehold.spark.options import URL_VARIABLES, handed_on
@@ -27,7 +28,7 @@ Cluster = Annotated[bool, "That server is a node of a cluster; the queue's name 
 #: Where the server is, if nobody says; as for the command line.
 DEFAULT_URL = "redis://localhost:6379"
 #: What a session that a job makes is told, unless somebody has said something else.
-SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
+SETTINGS = {"spark.sql.session.timeZone": "UTC"}
 #: The same if all of it runs on this machine: then nobody else has to reach it.
 LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -61,12 +62,18 @@ def session(name: str) -> Iterator[SparkSession]:
     given = SparkConf()
     # spark-submit has started the JVM before Python; what it runs is set up by who calls it.
     ours = "PYSPARK_GATEWAY_PORT" not in os.environ and given.get("spark.master", "local").startswith("local")
-    builder = SparkSession.builder.appName(name)
+    # Spark takes this for a shell and shows bars of its own; a job says itself how far it is.
+    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     for setting, value in (SETTINGS | (LOCAL if ours else {})).items():
         if not given.contains(setting):
             builder = builder.config(setting, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    if ours:
+        # What fails is told by the job, in a line, and not by Spark before that, with traces.
+        spark.sparkContext.setLogLevel("FATAL")
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    else:
+        spark.sparkContext.setLogLevel("ERROR")
     if ours and not given.contains(SHUFFLE_PARTITIONS):
         spark.conf.set(SHUFFLE_PARTITIONS, 2 * spark.sparkContext.defaultParallelism)
     register(spark)
