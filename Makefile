@@ -53,17 +53,17 @@ test: $(FOR_TESTS) ## Run all tests on the embedded server, then the core ones o
 	$(PYTEST) -m "not containers and not long" $(ARGS)
 	@for server in $(SERVERS); do \
 	    echo "The core tests, on $$server"; \
-	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and not containers" $(ARGS); \
+	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and not containers and not long" $(ARGS); \
 	done
 
 test-fast: $(FOR_TESTS) ## Run the tests that take no long time, on the embedded server alone
-	$(PYTEST) -m "not slow and not containers" --exitfirst $(ARGS)
+	$(PYTEST) -m "not slow and not containers and not long" --exitfirst $(ARGS)
 
 test-long: $(FOR_TESTS) ## Run the tests that take minutes: processes of Spark are killed at each step
 	$(PYTEST) -m long $(ARGS)
 
 test-containers: $(FOR_TESTS) ## Run the tests that need containers, and the core ones on a server in a container
-	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "core or containers" $(ARGS)
+	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "(core and not long) or containers" $(ARGS)
 
 soak: .venv/ready ## Kill, stop and cut off processes for MINUTES, then check the history of all of them
 	$(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(SEED))

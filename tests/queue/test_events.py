@@ -18,7 +18,6 @@ from leasehold import (
     NoEventsKept,
     WrongKeyType,
 )
-from tests import servers
 from tests.queue.asking import take
 from tests.queue.replay import Replay, live
 from tests.queue.scheduling import tick_all
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
-
-#: How many events the long replays have together; on the servers of the support floor it is the same scripts.
-OPERATIONS = 100_000 if servers.wanted() == "embedded" else 20_000
 
 
 async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> None:
@@ -360,16 +356,17 @@ class Hand:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("return_to", ["end", "front"])
 async def test_replaying_the_events_gives_the_live_key_space_again(
-    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock, return_to: str
+    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock, return_to: str, count: int
 ) -> None:
     queue = make_queue(clock=clock, return_to=return_to)
-    last = await queue.events.keep(count=10 * OPERATIONS)
+    last = await queue.events.keep(count=10 * count)
     begin = last
     hand = Hand(queue, clock, seed=len(return_to))
     replay = Replay()
-    while last < begin + OPERATIONS // 2:
+    while last < begin + count:
         for _ in range(200):
             await hand.act()
         async for event in queue.events(last, follow=False):
