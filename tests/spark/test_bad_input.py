@@ -215,7 +215,10 @@ NO_ITEMS = {
 }
 
 
-@pytest.mark.parametrize("case", NO_ITEMS)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.long] if case == "much data" else []) for case in NO_ITEMS],
+)
 async def test_nothing_is_added_if_one_row_can_be_no_item(
     spark: SparkSession, queue: AsyncWorkQueue, case: str
 ) -> None:

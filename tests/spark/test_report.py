@@ -234,6 +234,7 @@ def test_tables_and_page(lives: Lives, spark: SparkSession, tmp_path: Path) -> N
     assert spark.read.parquet(f"{output}/slowest").count() == 1
 
 
+@pytest.mark.long
 def test_events_of_which_nothing_can_be_measured(spark: SparkSession, tmp_path: Path) -> None:
     events = str(tmp_path / "events")
     Diary().tell(0, "added", "$a$").table(spark).write.parquet(events)
@@ -256,6 +257,7 @@ def far_away() -> Iterator[None]:
     time.tzset()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("far_away")
 def test_times_are_in_utc_wherever_it_is_made(spark: SparkSession, tmp_path: Path) -> None:
     events = str(tmp_path / "events")
@@ -270,6 +272,7 @@ def test_times_are_in_utc_wherever_it_is_made(spark: SparkSession, tmp_path: Pat
     assert words.count("2030-03-17 17:46:42") == 2, "in the title, and of the slowest"
 
 
+@pytest.mark.long
 def test_odd_names_stand_on_the_page_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     odd = "_<b>&amp;$x^2$"
     diary = Diary().tell(0, "added", odd).lease(1, odd, 1, odd).tell(2, "completed", odd, token=1)
