@@ -39,7 +39,10 @@ class MakeServer(Protocol):
 
 
 class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Gives each test to whoever is free, but all that share a session of Spark to one process."""
+    """Gives each test to whoever is free, but all that share a session of Spark to one process.
+
+    The groups of pytest-xdist 3.8 would do that, but pytest 9.2 does not see them.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         alone = nodeid.startswith("tests/spark/programs/")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
 
-PROGRAM = Path(__file__).with_name("files_program.py")
+PROGRAM = Path(__file__).parent / "programs" / "files_program.py"
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 #: What is not the library's own, or different from one installation to the next.
 LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "idlelib"}

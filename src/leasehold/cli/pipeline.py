@@ -85,10 +85,14 @@ def _run(job: Job, given: dict[str, Any], *, as_json: bool) -> Code:
     if as_json:
         print_json(report)
     else:
-        now = {f"{state} at the end": count for state, count in report.pop("now", {}).items()}
-        facts = {name: _shown(name, value) for name, value in report.items()}
-        print_facts({name.replace("_", " "): value for name, value in (facts | now).items()})
+        print_facts(facts(report))
     return Code.MISSED if report.get("stayed") else Code.DONE
+
+
+def facts(report: dict[str, Any]) -> dict[str, Any]:
+    """What people see of a report; a state and a total may have the same name."""
+    told = {name.replace("_", " "): _shown(name, value) for name, value in report.items() if name != "now"}
+    return told | {f"{state} at the end": count for state, count in report.get("now", {}).items()}
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -81,14 +81,22 @@ class Folder:
         return bool(mine)
 
     def offset(self, checkpoint: str) -> dict[str, Any]:
-        """How far a checkpoint's first source was, at one of its batches; empty if it has none."""
-        files = self._files_of("checkpoint", checkpoint)
-        for status in files.globStatus(self._path(f"{checkpoint}/offsets/[0-9]*")) or ():
-            # Below the version and what Spark knew: a line for each source.
-            lines = self._read(status.getPath().toString(), files).splitlines()
-            if len(lines) > 2 and lines[2].startswith("{"):
-                said: dict[str, Any] = json.loads(lines[2])
-                return said
+        """How far a checkpoint's first source was, at one of its batches; empty if it has none.
+
+        Raises:
+            InvalidArgument: If Spark cannot use the folder.
+        """
+        files, offsets = self._files_of("checkpoint", checkpoint), self._path(f"{checkpoint}/offsets")
+        try:
+            for status in files.listStatus(offsets) if files.exists(offsets) else ():
+                path = status.getPath()
+                # Below the version and what Spark knew: a line for each source.
+                lines = self._read(path.toString(), files).splitlines() if path.getName().isdigit() else []
+                if len(lines) > 2 and lines[2].startswith("{"):
+                    said: dict[str, Any] = json.loads(lines[2])
+                    return said
+        except FAILURES as error:
+            raise _unusable("checkpoint", checkpoint, error) from error
         return {}
 
     def write(self, df: DataFrame, batch: int, query: str, *partition_by: str) -> None:

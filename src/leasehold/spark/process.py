@@ -116,7 +116,7 @@ def process(  # noqa: PLR0913 - all but the first two are options
 
     Raises:
         InvalidArgument: If an argument cannot be used, there is no such queue, or `output` was written with
-            another checkpoint.
+            another checkpoint or from another queue.
         ServerError: If the server does not answer when a new checkpoint is begun.
         pyspark.errors.StreamingQueryException: If the handler, the server or the file system fails, or
             another run takes over.
@@ -128,9 +128,9 @@ def process(  # noqa: PLR0913 - all but the first two are options
     reader = LeasesReader(_options(stream), stream.schema)
     folder, place = Folder(stream.sparkSession, output), checkpoint or f"{output.rstrip('/')}/_checkpoint"
     if (theirs := folder.offset(place).get("queue", reader.queue)) != reader.queue:
-        raise InvalidArgument(
-            "output", output, f"a new folder, or one of the queue {reader.queue!r}; this is of {theirs!r}"
-        )
+        name, given = ("checkpoint", checkpoint) if checkpoint else ("output", output)
+        allowed = f"a new folder, or one of the queue {reader.queue!r}; this is of {theirs!r}"
+        raise InvalidArgument(name, given, allowed)
     if not folder.check_checkpoint(place):
         reader.check_queue()
     began, counted = time.monotonic(), _Counted()

@@ -13,10 +13,12 @@ from leasehold.spark.jobs.session import place
 
 #: Prints how many parts a shuffle has.
 PARTS = """
+import sys
 from leasehold.spark.jobs.session import SHUFFLE_PARTITIONS, session
 
 with session("test") as spark:
     print(spark.conf.get(SHUFFLE_PARTITIONS), spark.sparkContext.defaultParallelism)
+    print(spark.sparkContext.getConf().get("spark.ui.showConsoleProgress"), file=sys.stderr)
 """
 
 
@@ -40,4 +42,5 @@ def test_a_session_of_its_own_shuffles_into_few_parts(given: str, parts: int | N
         [sys.executable, "-c", PARTS], env=environment, capture_output=True, text=True, check=True
     )
     told, cores = map(int, done.stdout.split())
+    assert done.stderr.splitlines()[-1] == "false", "Spark shows no bars of its own"
     assert told == (parts or 2 * cores)

@@ -83,9 +83,7 @@ def over_time(
         marker = "." if len(times) < 40 else ""
         middles: list[Any] = [time + span / 2 for time in times]
         for colour, dashes, (label, values) in zip(_SERIES, _DASHES, series.items(), strict=False):
-            drawn: list[Any] = [
-                None if value is None or (lengths and value <= 0) else value for value in values
-            ]
+            drawn: list[Any] = [None if lengths and not value else value for value in values]
             axes.plot(middles, drawn, dashes, label=label, color=colour, linewidth=1.5, marker=marker)
         shown = [value for values in series.values() for value in values if value]
         if lengths and shown and max(shown) >= 10 * min(shown):

@@ -59,8 +59,8 @@ def page_of(
 def _over_time(spans: Rows, span: int) -> list[str]:
     length = timedelta(seconds=span)
     known = {row["begin"]: row for row in spans}
-    times = [min(known)]
-    while times[-1] < max(known):
+    times, last = [min(known)], max(known)
+    while times[-1] < last:
         times.append(times[-1] + length)
     # A span in which nothing happened has no row.
     rows = [known.get(time, {}) for time in times]
