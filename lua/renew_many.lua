@@ -10,7 +10,8 @@
 --   now_ms   integer  the time, or empty for the server's
 --   session  text     who renews: the value of the lease keys
 --   entries  rest     id, lease number, lease time in ms, …
--- Reply: a list, an entry per item: 1 renewed, 0 refused (completed, returned, or leased to another).
+-- Reply: a list, an entry per item: the end of its lease now, in ms, or 0: refused
+--   (completed, returned, or leased to another).
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items a call.
 
@@ -41,14 +42,15 @@ for i, id in ipairs(ids) do
   local token, lease_ms = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   answers[i] = 0
   if is_current(id, token, scores[i], records[i]) then
-    redis.call('ZADD', deadlines, now + lease_ms, id)
-    if now + lease_ms < tonumber(scores[i]) then
+    local ends = now + lease_ms
+    redis.call('ZADD', deadlines, ends, id)
+    if ends < tonumber(scores[i]) then
       soonest = math.min(soonest or lease_ms, lease_ms)
     end
     mark_leased(lease_keys_of({ id }), lease_ms)
-    answers[i] = 1
+    answers[i] = ends
     if telling then
-      tell('renewed', id, { holder = session, token = token, due = now + lease_ms })
+      tell('renewed', id, { holder = session, token = token, due = ends })
     end
   end
 end

@@ -66,11 +66,11 @@ async def test_so_is_one_that_begins_with_a_release(space: Space, told: PubSub) 
 async def test_so_is_a_renewal_to_a_shorter_time(space: Space, told: PubSub) -> None:
     held = {"a": Held(7, ends=NOW + 60_000), "b": Held(8, ends=NOW + 60_000)}
     await space.seed(picture(leased=held, fence=8) | {"item:a": data_of("a"), "item:b": data_of("b")})
-    assert await space.run("renew_many", [("a", 7, 400), ("b", 8, 300)]) == [1, 1]
+    assert await space.run("renew_many", [("a", 7, 400), ("b", 8, 300)]) == [NOW + 400, NOW + 300]
     assert await messages(space, told) == [b"300"]
 
 
 async def test_a_renewal_to_a_longer_time_is_not(space: Space, told: PubSub) -> None:
     await space.seed(picture(leased={"a": Held(7, ends=NOW + 100)}, fence=7) | {"item:a": data_of("a")})
-    assert await space.run("renew_many", [("a", 7, 400)]) == [1]
+    assert await space.run("renew_many", [("a", 7, 400)]) == [NOW + 400]
     assert await messages(space, told) == []

@@ -59,7 +59,7 @@ async def test_1000_items_are_completed_in_a_call(space: Space) -> None:
 async def test_1000_items_are_renewed_in_a_call(space: Space) -> None:
     await space.seed(LEASED)
     rows = [(item_id, held.token, 90_000) for item_id, held in LEASES.items()]
-    assert await space.run("renew_many", rows) == [1] * ROWS
+    assert await space.run("renew_many", rows) == [NOW + 90_000] * ROWS
     renewed = {item_id: Held(held.token, ends=NOW + 90_000) for item_id, held in LEASES.items()}
     assert await space.snapshot() == picture(leased=renewed, fence=ROWS)
 

@@ -36,7 +36,7 @@ NOT_THE_HOLDER = pytest.mark.parametrize(
 async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: State) -> None:
     """Also when the lease has ended, as long as nobody has taken the item back."""
     await space.seed(before)
-    assert await space.run("renew_many", [("a", 5, 90_000)]) == [1]
+    assert await space.run("renew_many", [("a", 5, 90_000)]) == [NOW + 90_000]
     renewed = Held(5, first=3, deliveries=3, ends=NOW + 90_000)
     assert await space.snapshot() == picture(waiting=["w", "v"], leased={"a": renewed}, fence=5)
     assert 80_000 < await space.redis.pttl(space.key("lease:a")) <= 90_000
@@ -44,7 +44,7 @@ async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: 
 
 async def test_more_time_may_be_less_time(space: Space) -> None:
     await space.seed(picture(leased={"a": Held(1, ends=NOW + 500_000)}, fence=1))
-    assert await space.run("renew_many", [("a", 1, 70_000)]) == [1]
+    assert await space.run("renew_many", [("a", 1, 70_000)]) == [NOW + 70_000]
     assert await space.snapshot() == picture(leased={"a": Held(1, ends=NOW + 70_000)}, fence=1)
 
 
@@ -52,7 +52,7 @@ async def test_renewing_writes_the_lease_keys_anew(space: Space) -> None:
     before = dict(LEASED)
     del before["lease:a"], before["leased_by_session:a"]
     await space.seed(before)
-    assert await space.run("renew_many", [("a", 5, 70_000)]) == [1]
+    assert await space.run("renew_many", [("a", 5, 70_000)]) == [NOW + 70_000]
     renewed = Held(5, first=3, deliveries=3, ends=NOW + 70_000, by=ME)
     assert await space.snapshot() == picture(waiting=["w", "v"], leased={"a": renewed}, fence=5)
 
@@ -67,7 +67,7 @@ async def test_nobody_else_can_renew(space: Space, before: State, token: int) ->
 async def test_each_row_of_a_renewal_gets_its_own_answer_and_time(space: Space) -> None:
     await space.seed(picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3))
     rows = [("c", 3, 70_000), ("b", 1, 80_000), ("x", 2, 80_000), ("a", 1, 90_000)]
-    assert await space.run("renew_many", rows) == [1, 0, 0, 1]
+    assert await space.run("renew_many", rows) == [NOW + 70_000, 0, 0, NOW + 90_000]
     renewed = {"a": Held(1, ends=NOW + 90_000), "b": Held(2), "c": Held(3, ends=NOW + 70_000)}
     assert await space.snapshot() == picture(leased=renewed, fence=3)
 

@@ -24,13 +24,15 @@ class Lease(Item):
             deletion and adding again. Hand it to whatever you write to, and let that refuse lower ones.
         deliveries: The number of this attempt: how often this incarnation of the item has been leased, this
             time included, leases that were given back not.
+        deadline: When the lease ends, in seconds since 1970, by the server's clock, as the server said last.
         completed: What the context manager's `complete` answered; None before.
     """
 
-    __slots__ = ("_ends", "_offset", "_queue", "completed", "deliveries", "token")
+    __slots__ = ("_ends", "_queue", "completed", "deadline", "deliveries", "token")
 
     token: int
     deliveries: int
+    deadline: float
     completed: bool | None
 
     def __init__(
@@ -52,21 +54,17 @@ class Lease(Item):
         self.completed = None
         self._queue = queue
         self._ends = asked_at + lease_ms / 1000
-        self._offset = server_ms / 1000 - asked_at
-
-    @property
-    def deadline(self) -> float:
-        """When the lease ends, in seconds since 1970, by the server's clock."""
-        return self._ends + self._offset
+        self.deadline = (server_ms + lease_ms) / 1000
 
     @property
     def queue_name(self) -> str:
         """The name of the queue that it was leased from."""
         return self._queue.name
 
-    def extend(self, asked_at: float, lease_ms: int) -> None:
-        """Note that it was renewed: asked for at `time.monotonic()`, for so many ms."""
+    def extend(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
+        """Note a renewal, asked for at `time.monotonic()`: for so many ms, until the server's `ends_ms`."""
         self._ends = asked_at + lease_ms / 1000
+        self.deadline = ends_ms / 1000
 
     def remaining(self) -> float:
         """Seconds until the lease ends, counted from before it was asked for; negative when it is over.

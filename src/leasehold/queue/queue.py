@@ -250,11 +250,11 @@ class AsyncWorkQueue(QueueWithNouns):
         lease_ms = to_ms("lease_time", lease_time)
         asked_at = time.monotonic()
         rows = [self._claim(lease, b"%d" % lease_ms) for lease in leases]
-        answers = await self._settle("renew_many", rows)
-        for lease, renewed in zip(leases, answers, strict=True):
-            if renewed:
-                lease.extend(asked_at, lease_ms)
-        return answers
+        ends = await self._send("renew_many", rows)
+        for lease, ends_ms in zip(leases, ends, strict=True):
+            if ends_ms:
+                lease.extend(asked_at, lease_ms, ends_ms)
+        return [ends_ms > 0 for ends_ms in ends]
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
         """Give an item back before its lease ends. The delivery is taken back, too: it was no attempt.
@@ -381,10 +381,15 @@ class AsyncWorkQueue(QueueWithNouns):
     async def _settle(
         self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False
     ) -> list[bool]:
+        return [answer == 1 for answer in await self._send(name, rows, sizes, last_first=last_first)]
+
+    async def _send(
+        self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False
+    ) -> list[int]:
         """Send rows in as few trips as their sizes allow."""
         sizes = [ROW_BYTES] * len(rows) if sizes is None else sizes
         calls = [
             self._engine.many(name, rows[start:stop], size=sum(sizes[start:stop]))
             for start, stop in trips(sizes)
         ]
-        return [answer == 1 for answer in await all_trips(calls, last_first=last_first)]
+        return await all_trips(calls, last_first=last_first)
