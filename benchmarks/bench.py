@@ -8,7 +8,7 @@ import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import Redis
@@ -18,6 +18,8 @@ from leasehold.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+Amount = TypeVar("Amount", int, float)
 
 #: How long a waiting step of a benchmark may take before something is wrong (s).
 PATIENCE_SECONDS = 60.0
@@ -64,7 +66,7 @@ class Bench:
         async with Redis.from_url(self.url(database)) as client:
             yield client
 
-    def some(self, full: int, quick: int) -> int:
+    def some(self, full: Amount, quick: Amount) -> Amount:
         """A number for a full run, or for a quick one."""
         return quick if self.quick else full
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 import redis as redis_py
+from hypothesis import settings
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xdist.remote import Producer
+
+# How long an example takes says nothing: the machine may be busy with something else.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 _names = itertools.count(1)
 

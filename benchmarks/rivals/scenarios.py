@@ -182,8 +182,8 @@ async def work_off(
 ) -> Worked:
     """Start a worker on the jobs that wait, and stop the clock when the server holds none of them."""
     told = task(url, warm=warm, total=total, concurrency=concurrency)
+    assert await contestant.left(redis) > 0  # also: the connection is open
     async with program(contestant, "work", told) as worker:
-        assert await contestant.left(redis) > 0  # also: the connection is open
         await worker.hear()  # warm
         await worker.hear()  # all have run
         async with asyncio.timeout(PATIENCE_SECONDS):

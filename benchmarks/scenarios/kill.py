@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CASES = ("began to wait after the lease", "waited all along")
 #: A lease lasts this long at least, which is enough to kill everybody and to be idle again (s).
 LEASE_SECONDS = 1.2
+#: And on a machine that does something else besides, where the figures say nothing.
+QUICK_LEASE_SECONDS = 4.0
 SPREAD_SECONDS = 0.8
 #: When a waiter did not get the item by then, it never will (s).
 GIVE_UP_SECONDS = 30.0
@@ -43,7 +45,8 @@ async def run(bench: Bench) -> list[Row]:
 async def wave(bench: Bench, kills: int, *, early: bool) -> list[float]:
     """Kill so many workers at a time; return how many seconds after its lease each item was leased again."""
     name = bench.name("kill")
-    victims = [victim(bench.url(), name, lease_seconds()) for _ in range(kills)]
+    least = bench.some(LEASE_SECONDS, QUICK_LEASE_SECONDS)
+    victims = [victim(bench.url(), name, least + random.uniform(0, SPREAD_SECONDS)) for _ in range(kills)]
     try:
         async with bench.queue(name) as producer, bench.queue(name) as heir:
             await bench.blocked(kills)
@@ -63,11 +66,6 @@ async def wave(bench: Bench, kills: int, *, early: bool) -> list[float]:
     finally:
         for person in victims:
             person.process.kill()
-
-
-def lease_seconds() -> float:
-    """A time for one lease."""
-    return LEASE_SECONDS + random.uniform(0, SPREAD_SECONDS)
 
 
 async def hand_out(producer: AsyncWorkQueue, victims: list[Person]) -> dict[str, float]:

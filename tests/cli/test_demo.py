@@ -240,7 +240,7 @@ async def test_ended_early_it_takes_all_processes_with_it(
 def test_ended_early_it_leaves_no_item_on_a_server_that_is_not_its_own(
     folder: Path, tmp_path: Path, redis_url: str
 ) -> None:
-    with leasehold_demo(folder, "--lease", "0.5", cwd=tmp_path, REDIS_URL=redis_url) as process:
+    with leasehold_demo(folder, "--lease", "2", cwd=tmp_path, REDIS_URL=redis_url) as process:
         wait_until_stopped(process)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130

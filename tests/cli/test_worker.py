@@ -64,9 +64,9 @@ async def test_what_fails_is_a_warning_and_the_last_attempt_has_a_traceback(
     await queue.add_item(Item(b"boom", id="x"))
     async with bench.working() as worker:
         await worker.said(r"WARNING.*'x'.* failed \(attempt 1\): ValueError: no such thing; retry in 0\.\d s")
-        assert "Traceback" not in worker.log
         await worker.said(r"WARNING.*'x'.* failed \(attempt 2\): ValueError: .*; a dead letter now")
         await worker.said("raise ValueError")
+        assert worker.log.index("Traceback") > worker.log.index("(attempt 2)")
         assert await worker.stop() == 0
 
 
@@ -253,7 +253,7 @@ async def test_it_ends_when_it_has_been_unhealthy_for_too_long(bench: Bench, mak
     async with bench.working("--exit-on-unhealthy", "1", REDIS_URL=server.url) as worker:
         await server.stop()
         assert await worker.code() == 4
-    await worker.said("stopping: unhealthy for 1 s: no work can be taken")
+    await worker.said(r"stopping: unhealthy for \d+ s: no work can be taken")
 
 
 async def server_pid(url: str) -> int:

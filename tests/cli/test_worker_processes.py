@@ -102,7 +102,7 @@ async def test_a_signal_to_all_processes_at_once_is_one_signal(bench: Bench, que
     async with bench.worker("--processes", "2") as running:
         pids = await children(running, 2)
         await bench.began()
-        for pid in (running.process.pid, *pids):
+        for pid in (*pids, running.process.pid):
             os.kill(pid, signal.SIGTERM)
         await running.said("got a signal", times=3)
         bench.release()

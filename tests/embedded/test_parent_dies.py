@@ -89,14 +89,14 @@ async def test_killed_parent(traces: Traces, program: str, how: signal.Signals) 
         async with Redis.from_url(url) as client:
             assert await client.ping()
         process.send_signal(how)
-        await eventually("server and folder are gone", traces.gone, within=2)
+        await eventually("server and folder are gone", traces.gone, within=10)
 
 
 async def test_parent_that_forgets_to_stop(traces: Traces) -> None:
     async with parent(WITHOUT_A_STOP) as (process, _):
         assert not traces.gone()
         await process.communicate(b"\n")
-        await eventually("server and folder are gone", traces.gone, within=2)
+        await eventually("server and folder are gone", traces.gone, within=10)
 
 
 async def test_killed_guardian_takes_no_server_away_from_the_parent(traces: Traces) -> None:
@@ -107,4 +107,4 @@ async def test_killed_guardian_takes_no_server_away_from_the_parent(traces: Trac
             os.kill(os.getpgid(server), signal.SIGKILL)
             assert await client.ping()
         process.kill()
-        await eventually("the server is gone", lambda: not traces.processes(), within=2)
+        await eventually("the server is gone", lambda: not traces.processes(), within=10)

@@ -139,7 +139,7 @@ async def test_waiting_goes_on_after_a_restart(
     server = await start(make_server, tmp_path)
     waiter, adder = make_queue(url=server.url), make_queue(url=server.url)
     await adder.add_item(Item(b"x", id="leased"))
-    lease = await take(adder, 0.5)
+    lease = await take(adder, 3)
     waiting = asyncio.create_task(waiter.lease(30))
     async with Redis.from_url(server.url) as admin:
         await blocked(admin, 1)

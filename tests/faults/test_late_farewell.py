@@ -68,7 +68,8 @@ async def test_an_item_that_comes_between_the_two_is_not_lost(
 ) -> None:
     """The process has left, but the server, not knowing it yet, moves an item to it."""
     gone, adder = make_queue(url=lingering.url), make_queue()
-    waiting = asyncio.create_task(gone.lease(30, timeout=0.2 if end == "timeout" else 60))
+    await gone.counts()  # its first connection is open
+    waiting = asyncio.create_task(gone.lease(30, timeout=2 if end == "timeout" else 60))
     await blocked(redis, 1)
     if end == "cancel":
         waiting.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,11 @@ def new() -> Item:
     return Item(b"x", id="new")
 
 
-async def start(make_queue: MakeQueue, proxy: Proxy, patience: float = 0.4) -> tuple[AsyncWorkQueue, Lease]:
+async def start(
+    make_queue: MakeQueue, proxy: Proxy, *, impatient: bool = False
+) -> tuple[AsyncWorkQueue, Lease]:
     """Give a queue behind the proxy, connected, with `a` leased, `b` waiting and `d` dead."""
-    queue = make_queue(url=proxy.url, patience=patience)
+    queue = make_queue(url=proxy.url)
     # Every script is known to the server from here on: a call is one request.
     await queue.add_item(Item(b"x", id="warm"))
     lease = await take(queue, 60)
@@ -78,6 +81,9 @@ async def start(make_queue: MakeQueue, proxy: Proxy, patience: float = 0.4) -> t
     await queue.results.get("d")
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
     lease = await take(queue, 60)
+    if impatient:  # only now: a busy machine may keep any call waiting
+        queue = make_queue(url=proxy.url, patience=1)
+        await queue.counts()
     return queue, lease
 
 
@@ -91,7 +97,7 @@ async def test_replies_that_are_lost(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
     """Applied, but nobody heard: the caller is told that it may have been, and it was, once."""
-    queue, lease = await start(make_queue, proxy)
+    queue, lease = await start(make_queue, proxy, impatient=True)
     make_call, applied = CALLS[call]
     sent = proxy.requests.count(b"EVALSHA")
     proxy.swallow_replies = True
@@ -110,9 +116,9 @@ async def test_a_server_that_is_silent(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
     """Nothing reaches it; but as far as we know it may have."""
-    queue, lease = await start(make_queue, proxy)
+    queue, lease = await start(make_queue, proxy, impatient=True)
     proxy.stall()
-    with pytest.raises(ConnectionLost, match=r"did not answer within 0\.4 s") as caught:
+    with pytest.raises(ConnectionLost, match=r"did not answer within 1 s") as caught:
         await CALLS[call][0](queue, lease)
     assert caught.value.maybe_applied is True
     await proxy.cut()
@@ -230,7 +236,7 @@ async def test_a_connection_that_ends_right_after_the_greeting(
 
 
 async def test_a_server_that_takes_connections_and_says_nothing(make_queue: MakeQueue, proxy: Proxy) -> None:
-    queue = make_queue(url=proxy.url, patience=0.4)
+    queue = make_queue(url=proxy.url, patience=1)
     proxy.stall()
     for call in (queue.add_item(Item(b"x")), queue.lease(30)):
         async with asyncio.timeout(10):
@@ -240,6 +246,22 @@ async def test_a_server_that_takes_connections_and_says_nothing(make_queue: Make
     await proxy.cut()
     proxy.resume()
     assert await queue.add_item(Item(b"x"))
+
+
+async def test_an_answer_that_came_while_the_event_loop_was_blocked_is_heard(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time to wait is over when the loop goes on, and the answer is there, but not read yet."""
+    queue = make_queue(patience=0.3)
+    await queue.counts()
+    usual = wire.Wire.post
+
+    def post(*args: Any, **options: Any) -> None:
+        usual(*args, **options)
+        time.sleep(0.6)
+
+    monkeypatch.setattr(wire.Wire, "post", post)
+    assert await queue.add_item(Item(b"x", id="x"))
 
 
 async def test_slow_replies_are_waited_for(
@@ -279,12 +301,12 @@ async def test_callers_of_many_trips_are_all_told(
 async def test_a_lost_lease_comes_back_when_it_ends(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
-    queue, idle = make_queue(url=proxy.url, patience=0.4), make_queue()
+    queue, idle = make_queue(url=proxy.url, patience=1), make_queue()
     await idle.add_item(Item(b"x", id="x"))
     await queue.counts()
     proxy.swallow_replies = True
     with pytest.raises(ConnectionLost):
-        await queue.lease(1.0)
+        await queue.lease(2)
     proxy.swallow_replies = False
     assert (await audit(redis, name)).leased == [b"x"]
     lease = await take(idle, 30, timeout=20)

@@ -41,6 +41,7 @@ async def done(waiting: Sequence[asyncio.Task[Lease]], count: int) -> None:
 def no_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiters ask again only when something comes, so that their calls can be counted to the last."""
     monkeypatch.setattr(listener, "BLOCK_SECONDS", 60)
+    monkeypatch.setattr(desk, "LINGER_SECONDS", 60)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 20, 50])

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """The time, which can be moved on."""
+    """The time at which the test began, which can be moved on."""
 
     def __init__(self) -> None:
-        self._ahead = 0.0
+        self._now = time.time()
 
     def __call__(self) -> float:
         """Return the time, in seconds since 1970."""
-        return time.time() + self._ahead
+        return self._now
 
     def move_on(self, seconds: float) -> None:
         """Let time pass for our scripts; the server's keys expire by its own clock."""
-        self._ahead += seconds
+        self._now += seconds
 
 
 class StartForeign(Protocol):

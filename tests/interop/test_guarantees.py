@@ -177,7 +177,7 @@ async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_
     """
     worker, cleaner = await start(library, gated=True), await start("python")
     await worker.add("a", b"data")
-    leasing = await gate.stop(worker.lease(1), before=f"SETEX {name}:leased_by_session:a")
+    leasing = await gate.stop(worker.lease(3), before=f"SETEX {name}:leased_by_session:a")
     await cleaner.light_clean()
     gate.let_go()
     assert await leasing == ("a", b"data")
@@ -185,7 +185,7 @@ async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_
     assert await queue.lease(30, block=False) is None
     assert not await worker.complete("a")
     async with AsyncWorkQueue(name, redis) as ours:
-        lease = await ours.lease(30, timeout=10)
+        lease = await ours.lease(30, timeout=20)
     assert lease is not None
     assert lease.data == b"data"
     assert await queue.complete(lease)

@@ -85,7 +85,7 @@ async def test_an_item_that_a_foreign_worker_dropped_comes_back_when_its_lease_e
     report = await queue.light_clean()
     assert (report.adopted, report.returned) == (1, 0)
     async with AsyncWorkQueue(name, redis) as ours:
-        lease = await ours.lease(30, timeout=10)
+        lease = await ours.lease(30, timeout=20)
     assert lease is not None
     assert (lease.id, lease.data, lease.deliveries) == ("a", b"data", 1)
     assert await queue.complete(lease)
@@ -143,13 +143,13 @@ async def test_an_item_whose_worker_died_while_it_completed_it_comes_back_when_i
     """RWQ-B10: the id is in no list, but the lease still runs."""
     worker = await start("node", gated=True)
     await worker.add("a", b"data")
-    assert await worker.lease(1) == ("a", b"data")
+    assert await worker.lease(3) == ("a", b"data")
     await worker.kill(await gate.stop(worker.complete("a"), before=f"DEL {name}:item:a"))
     assert await keys_of(redis, name) == {"item:a", "leased_by_session:a"}
     assert (await queue.deep_clean()).restored == 0
     assert await queue.lease(30, block=False) is None
     async with AsyncWorkQueue(name, redis) as ours:
-        lease = await ours.lease(30, timeout=10)
+        lease = await ours.lease(30, timeout=20)
     assert lease is not None
     assert lease.id == "a"
     assert await queue.complete(lease)

@@ -90,7 +90,7 @@ class Scene:
                 await last.deep_clean()
         left = await keys_of(self._redis, self._name)
         # A lease key that a foreign client wrote for an item that was finished, or for a ghost.
-        expiring = {key for key in left if await self._redis.pttl(f"{self._name}:{key}") > 0}
+        expiring = {key for key in left if await self._redis.pttl(f"{self._name}:{key}") != -1}
         assert all(key.startswith("leased_by_session:") for key in expiring)
         assert left - expiring <= {"fence"}
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item
+from leasehold.queue.engine import Engine
 from leasehold.queue.schedules import MOST_OF_ALL, MOST_OF_ONE
 from tests.queue.asking import command, take, taken
 from tests.queue.keyspace import audit
 from tests.queue.scheduling import DAY, added, at, only, tick_all
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redis.asyncio import Redis
 
     from leasehold.queue.schedules import CatchUp
@@ -166,14 +169,18 @@ async def test_many_tick_at_once_and_each_tick_is_added_once(
 async def test_a_tick_whose_answer_is_lost_was_made_once(
     make_queue: MakeQueue, clock: Clock, proxy: Proxy
 ) -> None:
-    queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, patience=0.5)
+    class CutOff(Engine):
+        async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
+            proxy.swallow_replies = name == "tick"
+            return await super().run(name, rest, **arguments)
+
+    queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, patience=3)
+    cut_off.make_engine = CutOff
     await queue.schedule.every(1, "a")
     await cut_off.schedule.tick()
     clock.now += 1
-    proxy.swallow_replies = True
     with pytest.raises(ConnectionLost):
         await cut_off.schedule.tick()
-    proxy.swallow_replies = False
     assert await queue.schedule.tick() == 1
     assert await cut_off.schedule.tick() == 1
     assert await added(queue) == [f"a@{at(clock.now)}"]

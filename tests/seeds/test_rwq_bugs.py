@@ -176,8 +176,8 @@ async def test_rwq_b10_a_clean_that_is_cut_short_loses_nothing(redis: Redis, nam
     clock = Clock()
     async with AsyncWorkQueue(name, redis, clock=clock) as queue:
         await queue.add_item(Item(b"work", id="a"))
-        await queue.lease(1, block=False)
-        clock.advance(2)
+        await queue.lease(30, block=False)
+        clock.advance(31)
         await redis.set(f"{name}:queue", "so that nothing can be pushed")
         before = await snapshot(redis, name)
         with pytest.raises(WrongKeyType):

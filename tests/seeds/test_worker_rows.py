@@ -250,12 +250,12 @@ async def test_gld_b10_cleaners_that_overlap_do_not_retry_what_runs(queue: Async
     runs = []
 
     def worker() -> Worker:
-        made = Worker(lease_time=0.5, clean_every=0.02)
+        made = Worker(lease_time=2, clean_every=0.02)
 
         @made.handler(queue)
         async def work(data: bytes) -> None:
             runs.append(data)
-            await asyncio.sleep(1.5)  # three leases long, and many cleans
+            await asyncio.sleep(4)  # two leases long, and many cleans
 
         return made
 

@@ -293,11 +293,9 @@ def dead_url(port: int) -> str:
     return f"redis://127.0.0.1:{port}"
 
 
-async def test_a_url_that_does_not_answer(
-    spark: SparkSession, queue: AsyncWorkQueue, unused_tcp_port: int
-) -> None:
-    assert "ConnectionLost" in refused(numbered(spark, 3), queue, url=dead_url(unused_tcp_port))
-    reader = spark.read.format("leasehold").options(url=dead_url(unused_tcp_port), queue="q")
+async def test_a_url_that_does_not_answer(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    assert "ConnectionLost" in refused(numbered(spark, 3), queue, url=dead_url(1))
+    reader = spark.read.format("leasehold").options(url=dead_url(1), queue="q")
     with pytest.raises(PySparkException, match="ConnectionLost") as raised:
         reader.load().collect()
     assert IN_A_TASK not in str(raised.value)

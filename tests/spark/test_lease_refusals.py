@@ -82,5 +82,5 @@ async def test_what_cannot_be_is_said(
     begin = time.monotonic()
     with pytest.raises(Exception, match=said) as caught:
         await asyncio.to_thread(lambda: drained(stream(spark, queue, **options), tmp_path))
-    assert time.monotonic() - begin < 40, "it is not waited for as long as for a server that was there"
+    assert time.monotonic() - begin < 55, "it is not waited for as long as for a server that was there"
     assert "secret" not in str(caught.value)

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def client(proxy: Proxy) -> AsyncIterator[Redis]:
-    async with Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=0.5) as client:
+    async with Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+async def impatient(proxy: Proxy) -> AsyncIterator[Redis]:
+    async with Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=2) as client:
         yield client
 
 
@@ -50,12 +56,12 @@ async def test_delays_both_ways(client: Redis, proxy: Proxy) -> None:
 
 
 async def test_swallows_replies_of_commands_that_were_applied(
-    client: Redis, proxy: Proxy, redis: Redis
+    impatient: Redis, proxy: Proxy, redis: Redis
 ) -> None:
-    await client.ping()
+    await impatient.ping()
     proxy.swallow_replies = True
     with pytest.raises(RedisTimeoutError):
-        await client.rpush("list", "once")
+        await impatient.rpush("list", "once")
     assert await redis.lrange("list", 0, -1) == [b"once"]
 
 
@@ -87,14 +93,35 @@ async def test_refuses_and_accepts_again_on_the_same_port(client: Redis, proxy: 
     assert await client.ping()
 
 
-async def test_stalls_without_closing(client: Redis, proxy: Proxy, redis: Redis) -> None:
-    await client.ping()
+async def test_stalls_without_closing(impatient: Redis, proxy: Proxy, redis: Redis) -> None:
+    await impatient.ping()
     proxy.stall()
     with pytest.raises(RedisTimeoutError):
-        await client.rpush("list", "late")
+        await impatient.rpush("list", "late")
     assert await redis.exists("list") == 0
     proxy.resume()
-    assert await client.ping()
+    assert await impatient.ping()
+
+
+async def test_silences_the_connections_that_are_there(impatient: Redis, proxy: Proxy, redis: Redis) -> None:
+    await impatient.ping()
+    proxy.silence()
+    with pytest.raises(RedisTimeoutError):
+        await impatient.rpush("list", "late")
+    assert await impatient.ping(), "a new one works"
+    assert await redis.exists("list") == 0
+
+
+async def test_what_was_silenced_is_heard_when_it_is_healed(
+    client: Redis, proxy: Proxy, redis: Redis
+) -> None:
+    await client.ping()
+    proxy.silence()
+    pushing = asyncio.ensure_future(client.rpush("list", "late"))
+    await asyncio.sleep(0.1)
+    assert await redis.exists("list") == 0
+    await proxy.heal()
+    assert await pushing == 1
 
 
 async def test_fails_as_a_server_that_is_down_until_it_is_healed(client: Redis, proxy: Proxy) -> None:
@@ -110,6 +137,7 @@ async def test_fails_as_a_server_that_is_down_until_it_is_healed(client: Redis, 
 async def test_heals_whatever_was_asked_for(client: Redis, proxy: Proxy) -> None:
     await client.ping()
     proxy.stall()
+    proxy.silence()
     proxy.delay = 30
     proxy.swallow_replies = True
     proxy.cut_after_bytes(0)

@@ -115,7 +115,6 @@ def fresh(one: Simulation) -> str:
     return "fresh"
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 400))
 def test_right_histories_pass(seed: int, steps: int) -> None:
     one = simulated(seed, steps)
@@ -136,7 +135,7 @@ def test_right_histories_pass(seed: int, steps: int) -> None:
         (keep_an_interrupted_one, GIVEN_BACK),
     ],
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), steps=st.integers(30, 300))
 def test_wrong_histories_are_found_out(
     wrong: Callable[[Simulation], None], rule: str, seed: int, steps: int

@@ -44,7 +44,7 @@ def stuck(payload: str) -> None:
 async def main(url: str, name: str, concurrency: str) -> int:
     """Work until told to stop. The queues are left as a program leaves them that ends: not closed."""
     worker = Worker(
-        concurrency=int(concurrency), lease_time=1, grace=0.5, retry=RetryPolicy(attempts=3, first=0)
+        concurrency=int(concurrency), lease_time=2, grace=0.5, retry=RetryPolicy(attempts=3, first=0)
     )
     worker.handler(AsyncWorkQueue.from_url(url, name))(handle)
     worker.handler(AsyncWorkQueue.from_url(url, f"{name}-stuck"))(stuck)

@@ -75,7 +75,7 @@ async def test_a_slot_is_used_again_when_the_thread_that_was_left_behind_returns
 ) -> None:
     worker, release, ran = new_worker(concurrency=1, retry=ONCE), threading.Event(), list[bytes]()
 
-    @worker.handler(queue, timeout=0.1)
+    @worker.handler(queue, timeout=1)
     def handle(payload: bytes) -> None:
         ran.append(payload)
         if payload == b"hangs":
@@ -99,8 +99,8 @@ async def test_a_time_limit_of_middleware_does_not_give_away_the_slot_of_a_threa
 ) -> None:
     async def limited(run: Run, call: Callable[[Run], Any]) -> Any:
         if apart:
-            return await asyncio.wait_for(asyncio.create_task(call(run)), 0.2)
-        async with asyncio.timeout(0.2):
+            return await asyncio.wait_for(asyncio.create_task(call(run)), 1)
+        async with asyncio.timeout(1):
             return await call(run)
 
     worker = new_worker(concurrency=2, retry=ONCE, middleware=[limited])

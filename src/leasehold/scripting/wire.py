@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from leasehold.scripting.routes import Route
 
+#: How long a reply may lie unread because this process itself stood still, after which it goes on (s).
+UNREAD_SECONDS = 0.05
+
 #: Called with the reply, or with the error that came in its place.
 OnReply = Callable[[Any, BaseException | None], None]
 
@@ -155,17 +158,20 @@ class Wire:
             _, on_reply = waiting.popleft()
             on_reply(reply, error)
 
-    def _look(self) -> None:
-        """See whether the oldest call has waited too long."""
+    def _look(self, overdue: tuple[float, OnReply] | None = None) -> None:
+        """See whether the oldest call has waited too long: so it is if it was overdue a moment ago."""
         self._alarm = None
         if not self._waiting or self._ended:
             return
-        due = self._waiting[0][0]
-        if due <= self._loop.time():
+        oldest = self._waiting[0]
+        if oldest is overdue:
             self._end(f"the server did not answer within {self._patience:g} s")
             self._transport.abort()  # which the reader meets, and then clears up
+        elif oldest[0] > self._loop.time():
+            self._alarm = self._loop.call_at(oldest[0], self._look)
         else:
-            self._alarm = self._loop.call_at(due, self._look)
+            # Timers come before the reader when the event loop was blocked: give it a turn.
+            self._alarm = self._loop.call_later(UNREAD_SECONDS, self._look, oldest)
 
     def _end(self, reason: str) -> None:
         if self._ended:

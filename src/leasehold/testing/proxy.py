@@ -42,6 +42,9 @@ class Proxy:
         self._connections: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._readers: set[asyncio.StreamReader] = set()
+        self._silent: set[asyncio.StreamReader] = set()
+        self._healed = asyncio.Event()
         self._reply_bytes_left: int | None = None
         self.delay = 0.0
         self.swallow_replies = False
@@ -83,6 +86,14 @@ class Proxy:
         """Forward again, beginning with what was held back."""
         self._flowing.set()
 
+    def silence(self) -> None:
+        """Forward nothing on the connections that are there and close none, until `heal`; new ones work.
+
+        So do balancers that have forgotten a connection.
+        """
+        self._silent |= self._readers
+        self._healed.clear()
+
     async def cut(self) -> None:
         """Close all connections, on both sides, now."""
         connections = list(self._connections)
@@ -105,6 +116,8 @@ class Proxy:
         self.swallow_replies = False
         self._reply_bytes_left = None
         self.resume()
+        self._silent.clear()
+        self._healed.set()
         await self.accept()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,10 +129,13 @@ class Proxy:
         try:
             from_server, to_server = await self._connect()
             try:
+                self._readers |= {from_client, from_server}
                 async with asyncio.TaskGroup() as both:
                     both.create_task(self._forward_requests(from_client, to_server))
                     both.create_task(self._forward_replies(from_server, to_client))
             finally:
+                self._readers -= {from_client, from_server}
+                self._silent -= {from_client, from_server}
                 to_server.transport.abort()
         except* (OSError, EOFError):
             pass  # one side has closed: close the other
@@ -156,6 +172,8 @@ class Proxy:
         piece = await reader.read(_PIECE)
         await asyncio.sleep(self.delay)
         await self._flowing.wait()
+        if reader in self._silent:
+            await self._healed.wait()
         if not piece:
             raise EOFError
         return piece

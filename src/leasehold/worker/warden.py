@@ -152,17 +152,16 @@ class Warden:
 
     def _obey(self) -> None:
         count = max(self._announced, self._handled)
-        if count > self._obeyed:
-            self._obeyed = count
-            if count >= END:
-                self._end_process("the third signal")
-            elif count >= HURRY:
-                log.warning("got a second signal: cutting off what runs")
-            else:
-                log.info("got a signal to stop: runs may go on for %g s", self._worker.grace)
+        news, self._obeyed = count > self._obeyed, count
+        if news and count >= END:
+            self._end_process("the third signal")
         if count:
             # Again and again: the first time, it may not have begun to run.
             self._worker.stop(now=count >= HURRY)
+        if news and count >= HURRY:
+            log.warning("got a second signal: cutting off what runs")
+        elif news:
+            log.info("got a signal to stop: runs may go on for %g s", self._worker.grace)
 
     def _look_at_health(self) -> None:
         if self._unhealthy_after is None or self._cut_at is not None or self._worker.shift is None:

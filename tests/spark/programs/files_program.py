@@ -25,7 +25,7 @@ async def measure(data: bytes, lease: Lease) -> None:
         raise ValueError("an empty file")
     while not RECORD.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.02)  # so that there is always a run to be killed in
+    await asyncio.sleep(0.05)  # so that there is always a run to be killed in
     line = f"{lease.id} {hashlib.sha256(data).hexdigest()}\n"
     with RECORD.open("ab", buffering=0) as file:  # noqa: ASYNC230 - one write, in one piece
         file.write(line.encode())

@@ -187,7 +187,7 @@ class _Answer:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self._engine.answered(self._asked, [value == 1 for value in self.values])
+            self._engine.answered(self._asked, [value > 0 for value in self.values])
         elif isinstance(error, LeaseholdError):
             outcome = "unsent" if _did_not_happen(error) else "unknown"
             self._engine.answered(self._asked, [outcome] * len(self._asked))
