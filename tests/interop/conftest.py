@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from leasehold import AsyncWorkQueue
+from leasehold.testing import Clock
 from tests.interop.foreign import Foreign, ForeignMissing, Library
 from tests.interop.gate import Gate
 
@@ -16,21 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
-
-
-class Clock:
-    """The time at which the test began, which can be moved on."""
-
-    def __init__(self) -> None:
-        self._now = time.time()
-
-    def __call__(self) -> float:
-        """Return the time, in seconds since 1970."""
-        return self._now
-
-    def move_on(self, seconds: float) -> None:
-        """Let time pass for our scripts; the server's keys expire by its own clock."""
-        self._now += seconds
 
 
 class StartForeign(Protocol):
@@ -41,7 +27,8 @@ class StartForeign(Protocol):
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    """Give a clock for our scripts, set to the time; the server's keys expire by its own."""
+    return Clock(datetime.now(UTC))
 
 
 @pytest.fixture

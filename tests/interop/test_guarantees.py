@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold.queue.engine import Engine
-    from tests.interop.conftest import Clock, StartForeign
+    from leasehold.testing import Clock
+    from tests.interop.conftest import StartForeign
     from tests.interop.foreign import Foreign, Library
     from tests.interop.gate import Gate
 
@@ -95,7 +96,7 @@ async def test_numbers_grow_through_foreign_leases_and_new_incarnations(
     for _ in range(3):
         await foreign.add("a", b"data")
         tokens.append((await lease_one(queue, 1)).token)
-        clock.move_on(1.1)
+        clock.advance(1.1)
         await queue.light_clean()
         assert await foreign.lease(30) == ("a", b"data")
         await queue.light_clean()
@@ -122,7 +123,7 @@ async def test_who_lost_an_item_to_a_foreign_worker_is_no_current_holder(
     foreign = await start(library)
     await queue.add_item(Item(b"data", id="a"))
     lost = await lease_one(queue, 1)
-    clock.move_on(1.1)
+    clock.advance(1.1)
     await queue.light_clean()
     assert await foreign.lease(30) == ("a", b"data")
     holder = await redis.get(f"{name}:leased_by_session:a")
@@ -204,7 +205,7 @@ async def test_a_foreign_worker_finishes_an_item_whose_id_we_have_marked_as_done
     await lease_one(queue, 1)
     others = await queue.lease_many(200, 600, block=False)
     await snatch(redis, name, "a", await start("python"))
-    clock.move_on(1.1)
+    clock.advance(1.1)
     await queue.light_clean()
     assert await foreign.lease(30) == ("a", b"data")
     assert all([await queue.complete(lease) for lease in others])

@@ -12,7 +12,8 @@ from tests.interop.state import contents, keys_of
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from tests.interop.conftest import Clock, StartForeign
+    from leasehold.testing import Clock
+    from tests.interop.conftest import StartForeign
     from tests.interop.foreign import Library
 
 pytestmark = pytest.mark.core
@@ -153,6 +154,6 @@ async def test_what_one_client_holds_another_one_does_not_get(
     assert await foreign.complete("theirs")
     # That the foreign client completed it we learn when we look at its lease the next time.
     assert await keys_of(redis, name) == {"fence", "deadlines"}
-    clock.move_on(31)
+    clock.advance(31)
     await queue.light_clean()
     assert await keys_of(redis, name) == {"fence"}

@@ -12,7 +12,8 @@ from tests.interop.state import finish, ids_in, keys_of
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from tests.interop.conftest import Clock, StartForeign
+    from leasehold.testing import Clock
+    from tests.interop.conftest import StartForeign
     from tests.interop.foreign import Library
     from tests.interop.gate import Gate
 
@@ -37,16 +38,16 @@ async def test_an_item_that_is_just_being_leased_is_not_taken_away(
     assert await ids_in(redis, f"{name}:processing") == ["a"]
     report = await queue.deep_clean()
     assert (report.adopted, report.returned, report.restored) == (1, 0, 0)
-    clock.move_on(1.9)
+    clock.advance(1.9)
     report = await queue.deep_clean()
     assert (report.adopted, report.returned, report.restored) == (0, 0, 0)
     assert await queue.lease(30, block=False) is None
     gate.let_go()
     assert await leasing == ("a", b"data")
-    clock.move_on(1)
+    clock.advance(1)
     assert await queue.lease(30, block=False) is None
     assert await worker.complete("a")
-    clock.move_on(31)
+    clock.advance(31)
     await queue.light_clean()
     assert await keys_of(redis, name) == set()
 
@@ -68,9 +69,9 @@ async def test_an_item_whose_worker_died_before_it_wrote_its_lease_key_comes_bac
     await worker.kill(await gate.stop(worker.lease(30), before=command.format(name)))
     assert await keys_of(redis, name) == {"processing", "item:a"}
     await queue.light_clean()
-    clock.move_on(1.9)
+    clock.advance(1.9)
     assert await queue.lease(30, block=False) is None
-    clock.move_on(0.2)
+    clock.advance(0.2)
     await finish(queue, "a")
     assert await keys_of(redis, name) == {"fence"}
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.interop.conftest import Clock, StartForeign
+    from leasehold.testing import Clock
+    from tests.interop.conftest import StartForeign
     from tests.interop.foreign import Library
 
 pytestmark = pytest.mark.core
@@ -27,7 +28,7 @@ async def test_a_foreign_cleaner_leaves_schedules_alone_and_a_foreign_worker_get
     before = await snapshot(redis)
     await foreign.light_clean()
     assert await snapshot(redis) == before
-    clock.move_on(60)
+    clock.advance(60)
     await queue.schedule.tick()
     leased = await foreign.lease(30)
     assert leased is not None

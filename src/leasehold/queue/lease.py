@@ -53,8 +53,7 @@ class Lease(Item):
         self.deliveries = deliveries
         self.completed = None
         self._queue = queue
-        self._ends = asked_at + (lease_ms - 1) / 1000
-        self.deadline = (server_ms + lease_ms) / 1000
+        self.extend(asked_at, lease_ms, server_ms + lease_ms)
 
     @property
     def queue_name(self) -> str:
@@ -62,7 +61,7 @@ class Lease(Item):
         return self._queue.name
 
     def extend(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
-        """Note a renewal, asked for at `time.monotonic()`: for so many ms, until the server's `ends_ms`."""
+        """Note what was given, asked for at `time.monotonic()`: so many ms, until the server's `ends_ms`."""
         self._ends = asked_at + (lease_ms - 1) / 1000  # the server counts in whole ms, rounded down
         self.deadline = ends_ms / 1000
 

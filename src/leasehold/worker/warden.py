@@ -154,7 +154,7 @@ class Warden:
         count = max(self._announced, self._handled)
         news, self._obeyed = count > self._obeyed, count
         if news and count >= END:
-            self._end_process("the third signal")
+            self._end_process("the third signal")  # and never comes back
         if count:
             # Again and again: the first time, it may not have begun to run.
             self._worker.stop(now=count >= HURRY)
