@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from leasehold.clock import Duration, seconds, whole
+from leasehold.durations import Duration, seconds, whole
 from leasehold.errors import InvalidArgument
 
 if TYPE_CHECKING:

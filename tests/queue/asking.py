@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue, Lease
-    from leasehold.clock import Duration
+    from leasehold.durations import Duration
 
 
 async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 20.0) -> None:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from leasehold import Item
-from leasehold.clock import moment_ms
+from leasehold.durations import moment_ms
 from tests.queue.asking import command, take
 from tests.queue.keyspace import audit
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue, Lease
-    from leasehold.clock import Duration
+    from leasehold.durations import Duration
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

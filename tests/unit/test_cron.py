@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold import ExtraMissing, InvalidArgument
-from leasehold.clock import moment_ms
+from leasehold.durations import moment_ms
 from leasehold.queue.timing import Cron, Every, moment, read_timing, stamp
 
 BERLIN = "Europe/Berlin"

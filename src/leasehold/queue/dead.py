@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
 from leasehold.queue.desk import MAX_BYTES

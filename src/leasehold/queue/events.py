@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
 from leasehold.errors import ConnectionLost, EventsLost, InvalidArgument, NoEventsKept
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
-from leasehold.clock import Duration, seconds
+from leasehold.durations import Duration, seconds
 from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, QueueClosed
 from leasehold.keys import QueueKeys, check_hash_tag, check_prefix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal, overload
 
-from leasehold.clock import Duration, seconds, to_ms, whole
+from leasehold.durations import Duration, seconds, to_ms, whole
 from leasehold.errors import InvalidArgument
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.dead import Failure

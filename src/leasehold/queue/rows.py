@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from leasehold.clock import Duration, moment_ms, to_ms
+from leasehold.durations import Duration, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 

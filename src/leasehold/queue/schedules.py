@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from leasehold.clock import Duration
+    from leasehold.durations import Duration
     from leasehold.queue.engine import Engine
 
 #: What becomes of ticks at which nobody was there.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Protocol
 
-from leasehold.clock import Duration, moment_ms, seconds
+from leasehold.durations import Duration, moment_ms, seconds
 from leasehold.errors import ExtraMissing, InvalidArgument
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, DoubleType, FloatType, StringType
 
-from leasehold.clock import LONGEST_SECONDS
+from leasehold.durations import LONGEST_SECONDS
 from leasehold.errors import InvalidArgument
 from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES
 from leasehold.spark.columns import DATA_ALLOWED, DELAY_ALLOWED

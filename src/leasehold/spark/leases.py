@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
-from leasehold.clock import to_ms
+from leasehold.durations import to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.spark.connect import Connected, check_queue, check_server, connected
 from leasehold.spark.lease_sets import FIELDS, STEP, LeaseStream, SetName, read_set

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leasehold.clock import seconds
+from leasehold.durations import seconds
 from leasehold.errors import InvalidArgument
 from leasehold.keys import check_prefix
 from leasehold.scripting.urls import holds_login

@@ -21,7 +21,7 @@ from leasehold.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from leasehold.clock import Duration
+    from leasehold.durations import Duration
     from leasehold.testing.proxy import Proxy
 
 #: How long a worker that a test has left running may take to stop (s).

@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from leasehold.clock import Duration, seconds, whole
+from leasehold.durations import Duration, seconds, whole
 from leasehold.errors import InvalidArgument, PayloadError
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.clock import Duration, seconds
+from leasehold.durations import Duration, seconds
 from leasehold.errors import PayloadError
 
 if TYPE_CHECKING:

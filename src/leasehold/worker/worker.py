@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from leasehold.clock import LONGEST_KEPT_SECONDS, Duration, seconds, whole
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, seconds, whole
 from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
 from leasehold.retry import RetryPolicy

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
 from leasehold.cli.worker.target import Unusable, find_worker
-from leasehold.clock import seconds, whole
+from leasehold.durations import seconds, whole
 from leasehold.errors import InvalidArgument
 from leasehold.log import Log
 from leasehold.worker.warden import end_process

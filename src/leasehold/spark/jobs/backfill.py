@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from leasehold.clock import LONGEST_KEPT_SECONDS
+from leasehold.durations import LONGEST_KEPT_SECONDS
 from leasehold.errors import InvalidArgument
 from leasehold.spark.columns import OWN
 from leasehold.spark.jobs.command import main

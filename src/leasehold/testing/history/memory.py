@@ -6,7 +6,7 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasehold.clock import whole
+from leasehold.durations import whole
 from leasehold.errors import InvalidArgument
 
 if TYPE_CHECKING:

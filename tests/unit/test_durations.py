@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.clock import LONGEST_SECONDS, seconds, to_ms, whole
+from leasehold.durations import LONGEST_SECONDS, seconds, to_ms, whole
 from leasehold.errors import InvalidArgument
 
 LONGEST = int(LONGEST_SECONDS)
