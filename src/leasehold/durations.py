@@ -34,8 +34,8 @@ def seconds(argument: str, value: Duration, *, zero: bool, longest: float = LONG
         return value  # the usual case, at the usual speed
     if type(value) is int and (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
         return float(value)
-    least = "0 or more" if zero else "more than 0"
-    allowed = f"seconds (a number or a timedelta), {least}, at most {longest / 86400:,g} days"
+    lower = "0 or more" if zero else "more than 0"
+    allowed = f"seconds (a number or a timedelta), {lower}, at most {longest / 86400:,g} days"
     if isinstance(value, bool) or not isinstance(value, _DURATION_TYPES):
         raise InvalidArgument(argument, value, allowed)
     number = value.total_seconds() if isinstance(value, timedelta) else value
@@ -64,12 +64,12 @@ def moment_ms(argument: str, value: datetime) -> int:
     return -((_EPOCH - value) // _MILLISECOND)
 
 
-def whole(argument: str, value: int, *, least: int, most: int) -> int:
+def check_int(argument: str, value: int, *, minimum: int, maximum: int) -> int:
     """Check a whole number between two bounds, both included.
 
     Raises:
         InvalidArgument: If it is not an `int`, or lies outside.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidArgument(argument, value, f"a whole number from {least} to {most}")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidArgument(argument, value, f"a whole number from {minimum} to {maximum}")
     return value

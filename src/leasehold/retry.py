@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from leasehold.durations import Duration, seconds, whole
+from leasehold.durations import Duration, check_int, seconds
 from leasehold.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RetryPolicy:
     rules: Mapping[type[BaseException], Rule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole("attempts", self.attempts, least=1, most=1_000_000)
+        check_int("attempts", self.attempts, minimum=1, maximum=1_000_000)
         seconds("first", self.first, zero=True)
         seconds("longest", self.longest, zero=True)
         if not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= 1000:

@@ -30,13 +30,13 @@ async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
     return names
 
 
-async def read(queue: AsyncWorkQueue, stream: LeaseStream, number: int, *, most: int = 1000) -> list[str]:
+async def read(queue: AsyncWorkQueue, stream: LeaseStream, number: int, *, maximum: int = 1000) -> list[str]:
     """Read a set as an executor does."""
     found: list[str] = []
     at, seen = 0, 1
     while seen:
         seen, _, flat = await read_set(
-            queue.bulk, stream.place(number), start=at, count=most, max_bytes=1000, patience=10
+            queue.bulk, stream.place(number), start=at, count=maximum, max_bytes=1000, patience=10
         )
         at += seen
         found += [one.decode() for one in flat[::7]]
@@ -149,7 +149,7 @@ async def test_what_somebody_else_has_is_given_up_and_what_was_read_before_is_do
     await stream.lease(1, 5)
     clock.now += 99
     taken = await queue.lease_many(2, 30, block=False)
-    assert await read(queue, stream, 1, most=2) == names[2:], "what came back with them is leased again"
+    assert await read(queue, stream, 1, maximum=2) == names[2:], "what came back with them is leased again"
     await stream.complete(1)
     assert await queue.counts() == (0, 2, 0, 0)
     # The next set is read in time; then all of it goes to somebody else, who is too late.

@@ -201,7 +201,7 @@ class TestMemory:
     def test_growth_while_warming_up_is_none(self) -> None:
         warm = [(at, 2e7 + 4e5 * min(at, 50)) for at in range(200)]
         assert not check_memory(warm).grows
-        assert check_memory(warm, warm_up=0, least=0, share=0.01).grows is False
+        assert check_memory(warm, warm_up=0, minimum=0, share=0.01).grows is False
 
     def test_many_samples_are_thinned_out(self) -> None:
         assert check_memory(self.samples(50_000, count=5000)).per_minute == pytest.approx(3e6, rel=0.1)

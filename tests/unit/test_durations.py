@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.durations import LONGEST_SECONDS, seconds, to_ms, whole
+from leasehold.durations import LONGEST_SECONDS, check_int, seconds, to_ms
 from leasehold.errors import InvalidArgument
 
 LONGEST = int(LONGEST_SECONDS)
@@ -95,10 +95,10 @@ def test_whole_seconds_stay_what_they_are(value: int) -> None:
 
 
 def test_a_whole_number_lies_between_its_bounds() -> None:
-    assert [whole("count", number, least=1, most=3) for number in (1, 2, 3)] == [1, 2, 3]
+    assert [check_int("count", number, minimum=1, maximum=3) for number in (1, 2, 3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("value", [0, 4, -1, 1.0, True, "1", None, math.nan], ids=repr)
 def test_what_is_no_whole_number_between_the_bounds_is_refused(value: object) -> None:
     with pytest.raises(InvalidArgument, match=r"^count: got .*, expected a whole number from 1 to 3$"):
-        whole("count", value, least=1, most=3)  # type: ignore[arg-type]  # that is the point
+        check_int("count", value, minimum=1, maximum=3)  # type: ignore[arg-type]  # that is the point

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
 from leasehold.queue.desk import MAX_BYTES
@@ -79,8 +79,8 @@ class DeadLetters:
         Raises:
             InvalidArgument: If one of them is not as said.
         """
-        whole("start", start, least=-(2**53), most=2**53)
-        whole("count", count, least=1, most=MOST_AT_ONCE)
+        check_int("start", start, minimum=-(2**53), maximum=2**53)
+        check_int("count", count, minimum=1, maximum=MOST_AT_ONCE)
         reply = await self._look(start=start, count=count, max_bytes=MAX_BYTES if data else -1)
         return [letter for letter in _read(reply, with_data=data) if letter.size >= 0]
 

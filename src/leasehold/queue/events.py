@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, to_ms, whole
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
 from leasehold.errors import ConnectionLost, EventsLost, InvalidArgument, NoEventsKept
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Events:
         if count is None and age is None:
             raise InvalidArgument("count", count, "count, age or both: else they would be kept for ever")
         if count is not None:
-            whole("count", count, least=1, most=MOST_KEPT)
+            check_int("count", count, minimum=1, maximum=MOST_KEPT)
         age_ms = 0 if age is None else to_ms("age", age, longest=LONGEST_KEPT_SECONDS)
         return int(await self._engine().run("events_keep", count=count or 0, age_ms=age_ms))
 
@@ -112,7 +112,7 @@ class Events:
                 server has lost its last writes, so that it knows of fewer events than were read.
         """
         if since is not None:
-            whole("since", since, least=0, most=2**63)
+            check_int("since", since, minimum=0, maximum=2**63)
         return self._read(since, follow=follow)
 
     async def _read(self, since: int | None, *, follow: bool) -> AsyncIterator[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal, overload
 
-from leasehold.durations import Duration, seconds, to_ms, whole
+from leasehold.durations import Duration, check_int, seconds, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.dead import Failure
@@ -178,7 +178,7 @@ class AsyncWorkQueue(QueueWithNouns):
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `lease`.
         """
-        whole("count", count, least=1, most=MOST_AT_ONCE)
+        check_int("count", count, minimum=1, maximum=MOST_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
         wait = seconds("timeout", timeout, zero=True)
         leased = await self._engine.lease(count, lease_ms, blocks=block, timeout=wait)
@@ -341,8 +341,8 @@ class AsyncWorkQueue(QueueWithNouns):
         """
         if state not in STATES:
             raise InvalidArgument("state", state, ", ".join(STATES))
-        whole("start", start, least=-(2**53), most=2**53)
-        whole("count", count, least=1, most=MOST_AT_ONCE)
+        check_int("start", start, minimum=-(2**53), maximum=2**53)
+        check_int("count", count, minimum=1, maximum=MOST_AT_ONCE)
         limit = INSPECT_BYTES if data else -1
         reply = await self._engine.run(
             "inspect", state=state.encode(), start=start, count=count, max_bytes=limit

@@ -154,11 +154,11 @@ async def all_trips(
     return [answer for result in results if not isinstance(result, BaseException) for answer in result]
 
 
-def trips(sizes: Sequence[int], *, most: int = TRIP_ROWS) -> Iterator[tuple[int, int]]:
+def trips(sizes: Sequence[int], *, maximum: int = TRIP_ROWS) -> Iterator[tuple[int, int]]:
     """Cut rows into trips: (start, stop) with at most so many rows and, but for a single row, 1 MiB each."""
     start = weight = 0
     for at, size in enumerate(sizes):
-        if at > start and (at - start == most or weight + size > TRIP_BYTES):
+        if at > start and (at - start == maximum or weight + size > TRIP_BYTES):
             yield start, at
             start, weight = at, 0
         weight += size

@@ -106,7 +106,7 @@ def _trips(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) 
             return f"row {before + at + 1:,} of partition {partition}"
 
         ids, data, waits = columns.rows(batch, where)
-        for start, stop in trips([ROW_BYTES + len(one) for one in data], most=MOST_ROWS):
+        for start, stop in trips([ROW_BYTES + len(one) for one in data], maximum=MOST_ROWS):
             part = slice(start, stop)
             yield [*chain.from_iterable(zip(ids[part], data[part], waits[part], repeat(b"0")))]
         before += batch.num_rows

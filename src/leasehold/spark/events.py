@@ -64,8 +64,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begin = options.text("startingFrom", "earliest").lower()
         if self._begin not in ("earliest", "latest"):
             raise InvalidArgument("startingFrom", self._begin, "earliest or latest")
-        self._max_rows = options.whole("maxRows", 100_000, least=1, most=100_000_000)
-        self._parts = options.whole("partitions", 2, least=1, most=10_000)
+        self._max_rows = options.check_int("maxRows", 100_000, minimum=1, maximum=100_000_000)
+        self._parts = options.check_int("partitions", 2, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
         self._patience = options.seconds("patience", 60.0)
         self._fail_on_loss = options.flag("failOnLoss", default=True)

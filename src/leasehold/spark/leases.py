@@ -66,10 +66,10 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_columns(schema, ITEMS)
         self._schema = schema
         self._target = options.target()
-        self._max_rows = options.whole("maxRows", 10_000, least=1, most=1_000_000)
+        self._max_rows = options.check_int("maxRows", 10_000, minimum=1, maximum=1_000_000)
         self._lease_ms = to_ms("leaseTime", options.seconds("leaseTime", 600.0))
         parts = max(LEAST_PARTS, math.ceil(self._max_rows / ROWS_PER_PART))
-        self._parts = options.whole("partitions", parts, least=1, most=10_000)
+        self._parts = options.check_int("partitions", parts, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
         self._patience = options.seconds("patience", 60.0)
         self._may_be_missing = options.flag("mayBeMissing", default=False)

@@ -105,15 +105,15 @@ class Options:
             raise InvalidArgument(name, value, "true or false")
         return value == "true"
 
-    def whole(self, name: str, default: int, *, least: int, most: int) -> int:
+    def check_int(self, name: str, default: int, *, minimum: int, maximum: int) -> int:
         """An option that is a whole number."""
         value = self.text(name, str(default))
         try:
             number = int(value)
         except ValueError:
-            number = least - 1
-        if not least <= number <= most:
-            raise InvalidArgument(name, value, f"a whole number from {least:,} to {most:,}")
+            number = minimum - 1
+        if not minimum <= number <= maximum:
+            raise InvalidArgument(name, value, f"a whole number from {minimum:,} to {maximum:,}")
         return number
 
     def seconds(self, name: str, default: float) -> float:

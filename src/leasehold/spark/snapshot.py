@@ -72,7 +72,7 @@ class SnapshotReader(DataSourceReader):
         check_columns(schema, ITEMS)
         self.schema = schema
         self.wanted = Wanted()
-        self.count = options.whole("partitions", 0, least=0, most=10_000)
+        self.count = options.check_int("partitions", 0, minimum=0, maximum=10_000)
         self.may_be_missing = options.flag("mayBeMissing", default=False)
         self.patience = options.seconds("patience", PATIENCE)
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from leasehold.durations import Duration, seconds, whole
+from leasehold.durations import Duration, check_int, seconds
 from leasehold.errors import InvalidArgument, PayloadError
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
@@ -59,7 +59,7 @@ class Handler:
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
         self.run_in = _place(function, run_in)
-        self.batch = None if batch is None else whole("batch", batch, least=1, most=MAX_BATCH)
+        self.batch = None if batch is None else check_int("batch", batch, minimum=1, maximum=MAX_BATCH)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e6:
             raise InvalidArgument("weight", weight, "a number above 0")
         if not isinstance(retry, RetryPolicy):

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, seconds, whole
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, seconds
 from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
 from leasehold.retry import RetryPolicy
@@ -82,7 +82,7 @@ class Worker:
         clean_every: Duration | None = 60.0,
         keep_dead: Duration | None = timedelta(days=30),
     ) -> None:
-        self.concurrency = whole("concurrency", concurrency, least=1, most=10_000)
+        self.concurrency = check_int("concurrency", concurrency, minimum=1, maximum=10_000)
         if order not in get_args(Order):
             raise InvalidArgument("order", order, '"weighted" or "strict"')
         if not isinstance(retry, RetryPolicy):

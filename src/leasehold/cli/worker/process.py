@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
 from leasehold.cli.worker.target import Unusable, find_worker
-from leasehold.durations import seconds, whole
+from leasehold.durations import check_int, seconds
 from leasehold.errors import InvalidArgument
 from leasehold.log import Log
 from leasehold.worker.warden import end_process
@@ -71,7 +71,7 @@ def prepared(settings: Settings) -> Worker:
     worker = find_worker(settings.target)
     try:
         if settings.concurrency is not None:
-            worker.concurrency = whole("concurrency", settings.concurrency, least=1, most=10_000)
+            worker.concurrency = check_int("concurrency", settings.concurrency, minimum=1, maximum=10_000)
         if settings.grace is not None:
             worker.grace = seconds("grace", settings.grace, zero=True)
         if settings.exit_on_unhealthy is not None:

@@ -6,7 +6,7 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasehold.durations import whole
+from leasehold.durations import check_int
 from leasehold.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check_memory(
     *,
     warm_up: float = 0.3,
     share: float = 0.1,
-    least: int = 2 << 20,
+    minimum: int = 2 << 20,
 ) -> Growth:
     """Look whether memory grows, with a slope that single samples cannot bend (Theil and Sen).
 
@@ -41,7 +41,7 @@ def check_memory(
         samples: Pairs of a time in seconds and a number of bytes, in order.
         warm_up: The share of them at the beginning that is left out, as everything grows then.
         share: What may be added over the time of the others, as a share of their median …
-        least: … or, if that is more, so many bytes.
+        minimum: … or, if that is more, so many bytes.
 
     Raises:
         InvalidArgument: If fewer than three samples are left, or one of the arguments is not as said.
@@ -50,7 +50,7 @@ def check_memory(
         raise InvalidArgument("warm_up", warm_up, "a share, 0 or more and less than 1")
     if not share >= 0:
         raise InvalidArgument("share", share, "0 or more")
-    whole("least", least, least=0, most=2**53)
+    check_int("minimum", minimum, minimum=0, maximum=2**53)
     kept = samples[int(len(samples) * warm_up) :]
     step = -(-len(kept) // _MOST_SAMPLES) or 1
     thin = kept[::step]
@@ -60,4 +60,4 @@ def check_memory(
     slope = median(slopes)
     level = median(size for _, size in thin)
     added = slope * (thin[-1][0] - thin[0][0])
-    return Growth(slope * 60, level, added, added > max(share * level, least))
+    return Growth(slope * 60, level, added, added > max(share * level, minimum))
