@@ -59,9 +59,9 @@ class RetryPolicy:
                 raise InvalidArgument("rules", rule, '"never" or a RetryPolicy')
 
     @property
-    def most_attempts(self) -> int:
+    def max_attempts(self) -> int:
         """The most attempts that this policy or one of its rules allows."""
-        nested = (rule.most_attempts for rule in self.rules.values() if isinstance(rule, RetryPolicy))
+        nested = (rule.max_attempts for rule in self.rules.values() if isinstance(rule, RetryPolicy))
         return max(self.attempts, *nested, 1)
 
     def delay_after(self, attempt: int, error: BaseException) -> float | None:

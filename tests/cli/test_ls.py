@@ -77,8 +77,8 @@ async def test_a_search_ends_somewhere(
     for number in range(5):
         await make_queue(name=f"q{number}").add_items([Item(b"x") for _ in range(10)])
     assert (await find_queues(redis_url)).complete
-    assert not (await find_queues(redis_url, most_keys=20)).complete
-    monkeypatch.setattr(survey, "MOST_QUEUES", 3)
+    assert not (await find_queues(redis_url, max_keys=20)).complete
+    monkeypatch.setattr(survey, "MAX_QUEUES", 3)
     names, complete = await find_queues(redis_url)
     assert (len(names), complete) == (3, False)
     await redis.delete(*[f"q{number}:queue" for number in range(5)])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 #: More turns of the loop than any call takes.
-MOST_STEPS = 500
+MAX_STEPS = 500
 
 
 class Stepped:
@@ -50,12 +50,12 @@ class Stepped:
 
 async def at_every_step(once: Callable[[Stepped], Awaitable[None]]) -> None:
     """Repeat it, cancelling one turn of the loop later each time, until the call ends before that."""
-    for step in range(MOST_STEPS):
+    for step in range(MAX_STEPS):
         stepped = Stepped(step)
         await once(stepped)
         if stepped.finished:
             return
-    raise AssertionError(f"not through after {MOST_STEPS} turns of the loop")
+    raise AssertionError(f"not through after {MAX_STEPS} turns of the loop")
 
 
 async def ready(redis: Redis, queue: AsyncWorkQueue, count: int) -> Places:

@@ -25,7 +25,7 @@ FOLDER = Path(str(catalogue.folder()))
 EACH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 
 #: What goes to the server when it does not know a script yet, and stays in its memory.
-MOST_BYTES = 13 * 1024
+MAX_BYTES = 13 * 1024
 
 #: What a header calls the contents of its keys, and the names that it may give them.
 KEY_KINDS = {
@@ -59,7 +59,7 @@ def test_there_is_one_script_for_each_file() -> None:
 
 @EACH
 def test_a_composed_script_is_small(script: Script) -> None:
-    assert len(script.body) <= MOST_BYTES
+    assert len(script.body) <= MAX_BYTES
 
 
 @EACH

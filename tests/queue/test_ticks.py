@@ -11,7 +11,7 @@ import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item
 from leasehold.queue.engine import Engine
-from leasehold.queue.schedules import MOST_OF_ALL, MOST_OF_ONE
+from leasehold.queue.schedules import MAX_OF_ALL, MAX_OF_ONE
 from tests.queue.asking import command, take, taken
 from tests.queue.keyspace import audit
 from tests.queue.scheduling import DAY, added, at, only, tick_all
@@ -93,11 +93,11 @@ async def test_many_owed_ticks_are_added_in_steps_with_no_end_in_between(
     made = clock.now
     await queue.schedule.every(1, "a", catch_up="all")
     await queue.schedule.every(1, "b", catch_up="all")
-    count = 12 * MOST_OF_ONE
+    count = 12 * MAX_OF_ONE
     clock.now += count
     assert await queue.schedule.tick() == 0
     waiting = (await queue.counts()).waiting
-    assert MOST_OF_ONE <= waiting < 2 * count
+    assert MAX_OF_ONE <= waiting < 2 * count
     assert await tick_all(queue) == 1
     await audit(redis, name)
     ids = await added(queue)
@@ -107,7 +107,7 @@ async def test_many_owed_ticks_are_added_in_steps_with_no_end_in_between(
 
 async def test_more_schedules_than_one_step_takes(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
-    names = {f"s{n}" for n in range(MOST_OF_ALL // 2)}
+    names = {f"s{n}" for n in range(MAX_OF_ALL // 2)}
     for one in names:
         await queue.schedule.every(60, one)
     clock.now += 60

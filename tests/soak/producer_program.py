@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leasehold import Item
 
 #: Nothing is added while so many items are unfinished.
-MOST_UNFINISHED = 200
+MAX_UNFINISHED = 200
 #: Now and then come so many items at once that take no time.
 BURST, BURST_CHANCE = 200, 0.03
 #: The pause after an error.
@@ -81,7 +81,7 @@ class Producer:
     async def _wait_for_the_others(self) -> None:
         with suppress(ConnectionLost, ServerBusy):
             while not self._stop.is_set():
-                if (await self._queue.counts()).total <= MOST_UNFINISHED:
+                if (await self._queue.counts()).total <= MAX_UNFINISHED:
                     return
                 await asyncio.sleep(0.2)
 

@@ -56,13 +56,13 @@ def test_the_closest_class_of_an_exception_decides() -> None:
     assert policy.delay_after(1, BrokenPipeError()) is None
     assert policy.delay_after(8, ConnectionResetError()) == 3
     assert policy.delay_after(9, ConnectionResetError()) is None
-    assert policy.most_attempts == 9
+    assert policy.max_attempts == 9
 
 
 def test_the_most_attempts_are_those_of_the_policy_or_of_a_rule_however_deep() -> None:
     deep = RetryPolicy(attempts=2, rules={OSError: RetryPolicy(attempts=1, rules={KeyError: STEADY})})
-    assert deep.most_attempts == STEADY.attempts
-    assert RetryPolicy(attempts=4, rules={OSError: "never"}).most_attempts == 4
+    assert deep.max_attempts == STEADY.attempts
+    assert RetryPolicy(attempts=4, rules={OSError: "never"}).max_attempts == 4
 
 
 @pytest.mark.parametrize(

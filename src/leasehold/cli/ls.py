@@ -9,7 +9,7 @@ import typer
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, carry_out, opened, say
 from leasehold.cli.showing import print_json, print_table
 from leasehold.errors import WrongKeyType
-from leasehold.scripting.survey import MOST_KEYS, find_queues
+from leasehold.scripting.survey import MAX_KEYS, find_queues
 
 if TYPE_CHECKING:
     from leasehold import Counts
@@ -36,7 +36,7 @@ async def _ls(url: str, names: list[str], *, as_json: bool) -> Code:
     if not names:
         names, complete = await find_queues(url)
         if not complete:
-            say(f"looked at {MOST_KEYS:,} keys or found {len(names):,} queues: name those that are missing")
+            say(f"looked at {MAX_KEYS:,} keys or found {len(names):,} queues: name those that are missing")
         if not names:
             say("no queue was found on this server")
     rows: list[tuple[str, Counts]] = []

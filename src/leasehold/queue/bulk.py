@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
 
 #: The most rows of one call.
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 #: For how long it is known what a run of a job has added, if it does not end (ms): a week.
 KEEP_RUN_MS = 7 * 24 * 3600 * 1000
 #: For how long after its beginning a run is found by the job's name (ms). Longer than what it has added is
@@ -143,7 +143,7 @@ class Bulk:
         cursor = b"0"
         while True:
             cursor, used, *page = await self.run(
-                "list_ids", state=state.encode(), cursor=cursor, count=MOST_ROWS
+                "list_ids", state=state.encode(), cursor=cursor, count=MAX_ROWS
             )
             ids += page
             if cursor == b"0":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
 
 #: The most that one call lists or drops in one step.
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 #: Values per dead letter in the reply of `dead_list`.
 _FIELDS = 7
 
@@ -80,7 +80,7 @@ class DeadLetters:
             InvalidArgument: If one of them is not as said.
         """
         check_int("start", start, minimum=-(2**53), maximum=2**53)
-        check_int("count", count, minimum=1, maximum=MOST_AT_ONCE)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         reply = await self._look(start=start, count=count, max_bytes=MAX_BYTES if data else -1)
         return [letter for letter in _read(reply, with_data=data) if letter.size >= 0]
 
@@ -163,9 +163,9 @@ class DeadLetters:
             InvalidArgument: If `age` is not as said.
         """
         age_ms = to_ms("age", age, zero=True, longest=LONGEST_KEPT_SECONDS)
-        dropped, last = 0, MOST_AT_ONCE
-        while last == MOST_AT_ONCE:
-            last = await self._engine().run("drop_old", age_ms=age_ms, count=MOST_AT_ONCE)
+        dropped, last = 0, MAX_AT_ONCE
+        while last == MAX_AT_ONCE:
+            last = await self._engine().run("drop_old", age_ms=age_ms, count=MAX_AT_ONCE)
             dropped += last
         return dropped
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leasehold.scripting.wire import Wire
 
 #: The most events that can be kept.
-MOST_KEPT = 1_000_000_000
+MAX_KEPT = 1_000_000_000
 #: How many come in one trip.
 PAGE = 1000
 #: A follower asks again after so many seconds even if nobody woke it.
@@ -90,7 +90,7 @@ class Events:
         if count is None and age is None:
             raise InvalidArgument("count", count, "count, age or both: else they would be kept for ever")
         if count is not None:
-            check_int("count", count, minimum=1, maximum=MOST_KEPT)
+            check_int("count", count, minimum=1, maximum=MAX_KEPT)
         age_ms = 0 if age is None else to_ms("age", age, longest=LONGEST_KEPT_SECONDS)
         return int(await self._engine().run("events_keep", count=count or 0, age_ms=age_ms))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leasehold.queue.rows import Pipeline, Rows
 
 #: The most items that one `lease_many` or `inspect` gives.
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 
 
 class AsyncWorkQueue(QueueWithNouns):
@@ -178,7 +178,7 @@ class AsyncWorkQueue(QueueWithNouns):
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `lease`.
         """
-        check_int("count", count, minimum=1, maximum=MOST_AT_ONCE)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
         wait = seconds("timeout", timeout, zero=True)
         leased = await self._engine.lease(count, lease_ms, blocks=block, timeout=wait)
@@ -342,7 +342,7 @@ class AsyncWorkQueue(QueueWithNouns):
         if state not in STATES:
             raise InvalidArgument("state", state, ", ".join(STATES))
         check_int("start", start, minimum=-(2**53), maximum=2**53)
-        check_int("count", count, minimum=1, maximum=MOST_AT_ONCE)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         limit = INSPECT_BYTES if data else -1
         reply = await self._engine.run(
             "inspect", state=state.encode(), start=start, count=count, max_bytes=limit

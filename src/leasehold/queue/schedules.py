@@ -28,8 +28,8 @@ _POLICIES = get_args(CatchUp)
 #: A tick that is found later than this has been missed, as `catch_up="skip"` understands it.
 LATE_MS = 60_000
 #: The most ticks of one schedule, and of all, that one step adds.
-MOST_OF_ONE = 100
-MOST_OF_ALL = 500
+MAX_OF_ONE = 100
+MAX_OF_ALL = 500
 #: The most steps of one call of `tick`.
 _MOST_STEPS = 10
 #: The version of the definitions that are written here. Others are left alone.
@@ -212,8 +212,8 @@ class Schedules:
             rows = self._rows(due, now)
             if not rows:
                 passed_over += len(due) // _DUE_FIELDS  # none of these can be read
-            for at in range(0, len(rows), MOST_OF_ALL):
-                values = [value for row in rows[at : at + MOST_OF_ALL] for value in row.values()]
+            for at in range(0, len(rows), MAX_OF_ALL):
+                values = [value for row in rows[at : at + MAX_OF_ALL] for value in row.values()]
                 await self._engine().run("tick", values, max_bytes=MAX_BYTES)
         return 0.0
 
@@ -257,7 +257,7 @@ def _owed(name: bytes, definition: bytes, timing: Timing, policy: str, due: int,
         missed = policy == "skip" and now - last > LATE_MS
         return [_Row(name, definition, due, None if missed else last, timing.following(last))]
     rows: list[_Row] = []
-    while due <= now and len(rows) < MOST_OF_ONE:
+    while due <= now and len(rows) < MAX_OF_ONE:
         following = timing.following(due)
         rows.append(_Row(name, definition, due, due, following))
         due = following

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 #: Keys looked at in one step, and in all.
 STEP_KEYS = 1_000
-MOST_KEYS = 2_000_000
+MAX_KEYS = 2_000_000
 #: Queues that are found at most.
-MOST_QUEUES = 1_000
+MAX_QUEUES = 1_000
 
 #: What follows the name in the keys that a queue is known by, and what they hold.
 _KNOWN_BY = {
@@ -50,13 +50,13 @@ class Survey(NamedTuple):
     complete: bool
 
 
-async def find_queues(url: str, *, patience: float = 10.0, most_keys: int = MOST_KEYS) -> Survey:
+async def find_queues(url: str, *, patience: float = 10.0, max_keys: int = MAX_KEYS) -> Survey:
     """Find the queues on a server, also those that are empty but have been leased from.
 
     Args:
         url: Where the server is.
         patience: Seconds to wait for each answer.
-        most_keys: How many keys are passed over; then it stops.
+        max_keys: How many keys are passed over; then it stops.
 
     Raises:
         InvalidArgument: If the URL cannot be read.
@@ -72,14 +72,14 @@ async def find_queues(url: str, *, patience: float = 10.0, most_keys: int = MOST
                 cursor, keys = await client.scan(cursor, match=_PATTERN, count=STEP_KEYS)
                 names |= await _names_of(client, [key for key in keys if isinstance(key, bytes)])
             seen += STEP_KEYS
-            if cursor == 0 or seen >= most_keys or len(names) > MOST_QUEUES:
+            if cursor == 0 or seen >= max_keys or len(names) > MAX_QUEUES:
                 break
     except (RedisError, OSError, EOFError) as error:
         raise translate(error, maybe_applied=False) from error
     finally:
         await client.aclose()
     found = sorted(filter(None, map(_text, names)))
-    return Survey(found[:MOST_QUEUES], cursor == 0 and len(found) <= MOST_QUEUES)
+    return Survey(found[:MAX_QUEUES], cursor == 0 and len(found) <= MAX_QUEUES)
 
 
 async def _names_of(client: Redis, keys: list[bytes]) -> set[bytes]:

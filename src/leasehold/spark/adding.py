@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from leasehold.errors import InvalidArgument
-from leasehold.queue.bulk import MOST_ROWS
+from leasehold.queue.bulk import MAX_ROWS
 from leasehold.queue.rows import ROW_BYTES, trips
 from leasehold.spark.connect import connected, persistently
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.spark.options import Target
 
 #: How many trips are under way at once: enough that the server and this process are busy at the same time.
-MOST_UNDER_WAY = 4
+MAX_UNDER_WAY = 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def add_batches(
     with connected(target) as there:
         try:
             for rows in _trips(batches, columns, counted.partition):
-                if len(under_way) == MOST_UNDER_WAY:
+                if len(under_way) == MAX_UNDER_WAY:
                     counted += under_way.popleft().result()
                 under_way.append(_sent(there, run, rows, patience))
             while under_way:
@@ -106,7 +106,7 @@ def _trips(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) 
             return f"row {before + at + 1:,} of partition {partition}"
 
         ids, data, waits = columns.rows(batch, where)
-        for start, stop in trips([ROW_BYTES + len(one) for one in data], maximum=MOST_ROWS):
+        for start, stop in trips([ROW_BYTES + len(one) for one in data], maximum=MAX_ROWS):
             part = slice(start, stop)
             yield [*chain.from_iterable(zip(ids[part], data[part], waits[part], repeat(b"0")))]
         before += batch.num_rows

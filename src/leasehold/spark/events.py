@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: What the stream understands, beside the options of all.
 OPTIONS = ("from", "startingFrom", "maxRows", "partitions", "idleWait", "patience", "failOnLoss")
 #: Fewer events than this are not worth a task of their own.
-LEAST_ROWS = 500
+MIN_ROWS = 500
 #: How long to wait between two looks for more (s).
 LOOK_SECONDS = 0.25
 
@@ -132,7 +132,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[Numbers]:
         """Cut the numbers of a batch into tasks."""
         after, last = self._number(start), self._number(end)
-        step = max(LEAST_ROWS, math.ceil((last - after) / self._parts))
+        step = max(MIN_ROWS, math.ceil((last - after) / self._parts))
         return [Numbers(at, min(at + step, last)) for at in range(after, last, step)]
 
     def stop(self) -> None:

@@ -31,7 +31,7 @@ KEEP_MS = 7 * 24 * 3600 * 1000
 #: Values per item in the reply of `set_read`.
 FIELDS = 7
 #: Calls to bring back what is due; what is not back then can wait.
-MOST_RECOVERIES = 10_000
+MAX_RECOVERIES = 10_000
 
 _log = Log(__name__)
 
@@ -82,7 +82,7 @@ class LeaseStream:
             StreamTakenOver, ServerError: As all calls.
         """
         more, waiting, calls = True, 0, 0
-        while more and calls < MOST_RECOVERIES:
+        while more and calls < MAX_RECOVERIES:
             _, _, more, waiting = await self._lease(0, known=0, count=0)
             calls += 1
         return waiting

@@ -33,7 +33,7 @@ PAGE_BYTES = 4 << 20
 #: How long to wait between two looks at an empty queue (s).
 LOOK_SECONDS = 0.25
 #: How many tasks a batch has if nobody says: at least so many, and one for so many of the most items.
-LEAST_PARTS, ROWS_PER_PART = 2, 5_000
+MIN_PARTS, ROWS_PER_PART = 2, 5_000
 
 Offset = dict[str, Any]
 
@@ -68,7 +68,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = options.target()
         self._max_rows = options.check_int("maxRows", 10_000, minimum=1, maximum=1_000_000)
         self._lease_ms = to_ms("leaseTime", options.seconds("leaseTime", 600.0))
-        parts = max(LEAST_PARTS, math.ceil(self._max_rows / ROWS_PER_PART))
+        parts = max(MIN_PARTS, math.ceil(self._max_rows / ROWS_PER_PART))
         self._parts = options.check_int("partitions", parts, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
         self._patience = options.seconds("patience", 60.0)

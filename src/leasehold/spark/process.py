@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: What Spark knows the running query by: its id is kept in the checkpoint.
 QUERY = "sql.streaming.queryId"
 #: The most tasks of a batch.
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 _SOURCE = "a session with a queue's name, or a stream of leases as it was loaded: every row has to come"
 _SCHEMA = "columns and their types, as 'id string, size long'"
 
@@ -168,7 +168,7 @@ def _stream(source: SparkSession | DataFrame, given: dict[str, Any]) -> DataFram
         raise InvalidArgument("queue", given.get("queue"), "the queue's name")
     register(source)
     if "partitions" not in {name.lower() for name in given}:
-        given["partitions"] = min(source.sparkContext.defaultParallelism, MOST_PARTS)
+        given["partitions"] = min(source.sparkContext.defaultParallelism, MAX_PARTS)
     return source.readStream.format(LeaseholdSource.name()).options(**given).load()
 
 

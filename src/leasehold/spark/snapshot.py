@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from leasehold.queue.bulk import MOST_ROWS
+from leasehold.queue.bulk import MAX_ROWS
 from leasehold.spark.connect import check_queue, check_server, connected, persistently
 from leasehold.spark.looking import Wanted, look
 from leasehold.spark.options import Options
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from leasehold.spark.looking import Row
 
 #: How many ids make one more partition, and how many partitions there are at most, if nobody says.
-IDS_PER_PARTITION, MOST_PARTITIONS = 50_000, 16
+IDS_PER_PARTITION, MAX_PARTITIONS = 50_000, 16
 #: How many looks are under way at once.
-MOST_UNDER_WAY = 3
+MAX_UNDER_WAY = 3
 #: For how long a look is tried again while the server is away, if the option `patience` does not say (s).
 PATIENCE = 60.0
 
@@ -103,7 +103,7 @@ class SnapshotReader(DataSourceReader):
                 ids = there.call(_list_ids, there.queue, self.wanted.states)
             else:
                 ids = [item_id.encode() for item_id in self.wanted.ids if item_id]
-        count = self.count or min(MOST_PARTITIONS, -(-len(ids) // IDS_PER_PARTITION)) or 1
+        count = self.count or min(MAX_PARTITIONS, -(-len(ids) // IDS_PER_PARTITION)) or 1
         size = -(-len(ids) // count) or 1
         return [Ids(ids[at : at + size]) for at in range(0, len(ids), size)] or [Ids([])]
 
@@ -115,9 +115,9 @@ class SnapshotReader(DataSourceReader):
         under_way: deque[Future[list[Row]]] = deque()
         with connected(self.target) as there:
             try:
-                for at in range(0, len(ids), MOST_ROWS):
-                    under_way.append(self._look(there, ids[at : at + MOST_ROWS]))
-                    if len(under_way) == MOST_UNDER_WAY:
+                for at in range(0, len(ids), MAX_ROWS):
+                    under_way.append(self._look(there, ids[at : at + MAX_ROWS]))
+                    if len(under_way) == MAX_UNDER_WAY:
                         yield from self._batches(under_way.popleft().result())
                 while under_way:
                     yield from self._batches(under_way.popleft().result())

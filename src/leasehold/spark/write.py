@@ -36,7 +36,7 @@ KEEP_REPORT_MS = 24 * 3600 * 1000
 #: For how long after its end a job's tasks that outlive it add nothing (ms): a day.
 KEEP_ENDED_MS = 24 * 3600 * 1000
 #: The longest name of a job, in bytes of UTF-8.
-MOST_JOB_BYTES = 200
+MAX_JOB_BYTES = 200
 #: For how long a trip is tried again while the server is away, if the option `patience` does not say (s).
 PATIENCE = 60.0
 
@@ -141,11 +141,11 @@ def _job_of(options: Options) -> str:
     """The name that was given to the job; empty: none was."""
     job = options.text("job")
     try:
-        fits = len(job.encode()) <= MOST_JOB_BYTES
+        fits = len(job.encode()) <= MAX_JOB_BYTES
     except UnicodeEncodeError:
         fits = False
     if not fits:
-        raise InvalidArgument("job", job, f"a text of at most {MOST_JOB_BYTES} bytes in UTF-8")
+        raise InvalidArgument("job", job, f"a text of at most {MAX_JOB_BYTES} bytes in UTF-8")
     return job
 
 

@@ -66,7 +66,7 @@ class Handler:
             raise InvalidArgument("retry", retry, "a RetryPolicy")
         self.weight = float(weight)
         self.retry = retry
-        self.most_deliveries = retry.most_attempts
+        self.max_attempts = retry.max_attempts
         self.timeout = None if timeout is None else seconds("timeout", timeout, zero=False)
         self.lease_time = seconds("lease_time", lease_time, zero=False)
         self.keep_result = None if keep_result is None else seconds("keep_result", keep_result, zero=False)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Items are taken so long before they are expected to begin (s); far less than `keeper.STALE_SECONDS`.
 HORIZON_SECONDS = 0.03
 #: The most items that wait to be begun, and the most of one trip.
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 #: How much a new measurement of the pace counts.
 WEIGHT_OF_NEW = 0.3
 #: No pace is measured over a shorter time (s).
@@ -139,7 +139,7 @@ class Intake:
         if (passed := time.monotonic() - since) > HORIZON_SECONDS:
             # Nothing has been measured for a while: it was no faster than this since.
             pace = min(pace, (self._slots.finished - finished + 1) / passed)
-        return min(MOST_WAITING, int(pace * HORIZON_SECONDS))
+        return min(MAX_WAITING, int(pace * HORIZON_SECONDS))
 
     def _allowed(self, source: Source) -> int:
         """How many runs this source may ask for now."""
@@ -220,7 +220,7 @@ class Intake:
 
     async def _ask(self, source: Source, runs: int, *, block: bool) -> bool:
         handler = source.handler
-        count = min(MOST_WAITING, runs * (handler.batch or 1))
+        count = min(MAX_WAITING, runs * (handler.batch or 1))
         reserved = runs if not source.parked else 0
         self._asked += reserved
         asking = asyncio.create_task(handler.queue.lease_many(count, handler.lease_time, block=block))
@@ -269,8 +269,8 @@ def _runs(handler: Handler, leases: list[Lease]) -> list[Run]:
     if size is None:
         return [Run(handler, (lease,)) for lease in leases]
     # The last attempt of an item is a run of its own: what fails or kills others with it ends alone.
-    together = [lease for lease in leases if lease.deliveries < handler.most_deliveries]
-    alone = [lease for lease in leases if lease.deliveries >= handler.most_deliveries]
+    together = [lease for lease in leases if lease.deliveries < handler.max_attempts]
+    alone = [lease for lease in leases if lease.deliveries >= handler.max_attempts]
     return [
         *(Run(handler, together[at : at + size]) for at in range(0, len(together), size)),
         *(Run(handler, (lease,)) for lease in alone),

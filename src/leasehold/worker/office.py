@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FAREWELL_SECONDS = 1.0
 
 #: The longest and the shortest wait for an answer of the server (s).
-MOST_PATIENCE, LEAST_PATIENCE = 2.5, 0.5
+MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
 
 log = Log("leasehold.worker")
 
@@ -116,4 +116,4 @@ class BackOffice:
 
 def _patience(handler: Handler) -> float:
     """How long to wait for an answer: a connection that the network has dropped must not cost a lease."""
-    return min(MOST_PATIENCE, max(LEAST_PATIENCE, handler.lease_time / 4))
+    return min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, handler.lease_time / 4))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from leasehold.worker.run import Run
 
 #: When so many outcomes wait for the server, no more work is taken.
-MOST_UNSETTLED = 5000
+MAX_UNSETTLED = 5000
 #: For how long after the grace time outcomes are sent again while the server is away, and at least (s).
 SETTLE_SECONDS = 5.0
 SHORTEST_SETTLE = 1.0
@@ -183,7 +183,7 @@ class Shift:
         return any(task.cancelling() for task in self._tasks[1:])
 
     def _may_go_on(self) -> bool:
-        return sum(settler.unsettled for settler in self.settlers.values()) < MOST_UNSETTLED
+        return sum(settler.unsettled for settler in self.settlers.values()) < MAX_UNSETTLED
 
     def _lost(self, run: Run, lease: Lease) -> None:
         log.warning("the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.facts)

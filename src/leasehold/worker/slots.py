@@ -208,7 +208,7 @@ class Slots:
         if run.lost and len(run.lost) == len(run.leases):
             run.outcomes = [INTERRUPTED] * len(run.leases)  # nobody will ask for them
             return
-        if run.attempt > run.handler.most_deliveries:
+        if run.attempt > run.handler.max_attempts:
             run.outcomes = (poisoned(run.attempt),)
             log.warning("%r: %s It is a dead letter now", run, run.outcomes[0].error, extra=run.facts)
             return

@@ -55,7 +55,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 #: The most workers that a chart shows.
-MOST_BARS = 20
+MAX_BARS = 20
 
 
 def over_time(
@@ -101,12 +101,12 @@ def over_time(
 
 def bars(name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[int]]) -> str:
     """Draw counts as bars, a line for each label and in it one bar after the other; at most 20 labels."""
-    labels = labels[:MOST_BARS]
+    labels = labels[:MAX_BARS]
     with rc_context(_STYLE):
         figure, axes = _figure(0.8 + 0.28 * len(labels))
         begins = [0] * len(labels)
         for colour, (label, counts) in zip(_SERIES, series.items(), strict=False):
-            shown = counts[:MOST_BARS]
+            shown = counts[:MAX_BARS]
             axes.barh(range(len(labels)), shown, left=begins, label=label, color=colour, height=0.7)
             begins = [begin + count for begin, count in zip(begins, shown, strict=True)]
         # What begins with an underscore, or holds two dollars, means something to matplotlib.

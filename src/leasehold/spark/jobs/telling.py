@@ -112,7 +112,7 @@ def _by_worker(workers: Rows) -> list[str]:
     ]
     counts = {name: [row[name] for row in workers] for name in ("completed", "redeliveries")}
     svg = charts.bars("workers", "Completions of each worker", [row["worker"] for row in workers], counts)
-    more = len(workers) - charts.MOST_BARS
+    more = len(workers) - charts.MAX_BARS
     about = "Who held the leases" + (f"; the chart leaves out the last {more:,}." if more > 0 else ".")
     titles = ("worker", *(name.replace("_", " ") for name in names), *_PERCENTILES)
     return [section("Workers", about, chart(svg), table(titles, rows))]
