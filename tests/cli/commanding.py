@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("worker_program.py")
 TARGET = f"{PROGRAM}:worker"
 #: Far longer than anything takes, on the slowest machine.
-PATIENCE = 40.0
+TIMEOUT = 40.0
 
 
 class Running:
@@ -42,7 +42,7 @@ class Running:
     async def said(self, pattern: str, *, times: int = 1) -> list[str]:
         """Wait until it has logged something so many times; returns what it was."""
         await eventually(
-            f"it says {pattern!r} {times} times", lambda: len(self._found(pattern)) >= times, within=PATIENCE
+            f"it says {pattern!r} {times} times", lambda: len(self._found(pattern)) >= times, within=TIMEOUT
         )
         return self._found(pattern)
 
@@ -61,7 +61,7 @@ class Running:
 
     async def code(self) -> int:
         """Wait for its end, and for that of its log."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             code = await self.process.wait()
             await self._reading
         return code
@@ -77,7 +77,7 @@ class Running:
             self.process.kill()
         await self.process.wait()
         # Processes of its own may go on for a moment, and hold the pipe.
-        await asyncio.wait([self._reading], timeout=PATIENCE)
+        await asyncio.wait([self._reading], timeout=TIMEOUT)
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         self.process._transport.close()  # type: ignore[attr-defined]  # or it warns, if nobody closed the pipe
@@ -141,14 +141,14 @@ class Bench:
     async def began(self, count: int = 1) -> list[tuple[str, int]]:
         """Wait until so many runs have begun."""
         await eventually(
-            f"{count} runs have begun", lambda: len(self.recorded("began")) >= count, within=PATIENCE
+            f"{count} runs have begun", lambda: len(self.recorded("began")) >= count, within=TIMEOUT
         )
         return self.recorded("began")
 
     async def ended(self, count: int = 1) -> list[tuple[str, int]]:
         """Wait until so many runs have ended."""
         await eventually(
-            f"{count} runs have ended", lambda: len(self.recorded("ended")) >= count, within=PATIENCE
+            f"{count} runs have ended", lambda: len(self.recorded("ended")) >= count, within=TIMEOUT
         )
         return self.recorded("ended")
 
@@ -170,7 +170,7 @@ def is_there(pid: int) -> bool:
 
 async def gone(*pids: int) -> None:
     """Wait until none of the processes runs."""
-    await eventually(f"{pids} are gone", lambda: not any(map(is_there, pids)), within=PATIENCE)
+    await eventually(f"{pids} are gone", lambda: not any(map(is_there, pids)), within=TIMEOUT)
 
 
 @pytest.fixture

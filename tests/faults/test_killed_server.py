@@ -107,7 +107,7 @@ async def test_nothing_acknowledged_is_lost_and_each_item_is_completed_once(
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
 ) -> None:
     server = await start(make_server, tmp_path)
-    queues = [make_queue(url=server.url, patience=5) for _ in range(3)]
+    queues = [make_queue(url=server.url, reply_timeout=5) for _ in range(3)]
     record, stop, numbers = Record(), asyncio.Event(), itertools.count()
     async with asyncio.timeout(50), asyncio.TaskGroup() as group:
         for queue in queues:

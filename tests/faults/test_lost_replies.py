@@ -82,7 +82,7 @@ async def start(
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
     lease = await take(queue, 60)
     if impatient:  # only now: a busy machine may keep any call waiting
-        queue = make_queue(url=proxy.url, patience=1)
+        queue = make_queue(url=proxy.url, reply_timeout=1)
         await queue.counts()
     return queue, lease
 
@@ -236,7 +236,7 @@ async def test_a_connection_that_ends_right_after_the_greeting(
 
 
 async def test_a_server_that_takes_connections_and_says_nothing(make_queue: MakeQueue, proxy: Proxy) -> None:
-    queue = make_queue(url=proxy.url, patience=1)
+    queue = make_queue(url=proxy.url, reply_timeout=1)
     proxy.stall()
     for call in (queue.add_item(Item(b"x")), queue.lease(30)):
         async with asyncio.timeout(10):
@@ -252,7 +252,7 @@ async def test_an_answer_that_came_while_the_event_loop_was_blocked_is_heard(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time to wait is over when the loop goes on, and the answer is there, but not read yet."""
-    queue = make_queue(patience=0.3)
+    queue = make_queue(reply_timeout=0.3)
     await queue.counts()
     usual = wire.Wire.post
 
@@ -301,7 +301,7 @@ async def test_callers_of_many_trips_are_all_told(
 async def test_a_lost_lease_comes_back_when_it_ends(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
-    queue, idle = make_queue(url=proxy.url, patience=1), make_queue()
+    queue, idle = make_queue(url=proxy.url, reply_timeout=1), make_queue()
     await idle.add_item(Item(b"x", id="x"))
     await queue.counts()
     proxy.swallow_replies = True

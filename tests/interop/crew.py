@@ -196,13 +196,13 @@ async def clean(member: Member, books: Books) -> None:
         await asyncio.sleep(REST)
 
 
-async def rescue(queue: AsyncWorkQueue, books: Books, *, patience: float = 8) -> int:
+async def rescue(queue: AsyncWorkQueue, books: Books, *, reply_timeout: float = 8) -> int:
     """Help with a deep clean whenever nothing moves any more; returns how often that was needed."""
     helped = 0
     while not books.done:
         books.progress.clear()
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(reply_timeout):
                 await books.progress.wait()
         except TimeoutError:
             await queue.deep_clean()

@@ -25,7 +25,7 @@ class MakeQueue(Protocol):
         name: str | None = None,
         url: str | None = None,
         return_to: str = "end",
-        patience: float = 10.0,
+        reply_timeout: float = 10.0,
         clock: Callable[[], float] | None = None,
     ) -> AsyncWorkQueue: ...
 
@@ -74,11 +74,11 @@ async def make_queue(redis_url: str, name: str) -> AsyncIterator[MakeQueue]:
             name: str | None = None,
             url: str | None = None,
             return_to: str = "end",
-            patience: float = 10.0,
+            reply_timeout: float = 10.0,
             clock: Callable[[], float] | None = None,
         ) -> AsyncWorkQueue:
             queue = AsyncWorkQueue.from_url(
-                url or redis_url, name or usual, return_to=return_to, patience=patience, clock=clock
+                url or redis_url, name or usual, return_to=return_to, reply_timeout=reply_timeout, clock=clock
             )
             stack.push_async_exit(queue)
             return queue

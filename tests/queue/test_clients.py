@@ -45,7 +45,7 @@ async def test_a_client(redis_url: str, redis: Redis, name: str, kind: str) -> N
         async with AsyncWorkQueue(name, client) as queue, AsyncWorkQueue(name, client) as other:
             waiting = asyncio.create_task(take(queue))
             await blocked(redis, 1)
-            await asyncio.sleep(0.1)  # longer than an impatient client has patience
+            await asyncio.sleep(0.1)  # longer than an impatient client has reply_timeout
             assert await other.add_item(Item(b"\xff\x00", id="é"))
             lease = await waiting
             assert (lease.id, lease.data) == ("é", b"\xff\x00")
@@ -136,7 +136,7 @@ async def test_a_twin_in_another_thread_keeps_what_was_leased(queue: AsyncWorkQu
 async def test_a_twin_has_the_same_settings_and_a_life_of_its_own(
     make_queue: MakeQueue, clock: Clock, return_to: str
 ) -> None:
-    queue = make_queue(clock=clock, return_to=return_to, patience=3)
+    queue = make_queue(clock=clock, return_to=return_to, reply_timeout=3)
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
     await take(queue, 10)
     async with queue.twin() as twin, twin.twin() as third:

@@ -281,7 +281,9 @@ def test_names_and_settings(redis: Redis) -> None:
     assert not accepted(
         lambda bad: AsyncWorkQueue("q", redis, return_to=bad), "return_to", ["middle", "", None, 5, b"end"]
     )
-    assert not accepted(lambda bad: AsyncWorkQueue("q", redis, patience=bad), "patience", NO_LEASE_TIMES)
+    assert not accepted(
+        lambda bad: AsyncWorkQueue("q", redis, reply_timeout=bad), "reply_timeout", NO_LEASE_TIMES
+    )
 
 
 def test_clients_and_urls(redis: Redis) -> None:

@@ -174,7 +174,7 @@ async def test_a_tick_whose_answer_is_lost_was_made_once(
             proxy.swallow_replies = name == "tick"
             return await super().run(name, rest, **arguments)
 
-    queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, patience=3)
+    queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, reply_timeout=3)
     cut_off.make_engine = CutOff
     await queue.schedule.every(1, "a")
     await cut_off.schedule.tick()

@@ -101,7 +101,7 @@ async def main(url: str, folder: str, name: str, seed: str, items_per_second: st
     log = HistoryLog(Path(folder) / f"{name}.jsonl")
     chance, stop = random.Random(seed), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    queues = [record_calls(AsyncWorkQueue.from_url(url, queue, patience=3.0), log) for queue in QUEUES]
+    queues = [record_calls(AsyncWorkQueue.from_url(url, queue, reply_timeout=3.0), log) for queue in QUEUES]
     async with asyncio.TaskGroup() as group:
         for queue in queues:
             producer = Producer(queue, name, chance, stop)

@@ -80,7 +80,9 @@ def make_worker(
 async def main(url: str, folder: str, name: str, seed: str, *options: str) -> int:
     """Work until told to stop."""
     log = HistoryLog(Path(folder) / f"{name}.jsonl")
-    queues = {queue: record_calls(AsyncWorkQueue.from_url(url, queue, patience=3.0), log) for queue in QUEUES}
+    queues = {
+        queue: record_calls(AsyncWorkQueue.from_url(url, queue, reply_timeout=3.0), log) for queue in QUEUES
+    }
     worker = make_worker(queues, log, random.Random(seed), gentle="gentle" in options)
     code = await worker.serve()
     for queue in queues.values():

@@ -76,7 +76,7 @@ def table(spark: SparkSession) -> DataFrame:
         ({"idColum": "id"}, "option: got 'idcolum'.*did you mean 'idColumn'"),
         ({"queue": ""}, "name: got None"),
         ({"job": "x" * 201}, "job: got .*at most 200 bytes"),
-        ({"patience": "soon"}, "patience: got 'soon', expected a number of seconds"),
+        ({"retryTimeout": "soon"}, "retryTimeout: got 'soon', expected a number of seconds"),
         ({"url": "redis://:secret@localhost"}, "urlEnv or urlFile"),
         ({"url": "redis://localhost?PASSWORD=secret"}, "urlEnv or urlFile"),
         ({"url": "redis://localhost?pass%77ord=secret"}, "urlEnv or urlFile"),

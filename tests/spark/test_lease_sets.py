@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import Clock, MakeQueue
 
 
-def reader_of(queue: AsyncWorkQueue, *, lease_ms: int = 60_000, patience: float = 10) -> LeaseStream:
-    return LeaseStream(queue.bulk, "s", lease_ms=lease_ms, patience=patience)
+def reader_of(queue: AsyncWorkQueue, *, lease_ms: int = 60_000, retry_timeout: float = 10) -> LeaseStream:
+    return LeaseStream(queue.bulk, "s", lease_ms=lease_ms, retry_timeout=retry_timeout)
 
 
 async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
@@ -36,7 +36,7 @@ async def read(queue: AsyncWorkQueue, stream: LeaseStream, number: int, *, maxim
     at, seen = 0, 1
     while seen:
         seen, _, flat = await read_set(
-            queue.bulk, stream.place(number), start=at, count=maximum, max_bytes=1000, patience=10
+            queue.bulk, stream.place(number), start=at, count=maximum, max_bytes=1000, retry_timeout=10
         )
         at += seen
         found += [one.decode() for one in flat[::7]]
@@ -97,8 +97,8 @@ async def test_no_reply_that_is_lost_changes_what_comes_to_pass(
     queue = make_queue()
     await queue.events.keep(count=100_000)
     names = await fill(queue, 2_500)
-    losing = Losing(make_queue(url=proxy.url, patience=5).bulk, proxy)
-    stream = LeaseStream(losing, "s", lease_ms=60_000, patience=30)
+    losing = Losing(make_queue(url=proxy.url, reply_timeout=5).bulk, proxy)
+    stream = LeaseStream(losing, "s", lease_ms=60_000, retry_timeout=30)
     await stream.take_over()
     got: list[str] = []
     number = 0
@@ -258,7 +258,7 @@ async def test_renewing_goes_on_whatever_goes_wrong(
     await queue.events.keep(count=1_000)
     await fill(queue, 1)
     failing = Failing(queue.bulk._engine)
-    stream = LeaseStream(failing, "s", lease_ms=600, patience=10)
+    stream = LeaseStream(failing, "s", lease_ms=600, retry_timeout=10)
     await stream.take_over()
     await stream.lease(1, 1)
     keeping = asyncio.create_task(stream.keep())
@@ -295,7 +295,7 @@ async def test_a_newer_reader_takes_over(queue: AsyncWorkQueue) -> None:
 async def test_a_server_that_is_away_is_waited_for(make_queue: MakeQueue, proxy: Proxy) -> None:
     queue = make_queue(url=proxy.url)
     await fill(queue, 1)
-    stream, hasty = reader_of(queue), reader_of(queue, patience=0.1)
+    stream, hasty = reader_of(queue), reader_of(queue, retry_timeout=0.1)
     await stream.take_over()
     await proxy.fail()
     with pytest.raises(ConnectionLost):

@@ -43,7 +43,7 @@ async def test_runs_that_end_while_the_server_is_away_are_settled_once_it_is_bac
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
 ) -> None:
     server = await durable(make_server, tmp_path)
-    queue = make_queue(url=server.url, patience=1)
+    queue = make_queue(url=server.url, reply_timeout=1)
     worker = new_worker(concurrency=3, lease_time=10)
     gate = Gate(worker, queue)
     await add(queue, *[b"x"] * 3)
@@ -121,7 +121,7 @@ async def test_connections_that_fall_silent_cost_no_lease(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
 ) -> None:
     """Nothing arrives, nothing is closed, as behind a balancer that has forgotten them; new ones work."""
-    queue = make_queue(url=proxy.url, patience=2)
+    queue = make_queue(url=proxy.url, reply_timeout=2)
     worker = new_worker(concurrency=3, lease_time=3)
     gate = Gate(worker, queue)
     await add(make_queue(), *[b"x"] * 2)
@@ -199,7 +199,7 @@ async def test_a_server_that_is_away_costs_the_queues_of_another_nothing(
 ) -> None:
     """Under strict order, and with the queue that is away first; both have the same name."""
     server = await make_server()
-    away, here = make_queue(url=server.url, patience=1), make_queue()
+    away, here = make_queue(url=server.url, reply_timeout=1), make_queue()
     worker = new_worker(order="strict", lease_time=1.5, concurrency=5)
     first, second = Gate(worker, away), Gate(worker, here)
     await add(away, b"x")

@@ -264,7 +264,7 @@ async def some_session(redis: Redis, name: str) -> bool:
 
 
 async def test_a_stop_while_the_server_is_away(make_queue: MakeQueue, proxy: Proxy, redis: Redis) -> None:
-    queue = make_queue(url=proxy.url, patience=1)
+    queue = make_queue(url=proxy.url, reply_timeout=1)
     worker = new_worker(concurrency=2, grace=0.1, lease_time=2)
     gate = Gate(worker, queue)
     await add(make_queue(), *[b"x"] * 4)
@@ -289,7 +289,7 @@ async def test_a_stop_while_the_server_is_away(make_queue: MakeQueue, proxy: Pro
 async def test_a_stop_while_the_server_is_away_for_a_moment(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(url=proxy.url, patience=1)
+    queue = make_queue(url=proxy.url, reply_timeout=1)
     worker = new_worker(concurrency=2, grace=0.1)
     gate = Gate(worker, queue)
     await add(make_queue(), *[b"x"] * 4)

@@ -29,7 +29,7 @@ class Engine:
     Args:
         keys: The queue's keys.
         route: Where the server is.
-        patience: Seconds to wait for a reply before the connection counts as lost.
+        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
         return_front: Whether lapsed items go to the front.
         clock: Gives the time in seconds since 1970 in place of the server's; for tests.
     """
@@ -39,7 +39,7 @@ class Engine:
         keys: QueueKeys,
         route: Route,
         *,
-        patience: float,
+        reply_timeout: float,
         return_front: bool,
         clock: Callable[[], float] | None,
     ) -> None:
@@ -48,8 +48,8 @@ class Engine:
         self._return_front = int(return_front)
         self._bound: dict[str, BoundScript] = {}
         self._route = route
-        self._patience = patience
-        self._runner = Runner(route, patience=patience)
+        self._reply_timeout = reply_timeout
+        self._runner = Runner(route, reply_timeout=reply_timeout)
         self._ears: set[Wire] = set()
         self._batchers = {name: Batcher(self._sender(name)) for name in BATCHED}
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -86,7 +86,7 @@ class Engine:
             channel: Its name among the keys.
             heard: Called for each message, and at the end.
         """
-        wire = await open_wire(self._route, patience=self._patience, on_end=heard, pushes=True)
+        wire = await open_wire(self._route, reply_timeout=self._reply_timeout, on_end=heard, pushes=True)
         wire.subscribe(self._keys[channel], lambda _: heard())
         self._ears.add(wire)
         return wire

@@ -38,13 +38,13 @@ class OpenQueue:
         redis: Client,
         *,
         return_to: str = "end",
-        patience: Duration = 10.0,
+        reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if return_to not in ("end", "front"):
             raise InvalidArgument("return_to", return_to, "'end' or 'front'")
         self._name = check_prefix(name)
-        self._patience = seconds("patience", patience, zero=False)
+        self._reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
         self._session = f"lh:{uuid.uuid4().hex}"
         self._keys = QueueKeys(self._name, self._session)
         self._route = route_of(redis, self._keys["queue"])
@@ -68,7 +68,7 @@ class OpenQueue:
         name: str,
         *,
         return_to: str = "end",
-        patience: Duration = 10.0,
+        reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
         cluster: bool = False,
     ) -> Self:
@@ -78,7 +78,7 @@ class OpenQueue:
             url: Where the server is.
             name: The queue's name.
             return_to: See the class.
-            patience: See the class.
+            reply_timeout: See the class.
             clock: See the class.
             cluster: Whether it is a node of a cluster; the others are found through it.
 
@@ -86,7 +86,7 @@ class OpenQueue:
             InvalidArgument: If the URL or another argument cannot be used.
         """
         client: Client = cluster_of(url) if cluster else client_of(url)
-        queue = cls(name, client, return_to=return_to, patience=patience, clock=clock)
+        queue = cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
         queue._owned = client
         return queue
 
@@ -98,7 +98,7 @@ class OpenQueue:
         *,
         dir: str | Path | None = None,  # noqa: A002 - the server's own word for it
         return_to: str = "end",
-        patience: Duration = 10.0,
+        reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
     ) -> AsyncIterator[Self]:
         """A queue on a server of its own, started here and gone with this process, even if that is killed.
@@ -112,7 +112,7 @@ class OpenQueue:
             name: The queue's name.
             dir: Where the server keeps its data across restarts; None: they go with it.
             return_to: See the class.
-            patience: See the class.
+            reply_timeout: See the class.
             clock: See the class.
 
         Raises:
@@ -120,11 +120,13 @@ class OpenQueue:
         """
         async with (
             await open_server(dir=dir) as server,
-            cls.from_url(server.url, name, return_to=return_to, patience=patience, clock=clock) as queue,
+            cls.from_url(
+                server.url, name, return_to=return_to, reply_timeout=reply_timeout, clock=clock
+            ) as queue,
         ):
             yield queue
 
-    def twin(self, *, patience: Duration | None = None) -> Self:
+    def twin(self, *, reply_timeout: Duration | None = None) -> Self:
         """Another object of the same queue, for another thread or event loop.
 
         It has the same server, settings and session, and connections of its own; close it there. What was
@@ -135,14 +137,14 @@ class OpenQueue:
                 asyncio.run(renew(queue.twin(), lease))
 
         Args:
-            patience: Seconds to wait for an answer, if not as long as this object does.
+            reply_timeout: Seconds to wait for an answer, if not as long as this object does.
         """
         client = twin_of(self._client)
         twin = type(self)(
             self._name,
             client,
             return_to="front" if self._return_front else "end",
-            patience=self._patience if patience is None else patience,
+            reply_timeout=self._reply_timeout if reply_timeout is None else reply_timeout,
             clock=self._clock,
         )
         twin.__dict__.update(
@@ -225,7 +227,7 @@ class OpenQueue:
             self._running = self.make_engine(
                 self._keys,
                 self._route,
-                patience=self._patience,
+                reply_timeout=self._reply_timeout,
                 return_front=self._return_front,
                 clock=self._clock,
             )

@@ -131,8 +131,10 @@ class Listener:
     async def _receive(self) -> None:
         """Wait until an id has been moved into the inbox, or a while has passed."""
         if self._wire is None:
-            patience = BLOCK_SECONDS + MARGIN_SECONDS
-            self._wire = await open_wire(self._route, patience=patience, on_end=lambda: None, pushes=True)
+            reply_timeout = BLOCK_SECONDS + MARGIN_SECONDS
+            self._wire = await open_wire(
+                self._route, reply_timeout=reply_timeout, on_end=lambda: None, pushes=True
+            )
             # Before it registers, so that what falls due is in the answer to that or is announced.
             self._wire.subscribe(self._channel, self._announced)
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -48,7 +48,7 @@ class AsyncWorkQueue(QueueWithNouns):
             are used; it stays yours to close.
         return_to: Where items go whose lease has ended: `"end"` of the queue, as in redis-work-queue, or
             `"front"`, as in Worqr.
-        patience: Seconds to wait for an answer before the connection counts as lost.
+        reply_timeout: Seconds to wait for an answer before the connection counts as lost.
         clock: For tests: gives the time in seconds since 1970 in place of the server's clock.
 
     Raises:

@@ -76,12 +76,12 @@ class Runner:
 
     Args:
         route: Where the server is.
-        patience: Seconds to wait for a reply before the connection counts as lost.
+        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
     """
 
-    def __init__(self, route: Route, *, patience: float) -> None:
+    def __init__(self, route: Route, *, reply_timeout: float) -> None:
         self._route = route
-        self._patience = patience
+        self._reply_timeout = reply_timeout
         self._wire: Wire | None = None
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -172,7 +172,7 @@ class Runner:
         try:
             if any(call.rerouted for call in self._queued):
                 await self._route.moved()
-            wire = await open_wire(self._route, patience=self._patience, on_end=self._ended)
+            wire = await open_wire(self._route, reply_timeout=self._reply_timeout, on_end=self._ended)
             try:
                 if not self._checked:
                     await self._check_server(wire)

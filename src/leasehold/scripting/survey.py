@@ -50,12 +50,12 @@ class Survey(NamedTuple):
     complete: bool
 
 
-async def find_queues(url: str, *, patience: float = 10.0, max_keys: int = MAX_KEYS) -> Survey:
+async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = MAX_KEYS) -> Survey:
     """Find the queues on a server, also those that are empty but have been leased from.
 
     Args:
         url: Where the server is.
-        patience: Seconds to wait for each answer.
+        reply_timeout: Seconds to wait for each answer.
         max_keys: How many keys are passed over; then it stops.
 
     Raises:
@@ -68,7 +68,7 @@ async def find_queues(url: str, *, patience: float = 10.0, max_keys: int = MAX_K
     cursor, seen = 0, 0
     try:
         while True:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(reply_timeout):
                 cursor, keys = await client.scan(cursor, match=_PATTERN, count=STEP_KEYS)
                 names |= await _names_of(client, [key for key in keys if isinstance(key, bytes)])
             seen += STEP_KEYS

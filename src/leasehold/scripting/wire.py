@@ -35,15 +35,15 @@ class Wire:
 
     Args:
         connection: A connection of redis-py that nobody else uses; it is open.
-        patience: Seconds to wait for a reply before the connection counts as lost.
+        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
         on_end: Called once, when no more calls can be made.
     """
 
     def __init__(
-        self, connection: AbstractConnection, *, patience: float, on_end: Callable[[], None]
+        self, connection: AbstractConnection, *, reply_timeout: float, on_end: Callable[[], None]
     ) -> None:
         self._connection = connection
-        self._patience = patience
+        self._reply_timeout = reply_timeout
         self._on_end = on_end
         self._waiting: deque[tuple[float, OnReply]] = deque()
         self._loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class Wire:
         self._transport = writer.transport
         self._reader = asyncio.create_task(self._read(), name="leasehold wire")
 
-    def post(self, command: tuple[bytes, ...], on_reply: OnReply, patience: float | None = None) -> None:
+    def post(self, command: tuple[bytes, ...], on_reply: OnReply, reply_timeout: float | None = None) -> None:
         """Send a command now and return; the reply goes to `on_reply`.
 
         Raises:
@@ -70,7 +70,7 @@ class Wire:
         # Packed first: were it to fail with a reply already awaited, all later replies would go astray.
         # The stub of hiredis says a tuple of one; it takes any.
         packed = hiredis.pack_command(command)  # type: ignore[arg-type]
-        due = self._loop.time() + (self._patience if patience is None else patience)
+        due = self._loop.time() + (self._reply_timeout if reply_timeout is None else reply_timeout)
         self._waiting.append((due, on_reply))
         self._transport.write(packed)
         if self._alarm is None:
@@ -165,7 +165,7 @@ class Wire:
             return
         oldest = self._waiting[0]
         if oldest is overdue:
-            self._end(f"the server did not answer within {self._patience:g} s")
+            self._end(f"the server did not answer within {self._reply_timeout:g} s")
             self._transport.abort()  # which the reader meets, and then clears up
         elif oldest[0] > self._loop.time():
             self._alarm = self._loop.call_at(oldest[0], self._look)
@@ -190,7 +190,7 @@ class Wire:
 
 
 async def open_wire(
-    route: Route, *, patience: float, on_end: Callable[[], None], pushes: bool = False
+    route: Route, *, reply_timeout: float, on_end: Callable[[], None], pushes: bool = False
 ) -> Wire:
     """Find the server, connect, log in, and make a `Wire` of it.
 
@@ -202,7 +202,7 @@ async def open_wire(
     connection: AbstractConnection | None = None
     try:
         # The client library waits for the answers to its greeting as long as for any other: for ever.
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(reply_timeout):
             connection = await route.connection(pushes=pushes)
             await connection.connect()  # type: ignore[no-untyped-call]
     except BaseException as error:
@@ -211,4 +211,4 @@ async def open_wire(
         if isinstance(error, Exception):
             raise translate(error, maybe_applied=False) from error
         raise
-    return Wire(connection, patience=patience, on_end=on_end)
+    return Wire(connection, reply_timeout=reply_timeout, on_end=on_end)

@@ -56,7 +56,7 @@ class Added(WriterCommitMessage):
 
 
 def add_batches(
-    batches: Iterable[pa.RecordBatch], columns: Columns, target: Target, run: str, patience: float
+    batches: Iterable[pa.RecordBatch], columns: Columns, target: Target, run: str, retry_timeout: float
 ) -> Added:
     """Add all rows of a partition, each once for the run of the job, whoever else does it.
 
@@ -67,7 +67,7 @@ def add_batches(
         columns: Which columns make an item.
         target: The queue.
         run: The run of the job; its end is `Bulk.end_run`.
-        patience: For how long a trip is tried again while the server is away, in seconds.
+        retry_timeout: For how long a trip is tried again while the server is away, in seconds.
 
     Raises:
         InvalidArgument: If a row can be no item; says which. Earlier batches have been added.
@@ -81,7 +81,7 @@ def add_batches(
             for rows in _trips(batches, columns, counted.partition):
                 if len(under_way) == MAX_UNDER_WAY:
                     counted += under_way.popleft().result()
-                under_way.append(_sent(there, run, rows, patience))
+                under_way.append(_sent(there, run, rows, retry_timeout))
             while under_way:
                 counted += under_way.popleft().result()
         except InvalidArgument:
@@ -93,8 +93,8 @@ def add_batches(
     return counted
 
 
-def _sent(there: Connected, run: str, rows: list[bytes], patience: float) -> Future[list[int]]:
-    return there.start(persistently, partial(there.queue.bulk.add_once, run.encode(), rows), patience)
+def _sent(there: Connected, run: str, rows: list[bytes], retry_timeout: float) -> Future[list[int]]:
+    return there.start(persistently, partial(there.queue.bulk.add_once, run.encode(), rows), retry_timeout)
 
 
 def _trips(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) -> Iterator[list[bytes]]:

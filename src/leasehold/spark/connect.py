@@ -98,17 +98,17 @@ def check_queue(target: Target, instead: str) -> None:
         raise InvalidArgument("queue", target.queue, allowed)
 
 
-async def persistently(call: Callable[[], Awaitable[T]], patience: float) -> T:
+async def persistently(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:
     """Repeat a call that is safe to repeat while the server is away.
 
     Args:
         call: Makes the call.
-        patience: For how long, in seconds.
+        retry_timeout: For how long, in seconds.
 
     Raises:
         LeaseholdError: What the last call raised.
     """
-    until, pause = time.monotonic() + patience, FIRST_PAUSE
+    until, pause = time.monotonic() + retry_timeout, FIRST_PAUSE
     while True:
         try:
             return await call()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.queue.bulk import Bulk
 
 #: What the stream understands, beside the options of all.
-OPTIONS = ("from", "startingFrom", "maxRows", "partitions", "idleWait", "patience", "failOnLoss")
+OPTIONS = ("from", "startingFrom", "maxRows", "partitions", "idleWait", "retryTimeout", "failOnLoss")
 #: Fewer events than this are not worth a task of their own.
 MIN_ROWS = 500
 #: How long to wait between two looks for more (s).
@@ -67,7 +67,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_rows = options.check_int("maxRows", 100_000, minimum=1, maximum=100_000_000)
         self._parts = options.check_int("partitions", 2, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
-        self._patience = options.seconds("patience", 60.0)
+        self._retry_timeout = options.seconds("retryTimeout", 60.0)
         self._fail_on_loss = options.flag("failOnLoss", default=True)
         self._first: Offset | None = None
         #: Whether the server has known of as many events as were read, since this reader began.
@@ -153,7 +153,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The number of the last event there has been, and of the first that is kept after another."""
         if self._open is None:
             self._open = self._close.enter_context(connected(self._target))
-        last, events = self._open.call(_page, self._open.queue.bulk, after, 1, self._patience)
+        last, events = self._open.call(_page, self._open.queue.bulk, after, 1, self._retry_timeout)
         return last, events[0].number if events else None
 
     # ----------------------------------------------------------- on executors
@@ -166,7 +166,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             def page(after: int) -> tuple[int, list[Event]]:
                 count = min(PAGE, last - after)
-                return there.call(_page, there.queue.bulk, after, count, self._patience)
+                return there.call(_page, there.queue.bulk, after, count, self._retry_timeout)
 
             after = partition.after
             while after < last:
@@ -193,9 +193,9 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return batch_of(columns, self._schema)
 
 
-async def _page(bulk: Bulk, after: int, count: int, patience: float) -> tuple[int, list[Event]]:
+async def _page(bulk: Bulk, after: int, count: int, retry_timeout: float) -> tuple[int, list[Event]]:
     call = partial(bulk.run, "events_read", after=b"%d" % after, count=count)
-    last, *flat = await persistently(call, patience)
+    last, *flat = await persistently(call, retry_timeout)
     if last is None:
         raise NoEventsKept
     return int(last), [event_of(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]

@@ -55,15 +55,15 @@ class LeaseStream:
         bulk: The queue.
         name: The stream's name, which its checkpoint knows.
         lease_ms: For how long items are leased; they are renewed every third of it.
-        patience: For how many seconds a call is repeated while the server is away.
+        retry_timeout: For how many seconds a call is repeated while the server is away.
     """
 
-    def __init__(self, bulk: Bulk, name: str, *, lease_ms: int, patience: float) -> None:
+    def __init__(self, bulk: Bulk, name: str, *, lease_ms: int, retry_timeout: float) -> None:
         self.reader = secrets.token_hex(8)
         self._bulk = bulk
         self._name = name
         self._lease_ms = lease_ms
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         self._sets: dict[int, LeaseSet] = {}
         self._completed = 0
 
@@ -171,10 +171,10 @@ class LeaseStream:
     async def _renew(self, number: int, leased: LeaseSet) -> int:
         """Renew what is leased for a set, and lease again what waits; says how many others have taken."""
         name = self.place(number)
-        leased.places, held, again, lost = await renew_set(self._bulk, name, 0, 0, self._patience)
+        leased.places, held, again, lost = await renew_set(self._bulk, name, 0, 0, self._retry_timeout)
         # From its end, as items come back in their order: what is nearest to the end of the queue goes first.
         for start in reversed(range(0, leased.places, STEP)):
-            _, *more = await renew_set(self._bulk, name, start, STEP, self._patience)
+            _, *more = await renew_set(self._bulk, name, start, STEP, self._retry_timeout)
             held, again, lost = held + more[0], again + more[1], lost + more[2]
         leased.held = held
         if again:
@@ -191,7 +191,7 @@ class LeaseStream:
                 start=places,
                 count=STEP,
                 max_bytes=-1,
-                patience=self._patience,
+                retry_timeout=self._retry_timeout,
                 peek=True,
             )
             entries += zip(flat[::2], map(b"%d".__mod__, flat[1::2]), strict=True)
@@ -241,7 +241,7 @@ class LeaseStream:
             raise StreamTakenOver(self._name)
 
     async def _run(self, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
-        return await persistently(partial(self._bulk.run, script, rest, **arguments), self._patience)
+        return await persistently(partial(self._bulk.run, script, rest, **arguments), self._retry_timeout)
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ async def read_set(
     start: int,
     count: int,
     max_bytes: int,
-    patience: float,
+    retry_timeout: float,
     peek: bool = False,
 ) -> tuple[int, int, list[Any]]:
     """Read some places of a set: what is leased for it. What waits again is leased again before.
@@ -284,7 +284,7 @@ async def read_set(
         start: The first place.
         count: How many at most, up to 1,000.
         max_bytes: How much data at most, but for a single item; -1: none.
-        patience: For how many seconds a call is repeated while the server is away.
+        retry_timeout: For how many seconds a call is repeated while the server is away.
         peek: Whether to give id and lease number of all that was not given up, and to give up nothing.
 
     Returns:
@@ -304,16 +304,16 @@ async def read_set(
             "peek": int(peek),
             "give_up": give_up,
         }
-        return await _of_set(bulk, "set_read", name, patience, {**wanted})
+        return await _of_set(bulk, "set_read", name, retry_timeout, {**wanted})
 
     seen, now_ms, *flat = await read(0)
     if seen < 0:
-        await renew_set(bulk, name, start, count, patience)
+        await renew_set(bulk, name, start, count, retry_timeout)
         seen, now_ms, *flat = await read(1)
     return seen, now_ms, flat
 
 
-async def renew_set(bulk: Bulk, name: SetName, start: int, count: int, patience: float) -> list[int]:
+async def renew_set(bulk: Bulk, name: SetName, start: int, count: int, retry_timeout: float) -> list[int]:
     """Renew what is leased of some places of a set, and lease again what waits.
 
     Args:
@@ -321,7 +321,7 @@ async def renew_set(bulk: Bulk, name: SetName, start: int, count: int, patience:
         name: The set.
         start: The first place.
         count: How many at most, up to 1,000.
-        patience: For how many seconds the call is repeated while the server is away.
+        retry_timeout: For how many seconds the call is repeated while the server is away.
 
     Returns:
         How many places the whole set has; how many of those looked at are held now; how many of them were
@@ -332,17 +332,17 @@ async def renew_set(bulk: Bulk, name: SetName, start: int, count: int, patience:
         ServerError: If the server stays away.
     """
     times = {"start": start, "count": count, "hold_ms": name.lease_ms}
-    return await _of_set(bulk, "set_renew", name, patience, {"session": name.holder.encode(), **times})
+    return await _of_set(bulk, "set_renew", name, retry_timeout, {"session": name.holder.encode(), **times})
 
 
 async def _of_set(
-    bulk: Bulk, script: str, name: SetName, patience: float, more: dict[str, bytes | int]
+    bulk: Bulk, script: str, name: SetName, retry_timeout: float, more: dict[str, bytes | int]
 ) -> list[Any]:
     """Run a script on a set: its reply, if the reader is still this one."""
     given = {"stream": name.stream.encode(), "reader": name.reader.encode(), "set": name.set} | more
     mine: int
     reply: list[Any]
-    mine, *reply = await persistently(partial(bulk.run, script, (), **given), patience)
+    mine, *reply = await persistently(partial(bulk.run, script, (), **given), retry_timeout)
     if not mine:
         raise StreamTakenOver(name.stream)
     return reply

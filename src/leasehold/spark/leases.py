@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: What the stream understands, beside the options of all.
-OPTIONS = ("from", "maxRows", "leaseTime", "partitions", "idleWait", "patience", "mayBeMissing")
+OPTIONS = ("from", "maxRows", "leaseTime", "partitions", "idleWait", "retryTimeout", "mayBeMissing")
 #: How much data comes in one trip to an executor, but for a single item.
 PAGE_BYTES = 4 << 20
 #: How long to wait between two looks at an empty queue (s).
@@ -71,7 +71,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = max(MIN_PARTS, math.ceil(self._max_rows / ROWS_PER_PART))
         self._parts = options.check_int("partitions", parts, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
-        self._patience = options.seconds("patience", 60.0)
+        self._retry_timeout = options.seconds("retryTimeout", 60.0)
         self._may_be_missing = options.flag("mayBeMissing", default=False)
         self._first: Offset | None = None
         self._draining = False
@@ -185,7 +185,9 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream(self, name: str) -> tuple[Connected, LeaseStream]:
         if self._open is None:
             there = self._close.enter_context(connected(self._target))
-            stream = LeaseStream(there.queue.bulk, name, lease_ms=self._lease_ms, patience=self._patience)
+            stream = LeaseStream(
+                there.queue.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout
+            )
             there.call(stream.take_over)
             keeping = there.start(stream.keep)
             self._close.callback(keeping.cancel)
@@ -215,7 +217,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     start=start,
                     count=min(STEP, stop - start),
                     max_bytes=max_bytes,
-                    patience=self._patience,
+                    retry_timeout=self._retry_timeout,
                 )
 
             at, coming = partition.start, there.start(page, partition.start)

@@ -14,7 +14,7 @@ from leasehold.spark.adding import Added, add_batches
 from leasehold.spark.columns import OPTIONS, Columns
 from leasehold.spark.connect import check_server, connected, persistently
 from leasehold.spark.options import Options
-from leasehold.spark.write import PATIENCE
+from leasehold.spark.write import RETRY_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,10 +54,10 @@ class Sink(DataSourceStreamArrowWriter):
                 "append or update: a queue holds work that others do, and what is done is not there any more"
             )
             raise InvalidArgument("outputMode", "complete", allowed)
-        options = Options(given, (*OPTIONS, "patience"))
+        options = Options(given, (*OPTIONS, "retryTimeout"))
         self.target = options.target()
         self.columns = Columns.chosen(options, schema)
-        self.patience = options.seconds("patience", PATIENCE)
+        self.retry_timeout = options.seconds("retryTimeout", RETRY_TIMEOUT)
         check_server(self.target)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -66,7 +66,7 @@ class Sink(DataSourceStreamArrowWriter):
         query, batch = (task.getLocalProperty(name) if task else None for name in (_QUERY, _BATCH))
         if not query or batch is None:
             raise InvalidArgument("batch", batch, "a batch of a stream, of which Spark says query and number")
-        added = add_batches(iterator, self.columns, self.target, _run(query, int(batch)), self.patience)
+        added = add_batches(iterator, self.columns, self.target, _run(query, int(batch)), self.retry_timeout)
         return Told(query, added)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -76,7 +76,7 @@ class Sink(DataSourceStreamArrowWriter):
             run = _run(query, batchId - 1).encode()
             with connected(self.target) as there:
                 end = partial(there.queue.bulk.end_run, run, ended_ms=KEEP_ENDED_MS)
-                there.call(persistently, end, self.patience)
+                there.call(persistently, end, self.retry_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Leave all as it is: the batch will be repeated."""

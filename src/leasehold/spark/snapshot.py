@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 IDS_PER_PARTITION, MAX_PARTITIONS = 50_000, 16
 #: How many looks are under way at once.
 MAX_UNDER_WAY = 3
-#: For how long a look is tried again while the server is away, if the option `patience` does not say (s).
-PATIENCE = 60.0
+#: How long a trip is repeated while the server is away, without the option `retryTimeout` (s).
+RETRY_TIMEOUT = 60.0
 
 #: What is listed for each state, one after the other, so that what moves on meanwhile is met where it goes:
 #: the delayed fall due, those that wait are leased, leases end.
@@ -67,14 +67,14 @@ class SnapshotReader(DataSourceReader):
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        options = Options(given, ("from", "partitions", "mayBeMissing", "patience"))
+        options = Options(given, ("from", "partitions", "mayBeMissing", "retryTimeout"))
         self.target = options.target()
         check_columns(schema, ITEMS)
         self.schema = schema
         self.wanted = Wanted()
         self.count = options.check_int("partitions", 0, minimum=0, maximum=10_000)
         self.may_be_missing = options.flag("mayBeMissing", default=False)
-        self.patience = options.seconds("patience", PATIENCE)
+        self.retry_timeout = options.seconds("retryTimeout", RETRY_TIMEOUT)
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
         """Take those on state, id and age; give back the others."""
@@ -127,7 +127,7 @@ class SnapshotReader(DataSourceReader):
 
     def _look(self, there: Connected, ids: list[bytes]) -> Future[list[Row]]:
         step = partial(look, there.queue.bulk, ids, self.wanted, data="data" in self.schema.fieldNames())
-        return there.start(persistently, step, self.patience)
+        return there.start(persistently, step, self.retry_timeout)
 
     def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         if rows:

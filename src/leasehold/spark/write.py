@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from leasehold.spark.options import Target
 
 #: What bulk adds understand.
-WRITE_OPTIONS = (*OPTIONS, "job", "patience")
+WRITE_OPTIONS = (*OPTIONS, "job", "retryTimeout")
 #: For how long the report of a job is kept (ms): a day.
 KEEP_REPORT_MS = 24 * 3600 * 1000
 #: For how long after its end a job's tasks that outlive it add nothing (ms): a day.
 KEEP_ENDED_MS = 24 * 3600 * 1000
 #: The longest name of a job, in bytes of UTF-8.
 MAX_JOB_BYTES = 200
-#: For how long a trip is tried again while the server is away, if the option `patience` does not say (s).
-PATIENCE = 60.0
+#: How long a trip is repeated while the server is away, without the option `retryTimeout` (s).
+RETRY_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class BulkWriter(DataSourceArrowWriter):
         options = Options(given, WRITE_OPTIONS)
         self.target = options.target()
         self.columns = Columns.chosen(options, schema)
-        self.patience = options.seconds("patience", PATIENCE)
+        self.retry_timeout = options.seconds("retryTimeout", RETRY_TIMEOUT)
         name = _job_of(options)
         # What tasks go by: a name may be used again while tasks of the job that had it still run.
         self.run = uuid.uuid4().hex
@@ -107,7 +107,7 @@ class BulkWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add one partition; in the executor."""
-        return add_batches(iterator, self.columns, self.target, self.run, self.patience)
+        return add_batches(iterator, self.columns, self.target, self.run, self.retry_timeout)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """End the job, and keep its report as the result of its name.
@@ -127,7 +127,7 @@ class BulkWriter(DataSourceArrowWriter):
                 report=told.encode(),
                 keep_ms=KEEP_REPORT_MS,
             )
-            if there.call(persistently, end, self.patience) < 0:
+            if there.call(persistently, end, self.retry_timeout) < 0:
                 raise ServerError(
                     f"another job named {self.job!r} ran at the same time and has ended it: "
                     "rows that came later were not added; run it again"
@@ -178,7 +178,7 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
     }
     read = Options({**texts, "queue": queue}, WRITE_OPTIONS)
-    target, patience = read.target(), read.seconds("patience", PATIENCE)
+    target, retry_timeout = read.target(), read.seconds("retryTimeout", RETRY_TIMEOUT)
     job = _job_of(read) or f"job:{uuid.uuid4().hex}"
     check_server(target)
     with active(df.sparkSession), _settled(texts, target) as settled:
@@ -188,7 +188,7 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
         writer = df.write.format("leasehold").options(**settled, queue=queue, job=job)
         writer.mode("append").save()
     with connected(target) as there:
-        result = there.call(persistently, partial(there.queue.results.get, job), patience)
+        result = there.call(persistently, partial(there.queue.results.get, job), retry_timeout)
     if result is None:
         raise ServerError(f"the report of the job {job!r} is gone")
     return Report.read(job, result)

@@ -66,7 +66,7 @@ class Queues:
         *,
         direct: bool = False,
         return_to: str = "end",
-        patience: Duration = 10.0,
+        reply_timeout: Duration = 10.0,
     ) -> AsyncWorkQueue:
         """Open a queue that no other test has; called with the same name again, another object of the same.
 
@@ -74,14 +74,14 @@ class Queues:
             name: How its name begins.
             direct: Whether to go straight to the server though the test has asked for `leasehold_faults`.
             return_to: As for `AsyncWorkQueue`.
-            patience: As for `AsyncWorkQueue`.
+            reply_timeout: As for `AsyncWorkQueue`.
 
         Raises:
             InvalidArgument: If one of them is not as said.
         """
         url = self._server.url if direct or self._faults is None else self._faults.url
         queue = AsyncWorkQueue.from_url(
-            url, f"{name}-{self._label}", return_to=return_to, patience=patience, clock=self._clock
+            url, f"{name}-{self._label}", return_to=return_to, reply_timeout=reply_timeout, clock=self._clock
         )
         self._opened.append(queue)
         if self._clock is not None:

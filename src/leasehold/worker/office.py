@@ -87,7 +87,9 @@ class BackOffice:
             log.critical("the back office of the worker has failed", exc_info=error)
 
     async def _main(self) -> None:
-        twins = {handler: handler.queue.twin(patience=_patience(handler)) for handler in self._handlers}
+        twins = {
+            handler: handler.queue.twin(reply_timeout=_reply_timeout(handler)) for handler in self._handlers
+        }
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._keep_up(duty, twins)) for duty in self._duties]
         try:
@@ -114,6 +116,6 @@ class BackOffice:
             await asyncio.sleep(1)
 
 
-def _patience(handler: Handler) -> float:
+def _reply_timeout(handler: Handler) -> float:
     """How long to wait for an answer: a connection that the network has dropped must not cost a lease."""
     return min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, handler.lease_time / 4))

@@ -118,13 +118,13 @@ class Slots:
         while self._tasks and not hurried.done() and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait([*self._tasks, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        await self.cut_all(patience=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
+        await self.cut_all(clean_up=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
 
-    async def cut_all(self, *, patience: float = CLEAN_UP_SECONDS) -> None:
+    async def cut_all(self, *, clean_up: float = CLEAN_UP_SECONDS) -> None:
         """End all runs now. A thread cannot be ended: its item is given back all the same.
 
         Args:
-            patience: How long a cancelled handler may take to clean up, in seconds. What runs on is given
+            clean_up: How long a cancelled handler may take to clean up, in seconds. What runs on is given
                 back while it does, since the process is about to end.
         """
         self._stopping = True
@@ -132,7 +132,7 @@ class Slots:
         for run in list(self.running):
             run.end_early(Cut.STOP)
         if self._tasks:
-            _, stuck = await asyncio.wait(self._tasks, timeout=patience)
+            _, stuck = await asyncio.wait(self._tasks, timeout=clean_up)
             if stuck:
                 self._abandon()
 

@@ -30,7 +30,7 @@ ROWS = 12_000
 PROGRAM = Path(__file__).with_name("write_program.py")
 ROOT = Path(__file__).parents[3]
 #: A driver takes its time to start (s).
-PATIENCE = 120
+TIMEOUT = 120
 
 
 class Driver:
@@ -58,7 +58,7 @@ class Driver:
 
     def report(self) -> dict[str, Any]:
         """Wait for its end, and read what it says."""
-        said, _ = self.process.communicate(timeout=PATIENCE)
+        said, _ = self.process.communicate(timeout=TIMEOUT)
         assert self.process.returncode == 0, self._log.read_text()[-3000:]
         report: dict[str, Any] = json.loads(said.splitlines()[-1])
         return report
@@ -125,7 +125,7 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
 
 async def half_way(queue: AsyncWorkQueue, least: int = 2 * BATCH_ROWS) -> None:
     """Wait until a part has been added."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await queue.counts()).waiting < least:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
 
