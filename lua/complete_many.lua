@@ -11,7 +11,7 @@
 --   gone        set     completed ids still to be swept out of `processing`
 --   deadlines   zset    id -> end of its lease
 --   scheduled   zset    id -> due time
---   ledger      hash    id -> leases and deliveries of this incarnation
+--   ledger      hash    id -> tokens and attempt of this incarnation
 --   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix   text     the queue's name

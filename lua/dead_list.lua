@@ -9,7 +9,7 @@
 --   max_bytes  integer  give no more data than this; further dead letters come without theirs
 --   entries    rest     ids, or none
 -- Reply: for each: id, time of its death in ms (0: unknown), size of its data (-1: there is no such dead
---   letter), data (false: left out), error, deliveries, lease number.
+--   letter), data (false: left out), error, attempt, lease number.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 dead letters a call.
 
@@ -37,11 +37,10 @@ end
 
 local reply, room = {}, max_bytes
 for i, id in ipairs(found) do
-  local size, data, error_, deliveries, token = letter_of(id, room)
+  local size, data, error_, attempt, token = letter_of(id, room)
   room = data and room - size or room
   local base = #reply
   reply[base + 1], reply[base + 2], reply[base + 3] = id, tonumber(times[i] or 0), size
-  reply[base + 4], reply[base + 5], reply[base + 6], reply[base + 7] =
-    data, error_, deliveries, token
+  reply[base + 4], reply[base + 5], reply[base + 6], reply[base + 7] = data, error_, attempt, token
 end
 return reply

@@ -8,7 +8,7 @@
 --   gone        set     completed ids still to be swept out of `processing`
 --   deadlines   zset    id -> end of its lease
 --   scheduled   zset    id -> due time
---   ledger      hash    id -> leases and deliveries of this incarnation
+--   ledger      hash    id -> tokens and attempt of this incarnation
 --   dead        zset    id -> when it became a dead letter
 --   events      stream  what became of items, if that is kept
 -- Arguments:
@@ -49,16 +49,16 @@ for i, id in ipairs(ids) do
   if not met[id] and is_current(id, token, scores[i], records[i]) then
     answers[i], met[id] = 1, true
     leaving[#leaving + 1] = id
-    local _, _, deliveries = read_ledger(records[i])
+    local _, _, attempt = read_ledger(records[i])
     local text = ARGV[at + 4]
-    fields[#leaving] = { token = token, deliveries = deliveries, error = string.sub(text, -1000) }
+    fields[#leaving] = { token = token, attempt = attempt, error = string.sub(text, -1000) }
     if delay > 0 then
       delayed[#delayed + 1], fields[#leaving].due = { id, delay }, now + delay
     elseif delay == 0 then
       to_end[#to_end + 1] = id
     else
       fields[#leaving].size = redis.call('STRLEN', data_key(id)) -- raises now, before anything is written, if it is of another type
-      dying[#dying + 1] = { id, token, deliveries, text }
+      dying[#dying + 1] = { id, token, attempt, text }
     end
   end
 end
@@ -71,7 +71,7 @@ leave_leased(leaving)
 enter_ready(to_end, false)
 enter_scheduled(delayed)
 for _, letter in ipairs(dying) do
-  local id, token, deliveries, text = unpack(letter)
+  local id, token, attempt, text = unpack(letter)
   local key = dead_key(id)
   redis.call('UNLINK', key) -- an id that dies again takes the place of its older letter
   redis.call(
@@ -81,8 +81,8 @@ for _, letter in ipairs(dying) do
     redis.call('GET', data_key(id)),
     'error',
     text,
-    'deliveries',
-    deliveries,
+    'attempt',
+    attempt,
     'token',
     string.format('%.0f', token)
   )

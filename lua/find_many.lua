@@ -6,7 +6,7 @@
 -- Keys:
 --   deadlines  zset  id -> end of its lease
 --   scheduled  zset  id -> due time
---   ledger     hash  id -> leases and deliveries of this incarnation
+--   ledger     hash  id -> tokens and attempt of this incarnation
 --   dead       zset  id -> when it became a dead letter
 -- Arguments:
 --   prefix     text     the queue's name
@@ -15,7 +15,7 @@
 --   which      text     "living": items; "dead": dead letters; "all": both
 --   wanted     rest     ids
 -- Reply: the time in ms and, for each id of which there is an item, its state and the eight values of `inspect`;
---   then for each of which there is a dead letter "dead", id, size, data, -1, error, lease number, deliveries and
+--   then for each of which there is a dead letter "dead", id, size, data, -1, error, lease number, attempt and
 --   the time of its death in ms (0: unknown).
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
@@ -59,12 +59,12 @@ end
 if which ~= 'living' then
   local base, died = #reply, redis.call('ZMSCORE', dead, unpack(ids))
   for i, id in ipairs(ids) do
-    local size, data, error_, deliveries, token = letter_of(id, room)
+    local size, data, error_, attempt, token = letter_of(id, room)
     if size >= 0 then
       room = data and room - size or room
       reply[base + 1], reply[base + 2], reply[base + 3], reply[base + 4] = 'dead', id, size, data
       reply[base + 5], reply[base + 6], reply[base + 7] = -1, error_, token
-      reply[base + 8], reply[base + 9] = deliveries, tonumber(died[i] or 0)
+      reply[base + 8], reply[base + 9] = attempt, tonumber(died[i] or 0)
       base = base + 9
     end
   end

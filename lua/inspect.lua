@@ -4,7 +4,7 @@
 --   queue      list  ids that wait
 --   deadlines  zset  id -> end of its lease
 --   scheduled  zset  id -> due time
---   ledger     hash  id -> leases and deliveries of this incarnation
+--   ledger     hash  id -> tokens and attempt of this incarnation
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's
@@ -13,7 +13,7 @@
 --   count      integer  how many
 --   max_bytes  integer  give no more data than this; further items come without theirs
 -- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost), data (false: left out),
---   time it falls due or its lease ends in ms (-1: none), holder or false, lease number, deliveries,
+--   time it falls due or its lease ends in ms (-1: none), holder or false, lease number, attempt,
 --   time of the last delivery in ms (0, 0, 0: never leased).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.

@@ -9,7 +9,7 @@
 --   gone        set      completed ids still to be swept out of `processing`
 --   deadlines   zset     id -> end of its lease
 --   scheduled   zset     id -> due time
---   ledger      hash     id -> leases and deliveries of this incarnation
+--   ledger      hash     id -> tokens and attempt of this incarnation
 --   fence       counter  the last lease number given out
 --   sessions    zset     session -> until when it is alive
 --   events      stream   what became of items, if that is kept
@@ -21,7 +21,7 @@
 --   max_bytes     integer  stop before this much data (the first item is always given)
 --   wants         rest     count, lease time in ms, … (a pair per caller or run of callers)
 -- Reply: the time in ms, ms until something falls due (0: call again, -1: nothing will), sessions
---   registered, then id, data, lease number, deliveries for each item, in the order of `wants`.
+--   registered, then id, data, lease number, attempt for each item, in the order of `wants`.
 -- Cost: O(log n) per item leased or brought back, O(1) per ghost or double.
 -- Limits: 1,000 items, 100 brought back, 2,000 ids looked at, `max_bytes` of data a call.
 

@@ -8,7 +8,7 @@
 --   gone        set     completed ids still to be swept out of `processing`
 --   deadlines   zset    id -> end of its lease
 --   scheduled   zset    id -> due time
---   ledger      hash    id -> leases and deliveries of this incarnation
+--   ledger      hash    id -> tokens and attempt of this incarnation
 --   events      stream  what became of items, if that is kept
 -- Arguments:
 --   prefix   text     the queue's name
@@ -47,10 +47,10 @@ for i, id in ipairs(ids) do
   if not met[id] and is_current(id, token, scores[i], records[i]) then
     answers[i], met[id] = 1, true
     leaving[#leaving + 1], token_of[id] = id, token
-    local first, last, deliveries, leased_at = read_ledger(records[i])
+    local first, last, attempt, leased_at = read_ledger(records[i])
     taken_back[2 * #leaving - 1] = id
     taken_back[2 * #leaving] =
-      string.format('%.0f %.0f %.0f %.0f', first, last, math.max(0, deliveries - 1), leased_at)
+      string.format('%.0f %.0f %.0f %.0f', first, last, math.max(0, attempt - 1), leased_at)
     if delay > 0 then
       delayed[#delayed + 1] = { id, delay }
     elseif front then

@@ -3,7 +3,7 @@
 -- Keys:
 --   deadlines  zset    id -> end of its lease
 --   scheduled  zset    id -> due time
---   ledger     hash    id -> leases and deliveries of this incarnation
+--   ledger     hash    id -> tokens and attempt of this incarnation
 --   events     stream  what became of items, if that is kept
 -- Arguments:
 --   prefix   text     the queue's name

@@ -5,7 +5,7 @@
 --
 -- Keys:
 --   deadlines  zset  id -> end of its lease
---   ledger     hash  id -> leases and deliveries of this incarnation
+--   ledger     hash  id -> tokens and attempt of this incarnation
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's
@@ -18,7 +18,7 @@
 --   peek       flag     1: give id and lease number of all that was not given up, and give up nothing
 --   give_up    flag     1: give up what is not held; 0: stop before the first that is not, as it may only wait
 -- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before; -1: the
---   first one is not held, and not given up); the time in ms; then for each item: id, size, data (false: none is given), lease number, deliveries, end of its
+--   first one is not held, and not given up); the time in ms; then for each item: id, size, data (false: none is given), lease number, attempt, end of its
 --   lease in ms, when it was leased in ms; with `peek`: id, lease number.
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
@@ -61,10 +61,10 @@ for i, id in ipairs(ids) do
       end
       data, bytes = redis.call('GET', data_key(id)), bytes + size
     end
-    local _, _, deliveries, at = read_ledger(records[i])
+    local _, _, attempt, at = read_ledger(records[i])
     local base = #reply
     reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
-    reply[base + 4], reply[base + 5] = tokens[i], deliveries
+    reply[base + 4], reply[base + 5] = tokens[i], attempt
     reply[base + 6], reply[base + 7] = tonumber(scores[i]), at
   elseif kept[i] and not give_up then
     reply[2] = i == 1 and -1 or i - 1

@@ -9,7 +9,7 @@
 --   gone        set     completed ids still to be swept out of `processing`
 --   deadlines   zset    id -> end of its lease
 --   scheduled   zset    id -> due time
---   ledger      hash    id -> leases and deliveries of this incarnation
+--   ledger      hash    id -> tokens and attempt of this incarnation
 --   schedules   hash    name -> definition
 --   ticks       zset    name -> next due time
 --   events      stream  what became of items, if that is kept

@@ -63,7 +63,7 @@ local function take_chunk(source, size)
   return used
 end
 
--- From the fourth on, for each that is leased: id, what was seen of its data, lease number, deliveries.
+-- From the fourth on, for each that is leased: id, what was seen of its data, lease number, attempt.
 local given = { now, -1, 0 }
 local entries
 local ends, records, shortest = {}, {}, nil
@@ -80,23 +80,23 @@ local function give(done, most, for_ms)
   for i = done + 1, till do
     local id, token = ids[i], last_token + i
     local token_text = string.format('%.0f', token)
-    local first, _, deliveries = read_ledger(entries[i])
-    deliveries = (deliveries or 0) + 1
+    local first, _, attempt = read_ledger(entries[i])
+    attempt = (attempt or 0) + 1
     ends[2 * i - 1], ends[2 * i] = ends_at, id
     records[2 * i - 1] = id
     if first then
-      records[2 * i] = string.format('%.0f %s %d %.0f', first, token_text, deliveries, now)
+      records[2 * i] = string.format('%.0f %s %d %.0f', first, token_text, attempt, now)
     else
       records[2 * i] = token_text .. ' ' .. token_text .. first_time
     end
     local n = 4 * i
-    given[n], given[n + 1], given[n + 2], given[n + 3] = id, found[i], token, deliveries
+    given[n], given[n + 1], given[n + 2], given[n + 3] = id, found[i], token, attempt
     if telling then
       local size = weigh(found[i])
       tell('leased', id, {
         holder = session,
         token = token,
-        deliveries = deliveries,
+        attempt = attempt,
         size = size,
         due = now + ms,
       })

@@ -1,4 +1,4 @@
--- What the ledger holds of an item: "<first lease> <last lease> <deliveries> <last delivery, ms>".
+-- What the ledger holds of an item: "<first lease> <last lease> <attempt> <last delivery, ms>".
 --
 -- It begins with the first lease of an incarnation and ends with its completion, so a lease number
 -- belongs to the incarnation that lives now if and only if it lies between first and last.
@@ -10,6 +10,6 @@ local function read_ledger(entry)
   if not entry then
     return nil
   end
-  local first, last, deliveries, at = string.match(entry, '^(%d+) (%d+) (%d+) (%d+)')
-  return tonumber(first), tonumber(last), tonumber(deliveries), tonumber(at)
+  local first, last, attempt, at = string.match(entry, '^(%d+) (%d+) (%d+) (%d+)')
+  return tonumber(first), tonumber(last), tonumber(attempt), tonumber(at)
 end

@@ -3,7 +3,7 @@
 -- Needs: dead_key
 -- Gives: letter_of
 
--- Size of its data (-1: there is no such dead letter), data (false: larger than `room`), error, deliveries,
+-- Size of its data (-1: there is no such dead letter), data (false: larger than `room`), error, attempt,
 -- lease number.
 local function letter_of(id, room)
   local key, data = dead_key(id), false
@@ -13,6 +13,6 @@ local function letter_of(id, room)
   elseif size <= room then
     data = redis.call('HGET', key, 'data')
   end
-  local facts = redis.call('HMGET', key, 'error', 'deliveries', 'token')
+  local facts = redis.call('HMGET', key, 'error', 'attempt', 'token')
   return size, data, facts[1] or '', tonumber(facts[2] or 0), tonumber(facts[3] or 0)
 end

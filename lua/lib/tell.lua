@@ -30,7 +30,7 @@ if telling then
     -- stylua: ignore
     return pcall('XADD', events, id_of(number + news),
       'what', what, 'id', id, 'time', told_at,
-      'holder', fields.holder or '', 'token', fields.token or '', 'deliveries', fields.deliveries or '',
+      'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
       'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or '')
   end
 

@@ -35,10 +35,10 @@ local function add_views(reply, ids, times, room, holders, states)
       base = base + 1
     end
     if size >= 0 or not states then
-      local _, token, deliveries, at = read_ledger(records[i])
+      local _, token, attempt, at = read_ledger(records[i])
       reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
       reply[base + 4], reply[base + 5] = times[i] or -1, holders[i]
-      reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, deliveries or 0, at or 0
+      reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, attempt or 0, at or 0
       base = base + 8
     end
   end

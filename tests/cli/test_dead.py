@@ -38,7 +38,7 @@ async def test_lists_the_newest_first_with_the_last_line_of_the_error(
     outcome = await leasehold("dead", "ls", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.table
-    assert titles == ["id", "died", "deliveries", "bytes", "error"]
+    assert titles == ["id", "died", "attempt", "bytes", "error"]
     assert [(row[0], row[2:]) for row in rows] == [
         (f"d{number}", ["1", "4", "ValueError:", f"{number}"]) for number in (4, 3, 2, 1, 0)
     ]
@@ -61,11 +61,11 @@ async def test_shows_one_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) ->
     assert outcome.out.endswith("\nValueError: 1\n\ndata\ndata\n")
     document = (await leasehold("dead", "show", queue.name, "d1", "--json")).document
     assert document["error"].endswith("\nValueError: 1\n")
-    assert {key: document[key] for key in ("queue", "id", "data", "deliveries", "token")} == {
+    assert {key: document[key] for key in ("queue", "id", "data", "attempt", "token")} == {
         "queue": queue.name,
         "id": "d1",
         "data": "data",
-        "deliveries": 1,
+        "attempt": 1,
         "token": 2,
     }
     outcome = await leasehold("dead", "show", queue.name, "d9")

@@ -26,7 +26,7 @@ async def test_shows_the_items_of_each_state(leasehold: Leasehold, queue: AsyncW
     outcome = await leasehold("show", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.table
-    assert titles == ["id", "state", "bytes", "deliveries", "until", "holder", "data"]
+    assert titles == ["id", "state", "bytes", "attempt", "until", "holder", "data"]
     assert [row[:4] for row in rows] == [
         ["first", "waiting", "2", "0"],
         ["second", "waiting", "2", "0"],
@@ -65,7 +65,7 @@ async def test_shows_machines_the_items(leasehold: Leasehold, queue: AsyncWorkQu
         "data_encoding": "base64",
         "holder": None,
         "token": None,
-        "deliveries": 0,
+        "attempt": 0,
         "due": None,
         "leased_seconds_ago": None,
     }
@@ -97,7 +97,7 @@ async def test_shows_one_item_in_full(leasehold: Leasehold, queue: AsyncWorkQueu
     lease = await take(queue, 100)
     outcome = await leasehold("show", queue.name, "x")
     assert (outcome.code, outcome.err) == (0, "")
-    for fact in ("state leased", "deliveries 1", f"holder {queue.session}", f"lease number {lease.token}"):
+    for fact in ("state leased", "attempt 1", f"holder {queue.session}", f"lease number {lease.token}"):
         assert fact.split() in [row[: len(fact.split())] for row in outcome.table]
     assert outcome.out.endswith("\ndata\ntwo\nlines\n")
 

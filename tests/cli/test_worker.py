@@ -25,7 +25,7 @@ async def back_at_the_front(queue: AsyncWorkQueue, id_: str) -> None:
     await queue.add_item(Item(b"sleep 0", id="another"))
     first, second = await queue.lease_many(2, 30, block=False)
     assert (first.id, second.id) == (id_, "another")
-    assert first.deliveries == 1
+    assert first.attempt == 1
     assert (await queue.counts()).total == 2
 
 

@@ -54,7 +54,7 @@ async def test_processes_end_with_their_supervisor(bench: Bench, queue: AsyncWor
         await gone(*pids)
     lease = await queue.lease(30, block=False)
     assert lease is not None
-    assert (lease.id, lease.deliveries) == ("x", 1)
+    assert (lease.id, lease.attempt) == ("x", 1)
 
 
 @pytest.mark.parametrize("order", ["block", "query"])
@@ -69,7 +69,7 @@ async def test_a_blocked_process_ends_with_its_supervisor_too(
         await gone(*pids)
     lease = await queue.lease(30, block=False)
     assert lease is not None
-    assert (lease.id, lease.deliveries) == ("x", 1)
+    assert (lease.id, lease.attempt) == ("x", 1)
 
 
 async def test_the_exit_code_is_the_worst_of_the_processes(bench: Bench, queue: AsyncWorkQueue) -> None:

@@ -148,7 +148,7 @@ async def test_waiting_goes_on_after_a_restart(
         await waiting
     server = await start(make_server, tmp_path, server.port)
     taken = await take(waiter, 30, timeout=20)
-    assert (taken.id, taken.token, taken.deliveries) == ("leased", lease.token + 1, 2)
+    assert (taken.id, taken.token, taken.attempt) == ("leased", lease.token + 1, 2)
     assert await waiter.complete(taken)
     assert await adder.complete(lease) is False
     waiting = asyncio.create_task(waiter.lease(30))

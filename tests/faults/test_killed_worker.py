@@ -89,11 +89,11 @@ async def lapse(redis: Redis, name: str) -> None:
         await command(redis, "ZADD", f"{name}:sessions", 1, session)
 
 
-async def recovered(idle: AsyncWorkQueue, redis: Redis, deliveries: int) -> None:
+async def recovered(idle: AsyncWorkQueue, redis: Redis, attempt: int) -> None:
     """Check that an idle waiter gets the item, and can finish it, with nothing left."""
     async with asyncio.timeout(30):
         lease = await take(idle)
-    assert (lease.id, lease.deliveries) == ("x", deliveries)
+    assert (lease.id, lease.attempt) == ("x", attempt)
     assert await idle.complete(lease)
     await idle.close()
     assert not await left_over(redis, idle.name)
@@ -105,7 +105,7 @@ async def test_before_it_leases(queue: AsyncWorkQueue, redis: Redis, redis_url: 
         await worker.reach("lease")
         await worker.kill()
     assert (await audit(redis, name)).waiting == [b"x"]
-    await recovered(queue, redis, deliveries=1)
+    await recovered(queue, redis, attempt=1)
 
 
 async def test_while_it_waits(queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str) -> None:
@@ -118,7 +118,7 @@ async def test_while_it_waits(queue: AsyncWorkQueue, redis: Redis, redis_url: st
     await queue.add_item(Item(b"x", id="x"))
     assert (await audit(redis, name)).waiting == [b"x"]
     await lapse(redis, name)
-    await recovered(queue, redis, deliveries=1)
+    await recovered(queue, redis, attempt=1)
 
 
 async def test_when_the_item_has_just_been_moved_to_it(
@@ -138,7 +138,7 @@ async def test_when_the_item_has_just_been_moved_to_it(
     assert await redis.llen(f"{name}:queue") == 0
     assert await queue.lease(30, block=False) is None
     await lapse(redis, name)
-    await recovered(queue, redis, deliveries=1)
+    await recovered(queue, redis, attempt=1)
 
 
 def test_the_server_moves_nothing_to_a_process_that_is_not_on_the_list() -> None:
@@ -158,7 +158,7 @@ async def test_with_the_item_under_lease(
         await worker.reach(step)
         await worker.kill()
     assert (await audit(redis, name)).leased == [b"x"]
-    await recovered(queue, redis, deliveries=2)
+    await recovered(queue, redis, attempt=2)
 
 
 async def test_while_it_completes_and_nothing_has_been_sent(
@@ -172,7 +172,7 @@ async def test_while_it_completes_and_nothing_has_been_sent(
         await worker.kill()
         await proxy.cut()
     assert (await audit(redis, name)).leased == [b"x"]
-    await recovered(queue, redis, deliveries=2)
+    await recovered(queue, redis, attempt=2)
 
 
 async def test_while_it_completes_and_the_answer_is_on_its_way(

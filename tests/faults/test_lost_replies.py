@@ -310,7 +310,7 @@ async def test_a_lost_lease_comes_back_when_it_ends(
     proxy.swallow_replies = False
     assert (await audit(redis, name)).leased == [b"x"]
     lease = await take(idle, 30, timeout=20)
-    assert lease.deliveries == 2
+    assert lease.attempt == 2
 
 
 async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
@@ -332,7 +332,7 @@ async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
     await until("it has been leased and is back", is_back)
     assert (await audit(redis, name)).waiting == [b"0", b"1", b"2"]
     lease = await take(other)
-    assert (lease.id, lease.deliveries) == ("0", 1)
+    assert (lease.id, lease.attempt) == ("0", 1)
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut and gone for a moment"])

@@ -137,7 +137,7 @@ async def test_a_waiter_with_a_lease_to_watch_asks_when_it_ends_and_not_before(
     await take(worker, 1.0)
     before = await calls(redis, "evalsha")
     lease = await take(waiter)
-    assert lease.deliveries == 2
+    assert lease.attempt == 2
     assert await calls(redis, "evalsha") - before <= 4  # to find nothing, to ask on the dot, and a spare
 
 

@@ -141,7 +141,7 @@ async def test_a_double_that_was_not_met_in_time_does_not_run_twice(
     assert await queue.add_item(Item(b"new", id="a"))
     again = await queue.lease(30)
     assert again is not None
-    assert (again.data, again.deliveries) == (b"new", 1)
+    assert (again.data, again.attempt) == (b"new", 1)
     assert again.token > lease.token
     await finish(queue)
     assert not await queue.complete(lease)

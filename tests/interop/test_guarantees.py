@@ -103,7 +103,7 @@ async def test_numbers_grow_through_foreign_leases_and_new_incarnations(
         assert await foreign.complete("a")
         assert await queue.add_item(Item(b"data", id="a"))
         lease = await lease_one(queue)
-        assert lease.deliveries == 1
+        assert lease.attempt == 1
         tokens.append(lease.token)
         assert await queue.complete(lease)
     assert tokens == sorted(set(tokens))

@@ -88,7 +88,7 @@ async def test_an_item_that_a_foreign_worker_dropped_comes_back_when_its_lease_e
     async with AsyncWorkQueue(name, redis) as ours:
         lease = await ours.lease(30, timeout=20)
     assert lease is not None
-    assert (lease.id, lease.data, lease.deliveries) == ("a", b"data", 1)
+    assert (lease.id, lease.data, lease.attempt) == ("a", b"data", 1)
     assert await queue.complete(lease)
     assert not await worker.complete("a")
     assert await keys_of(redis, name) == {"fence"}

@@ -49,14 +49,14 @@ class Held:
     token: int
     ends: float = NOW + 60_000
     first: int | None = None
-    deliveries: int = 1
+    attempt: int = 1
     at: int = NOW
     by: str = ME
 
     @property
     def entry(self) -> str:
         """What the ledger says."""
-        return f"{self.first or self.token} {self.token} {self.deliveries} {self.at}"
+        return f"{self.first or self.token} {self.token} {self.attempt} {self.at}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Letter:
     token: int
     at: int = NOW
     error: str = "an error"
-    deliveries: int = 1
+    attempt: int = 1
 
 
 def data_of(item_id: str) -> str:
@@ -109,7 +109,7 @@ def picture(
         state[f"dead:{item_id}"] = {
             "data": data_of(item_id),
             "error": letter.error,
-            "deliveries": str(letter.deliveries),
+            "attempt": str(letter.attempt),
             "token": str(letter.token),
         }
     if fence:
@@ -131,7 +131,7 @@ class Given(NamedTuple):
     id: str
     data: str
     token: int
-    deliveries: int
+    attempt: int
 
 
 def listed(contents: Contents | Expiring) -> list[str]:
@@ -143,8 +143,8 @@ def listed(contents: Contents | Expiring) -> list[str]:
 def items_of(reply: list[Any]) -> list[Given]:
     """Read the items of a reply of `lease_many`, which begins with the time, the wait and the sessions."""
     return [
-        Given(_text(item_id), _text(data), token, deliveries)
-        for item_id, data, token, deliveries in batched(reply[3:], 4)
+        Given(_text(item_id), _text(data), token, attempt)
+        for item_id, data, token, attempt in batched(reply[3:], 4)
     ]
 
 

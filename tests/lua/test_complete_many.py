@@ -11,11 +11,11 @@ pytestmark = pytest.mark.core
 DONE, BEFORE, REFUSED = 1, 0, -1
 
 #: An item on its third delivery of this incarnation, held under number 5; numbers 3 and 4 were earlier.
-THIRD = Held(5, first=3, deliveries=3)
+THIRD = Held(5, first=3, attempt=3)
 
 WAITING = picture(waiting=["w", "a", "v"], past={"a": THIRD}, fence=5)
 LEASED = picture(waiting=["w", "v"], leased={"a": THIRD}, fence=5)
-LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, deliveries=3, ends=NOW - 1)}, fence=5)
+LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, attempt=3, ends=NOW - 1)}, fence=5)
 SCHEDULED = picture(waiting=["w", "v"], scheduled={"a": NOW + 1}, past={"a": THIRD}, fence=5)
 REST = picture(waiting=["w", "v"], fence=5)
 

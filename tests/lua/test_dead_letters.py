@@ -35,11 +35,11 @@ async def test_the_dead_go_back_to_the_end_in_the_order_of_the_rows(space: Space
 
 
 async def test_what_is_requeued_is_a_new_incarnation(space: Space) -> None:
-    await space.seed(picture(dead={"a": Letter(3, deliveries=3)}, fence=3))
+    await space.seed(picture(dead={"a": Letter(3, attempt=3)}, fence=3))
     assert await space.run("requeue_many", [("a",)]) == [1]
-    assert [
-        (one.token, one.deliveries) for one in items_of(await space.run("lease_many", [(1, 60_000)]))
-    ] == [(4, 1)]
+    assert [(one.token, one.attempt) for one in items_of(await space.run("lease_many", [(1, 60_000)]))] == [
+        (4, 1)
+    ]
     assert await space.run("complete_many", [("a", 3, 0)]) == [-1], "no earlier holder can complete it"
     assert await space.run("complete_many", [("a", 4, 0)]) == [1]
     assert await space.snapshot() == picture(fence=4)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-DIED = Letter(5, deliveries=3)
+DIED = Letter(5, attempt=3)
 WAYS = pytest.mark.parametrize(
     ("delay", "after"),
     [

@@ -56,9 +56,9 @@ async def test_a_lease_may_last_one_millisecond(space: Space) -> None:
 
 
 async def test_numbers_grow_and_deliveries_count_within_an_incarnation(space: Space) -> None:
-    await space.seed(picture(waiting=["a"], past={"a": Held(4, first=2, deliveries=3)}, fence=8))
+    await space.seed(picture(waiting=["a"], past={"a": Held(4, first=2, attempt=3)}, fence=8))
     assert items_of(await space.run("lease_many", [MINUTE])) == [("a", data_of("a"), 9, 4)]
-    held = Held(9, first=2, deliveries=4)
+    held = Held(9, first=2, attempt=4)
     assert await space.snapshot() == picture(leased={"a": held}, fence=9)
 
 
@@ -204,4 +204,4 @@ async def test_leases_of_a_dead_worker_s_item_are_given_with_its_first_number(sp
     """The oldest number of an incarnation stays known, so that the slow worker can still finish first."""
     await space.seed(picture(leased={"a": Held(1, ends=NOW - 1, at=NOW - 9)}, fence=1))
     assert items_of(await space.run("lease_many", [MINUTE])) == [("a", data_of("a"), 2, 2)]
-    assert await space.snapshot() == picture(leased={"a": Held(2, first=1, deliveries=2)}, fence=2)
+    assert await space.snapshot() == picture(leased={"a": Held(2, first=1, attempt=2)}, fence=2)

@@ -14,7 +14,7 @@ IDS = [f"i{n}" for n in range(ROWS)]
 LEASES = {item_id: Held(n) for n, item_id in enumerate(IDS, 1)}
 LEASED = picture(leased=LEASES, fence=ROWS)
 #: What was leased and then given back.
-GIVEN_BACK = {item_id: Held(n, deliveries=0) for n, item_id in enumerate(IDS, 1)}
+GIVEN_BACK = {item_id: Held(n, attempt=0) for n, item_id in enumerate(IDS, 1)}
 DEAD = picture(dead={item_id: Letter(n) for n, item_id in enumerate(IDS, 1)}, fence=ROWS)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-HELD = Held(7, first=5, deliveries=3, ends=NOW + 20, at=NOW - 100)
+HELD = Held(7, first=5, attempt=3, ends=NOW + 20, at=NOW - 100)
 PAST = Held(6, first=6, at=NOW - 200)
 QUEUE = picture(
     waiting=["a", "b", "c", "d"],
@@ -208,7 +208,7 @@ async def died_and_live(space: Space) -> AsyncIterator[None]:
     """Ids that were added again after they died, one that was not, and one of whom no time is known."""
     letters = {"b": NOW - 50, "l1": NOW - 60, "gone": NOW - 70, "odd": None}
     for item_id, died in letters.items():
-        facts = ("data", f"old {item_id}", "error", f"of {item_id}", "deliveries", 2, "token", 3)
+        facts = ("data", f"old {item_id}", "error", f"of {item_id}", "attempt", 2, "token", 3)
         await space.send("HSET", space.key(f"dead:{item_id}"), *facts)
         if died is not None:
             await space.redis.zadd(space.key("dead"), {item_id: died})

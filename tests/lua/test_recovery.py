@@ -47,7 +47,7 @@ async def test_a_lease_brings_back_first_and_then_takes(space: Space) -> None:
     assert items_of(reply) == [("early", data_of("early"), 4, 2)]
     assert await space.snapshot() == picture(
         waiting=["late"],
-        leased={"held": LAPSED["held"], "early": Held(4, first=2, deliveries=2)},
+        leased={"held": LAPSED["held"], "early": Held(4, first=2, attempt=2)},
         past={"late": PAST["late"]},
         fence=4,
     )

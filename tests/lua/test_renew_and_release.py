@@ -10,11 +10,11 @@ from tests.lua.space import ME, NOW, Held, Space, State, picture
 
 pytestmark = pytest.mark.core
 
-THIRD = Held(5, first=3, deliveries=3, ends=NOW + 10)
+THIRD = Held(5, first=3, attempt=3, ends=NOW + 10)
 #: What is known of it after it was given back.
-BACK = replace(THIRD, deliveries=2)
+BACK = replace(THIRD, attempt=2)
 LEASED = picture(waiting=["w", "v"], leased={"a": THIRD}, fence=5)
-LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, deliveries=3, ends=NOW - 10)}, fence=5)
+LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, attempt=3, ends=NOW - 10)}, fence=5)
 WITHOUT_DATA = {key: contents for key, contents in LEASED.items() if key != "item:a"}
 
 NOT_THE_HOLDER = pytest.mark.parametrize(
@@ -37,7 +37,7 @@ async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: 
     """Also when the lease has ended, as long as nobody has taken the item back."""
     await space.seed(before)
     assert await space.run("renew_many", [("a", 5, 90_000)]) == [NOW + 90_000]
-    renewed = Held(5, first=3, deliveries=3, ends=NOW + 90_000)
+    renewed = Held(5, first=3, attempt=3, ends=NOW + 90_000)
     assert await space.snapshot() == picture(waiting=["w", "v"], leased={"a": renewed}, fence=5)
     assert 80_000 < await space.redis.pttl(space.key("lease:a")) <= 90_000
 
@@ -53,7 +53,7 @@ async def test_renewing_writes_the_lease_keys_anew(space: Space) -> None:
     del before["lease:a"], before["leased_by_session:a"]
     await space.seed(before)
     assert await space.run("renew_many", [("a", 5, 70_000)]) == [NOW + 70_000]
-    renewed = Held(5, first=3, deliveries=3, ends=NOW + 70_000, by=ME)
+    renewed = Held(5, first=3, attempt=3, ends=NOW + 70_000, by=ME)
     assert await space.snapshot() == picture(waiting=["w", "v"], leased={"a": renewed}, fence=5)
 
 
@@ -122,13 +122,13 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
 
 
 def given_back(held: Held) -> Held:
-    return replace(held, deliveries=held.deliveries - 1)
+    return replace(held, attempt=held.attempt - 1)
 
 
 async def test_deliveries_that_are_taken_back_never_fall_below_none(space: Space) -> None:
-    await space.seed(picture(leased={"a": Held(5, deliveries=0)}, fence=5))
+    await space.seed(picture(leased={"a": Held(5, attempt=0)}, fence=5))
     assert await space.run("release_many", [("a", 5, 0, 1)]) == [1]
-    assert await space.snapshot() == picture(waiting=["a"], past={"a": Held(5, deliveries=0)}, fence=5)
+    assert await space.snapshot() == picture(waiting=["a"], past={"a": Held(5, attempt=0)}, fence=5)
 
 
 async def test_what_is_given_back_keeps_its_history(space: Space) -> None:

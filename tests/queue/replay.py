@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Told(NamedTuple):
-    """What is known of one item: its size, and its ledger (first and last lease, deliveries, when)."""
+    """What is known of one item: its size, and its ledger (first and last lease, attempt, when)."""
 
     size: int
     ledger: tuple[int, int, int, int] | None = None
@@ -46,11 +46,11 @@ class Replay:
                 self.enter(event)
             case "leased":
                 assert event.token is not None
-                assert event.deliveries is not None
+                assert event.attempt is not None
                 told = self.items[item_id]
                 assert told.size == event.size
                 first = told.ledger[0] if told.ledger else event.token
-                self.items[item_id] = told._replace(ledger=(first, event.token, event.deliveries, at))
+                self.items[item_id] = told._replace(ledger=(first, event.token, event.attempt, at))
                 self.waiting.remove(item_id)
                 self.leased[item_id] = _ms(event.due)
                 assert event.token == self.fence + 1
@@ -127,5 +127,5 @@ def _ms(seconds: float | None) -> int:
 
 
 def _four(entry: str) -> tuple[int, int, int, int]:
-    first, last, deliveries, at = map(int, entry.split())
-    return first, last, deliveries, at
+    first, last, attempt, at = map(int, entry.split())
+    return first, last, attempt, at

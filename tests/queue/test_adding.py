@@ -139,7 +139,7 @@ async def test_a_delayed_item_comes_when_it_is_due(make_queue: MakeQueue, clock:
     clock.now += 0.001
     lease = await take(queue, 30, block=False)
     assert lease.id == "early"
-    assert lease.deliveries == 1
+    assert lease.attempt == 1
     assert await queue.lease(30, block=False) is None
     clock.now += 10
     assert [lease.id for lease in await queue.lease_many(5, 30, block=False)] == ["late"]
@@ -169,7 +169,7 @@ async def test_a_broken_promise_of_uniqueness_starts_a_new_incarnation(
     assert await queue.renew(old, 30) is False
     assert await queue.release(old) is False
     new = await take(queue)
-    assert (new.data, new.deliveries) == (b"new", 1)
+    assert (new.data, new.attempt) == (b"new", 1)
     assert new.token > old.token
     assert await queue.complete(new)
     await queue.close()

@@ -55,7 +55,7 @@ async def test_the_slow_worker_that_finishes_first_counts(
     slow = await take(queue, 10)
     clock.now += 11
     fast = await take(queue, 10)
-    assert (fast.id, fast.deliveries) == ("x", 2)
+    assert (fast.id, fast.attempt) == ("x", 2)
     assert await queue.complete(slow) is True
     assert await queue.complete(fast) is False
     assert await queue.renew(fast, 10) is False
@@ -110,7 +110,7 @@ async def test_a_holder_of_an_earlier_incarnation_never_counts(
     assert await snapshot(redis) == before
 
     new = await take(queue, 10)
-    assert (new.data, new.deliveries) == (b"new", 1)
+    assert (new.data, new.attempt) == (b"new", 1)
     before = await snapshot(redis)
     assert await queue.complete(slow) is False
     assert await queue.renew(slow, 10) is False
@@ -131,7 +131,7 @@ async def test_an_earlier_holder_does_not_count_after_the_item_was_deleted_and_a
     await queue.add_item(Item(b"new", id="x"))
     assert await queue.complete(slow) is False
     new = await take(queue, 10)
-    assert (new.data, new.deliveries) == (b"new", 1)
+    assert (new.data, new.attempt) == (b"new", 1)
     assert await queue.complete(new) is True
 
 

@@ -44,7 +44,7 @@ async def test_a_letter_says_all_that_is_known(make_queue: MakeQueue, clock: Clo
     died_at = clock.now
     clock.now += 100
     expected = DeadLetter(
-        id="a", data=b"\x00\xff", size=2, error="second ü", died_at=died_at, deliveries=2, token=lease.token
+        id="a", data=b"\x00\xff", size=2, error="second ü", died_at=died_at, attempt=2, token=lease.token
     )
     assert await queue.dead_letters.list() == [expected]
     assert await queue.dead_letters.get("a") == expected
@@ -106,7 +106,7 @@ async def test_requeued_letters_are_as_good_as_new(queue: AsyncWorkQueue, redis:
     assert (places.waiting, places.dead) == ([b"waits", b"a"], [])
     await queue.complete(await take(queue))
     lease = await take(queue)
-    assert (lease.id, lease.data, lease.deliveries) == ("a", b"x", 1)
+    assert (lease.id, lease.data, lease.attempt) == ("a", b"x", 1)
     assert await queue.complete(old) is False
     assert await queue.complete(lease) is True
 

@@ -46,7 +46,7 @@ async def test_a_lease_that_began_after_the_wait(make_queue: MakeQueue, redis: R
         added, leased = await pipe.execute()
     assert (added, leased[3]) == ([1], b"a")
     lease = await waiting
-    assert (lease.id, lease.deliveries) == ("a", 2)
+    assert (lease.id, lease.attempt) == ("a", 2)
     # A machine that stands still for seconds would have it look by itself, which proves nothing.
     assert await looks(redis) == before or time.monotonic() - begun >= BLOCK_SECONDS
 
@@ -60,5 +60,5 @@ async def test_a_delay_that_began_after_the_wait(make_queue: MakeQueue, redis: R
     before, begun = await looks(redis), time.monotonic()
     assert await worker.release(held, delay=0.3)
     got = await waiting
-    assert (got.id, got.deliveries) == ("a", 1)
+    assert (got.id, got.attempt) == ("a", 1)
     assert await looks(redis) == before or time.monotonic() - begun >= BLOCK_SECONDS

@@ -54,7 +54,7 @@ async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> No
     ]
     assert {event.id for event in events} == {"x"}
     started = events[0].at
-    common: dict[str, Any] = dict.fromkeys(("holder", "token", "deliveries", "size", "due", "error"))
+    common: dict[str, Any] = dict.fromkeys(("holder", "token", "attempt", "size", "due", "error"))
     common |= {"id": "x", "front": False}
     assert events[0] == Event(
         **common | {"number": begin + 1, "what": "added", "at": started, "size": 5, "due": started + 10}
@@ -62,12 +62,12 @@ async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> No
     assert events[2] == Event(
         **common
         | {"number": begin + 3, "what": "leased", "at": started + 10, "holder": queue.session, "size": 5}
-        | {"token": lease.token, "deliveries": 1, "due": started + 110}
+        | {"token": lease.token, "attempt": 1, "due": started + 110}
     )
     assert (events[3].token, events[3].due) == (lease.token, started + 210)
     assert (events[6].token, events[6].front, events[6].due) == (late.token, True, None)
-    assert (events[8].error, events[8].deliveries, events[8].due) == ("first", 2, events[8].at + 5)
-    assert (events[11].error, events[11].deliveries, events[11].size) == ("second", 3, 5)
+    assert (events[8].error, events[8].attempt, events[8].due) == ("first", 2, events[8].at + 5)
+    assert (events[11].error, events[11].attempt, events[11].size) == ("second", 3, 5)
     assert events[-1].token == last.token
 
 

@@ -50,7 +50,7 @@ async def test_tried_again_later(
     assert await queue.lease(10, block=False) is None
     clock.now += 10
     again = await take(queue, 60, block=False)
-    assert (again.id, again.data, again.deliveries) == ("0", b"0", 2)
+    assert (again.id, again.data, again.attempt) == ("0", b"0", 2)
     assert again.token > lease.token
     assert await queue.fail(lease, "why", retry_in=0) is False
     assert await queue.fail(lease, "why") is False
@@ -76,7 +76,7 @@ async def test_an_idle_waiter_takes_what_is_tried_again_when_it_is_due(
     await blocked(redis, 1)
     assert await worker.fail(lease, "why", retry_in=0.2)
     async with asyncio.timeout(4):  # those who wait look by themselves every 5 s
-        assert (await waiting).deliveries == 2
+        assert (await waiting).attempt == 2
 
 
 async def test_given_up(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
@@ -168,11 +168,11 @@ def test_an_error_that_cannot_be_encoded_is_kept_all_the_same() -> None:
 async def test_what_was_given_back_was_no_attempt(queue: AsyncWorkQueue) -> None:
     [lease] = await leases(queue, 1)
     for way in ({"front": True}, {"front": False}, {"delay": 0.001}):
-        assert lease.deliveries == 1
+        assert lease.attempt == 1
         assert await queue.release(lease, **way)
         lease = await take(queue, 60)
     assert await queue.fail(lease, "why", retry_in=0)
-    assert (await take(queue, 60)).deliveries == 2
+    assert (await take(queue, 60)).attempt == 2
 
 
 async def test_nothing_is_left_when_the_dead_are_dropped(

@@ -91,7 +91,7 @@ async def test_released_to_the_front_items_keep_their_order(
     assert await queue.release_many(leases) == [True] * 3
     assert (await audit(redis, name)).waiting == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert await queue.release(await take(queue, 10)) is True
-    assert (await take(queue, 10)).deliveries == 1, "what is given back was no attempt"
+    assert (await take(queue, 10)).attempt == 1, "what is given back was no attempt"
 
 
 async def test_released_to_the_end(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
@@ -113,7 +113,7 @@ async def test_released_with_a_delay(make_queue: MakeQueue, clock: Clock, redis:
     assert await queue.lease(10, block=False) is None
     clock.now += 10
     again = await take(queue, 10)
-    assert (again.id, again.deliveries) == ("0", 1)
+    assert (again.id, again.attempt) == ("0", 1)
     assert again.token > lease.token
 
 

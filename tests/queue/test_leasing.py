@@ -61,7 +61,7 @@ async def test_a_waiter_gets_what_comes(make_queue: MakeQueue) -> None:
     await adder.add_item(Item(b"x", id="x"))
     lease = await waiting
     assert lease is not None
-    assert (lease.id, lease.token, lease.deliveries) == ("x", 1, 1)
+    assert (lease.id, lease.token, lease.attempt) == ("x", 1, 1)
 
 
 async def test_lease_many_takes_what_is_there(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
@@ -121,7 +121,7 @@ async def test_lapsed_leases_come_back_in_order(
     expected = ["4", "0", "1", "2"] if return_to == "end" else ["0", "1", "2", "4"]
     again = await queue.lease_many(10, 60, block=False)
     assert [lease.id for lease in again] == expected
-    assert {lease.id: lease.deliveries for lease in again} == {"0": 2, "1": 2, "2": 2, "4": 1}
+    assert {lease.id: lease.attempt for lease in again} == {"0": 2, "1": 2, "2": 2, "4": 1}
     assert await queue.renew_many(leases, 10) == [False] * 3
     assert len((await audit(redis, name)).leased) == 5
 
@@ -143,7 +143,7 @@ async def test_an_idle_waiter_takes_over_when_a_lease_ends(make_queue: MakeQueue
     await dead.add_item(Item(b"x", id="x"))
     lost = await take(dead, 0.05)
     lease = await take(idle, 30, timeout=20)
-    assert (lease.id, lease.token, lease.deliveries) == ("x", lost.token + 1, 2)
+    assert (lease.id, lease.token, lease.attempt) == ("x", lost.token + 1, 2)
     assert lost.remaining() < 0
 
 
@@ -152,7 +152,7 @@ async def test_leases_of_a_millisecond(queue: AsyncWorkQueue, short: float | tim
     await queue.add_item(Item(b"x"))
     await take(queue, short)
     second = await take(queue, 30, timeout=20)
-    assert second.deliveries == 2
+    assert second.attempt == 2
     assert await queue.complete(second)
 
 

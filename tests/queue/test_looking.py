@@ -83,7 +83,7 @@ async def test_a_waiting_item(queue: AsyncWorkQueue) -> None:
             data=b"data",
             holder=None,
             token=None,
-            deliveries=0,
+            attempt=0,
             due=None,
             age=None,
         )
@@ -100,13 +100,13 @@ async def test_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
     lease = await take(queue, 10)
     clock.now += 3
     [view] = await queue.inspect("leased")
-    assert (view.holder, view.token, view.deliveries) == (queue.session, lease.token, 2)
+    assert (view.holder, view.token, view.attempt) == (queue.session, lease.token, 2)
     assert view.due == pytest.approx(clock.now + 7)
     assert view.age == pytest.approx(3)
     await queue.release(lease)
     clock.now += 1
     [view] = await queue.inspect()
-    assert (view.holder, view.token, view.deliveries, view.due) == (None, lease.token, 1, None)
+    assert (view.holder, view.token, view.attempt, view.due) == (None, lease.token, 1, None)
     assert view.age == pytest.approx(4)
 
 
@@ -114,7 +114,7 @@ async def test_a_scheduled_item_tells_when_it_falls_due_by_the_servers_clock(que
     await queue.add_item(Item(b"data", id="x"), delay=50)
     [view] = await queue.inspect("scheduled")
     assert view.due == pytest.approx(time.time() + 50, abs=10)
-    assert (view.data, view.deliveries, view.token) == (b"data", 0, None)
+    assert (view.data, view.attempt, view.token) == (b"data", 0, None)
 
 
 async def test_a_ghost_is_shown_as_one(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:

@@ -190,11 +190,11 @@ async def test_rwq_o17_retry_is_to_drop_the_item_and_lease_the_next(
     await queue.add_items([Item(b"fails at first", id="a"), Item(b"work", id="b")])
     done: list[tuple[str, int]] = []
     while lease := await queue.lease(10, block=False):
-        if lease.id == "a" and lease.deliveries == 1:
+        if lease.id == "a" and lease.attempt == 1:
             clock.advance(11)
             continue
         assert await queue.complete(lease)
-        done.append((lease.id, lease.deliveries))
+        done.append((lease.id, lease.attempt))
     assert done == [("b", 1), ("a", 2)]
 
 

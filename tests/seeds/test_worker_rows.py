@@ -67,7 +67,7 @@ async def test_wrq_o05_a_stopped_task_is_the_next_to_be_taken(queue: AsyncWorkQu
     assert await queue.release(lease) is True
     again = await queue.lease(30)
     assert again is not None
-    assert (again.id, again.deliveries) == ("stopped", 1)
+    assert (again.id, again.attempt) == ("stopped", 1)
 
 
 async def test_wrq_o06_a_finished_task_leaves_its_result(queue: AsyncWorkQueue) -> None:
@@ -87,7 +87,7 @@ async def test_wrq_t02_a_task_that_always_fails_is_given_up(queue: AsyncWorkQueu
 
     @worker.handler(queue)
     async def fail(_: bytes, lease: Lease) -> None:
-        attempts.append(lease.deliveries)
+        attempts.append(lease.attempt)
         raise ValueError("always")
 
     await queue.add_item(Item("work"))
@@ -186,13 +186,13 @@ async def test_gld_o18_a_retry_is_counted_and_waits(timed: AsyncWorkQueue, clock
     lease = await leased(timed, "a")
     policy = RetryPolicy(first=10, jitter=False)
     error = ValueError("why")
-    assert await timed.fail(lease, error, retry_in=policy.delay_after(lease.deliveries, error))
+    assert await timed.fail(lease, error, retry_in=policy.delay_after(lease.attempt, error))
     assert await timed.lease(30, block=False) is None
     clock.advance(10)
     again = await timed.lease(30)
     assert again is not None
-    assert again.deliveries == 2
-    assert policy.delay_after(again.deliveries, error) == 20
+    assert again.attempt == 2
+    assert policy.delay_after(again.attempt, error) == 20
 
 
 async def test_gld_b06_an_error_while_settling_hangs_nobody(queue: AsyncWorkQueue, redis: Redis) -> None:
@@ -303,7 +303,7 @@ async def test_rrq_o05_what_was_not_acknowledged_comes_again_and_is_counted(
     clock.advance(30)
     again = await timed.lease(30)
     assert again is not None
-    assert (again.id, again.data, again.deliveries) == ("a", lease.data, lease.deliveries + 1)
+    assert (again.id, again.data, again.attempt) == ("a", lease.data, lease.attempt + 1)
 
 
 async def test_rrq_t04_each_item_has_a_lease_time_of_its_own(timed: AsyncWorkQueue, clock: Clock) -> None:

@@ -48,7 +48,7 @@ class Job:
             raise Reject("as it says")
         if chance.random() < self.snoozes:
             raise Snooze(chance.uniform(0.0, 0.3))
-        if lease.deliveries <= self.crashes:
+        if lease.attempt <= self.crashes:
             if gentle:
                 raise Snooze(0.1)  # another worker is to die of it
             os.kill(os.getpid(), signal.SIGKILL)
@@ -61,7 +61,7 @@ class Job:
         Raises:
             Retry, ValueError: If the job says so.
         """
-        if lease.deliveries <= self.failures:
+        if lease.attempt <= self.failures:
             if chance.random() < 0.5:
                 raise Retry("as it says", delay=chance.uniform(0.0, 0.2))
             raise ValueError("as it says")

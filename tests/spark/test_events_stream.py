@@ -47,7 +47,7 @@ async def test_all_events_come_as_the_queue_tells_them(
     told = [event async for event in queue.events(follow=False)]
     assert len(rows) == len(told) == 11
     for row, event in zip(rows, told, strict=True):
-        for field in ("number", "what", "id", "holder", "token", "deliveries", "size", "front", "error"):
+        for field in ("number", "what", "id", "holder", "token", "attempt", "size", "front", "error"):
             assert row[field] == getattr(event, field)
         assert row["at"].timestamp() == pytest.approx(event.at)
         assert (row["due"] and row["due"].timestamp()) == (event.due and pytest.approx(event.due))

@@ -66,7 +66,7 @@ async def test_a_queue_is_drained_in_batches(
         "state": "leased",
         "data": bytearray(b"data of i00000......"),
         "size": 20,
-        "deliveries": 1,
+        "attempt": 1,
         "token": 1,
         "holder": row["holder"],
         "error": None,

@@ -40,9 +40,9 @@ class Diary:
         self.rows.append(row)
         return self
 
-    def lease(self, at: float, id_: str, token: int, holder: str, deliveries: int = 1) -> Diary:
+    def lease(self, at: float, id_: str, token: int, holder: str, attempt: int = 1) -> Diary:
         """Write down a lease."""
-        return self.tell(at, "leased", id_, token=token, holder=holder, deliveries=deliveries, due=at + 30)
+        return self.tell(at, "leased", id_, token=token, holder=holder, attempt=attempt, due=at + 30)
 
     def table(self, spark: SparkSession) -> DataFrame:
         """All of them, as an archive has them."""
@@ -132,9 +132,7 @@ def test_hours_add_up_to_the_totals(lives: Lives) -> None:
 
 
 def test_the_slowest_come_first(lives: Lives) -> None:
-    slow = [
-        (row["id"], row["service"], row["worker"], row["deliveries"]) for row in lives.slowest(5).collect()
-    ]
+    slow = [(row["id"], row["service"], row["worker"], row["attempt"]) for row in lives.slowest(5).collect()]
     assert slow == [("b", 40, "one", 1), ("a", 3, "one", 1)]
     assert len(lives.slowest(1).collect()) == 1
 
@@ -300,7 +298,7 @@ def test_arguments_that_make_no_sense(
 
 def test_a_table_that_is_no_archive(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "rows"))
-    with pytest.raises(InvalidArgument, match="it has no at, deliveries, due"):
+    with pytest.raises(InvalidArgument, match="it has no at, attempt, due"):
         report(spark, str(tmp_path / "report"), events=str(tmp_path / "rows"))
     Diary().table(spark).write.parquet(str(tmp_path / "none"))
     with pytest.raises(InvalidArgument, match="an archive that has events"):

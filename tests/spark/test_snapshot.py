@@ -65,7 +65,7 @@ async def test_items_of_every_state_are_rows(
         "s": ("scheduled", b"later", 5),
         "w": ("waiting", b"new", 3),
     }
-    seen = {item_id: (row["deliveries"], row["token"]) for item_id, row in rows.items()}
+    seen = {item_id: (row["attempt"], row["token"]) for item_id, row in rows.items()}
     assert seen == {"b": (0, 3), "d": (1, 1), "l": (1, 2), "s": (0, None), "w": (0, None)}
     assert rows["d"]["error"].endswith("an error")
     assert [rows[item_id]["error"] for item_id in "blsw"] == [None] * 4

@@ -12,7 +12,7 @@ class Known:
     data: bytes
     first: int | None = None
     last: int | None = None
-    deliveries: int = 0
+    attempt: int = 0
     leased_ms: int = 0
 
 
@@ -23,7 +23,7 @@ class Letter:
     data: bytes
     error: str
     died_ms: int
-    deliveries: int
+    attempt: int
     token: int
 
 
@@ -64,9 +64,9 @@ class Model:
             self.fence += 1
             known = self.items[item_id]
             known.first, known.last = known.first or self.fence, self.fence
-            known.deliveries, known.leased_ms = known.deliveries + 1, now
+            known.attempt, known.leased_ms = known.attempt + 1, now
             self.leased[item_id] = now + lease_ms
-            given.append((Held(item_id, self.fence), known.data, known.deliveries))
+            given.append((Held(item_id, self.fence), known.data, known.attempt))
         return given
 
     def complete(self, held: Held, *, fenced: bool) -> bool:
@@ -97,7 +97,7 @@ class Model:
         if not self.holds(held):
             return False
         del self.leased[held.id]
-        self.items[held.id].deliveries -= 1
+        self.items[held.id].attempt -= 1
         self._wait(held.id, now, delay, front=front)
         return True
 
@@ -109,7 +109,7 @@ class Model:
             self._wait(held.id, now, retry_in, front=False)
             return True
         known = self.items.pop(held.id)
-        self.dead[held.id] = Letter(known.data, error, now, known.deliveries, held.token)
+        self.dead[held.id] = Letter(known.data, error, now, known.attempt, held.token)
         return True
 
     def requeue(self, item_id: str) -> bool:

@@ -77,7 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
     def lease(self, count: int, lease_time: int) -> None:
         leases = self.run(self.queue.lease_many(count, lease_time, block=False))
         expected = self.model.lease(count, self.now, lease_time * 1000)
-        assert [(Held(one.id, one.token), one.data, one.deliveries) for one in leases] == expected
+        assert [(Held(one.id, one.token), one.data, one.attempt) for one in leases] == expected
         for one in leases:
             assert one.token > self.highest.get(one.id, 0)
             self.highest[one.id] = one.token
@@ -187,7 +187,7 @@ class QueueMachine(RuleBasedStateMachine):
             for one, record in server.hgetall(key("ledger")).items()
         }
         assert records == {
-            item_id: (known.first, known.last, known.deliveries, known.leased_ms)
+            item_id: (known.first, known.last, known.attempt, known.leased_ms)
             for item_id, known in model.items.items()
             if known.first
         }
@@ -205,7 +205,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         letters = self.run(self.queue.dead_letters.list())
         assert {
-            one.id: Letter(one.data or b"", one.error, round(one.died_at * 1000), one.deliveries, one.token)
+            one.id: Letter(one.data or b"", one.error, round(one.died_at * 1000), one.attempt, one.token)
             for one in letters
         } == self.model.dead
         kept = [

@@ -23,7 +23,7 @@ class Holder:
 
     item: str
     token: int
-    deliveries: int
+    attempt: int
     knows_at: int
     by: str
     begun: bool = False
@@ -40,7 +40,7 @@ class Simulation:
     events: list[Event] = field(default_factory=list)
     now: int = STEP
     fence: int = 0
-    #: For each item that is there: its deliveries, and the number that holds it.
+    #: For each item that is there: its attempt, and the number that holds it.
     items: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     #: The first and the last number of each incarnation that is there.
@@ -89,7 +89,7 @@ class Simulation:
         holder = Holder(item, self.fence, self.items[item], answered, by)
         self.holders.append(holder)
         self.events.append(
-            Event(answered, "lease", QUEUE, item, by, holder.token, holder.deliveries, asked=asked)
+            Event(answered, "lease", QUEUE, item, by, holder.token, holder.attempt, asked=asked)
         )
 
     def lapse(self) -> None:

@@ -44,10 +44,10 @@ class Story:
         return self.call("add", item, answer=answer, by="producer")
 
     def lease(
-        self, token: int, deliveries: int = 1, *, item: str = "x", by: str = "w", asked: int | None = None
+        self, token: int, attempt: int = 1, *, item: str = "x", by: str = "w", asked: int | None = None
     ) -> Story:
         asked = asked or self.now()
-        self.events.append(Event(self.now(), "lease", QUEUE, item, by, token, deliveries, asked))
+        self.events.append(Event(self.now(), "lease", QUEUE, item, by, token, attempt, asked))
         return self
 
     def begin(self, token: int, *, item: str = "x", by: str = "w") -> Story:

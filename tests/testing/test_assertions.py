@@ -115,7 +115,7 @@ async def test_a_dead_letter_is_found_by_its_error(queue: AsyncWorkQueue) -> Non
         await queue.fail(await queue.lease(30), error)
     assert (await assert_dead(queue)).id == "two"
     assert (await assert_dead(queue, error="address")).id == "one"
-    assert (await assert_dead(queue, "one", data="one", error="no such")).deliveries == 1
+    assert (await assert_dead(queue, "one", data="one", error="no such")).attempt == 1
     message = await message_of(assert_dead(queue, "two", error="address"))
     assert message.startswith(
         "dead letter 'two' has no 'address' in its error, which is:\n    mailbox full\n"

@@ -76,7 +76,7 @@ async def test_from_another_thread_too(make_queue: MakeQueue) -> None:
     await parked(queue)
     await asyncio.to_thread(clock.advance, 3600)
     second = await asyncio.wait_for(waiting, 5)
-    assert (second.id, second.deliveries) == (first.id, 2)
+    assert (second.id, second.attempt) == (first.id, 2)
 
 
 async def test_a_queue_that_is_not_in_use_is_no_trouble(make_queue: MakeQueue) -> None:

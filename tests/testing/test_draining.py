@@ -55,15 +55,15 @@ async def test_retries_back_off_until_the_item_is_given_up(
 
     @worker.handler(leasehold_queue)
     async def handle(_: bytes, lease: Lease) -> None:
-        attempts.append(lease.deliveries)
-        raise ValueError(f"failure {lease.deliveries} of turn {turn}")
+        attempts.append(lease.attempt)
+        raise ValueError(f"failure {lease.attempt} of turn {turn}")
 
     await leasehold_queue.add_item(Item("hello", id="one"))
     await worker.drain()
     for attempt, wait in enumerate((10, 20, 25), start=1):
         view = await assert_added(leasehold_queue, "one", state="scheduled")
         assert view.due == leasehold_clock() + wait
-        assert view.deliveries == attempt
+        assert view.attempt == attempt
         leasehold_clock.advance(wait - 0.001)
         await worker.drain()
         assert attempts == list(range(1, attempt + 1))
@@ -71,7 +71,7 @@ async def test_retries_back_off_until_the_item_is_given_up(
         await worker.drain()
     assert attempts == [1, 2, 3, 4]
     letter = await assert_dead(leasehold_queue, "one", error=f"failure 4 of turn {turn}")
-    assert letter.deliveries == 4
+    assert letter.attempt == 4
 
 
 @pytest.mark.parametrize("turn", range(5))
@@ -83,7 +83,7 @@ async def test_draining_takes_over_leases_that_have_ended(
 
     @worker.handler(leasehold_queue)
     async def handle(data: bytes, lease: Lease) -> None:
-        ran.append((data, lease.deliveries))
+        ran.append((data, lease.attempt))
 
     await leasehold_queue.add_item(Item(f"{turn}"))
     held = await leasehold_queue.lease(30)
@@ -144,7 +144,7 @@ async def test_a_snoozed_item_comes_back_when_the_clock_says_so_to_a_worker_that
 
     @worker.handler(leasehold_queue)
     async def handle(_: bytes, lease: Lease) -> None:
-        attempts.append(lease.deliveries)
+        attempts.append(lease.attempt)
         if len(attempts) < 3:
             raise Snooze(timedelta(hours=8))
 

@@ -49,7 +49,7 @@ class TestLogs:
         events = [
             Event(1, "add", "q", "x"),
             Event(2, "add", "q", "x", asked=1, outcome=True),
-            Event(3, "lease", "q", "\udcff", token=1, deliveries=2, asked=2),
+            Event(3, "lease", "q", "\udcff", token=1, attempt=2, asked=2),
             Event(4, "end", "q", "x", token=1, outcome="returned"),
             Event(5, "complete", "q", "x", token=1, asked=4, outcome=False),
             Event(6, "leave"),
@@ -133,7 +133,7 @@ class TestRecording:
             "lease", "release", "release=True", "lease", "retry", "retry=True", "lease",
             "die", "die=True", "drop", "drop=True",
         ]  # fmt: skip
-        leases = [(one.id, one.token, one.deliveries) for one in history.events if one.kind == "lease"]
+        leases = [(one.id, one.token, one.attempt) for one in history.events if one.kind == "lease"]
         assert leases == [("x", 1, 1), ("y", 2, 1), ("y", 3, 1), ("y", 4, 1), ("y", 5, 2)]
         assert not check(history, FinalState(queue.name))
 

@@ -51,7 +51,7 @@ async def test_a_worker_and_a_clock(leasehold_queue, leasehold_worker, leasehold
     leasehold_clock.advance(60)
     await worker.drain()
     letter = await assert_dead(leasehold_queue, "mail-1", error="no such address: ada")
-    assert letter.deliveries == 2
+    assert letter.attempt == 2
 
 
 @pytest.mark.asyncio

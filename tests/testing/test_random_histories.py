@@ -43,8 +43,8 @@ def told(one: Simulation, kind: Kind, item: str, token: int | None = None) -> No
     one.now += STEP
 
 
-def leased(one: Simulation, item: str, token: int, deliveries: int) -> None:
-    one.events.append(Event(one.now + 1, "lease", QUEUE, item, "late", token, deliveries, one.now))
+def leased(one: Simulation, item: str, token: int, attempt: int) -> None:
+    one.events.append(Event(one.now + 1, "lease", QUEUE, item, "late", token, attempt, one.now))
     one.now += STEP
 
 

@@ -3,7 +3,7 @@
 python -m tests.worker.program URL QUEUE CONCURRENCY
 
 It runs the items of two queues. Those of the first say how many seconds they take, or `kill`: end this
-process without a word. For each it writes a line when it begins: its id, its deliveries and the time. Those
+process without a word. For each it writes a line when it begins: its id, its attempt and the time. Those
 of the second, `QUEUE-stuck`, are run in threads that never end.
 """
 
@@ -29,7 +29,7 @@ def say(*words: object) -> None:
 
 async def handle(payload: str, lease: Lease) -> None:
     """Do what the payload says."""
-    say(lease.id, lease.deliveries, time.time())
+    say(lease.id, lease.attempt, time.time())
     if payload == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.sleep(float(payload))

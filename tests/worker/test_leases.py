@@ -36,7 +36,7 @@ async def blocking_runs_once(
 
     @worker.handler(queue)
     async def handle(_: bytes, lease: Lease) -> None:
-        runs.append(lease.deliveries)
+        runs.append(lease.attempt)
         begun.set()
         time.sleep(seconds)  # noqa: ASYNC251 - the very thing that must not be done
 
@@ -99,7 +99,7 @@ async def test_what_waits_behind_a_handler_that_blocks_goes_to_others(
             for _ in range(3):
                 lease = await other.lease(60, timeout=2.5)
                 if lease is not None:
-                    grabbed.append((lease.data, lease.deliveries))
+                    grabbed.append((lease.data, lease.attempt))
 
     def grab_apart() -> None:
         begun.wait(20)
@@ -166,7 +166,7 @@ async def test_a_lost_lease_cancels_its_handler_and_fences_its_outcome(
         lease = await stolen(redis, other, name)
         async with asyncio.timeout(10):
             await cancelled.wait()
-    assert lease.deliveries == 2
+    assert lease.attempt == 2
     assert (await queue.counts()).leased == 1, "the other's"
     assert await other.complete(lease), "the first holder's outcome did not count"
 
@@ -219,12 +219,12 @@ async def test_a_thread_that_is_stuck_past_its_limit_loses_its_item(
 
     @stuck.handler(queue, timeout=0.3)
     def sticks(_: bytes, lease: Lease) -> None:
-        seen.append(("stuck", lease.deliveries))
+        seen.append(("stuck", lease.attempt))
         let_go.wait(20)
 
     @other.handler(second)
     def works(_: bytes, lease: Lease) -> None:
-        seen.append(("other", lease.deliveries))
+        seen.append(("other", lease.attempt))
 
     await add(queue, b"x")
     async with working(stuck):
@@ -254,7 +254,7 @@ async def test_a_handler_that_blocks_past_its_limit_is_not_renewed(
     async def grab() -> None:
         async with others.twin() as other:
             lease = await take(other, 60, timeout=2.5)
-            grabbed.append(lease.deliveries)
+            grabbed.append(lease.attempt)
             await other.complete(lease)
 
     def grab_apart() -> None:

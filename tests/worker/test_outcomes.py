@@ -52,7 +52,7 @@ async def test_a_handler_that_cancels_itself_has_failed_and_stops_nobody(queue: 
         letter = await the_dead(queue)
         await queue.add_items(Item(b"good") for _ in range(10))
         await finished(queue)
-    assert letter.deliveries == 3
+    assert letter.attempt == 3
     assert "CancelledError" in letter.error
 
 
@@ -119,7 +119,7 @@ async def test_a_retry_counts_and_keeps_its_reason(queue: AsyncWorkQueue) -> Non
 
     @worker.handler(queue)
     async def handle(_: bytes, lease: Lease) -> None:
-        attempts.append(lease.deliveries)
+        attempts.append(lease.attempt)
         raise Retry("not yet", delay=0)
 
     await add(queue, b"x")
@@ -150,7 +150,7 @@ async def test_a_snooze_is_no_attempt_and_puts_behind_the_others(queue: AsyncWor
 
     @worker.handler(queue)
     async def handle(payload: str, lease: Lease) -> None:
-        seen.append((payload, lease.deliveries))
+        seen.append((payload, lease.attempt))
         if payload == "tired" and len(seen) < 8:
             raise Snooze(0)
 
@@ -175,7 +175,7 @@ async def test_a_reject_is_a_dead_letter_at_once(queue: AsyncWorkQueue) -> None:
     await add(queue, "ann")
     async with working(worker):
         letter = await the_dead(queue)
-    assert (letter.deliveries, letter.data) == (1, b"ann")
+    assert (letter.attempt, letter.data) == (1, b"ann")
     assert letter.error.startswith("Reject: no such customer\n")
     assert "KeyError: 'ann'" in letter.error
 
@@ -190,7 +190,7 @@ async def test_after_the_last_attempt_the_traceback_is_kept(queue: AsyncWorkQueu
     await add(queue, b"x")
     async with working(worker):
         letter = await the_dead(queue)
-    assert letter.deliveries == 3
+    assert letter.attempt == 3
     assert letter.error.startswith("Traceback")
     assert "in handle" in letter.error
     assert letter.error.endswith("ZeroDivisionError: by zero\n")
@@ -210,7 +210,7 @@ async def test_rules_say_what_each_exception_deserves(queue: AsyncWorkQueue) -> 
     async with working(worker):
         await finished(queue)
     letters = await queue.dead_letters.list()
-    assert {letter.data: letter.deliveries for letter in letters} == {b"key": 1, b"os": 2, b"other": 5}
+    assert {letter.data: letter.attempt for letter in letters} == {b"key": 1, b"os": 2, b"other": 5}
 
 
 @pytest.mark.parametrize(
@@ -300,13 +300,13 @@ async def test_a_handler_that_cancels_its_own_task_spoils_no_other_run(queue: As
 
     @worker.handler(queue)
     async def handle(payload: str, lease: Lease) -> None:
-        if payload == "bad" and lease.deliveries < 3:
+        if payload == "bad" and lease.attempt < 3:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
             return
         await asyncio.sleep(0)
-        seen.append((payload, lease.deliveries))
+        seen.append((payload, lease.attempt))
 
     await add(queue, "bad", "good", "fine")
     async with working(worker):
@@ -323,7 +323,7 @@ async def test_time_that_is_up_cancels_and_counts(queue: AsyncWorkQueue) -> None
         try:
             await asyncio.Event().wait()
         finally:
-            cancelled.append(lease.deliveries)
+            cancelled.append(lease.attempt)
 
     await add(queue, "x")
     async with working(worker):
@@ -362,7 +362,7 @@ async def test_one_true_per_item_under_many_runs_that_fail_and_retry(queue: Asyn
     @worker.handler(queue)
     async def handle(_: bytes, lease: Lease) -> None:
         await asyncio.sleep(0)
-        if lease.deliveries == 1:
+        if lease.attempt == 1:
             raise ValueError
         done.append(lease.id)
 

@@ -66,7 +66,7 @@ async def test_a_lease_as_the_payload_and_beside_it(queue: AsyncWorkQueue) -> No
     await add(queue, b"5")
     async with working(worker):
         await finished(queue)
-    assert [(lease.id, lease.data, lease.deliveries) for lease in seen] == [("1", b"5", 1)]
+    assert [(lease.id, lease.data, lease.attempt) for lease in seen] == [("1", b"5", 1)]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_what_does_not_parse_is_a_dead_letter_at_once(
     await add(queue, data)
     async with working(worker):
         letter = await the_dead(queue)
-    assert (letter.id, letter.data, letter.deliveries) == ("1", data, 1)
+    assert (letter.id, letter.data, letter.attempt) == ("1", data, 1)
     assert letter.error.startswith("PayloadError: the data of item '1' is ")
     assert reason in letter.error
     assert "Traceback" in letter.error, "and where the parser found it"

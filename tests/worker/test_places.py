@@ -66,7 +66,7 @@ async def test_what_a_thread_raises_is_a_failure_whatever_it_is(
     await add(queue, b"x")
     async with working(worker):
         letter = await the_dead(queue)
-    assert letter.deliveries == 3
+    assert letter.attempt == 3
     assert f"RuntimeError: the handler raised {error.__name__}" in letter.error
 
 
@@ -158,7 +158,7 @@ async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
     assert int(await pids.results.get("pid") or 0) not in (0, os.getpid())
     assert await sums.results.get("sum") == b"6"
     letters = {letter.id: letter for letter in await bad.dead_letters.list()}
-    assert {letter.deliveries for letter in letters.values()} == {1}
+    assert {letter.attempt for letter in letters.values()} == {1}
     assert "RuntimeError: Picky: this and that" in letters["picky"].error
     assert "RuntimeError: the handler raised SystemExit" in letters["exit"].error
     assert "RuntimeError: the handler raised KeyboardInterrupt" in letters["interrupt"].error
@@ -202,7 +202,7 @@ async def test_a_batch_gets_up_to_so_many_and_answers_for_each(queue: AsyncWorkQ
     letters = {letter.id: letter for letter in await queue.dead_letters.list()}
     assert letters["4"].error == "Reject: no use"
     assert "ValueError: bad" in letters["5"].error
-    assert letters["5"].deliveries == 3
+    assert letters["5"].attempt == 3
     assert {view.id for view in await queue.inspect("scheduled")} == {"2", "3"}
 
 
@@ -235,7 +235,7 @@ async def test_the_last_attempt_of_a_batch_is_of_each_item_alone(queue: AsyncWor
     async with working(worker):
         letter = await the_dead(queue)
         await finished(queue)
-    assert (letter.id, letter.deliveries) == ("2", 3)
+    assert (letter.id, letter.attempt) == ("2", 3)
     assert runs[:2] == [["a", "bad", "c"]] * 2
     assert sorted(runs[2:]) == [["a"], ["bad"], ["c"]]
 

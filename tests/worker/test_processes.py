@@ -77,7 +77,7 @@ async def test_an_item_that_kills_its_worker_ends_in_the_dead_letters(
         await finished(queue)
         crew.process.terminate()
         assert await crew.ended() == 0
-    assert (letter.id, letter.deliveries) == ("poison", 4)
+    assert (letter.id, letter.attempt) == ("poison", 4)
     assert "3 attempts are used up, and the last one left no outcome" in letter.error
     assert [line[0] for line in crew.lines] == ["ready", "good"]
 
@@ -100,7 +100,7 @@ async def test_a_process_whose_thread_is_stuck_ends_all_the_same(
     for queue_name in (name, stuck.name):
         assert not await redis.exists(f"{queue_name}:sessions")
     (view,) = await stuck.inspect()
-    assert view.deliveries == 0
+    assert view.attempt == 0
 
 
 @pytest.mark.slow

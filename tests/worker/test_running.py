@@ -76,7 +76,7 @@ async def test_drain_ends_when_nothing_is_left_to_do(make_queue: MakeQueue) -> N
 
     @worker.handler(second)
     async def two(payload: int, lease: Lease) -> None:
-        if lease.deliveries < 3:
+        if lease.attempt < 3:
             raise Retry(delay=0)
         await first.add_item(Item(f"{payload}"))
         seen.append(f"second {payload}")

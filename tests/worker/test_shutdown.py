@@ -234,7 +234,7 @@ async def test_stops_under_load_leave_nothing_leased(
         assert not found.leased, f"in turn {turn}"
         if len(found.waiting) < 500:
             await queue.add_items(Item(b"x") for _ in range(1000))
-    assert {view.deliveries for view in await queue.inspect(count=1000)} == {0}
+    assert {view.attempt for view in await queue.inspect(count=1000)} == {0}
 
 
 def worked_since(done: list[Any], before: int) -> Any:

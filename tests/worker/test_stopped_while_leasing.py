@@ -49,4 +49,4 @@ async def test_leases_whose_taker_is_cancelled_before_it_has_them(
     assert counts.waiting + len(ran) == 2
     if queues == 2:  # then they are leased by a task of its own
         assert ran == []
-        assert [(view.data, view.deliveries) for view in await queue.inspect()] == [(b"one", 0), (b"two", 0)]
+        assert [(view.data, view.attempt) for view in await queue.inspect()] == [(b"one", 0), (b"two", 0)]

@@ -122,7 +122,7 @@ async def test_what_has_not_begun_is_left_to_others(queue: AsyncWorkQueue, make_
         other, last = make_queue(), 0
         for expected in ("2", "3", "4"):
             lease = await take(other)
-            assert (lease.id, lease.deliveries) == (expected, 1)
+            assert (lease.id, lease.attempt) == (expected, 1)
             last = lease.token
             await other.complete(lease)
         # Also what comes now is for those who can begin it.

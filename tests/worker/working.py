@@ -96,4 +96,4 @@ class Gate:
 
 async def order_of(queue: AsyncWorkQueue) -> list[tuple[str, int]]:
     """Which items wait, the next in line first, and how often each was delivered."""
-    return [(view.id, view.deliveries) for view in await queue.inspect(count=1000)]
+    return [(view.id, view.attempt) for view in await queue.inspect(count=1000)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ITEMS = 200_000
 COLUMNS = {
     "all columns": "",
-    "without data": "id string, state string, size long, deliveries int, token long, holder string, "
+    "without data": "id string, state string, size long, attempt int, token long, holder string, "
     "due timestamp, age double, error string",
 }
 

@@ -114,7 +114,7 @@ async def _list(url: str, name: str, start: int, count: int, *, as_json: bool) -
             print_json({"queue": name, **letter_document(letter)})
         return Code.DONE
     if letters:
-        print_table(("id", "died", "deliveries", "bytes", "error"), map(_row, letters))
+        print_table(("id", "died", "attempt", "bytes", "error"), map(_row, letters))
     if more > 0:
         say(f"{more:,} more; --count and --start say which are shown")
     elif not letters:
@@ -124,7 +124,7 @@ async def _list(url: str, name: str, start: int, count: int, *, as_json: bool) -
 
 def _row(letter: DeadLetter) -> list[str | int | None]:
     error = shortened(last_words(letter.error))
-    return [letter.id, written(letter.died_at), letter.deliveries, letter.size, error]
+    return [letter.id, written(letter.died_at), letter.attempt, letter.size, error]
 
 
 async def _show(url: str, name: str, item_id: str, *, as_json: bool) -> Code:

@@ -121,7 +121,7 @@ def _print_item(view: ItemView) -> None:
         {
             "id": view.id,
             "state": view.state,
-            "deliveries": view.deliveries,
+            "attempt": view.attempt,
             until: written(view.due),
             "holder": holder(view),
             "lease number": view.token,
@@ -140,7 +140,7 @@ def print_letter(letter: DeadLetter) -> None:
             "id": letter.id,
             "state": "dead",
             "died": written(letter.died_at),
-            "deliveries": letter.deliveries,
+            "attempt": letter.attempt,
             "lease number": letter.token or None,
             "bytes": letter.size,
         }

@@ -58,7 +58,7 @@ def print_block(title: str, text: str) -> None:
 def item_row(view: ItemView) -> list[Any]:
     """An item as a row, under the titles `ITEM_TITLES`."""
     size = "gone" if view.size is None else view.size
-    return [view.id, view.state, size, view.deliveries, written(view.due), holder(view), preview(view.data)]
+    return [view.id, view.state, size, view.attempt, written(view.due), holder(view), preview(view.data)]
 
 
 def holder(view: ItemView) -> str | None:
@@ -66,7 +66,7 @@ def holder(view: ItemView) -> str | None:
     return None if view.state == "scheduled" else view.holder
 
 
-ITEM_TITLES = ("id", "state", "bytes", "deliveries", "until", "holder", "data")
+ITEM_TITLES = ("id", "state", "bytes", "attempt", "until", "holder", "data")
 
 
 def item_document(view: ItemView) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def item_document(view: ItemView) -> dict[str, Any]:
         **encoded("data", view.data),
         "holder": view.holder,
         "token": view.token,
-        "deliveries": view.deliveries,
+        "attempt": view.attempt,
         "due": written(view.due),
         "leased_seconds_ago": view.age,
     }
@@ -92,7 +92,7 @@ def letter_document(letter: DeadLetter) -> dict[str, Any]:
         **encoded("data", letter.data),
         "error": letter.error,
         "died_at": written(letter.died_at),
-        "deliveries": letter.deliveries,
+        "attempt": letter.attempt,
         "token": letter.token,
     }
 

@@ -49,7 +49,7 @@ class DeadLetter:
     #: When it was given up: seconds since 1970, server's clock.
     died_at: float
     #: How often it was tried.
-    deliveries: int
+    attempt: int
     #: The number of its last lease.
     token: int
 
@@ -104,7 +104,7 @@ class DeadLetters:
     async def requeue(self, *item_ids: str) -> builtins.list[bool]:
         """Put dead letters back to the end of the queue, as if they were added now.
 
-        Each is a new incarnation: its deliveries begin anew, and no earlier holder can complete it. Up to
+        Each is a new incarnation: its attempts begin again at 1, and no earlier holder can complete it. Up to
         500 ids go in one step.
 
         Returns:
@@ -179,7 +179,7 @@ class DeadLetters:
 def _read(reply: Sequence[Any], *, with_data: bool) -> list[DeadLetter]:
     letters: list[DeadLetter] = []
     for at in range(0, len(reply), _FIELDS):
-        item_id, died_ms, size, data, error, deliveries, token = reply[at : at + _FIELDS]
+        item_id, died_ms, size, data, error, attempt, token = reply[at : at + _FIELDS]
         letters.append(
             DeadLetter(
                 id=item_id.decode(errors="surrogateescape"),
@@ -187,7 +187,7 @@ def _read(reply: Sequence[Any], *, with_data: bool) -> list[DeadLetter]:
                 size=size,
                 error=error.decode(errors="replace"),
                 died_at=died_ms / 1000,
-                deliveries=deliveries,
+                attempt=attempt,
                 token=token,
             )
         )

@@ -28,7 +28,7 @@ MAX_BYTES = 8 << 20
 #: How long the listener is kept when nobody waits any more (s).
 LINGER_SECONDS = 0.25
 
-#: id, data, token, deliveries, lease time in ms, `time.monotonic()` before it was asked for, and the
+#: id, data, token, attempt, lease time in ms, `time.monotonic()` before it was asked for, and the
 #: server's time in ms: what a `Lease` is made of.
 Leased = tuple[bytes, bytes, int, int, int, float, int]
 

@@ -44,7 +44,7 @@ class Event:
     #: The lease number, of what a holder did.
     token: int | None
     #: How often the item has been delivered.
-    deliveries: int | None
+    attempt: int | None
     #: Bytes of data.
     size: int | None
     #: When the lease ends, or the item falls due, in seconds since 1970.
@@ -206,7 +206,7 @@ def event_of(number: bytes, flat: Sequence[Any]) -> Event:
         at=int(fields[b"time"]) / 1000,
         holder=text(b"holder"),
         token=integer(b"token"),
-        deliveries=integer(b"deliveries"),
+        attempt=integer(b"attempt"),
         size=integer(b"size"),
         due=None if due is None else due / 1000,
         front=bool(fields[b"front"]),

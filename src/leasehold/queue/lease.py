@@ -22,16 +22,16 @@ class Lease(Item):
     Attributes:
         token: The lease's number, the fencing token. Numbers of one queue only grow, across completion,
             deletion and adding again. Hand it to whatever you write to, and let that refuse lower ones.
-        deliveries: The number of this attempt: how often this incarnation of the item has been leased, this
+        attempt: The number of this attempt: how often this incarnation of the item has been leased, this
             time included, leases that were given back not.
         deadline: When the lease ends, in seconds since 1970, by the server's clock, as the server said last.
         completed: What the context manager's `complete` answered; None before.
     """
 
-    __slots__ = ("_ends", "_queue", "completed", "deadline", "deliveries", "token")
+    __slots__ = ("_ends", "_queue", "attempt", "completed", "deadline", "token")
 
     token: int
-    deliveries: int
+    attempt: int
     deadline: float
     completed: bool | None
 
@@ -41,7 +41,7 @@ class Lease(Item):
         item_id: bytes,
         data: bytes,
         token: int,
-        deliveries: int,
+        attempt: int,
         lease_ms: int,
         asked_at: float,
         server_ms: int,
@@ -50,7 +50,7 @@ class Lease(Item):
         self.id = item_id.decode(errors="surrogateescape")
         self.data = data
         self.token = token
-        self.deliveries = deliveries
+        self.attempt = attempt
         self.completed = None
         self._queue = queue
         self.extend(asked_at, lease_ms, server_ms + lease_ms)
@@ -93,6 +93,4 @@ class Lease(Item):
         return hash((self.id, self.token))
 
     def __repr__(self) -> str:
-        return (
-            f"Lease(id={self.id!r}, {len(self.data)} bytes, token={self.token}, deliveries={self.deliveries})"
-        )
+        return f"Lease(id={self.id!r}, {len(self.data)} bytes, token={self.token}, attempt={self.attempt})"

@@ -43,7 +43,7 @@ class ItemView:
     #: The number of its last lease; None if it was never leased by us.
     token: int | None
     #: How often it was leased in this incarnation, leases that were given back not included.
-    deliveries: int
+    attempt: int
     #: When its lease ends or, if scheduled, when it falls due: seconds since 1970, server's clock.
     due: float | None
     #: Seconds since it was last leased; None if never. (The family's items carry no time of adding.)
@@ -84,7 +84,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
     now_ms = reply[0]
     views: list[ItemView] = []
     for at in range(1, len(reply), _FIELDS):
-        item_id, size, data, due_ms, holder, token, deliveries, leased_ms = reply[at : at + _FIELDS]
+        item_id, size, data, due_ms, holder, token, attempt, leased_ms = reply[at : at + _FIELDS]
         views.append(
             ItemView(
                 id=item_id.decode(errors="replace"),
@@ -93,7 +93,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
                 data=data if with_data else None,
                 holder=None if holder is None else holder.decode(errors="replace"),
                 token=token or None,
-                deliveries=deliveries,
+                attempt=attempt,
                 due=None if due_ms < 0 else due_ms / 1000,
                 age=(now_ms - leased_ms) / 1000 if leased_ms else None,
             )

@@ -185,7 +185,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _batch(self, events: Sequence[Event]) -> pa.RecordBatch:
         columns: dict[str, list[Any]] = {
             name: [getattr(event, name) for event in events]
-            for name in ("number", "what", "holder", "token", "deliveries", "size", "front", "error")
+            for name in ("number", "what", "holder", "token", "attempt", "size", "front", "error")
         }
         columns["id"] = [readable(event.id.encode(errors="surrogateescape")) for event in events]
         columns["at"] = [round(event.at * 1e6) for event in events]

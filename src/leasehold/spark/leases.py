@@ -230,13 +230,13 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield self._batch(flat, now_ms, name.holder)
 
     def _batch(self, flat: list[Any], now_ms: int, holder: str) -> pa.RecordBatch:
-        ids, sizes, data, tokens, deliveries, ends, leased = (flat[at::FIELDS] for at in range(FIELDS))
+        ids, sizes, data, tokens, attempt, ends, leased = (flat[at::FIELDS] for at in range(FIELDS))
         columns = {
             "id": [readable(one) for one in ids],
             "state": ["leased"] * len(ids),
             "data": data,
             "size": sizes,
-            "deliveries": deliveries,
+            "attempt": attempt,
             "token": tokens,
             "holder": [holder] * len(ids),
             "due": [one * 1000 for one in ends],

@@ -134,7 +134,7 @@ async def _step(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, room: int) -> 
     now_ms, *values = await bulk.find(ids, which=wanted.which, max_bytes=room)
     rows: list[Row] = []
     for at in range(0, len(values), _FOUND):
-        state, item_id, size, data, due_ms, text, token, deliveries, since_ms = values[at : at + _FOUND]
+        state, item_id, size, data, due_ms, text, token, attempt, since_ms = values[at : at + _FOUND]
         told = None if text is None else text.decode(errors="backslashreplace")
         holder, error = (None, told) if state == b"dead" else (told, None)
         rows.append(
@@ -143,7 +143,7 @@ async def _step(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, room: int) -> 
                 state.decode(),
                 data,
                 size,
-                deliveries,
+                attempt,
                 token or None,
                 holder,
                 None if due_ms < 0 else due_ms * 1000,

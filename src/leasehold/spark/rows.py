@@ -32,7 +32,7 @@ ITEMS = StructType(
         StructField("data", BinaryType()),
         StructField("size", LongType(), nullable=False),
         #: how often it has been delivered
-        StructField("deliveries", IntegerType(), nullable=False),
+        StructField("attempt", IntegerType(), nullable=False),
         #: the number of its last lease
         StructField("token", LongType()),
         StructField("holder", StringType()),
@@ -54,7 +54,7 @@ EVENTS = StructType(
         StructField("at", TimestampType(), nullable=False),
         StructField("holder", StringType()),
         StructField("token", LongType()),
-        StructField("deliveries", IntegerType()),
+        StructField("attempt", IntegerType()),
         StructField("size", LongType()),
         StructField("due", TimestampType()),
         StructField("front", BooleanType(), nullable=False),

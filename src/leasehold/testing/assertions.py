@@ -145,7 +145,7 @@ async def assert_dead(
             f"{_indented(others[0].error)}\nin {holdings.report()}"
         )
     alive = "".join(
-        f"\n{view.id!r} is {view.state}, not dead: {tries(view.deliveries)}"
+        f"\n{view.id!r} is {view.state}, not dead: {tries(view.attempt)}"
         for view in wanted.live(holdings)[:3]
     )
     raise AssertionError(f"no dead letter for {wanted.words} in {holdings.report()}{alive}")

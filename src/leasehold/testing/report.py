@@ -90,9 +90,9 @@ def describe_item(view: ItemView, now: float) -> str:
         what = "the lease ends" if view.state == "leased" else "due"
         words.append(f"{what} in {left:.1f} s" if left >= 0 else f"{what} since {-left:.1f} s")
     if view.state == "leased":
-        words.append(f"attempt {view.deliveries}")
-    elif view.deliveries:
-        words.append(tries(view.deliveries))
+        words.append(f"attempt {view.attempt}")
+    elif view.attempt:
+        words.append(tries(view.attempt))
     return ", ".join(words)
 
 
@@ -101,7 +101,7 @@ def describe_letter(letter: DeadLetter) -> str:
     lines = [line for line in letter.error.splitlines() if line.strip()] or [""]
     # A traceback says what it is about at its end, a reason at its beginning.
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return f"{shorten(letter.data)}, {tries(letter.deliveries)}, {shorten(line, quoted=False)}"
+    return f"{shorten(letter.data)}, {tries(letter.attempt)}, {shorten(line, quoted=False)}"
 
 
 def shorten(value: Any, *, quoted: bool = True) -> str:
@@ -110,8 +110,8 @@ def shorten(value: Any, *, quoted: bool = True) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
-def tries(deliveries: int) -> str:
+def tries(attempt: int) -> str:
     """How often an item was tried."""
-    if not deliveries:
+    if not attempt:
         return "not tried"
-    return "tried once" if deliveries == 1 else f"tried {deliveries} times"
+    return "tried once" if attempt == 1 else f"tried {attempt} times"

@@ -269,8 +269,8 @@ def _runs(handler: Handler, leases: list[Lease]) -> list[Run]:
     if size is None:
         return [Run(handler, (lease,)) for lease in leases]
     # The last attempt of an item is a run of its own: what fails or kills others with it ends alone.
-    together = [lease for lease in leases if lease.deliveries < handler.max_attempts]
-    alone = [lease for lease in leases if lease.deliveries >= handler.max_attempts]
+    together = [lease for lease in leases if lease.attempt < handler.max_attempts]
+    alone = [lease for lease in leases if lease.attempt >= handler.max_attempts]
     return [
         *(Run(handler, together[at : at + size]) for at in range(0, len(together), size)),
         *(Run(handler, (lease,)) for lease in alone),

@@ -114,10 +114,10 @@ def in_short(error: BaseException) -> str:
         return type(error).__name__
 
 
-def poisoned(deliveries: int) -> Fail:
+def poisoned(attempt: int) -> Fail:
     """What becomes of an item whose last run left no outcome, as when it kills its worker."""
     return Fail(
-        f"Its {deliveries - 1} attempts are used up, and the last one left no outcome: its worker died, "
+        f"Its {attempt - 1} attempts are used up, and the last one left no outcome: its worker died, "
         "or the lease was lost. It was not run again.",
         None,
     )

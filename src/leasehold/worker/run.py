@@ -76,7 +76,7 @@ class Run:
     @property
     def attempt(self) -> int:
         """The number of this attempt, beginning with 1: runs that were given back do not count."""
-        return self.leases[0].deliveries
+        return self.leases[0].attempt
 
     @property
     def facts(self) -> dict[str, object]:

@@ -270,7 +270,7 @@ def _complete(run: Run, value: Any) -> Outcome:
 
 
 def _judge(run: Run, at: int, error: BaseException) -> Outcome:
-    return outcome_of(error, attempt=run.leases[at].deliveries, policy=run.handler.retry)
+    return outcome_of(error, attempt=run.leases[at].attempt, policy=run.handler.retry)
 
 
 def _judge_all(run: Run, error: BaseException) -> list[Outcome]:

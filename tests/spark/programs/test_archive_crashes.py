@@ -43,7 +43,7 @@ HARMS = [
     *("placed:3", "dropped:3", "committed:4"),
 ]
 #: All that an archive and a queue say of an event, but for its times.
-COLUMNS = ["number", "what", "id", "holder", "token", "deliveries", "size", "front", "error"]
+COLUMNS = ["number", "what", "id", "holder", "token", "attempt", "size", "front", "error"]
 
 
 class Archive(Runs):

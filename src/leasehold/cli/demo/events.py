@@ -31,7 +31,7 @@ class Event:
             server to take its lease as `renewed`, or the item as `completed`.
         id: The item, and
         token: the number of the lease on it.
-        deliveries: How often this item has been leased, this time included.
+        attempt: How often this item has been leased, this time included.
         deadline: When the lease ends, in seconds since 1970 by the server's clock.
         given: When it was given, by the same clock.
         answer: What the server answered.
@@ -41,7 +41,7 @@ class Event:
     kind: Kind
     id: str
     token: int
-    deliveries: int
+    attempt: int
     deadline: float
     given: float = 0.0
     answer: bool = True

@@ -190,7 +190,7 @@ async def _examine(settings: Settings, audience: Audience, worked: Worked, writt
         bytes=sum(line.get("bytes", 0) for line in expected.values()),
         unreadable=sum("error" in line for line in expected.values()),
         completed_once=sum(count == 1 for count in record.completions.values()),
-        delivered_again=sum(event.kind == "leased" and event.deliveries > 1 for event in record.events),
+        delivered_again=sum(event.kind == "leased" and event.attempt > 1 for event in record.events),
         late_refused=len({event.token for event in record.events if not event.answer} - counted),
         written_again=written_again,
         left=worked.left,

@@ -97,7 +97,7 @@ def _tell(kind: Kind, lease: Lease, **more: Any) -> None:
         kind=kind,
         id=lease.id,
         token=lease.token,
-        deliveries=lease.deliveries,
+        attempt=lease.attempt,
         deadline=lease.deadline,
         **more,
     )

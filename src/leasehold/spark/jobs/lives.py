@@ -67,7 +67,7 @@ class Lives:
             .withColumn("last_holder", sql.last(_if(leased, "holder"), ignorenulls=True).over(before))
             .withColumn("lease_at", sql.max(_if(leased, "ms")).over(of_lease))
             .withColumn("lease_holder", sql.max(_if(leased, "holder")).over(of_lease))
-            .withColumn("delivery", sql.max(_if(leased, "deliveries")).over(of_lease))
+            .withColumn("attempt", sql.max(_if(leased, "attempt")).over(of_lease))
         )
         worker = sql.when(_is("lapsed"), sql.col("last_holder")).when(
             sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder")
@@ -156,7 +156,7 @@ class Lives:
             "worker",
             sql.col("waited").alias("wait"),
             "service",
-            sql.col("delivery").alias("deliveries"),
+            sql.col("attempt").alias("attempt"),
             sql.col("bytes").alias("size"),
             "token",
             "number",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leasehold.spark.options import Target
 
 #: What of a snapshot is brought; the data only if the condition looks at it.
-_COLUMNS = "id string, state string, size long, deliveries int, token long, age double, error string"
+_COLUMNS = "id string, state string, size long, attempt int, token long, age double, error string"
 
 
 def redrive(
@@ -29,7 +29,7 @@ def redrive(
     *,
     where: Annotated[
         str | None,
-        "Which: a condition in SQL over id, data, size, deliveries, token, age (seconds) and error.",
+        "Which: a condition in SQL over id, data, size, attempt, token, age (seconds) and error.",
     ] = None,
     dry_run: Annotated[bool, "Only count which they are."] = False,
     url: Url = None,

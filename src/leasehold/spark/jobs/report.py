@@ -78,7 +78,7 @@ def _report(
     # Not before, as the other jobs need no charts; and not at the end, to say soon what is not installed.
     from leasehold.spark.jobs.telling import page_of
 
-    missing = {"number", "what", "id", "at", "holder", "token", "due", "deliveries"} - {*events.columns}
+    missing = {"number", "what", "id", "at", "holder", "token", "due", "attempt"} - {*events.columns}
     if missing:
         raise InvalidArgument(
             "events", title, f"an archive of events; it has no {', '.join(sorted(missing))}"

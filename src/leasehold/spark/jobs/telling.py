@@ -126,7 +126,7 @@ def _lists(found: dict[str, Rows]) -> list[str]:
         for row in found["hours"]
     ]
     slow = [
-        [row["id"], seconds(row["service"]), row["worker"], row["deliveries"], row["at"]]
+        [row["id"], seconds(row["service"]), row["worker"], row["attempt"], row["at"]]
         for row in found["slowest"]
     ]
     titles = ("hour", *(name.replace("_", " ") for name in (*counted, *timed)))
@@ -135,6 +135,6 @@ def _lists(found: dict[str, Rows]) -> list[str]:
         section(
             "Slowest items",
             "The completions with the longest service times.",
-            table(("id", "service time", "worker", "deliveries", "completed at"), slow),
+            table(("id", "service time", "worker", "attempt", "completed at"), slow),
         ),
     ]

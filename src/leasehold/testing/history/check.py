@@ -195,15 +195,15 @@ class _Attempts:
         if self._ended.any_within(before.answered, lease.asked):
             return 1, 1 + unseen
         given_back = self._given_back.get(before.token)
-        least = before.deliveries + (given_back is None)
-        most = before.deliveries + (given_back is not True) + unseen
+        least = before.attempt + (given_back is None)
+        most = before.attempt + (given_back is not True) + unseen
         if self._may_end.any_overlaps(before.asked, lease.answered):
             return 1, most
         return least, most
 
 
 def _attempts(life: Life, lives: Lives) -> Iterator[tuple[Held, int, int]]:
-    """Each lease of an item, with the least and the most that its `deliveries` may be."""
+    """Each lease of an item, with the least and the most that its `attempt` may be."""
     if life.leases:
         rule = _Attempts(life, lives.numbers[life.queue])
         yield life.leases[0], *rule.first(life.leases[0])
@@ -215,8 +215,8 @@ def _counted(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Life, 
     """A lease that was not given back is an attempt, also when its worker died."""
     for life in lives.all:
         for lease, least, _most in _attempts(life, lives):
-            if lease.deliveries < least:
-                detail = f"number {lease.token} is attempt {lease.deliveries}, not {least} or more"
+            if lease.attempt < least:
+                detail = f"number {lease.token} is attempt {lease.attempt}, not {least} or more"
                 yield life, detail, lease.answered
 
 
@@ -224,8 +224,8 @@ def _not_counted(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Li
     """What was given back, as an interrupted run is, was no attempt."""
     for life in lives.all:
         for lease, _least, most in _attempts(life, lives):
-            if lease.deliveries > most:
-                detail = f"number {lease.token} is attempt {lease.deliveries}, not {most} or less"
+            if lease.attempt > most:
+                detail = f"number {lease.token} is attempt {lease.attempt}, not {most} or less"
                 yield life, detail, lease.answered
 
 

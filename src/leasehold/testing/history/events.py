@@ -53,7 +53,7 @@ class Event(NamedTuple):
     by: str = ""
     #: The lease's number, and the number of the attempt.
     token: int | None = None
-    deliveries: int | None = None
+    attempt: int | None = None
     #: Of an answer: when it was asked for.
     asked: int | None = None
     #: Of an answer: whether the server said yes; `"unsent"` if it was certainly never asked, `"unknown"` if

@@ -49,7 +49,7 @@ class Held(NamedTuple):
     """One lease, as its holder learned of it."""
 
     token: int
-    deliveries: int
+    attempt: int
     asked: int
     answered: int
 
@@ -179,7 +179,7 @@ class Lives:
             self.left.add(event.by)
         elif event.kind == "lease":
             asked = event.at if event.asked is None else event.asked
-            held = Held(event.token or 0, event.deliveries or 0, asked, event.at)
+            held = Held(event.token or 0, event.attempt or 0, asked, event.at)
             self.leases[event.queue].append(held)
             self._life(event).leases.append(held)
         elif event.kind == "begin":

@@ -84,7 +84,7 @@ def _note(
                 lease.queue_name,
                 lease.id,
                 token=lease.token,
-                deliveries=lease.deliveries,
+                attempt=lease.attempt,
                 outcome=outcome,
             )
             for lease in run.leases
@@ -141,10 +141,10 @@ class _RecordingEngine(Engine):
                     self._name,
                     item_id.decode(errors="surrogateescape"),
                     token=token,
-                    deliveries=deliveries,
+                    attempt=attempt,
                     asked=int(asked_at * 1e9),
                 )
-                for item_id, _, token, deliveries, _, asked_at, _ in leased
+                for item_id, _, token, attempt, _, asked_at, _ in leased
             )
         )
 
