@@ -1,6 +1,6 @@
 -- Complete items: exactly one holder of each incarnation is told so.
 --
--- A number of this incarnation counts even if its lease has lapsed (the slow worker that finishes
+-- A number of this incarnation counts even if its lease has expired (the slow worker that finishes
 -- first has finished); a number of an earlier incarnation never does.
 --
 -- To keep a result, `fenced` is followed by `:`, for how many ms, `:` and the result: `0:60000:done`.

@@ -11,7 +11,7 @@
 --   dead        zset  id -> when it became a dead letter
 -- Arguments:
 --   prefix  text  the queue's name
--- Reply: waiting, leased (lapsed and not yet returned included), scheduled, dead letters.
+-- Reply: waiting, leased (expired and not yet returned included), scheduled, dead letters.
 -- Cost: O(1), plus O(1) per waiting process.
 -- Limits: the inboxes of the first 1,000 sessions are counted.
 

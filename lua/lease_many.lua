@@ -17,7 +17,7 @@
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's
 --   session       text     who leases: the value of the lease keys
---   return_front  flag     where lapsed items go: 1 to the front, 0 to the end
+--   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   max_bytes     integer  stop before this much data (the first item is always given)
 --   wants         rest     count, lease time in ms, … (a pair per caller or run of callers)
 -- Reply: the time in ms, ms until something falls due (0: call again, -1: nothing will), sessions

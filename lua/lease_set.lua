@@ -17,7 +17,7 @@
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's
 --   session       text     who leases: the value of the lease keys
---   return_front  flag     where lapsed items go: 1 to the front, 0 to the end
+--   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   stream        text     the name of the stream
 --   reader        text     who reads it
 --   set           text     the name of the set

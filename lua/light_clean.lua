@@ -2,7 +2,7 @@
 --
 -- Entries that are done are dropped. An entry that no lease of ours explains belongs to a foreign
 -- client: its lease is watched from now on, or, if it has none, it gets a short grace (a client between
--- taking an id and writing its lease key), after which it is brought back as any lapsed lease.
+-- taking an id and writing its lease key), after which it is brought back as any expired lease.
 --
 -- Keys:
 --   queue       list    ids that wait
@@ -16,7 +16,7 @@
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's
---   return_front  flag     where lapsed items go: 1 to the front, 0 to the end
+--   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   grace_ms      integer  how long an entry without any lease is left alone
 --   count         integer  how many entries to look at
 -- Reply: entries in `processing`, items brought back, entries dropped, entries adopted, 1 if more is due.

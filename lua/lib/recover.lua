@@ -1,4 +1,4 @@
--- Bring back what is due: lapsed leases, scheduled items, inboxes of sessions that have lapsed.
+-- Bring back what is due: expired leases, scheduled items, inboxes of sessions that have expired.
 --
 -- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, now, return_front, data_key,
 --   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_ready,
@@ -6,9 +6,9 @@
 -- Gives: recover
 
 local function recover_leases(most)
-  local lapsed = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, most)
+  local expired = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, most)
   local back, finished = {}, {}
-  for _, id in ipairs(lapsed) do
+  for _, id in ipairs(expired) do
     if redis.call('EXISTS', data_key(id)) == 0 then
       finished[#finished + 1] = id -- completed by a foreign client
     else
@@ -25,8 +25,8 @@ local function recover_leases(most)
   leave_leased(back)
   enter_ready(back, return_front)
   tell_all('vanished', finished)
-  tell_all('lapsed', back, return_front and '1')
-  return #back, #lapsed
+  tell_all('expired', back, return_front and '1')
+  return #back, #expired
 end
 
 local function recover_scheduled(most)
@@ -47,22 +47,22 @@ local function recover_scheduled(most)
 end
 
 local function recover_inboxes(most)
-  local lapsed = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
+  local expired = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
   local back = 0
-  for _, absent in ipairs(lapsed) do
+  for _, absent in ipairs(expired) do
     local seen = empty_inbox(prefix .. ':inbox:' .. absent, most - back)
     back = back + seen
     if back < most then
       redis.call('ZREM', sessions, absent)
     end
   end
-  return back, back == most or #lapsed == 10
+  return back, back == most or #expired == 10
 end
 
 -- Returns how many items came back, and whether there may be more to bring back.
 local function recover(most)
-  local leases, lapsed = recover_leases(most)
+  local leases, expired = recover_leases(most)
   local delayed, due = recover_scheduled(most)
   local parked, more_parked = recover_inboxes(most)
-  return leases + delayed + parked, lapsed == most or due == most or more_parked
+  return leases + delayed + parked, expired == most or due == most or more_parked
 end

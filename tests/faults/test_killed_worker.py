@@ -83,7 +83,7 @@ async def worker_on(url: str, name: str, lease_seconds: float = LEASE_SECONDS) -
             await process.wait()
 
 
-async def lapse(redis: Redis, name: str) -> None:
+async def expire(redis: Redis, name: str) -> None:
     """Let the time pass after which those who wait count as gone."""
     for session in await redis.zrange(f"{name}:sessions", 0, -1):
         await command(redis, "ZADD", f"{name}:sessions", 1, session)
@@ -117,14 +117,14 @@ async def test_while_it_waits(queue: AsyncWorkQueue, redis: Redis, redis_url: st
     await blocked(redis, 0)
     await queue.add_item(Item(b"x", id="x"))
     assert (await audit(redis, name)).waiting == [b"x"]
-    await lapse(redis, name)
+    await expire(redis, name)
     await recovered(queue, redis, attempt=1)
 
 
 async def test_when_the_item_has_just_been_moved_to_it(
     make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
-    """It is in the inbox of a process that will never look there; its session lapses."""
+    """It is in the inbox of a process that will never look there; its session expires."""
     queue = make_queue()
     async with worker_on(redis_url, name) as worker:
         await worker.reach("lease")
@@ -137,14 +137,14 @@ async def test_when_the_item_has_just_been_moved_to_it(
     assert (await audit(redis, name)).waiting == [b"x"]
     assert await redis.llen(f"{name}:queue") == 0
     assert await queue.lease(30, block=False) is None
-    await lapse(redis, name)
+    await expire(redis, name)
     await recovered(queue, redis, attempt=1)
 
 
 def test_the_server_moves_nothing_to_a_process_that_is_not_on_the_list() -> None:
     """A frozen process, or a machine that is gone without a word, keeps its connection for a while.
 
-    If the server might still move an item to it when its session has lapsed, nobody would look there.
+    If the server might still move an item to it when its session has expired, nobody would look there.
     """
     assert listener.KEEP_MS > 1000 * (listener.BLOCK_SECONDS + 1)
 

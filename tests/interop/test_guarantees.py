@@ -119,7 +119,7 @@ async def test_who_lost_an_item_to_a_foreign_worker_is_no_current_holder(
     library: Library,
     verb: str,
 ) -> None:
-    """The lease has lapsed and a foreign client has the item, which a clean of ours has noted."""
+    """The lease has expired and a foreign client has the item, which a clean of ours has noted."""
     foreign = await start(library)
     await queue.add_item(Item(b"data", id="a"))
     lost = await lease_one(queue, 1)

@@ -71,7 +71,7 @@ async def test_unique_replaces_the_data_of_a_waiting_item_where_it_is(space: Spa
     "before",
     [
         pytest.param(picture(leased={"a": Held(4)}, fence=4), id="leased"),
-        pytest.param(picture(leased={"a": Held(4, ends=NOW - 5)}, fence=4), id="lapsed"),
+        pytest.param(picture(leased={"a": Held(4, ends=NOW - 5)}, fence=4), id="expired"),
         pytest.param(picture(scheduled={"a": NOW + 99}, past={"a": Held(4)}, fence=4), id="scheduled"),
         pytest.param(picture(fence=4) | {"item:a": "old"}, id="in no list"),
     ],

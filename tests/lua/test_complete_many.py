@@ -24,7 +24,7 @@ REST = picture(waiting=["w", "v"], fence=5)
     "before",
     [
         pytest.param(LEASED, id="leased"),
-        pytest.param(LAPSED, id="lapsed"),
+        pytest.param(LAPSED, id="expired"),
         pytest.param(WAITING, id="waiting again"),
         pytest.param(SCHEDULED, id="scheduled again"),
     ],
@@ -59,7 +59,7 @@ async def test_fenced_refuses_who_is_not_the_current_holder(space: Space, before
     assert await space.snapshot() == before
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
 async def test_fenced_accepts_the_current_holder(space: Space, before: State) -> None:
     await space.seed(before)
     assert await space.run("complete_many", [("a", 5, 1)]) == [DONE]

@@ -31,7 +31,7 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
 @WAYS
 async def test_an_item_that_failed_is_tried_again_or_dies(
     space: Space, before: State, delay: int, after: State

@@ -83,8 +83,8 @@ async def test_a_double_of_a_watched_item_is_dropped_while_its_key_is_there(spac
 
 async def test_a_foreign_lease_on_an_item_of_ours_that_lapsed_is_watched(space: Space) -> None:
     """A foreign cleaner returned it and a foreign worker leased it before we looked."""
-    lapsed = picture(leased={"a": Held(1, ends=NOW - 1)}, fence=1)
-    foreign = lapsed | lease_keys("a", "somebody")
+    expired = picture(leased={"a": Held(1, ends=NOW - 1)}, fence=1)
+    foreign = expired | lease_keys("a", "somebody")
     await space.seed(foreign)
     await space.run("light_clean")
     assert await space.snapshot() == foreign | {"deadlines": await watched(space)}

@@ -79,7 +79,7 @@ async def test_when_the_list_is_short_again_all_that_was_noted_is_swept_out(spac
     assert await space.snapshot() == without(held, "i0001", "i0100", "i0129") | {"processing": processing}
 
 
-@pytest.mark.parametrize("step", ["release_many", "lapse"])
+@pytest.mark.parametrize("step", ["release_many", "expire"])
 async def test_an_item_that_comes_back_leaves_an_entry_that_its_next_lease_takes_over(
     space: Space, step: str
 ) -> None:
@@ -87,7 +87,7 @@ async def test_an_item_that_comes_back_leaves_an_entry_that_its_next_lease_takes
     held = leases(200)
     await space.seed(picture(leased=held, fence=200))
     for token in range(200, 260):
-        if step == "lapse":
+        if step == "expire":
             await space.redis.zadd(space.key("deadlines"), {"i0200": NOW - 1})
         else:
             assert await space.run("release_many", [("i0200", token, 0, 0)]) == [1]

@@ -32,7 +32,7 @@ NOT_THE_HOLDER = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
 async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: State) -> None:
     """Also when the lease has ended, as long as nobody has taken the item back."""
     await space.seed(before)
@@ -72,7 +72,7 @@ async def test_each_row_of_a_renewal_gets_its_own_answer_and_time(space: Space) 
     assert await space.snapshot() == picture(leased=renewed, fence=3)
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "lapsed"])
+@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
 @pytest.mark.parametrize(
     ("delay", "front", "after"),
     [

@@ -82,13 +82,13 @@ async def test_an_empty_queue_gives_no_set(space: Space) -> None:
 
 async def test_what_is_due_comes_back_first_and_then_ghosts_and_doubles_are_dropped(space: Space) -> None:
     state = picture(
-        waiting=["a"], leased={"held": Held(1), "lapsed": Held(2, ends=NOW)}, scheduled={"due": NOW}, fence=2
+        waiting=["a"], leased={"held": Held(1), "expired": Held(2, ends=NOW)}, scheduled={"due": NOW}, fence=2
     )
     listed = ["held", "ghost", "a"]
     await space.seed(state | {"queue": listed})
     assert await lease(space, count=9) == [1, 0, 3, 0, 0]
-    assert ids_of(await read(space)) == ["a", "lapsed", "due"]
-    assert (await space.snapshot())["set:s:1"] == Expiring(["3 a", "4 lapsed", "5 due"])
+    assert ids_of(await read(space)) == ["a", "expired", "due"]
+    assert (await space.snapshot())["set:s:1"] == Expiring(["3 a", "4 expired", "5 due"])
 
 
 async def test_nothing_to_be_leased_but_much_to_be_brought_back(space: Space) -> None:

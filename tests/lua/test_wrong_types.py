@@ -17,13 +17,13 @@ pytestmark = pytest.mark.core
 #: A queue on which every script has something to do in every one of its keys.
 BUSY: State = picture(
     waiting=["w1", "w2"],
-    leased={"held": Held(3), "lapsed": Held(4, ends=NOW - 1)},
+    leased={"held": Held(3), "expired": Held(4, ends=NOW - 1)},
     scheduled={"due": NOW - 1, "later": NOW + 60_000},
     past={"w1": Held(2), "ghost": Held(1)},
     dead={"d1": Letter(1, at=NOW - 9), "d2": Letter(2)},
     fence=4,
 ) | {
-    "processing": ["lapsed", "held", "noted"],
+    "processing": ["expired", "held", "noted"],
     "gone": {"noted"},
     "item:orphan": "x",
     "sessions": {"lh:dead": NOW - 1.0, ME: NOW + 1.0},
@@ -42,7 +42,7 @@ BUSY: State = picture(
 CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "add_items": ([new("n1"), new("n2", delay=5_000), new("held", unique=True)], {}),
     "add_once": ([new("n1"), new("n2", delay=5_000)], {"run": "j", "keep_ms": 1000}),
-    "complete_many": ([("held", 3, 0), ("w1", 2, 0), ("lapsed", 4, 0)], {}),
+    "complete_many": ([("held", 3, 0), ("w1", 2, 0), ("expired", 4, 0)], {}),
     "counts": ([], {}),
     "dead_list": ([], {}),
     "deep_clean_ledger": ([], {"cursor": "0"}),
@@ -53,7 +53,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "drop_old": ([], {}),
     "events_keep": ([], {}),
     "events_read": ([], {"after": "0"}),
-    "fail_many": ([("held", 3, -1, "error"), ("lapsed", 4, 9_000, "error")], {}),
+    "fail_many": ([("held", 3, -1, "error"), ("expired", 4, 9_000, "error")], {}),
     "find_many": ([("w1",), ("held",)], {}),
     "inspect": ([], {"start": 0}),
     "lease_many": ([(9, 60_000)], {}),
@@ -75,7 +75,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "once_drop": ([], {"run": "j", "job": "name", "ended_ms": 1000, "keep_ms": 1000, "report": ""}),
     "once_run": ([], {"job": "name", "run": "j", "keep_ms": 1000}),
     "register": ([], {"keep_ms": 10_000}),
-    "release_many": ([("held", 3, 0, 1), ("lapsed", 4, 9_000, 0)], {}),
+    "release_many": ([("held", 3, 0, 1), ("expired", 4, 9_000, 0)], {}),
     "renew_many": ([("held", 3, 60_000)], {}),
     "requeue_many": ([("d1",), ("d2",)], {}),
     "result": ([("d1",)], {}),

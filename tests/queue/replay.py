@@ -64,7 +64,7 @@ class Replay:
                 self.items[item_id] = self.items[item_id]._replace(ledger=taken_back)
                 self.leave(item_id)
                 self.enter(event)
-            case "lapsed" | "due" | "failed" | "restored":
+            case "expired" | "due" | "failed" | "restored":
                 self.leave(item_id)
                 self.enter(event)
             case "completed" | "vanished":

@@ -62,14 +62,14 @@ async def test_the_slow_worker_that_finishes_first_counts(
     assert not await left_over(redis, name)
 
 
-@pytest.mark.parametrize("where", ["lapsed", "waiting", "delayed"])
+@pytest.mark.parametrize("where", ["expired", "waiting", "delayed"])
 async def test_the_slow_worker_counts_wherever_its_item_is(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, where: str
 ) -> None:
     queue = make_queue(clock=clock)
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
     slow = await take(queue, 10)
-    if where == "lapsed":
+    if where == "expired":
         clock.now += 11
     elif where == "waiting":
         await queue.release(slow, front=False)

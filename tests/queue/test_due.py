@@ -28,7 +28,7 @@ async def looks(redis: Redis) -> int:
 
 
 async def test_a_lease_that_began_after_the_wait(make_queue: MakeQueue, redis: Redis, name: str) -> None:
-    """Added and leased in one step, so that the waiter sees neither; then the lease lapses."""
+    """Added and leased in one step, so that the waiter sees neither; then the lease expires."""
     waiter, adder = make_queue(), make_queue()
     waiting = asyncio.create_task(taken(waiter.lease(60)))
     await blocked(redis, 1)

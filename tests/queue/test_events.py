@@ -49,7 +49,7 @@ async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> No
     events = await kept(queue)
     assert [event.number for event in events] == [*range(begin + 1, begin + len(events) + 1)]
     assert [event.what for event in events] == [
-        *("added", "due", "leased", "renewed", "lapsed", "leased", "released", "leased", "failed", "due"),
+        *("added", "due", "leased", "renewed", "expired", "leased", "released", "leased", "failed", "due"),
         *("leased", "died", "requeued", "leased", "completed"),
     ]
     assert {event.id for event in events} == {"x"}

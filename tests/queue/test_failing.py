@@ -92,10 +92,10 @@ async def test_given_up(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
 
 async def test_only_the_current_holder_is_heard(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
-    [lapsed] = await leases(queue, 1)
+    [expired] = await leases(queue, 1)
     clock.now += 61
     current = await take(queue, 60, block=False)
-    assert await queue.fail_many([Failure(lapsed, "why"), Failure(lapsed, "why", 5)]) == [False, False]
+    assert await queue.fail_many([Failure(expired, "why"), Failure(expired, "why", 5)]) == [False, False]
     assert await queue.counts() == (0, 1, 0, 0)
     clock.now += 61  # its time is up, but nobody has taken it back
     assert await queue.fail(current, "why") is True

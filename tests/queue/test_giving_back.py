@@ -152,7 +152,7 @@ async def test_working_off_a_queue_of_many_that_give_back_and_lapse(
             case 1:
                 await queue.release_many(leases, delay=3)
             case 2:
-                pass  # lapses
+                pass  # expires
             case _:
                 done += sum(await queue.complete_many(leases))
         clock.now += 1

@@ -44,7 +44,7 @@ OPERATIONS: dict[str, Callable[[AsyncWorkQueue, list[Lease]], Awaitable[Any]]] =
     "lease, waiting": lambda q, _: q.lease_many(1000, 30, timeout=30),
     "lease_many": lambda q, _: q.lease_many(1000, 30, block=False),
     "complete": lambda q, leases: q.complete(leases[0]),
-    "complete, lapsed": lambda q, leases: q.complete(leases[1]),
+    "complete, expired": lambda q, leases: q.complete(leases[1]),
     "complete, given back": lambda q, leases: q.complete(leases[2]),
     "complete_many": lambda q, leases: q.complete_many(leases),
     "renew": lambda q, leases: q.renew(leases[0], 30),
@@ -69,18 +69,18 @@ OPERATIONS: dict[str, Callable[[AsyncWorkQueue, list[Lease]], Awaitable[Any]]] =
 
 
 async def fill(queue: AsyncWorkQueue, clock: Clock) -> list[Lease]:
-    """Put an item into each state: leased, lapsed, given back, waiting, delayed, and due."""
-    names = ("leased", "lapsed", "back", "waits")
+    """Put an item into each state: leased, expired, given back, waiting, delayed, and due."""
+    names = ("leased", "expired", "back", "waits")
     await queue.add_items([Item(b"data", id=item_id) for item_id in names])
     await queue.add_item(Item(b"data", id="delayed"), delay=1000)
     await queue.add_item(Item(b"data", id="due"), delay=20)
     await queue.schedule.every(10, "due", "data")
     lapsed_later = await queue.lease(1000)
-    lapsed, back = await queue.lease_many(2, 20)
+    expired, back = await queue.lease_many(2, 20)
     assert lapsed_later is not None
     await queue.release(back, front=False)
     clock.now += 30
-    return [lapsed_later, lapsed, back]
+    return [lapsed_later, expired, back]
 
 
 async def spoil(redis: Redis, key: str, kind: str) -> None:
@@ -139,7 +139,7 @@ async def test_a_key_of_one_item_holds_something_else(
 ) -> None:
     """The other items go on, or nothing has happened; none is lost, and none is in two places."""
     for kind in ("item", "lease", "leased_by_session"):
-        for item_id in ("leased", "lapsed", "back", "waits", "due"):
+        for item_id in ("leased", "expired", "back", "waits", "due"):
             queue = make_queue(name=f"{name}-{kind}-{item_id}", clock=clock)
             leases = await fill(queue, clock)
             key = f"{queue.name}:{kind}:{item_id}"

@@ -102,7 +102,7 @@ MUTATIONS = [
         bugs.test_rwq_b09_a_ghost_is_not_answered_as_empty,
     ),
     Mutation(
-        "B10: a lapsed item is taken away before it is known that it can be put back",
+        "B10: a expired item is taken away before it is known that it can be put back",
         "lib/check.lua",
         "redis.call('LLEN', queue)\n",
         "",

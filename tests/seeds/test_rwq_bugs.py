@@ -121,14 +121,14 @@ async def test_rwq_b06_any_number_of_cleaners_puts_an_item_back_once(redis: Redi
         AsyncWorkQueue(name, redis, clock=clock) as queue,
         AsyncWorkQueue(name, redis, clock=clock) as other,
     ):
-        await queue.add_items(Item(b"work", id=f"lapsed{n}") for n in range(5))
+        await queue.add_items(Item(b"work", id=f"expired{n}") for n in range(5))
         await queue.lease_many(5, 1, block=False)
         clock.advance(2)
         await asyncio.gather(*(cleaner.light_clean() for cleaner in (queue, other) * 3))
         await space.seed({f"item:orphan{n}": "work" for n in range(5)})
         await asyncio.gather(*(cleaner.deep_clean() for cleaner in (queue, other) * 3))
         waiting = listed((await space.snapshot())["queue"])
-    assert sorted(waiting) == [f"{kind}{n}" for kind in ("lapsed", "orphan") for n in range(5)]
+    assert sorted(waiting) == [f"{kind}{n}" for kind in ("expired", "orphan") for n in range(5)]
 
 
 async def test_rwq_b07_a_cleaner_does_not_push_what_was_completed_meanwhile(redis: Redis, name: str) -> None:

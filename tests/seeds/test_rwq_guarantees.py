@@ -153,12 +153,12 @@ async def test_rwq_g07_what_was_completed_is_given_to_nobody(
     assert await family.lease() is None
 
 
-@pytest.mark.parametrize("how", ["lapsed", "deleted"])
+@pytest.mark.parametrize("how", ["expired", "deleted"])
 async def test_rwq_g08_a_failed_item_goes_to_the_end(
     queue: AsyncWorkQueue, clock: Clock, family: Family, redis: Redis, name: str, how: str
 ) -> None:
     await queue.add_items(Item(b"work", id=item_id) for item_id in "abc")
-    if how == "lapsed":
+    if how == "expired":
         await held(queue, 1)
     else:
         await family.lease()

@@ -227,7 +227,7 @@ async def test_rwq_o20_deleting_every_lease_key_does_our_leases_no_harm(
 ) -> None:
     """The script `clear-leases` ends the leases of foreign clients. Ours end by a clock that it cannot reach.
 
-    Who wants ours to end stops the workers, which give back what they hold, or waits until they lapse.
+    Who wants ours to end stops the workers, which give back what they hold, or waits until they expire.
     """
     await queue.add_items([Item(b"ours", id="a"), Item(b"theirs", id="b")])
     ours = await queue.lease(30)

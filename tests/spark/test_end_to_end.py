@@ -120,7 +120,7 @@ async def test_files_of_the_standard_library(
 
     told = report(spark, str(tmp_path / "report"), events=folder)
     counted = Counter(event.what for event in kept)
-    assert counted["lapsed"] > 0, "those that were killed held leases"
+    assert counted["expired"] > 0, "those that were killed held leases"
     assert told["now"] == (await queue.counts())._asdict()
     assert told["now"] == {"waiting": 0, "leased": 0, "scheduled": 0, "dead": len(empty)}
     assert (told["added"], told["ids"]) == (len(wanted), len(wanted))
@@ -128,7 +128,7 @@ async def test_files_of_the_standard_library(
     # Those that a killed worker held have used up an attempt, and are not tried again.
     assert (told["dead_letters"], told["retries"]) == (len(empty), counted["failed"])
     assert counted["failed"] <= len(empty)
-    assert (told["redeliveries"], told["leased"]) == (counted["lapsed"], counted["leased"])
+    assert (told["redeliveries"], told["leased"]) == (counted["expired"], counted["leased"])
     # Each lease came to one of the ends that there are.
     ends = ("completed", "dead_letters", "retries", "redeliveries", "released")
     assert told["leased"] == sum(told[end] for end in ends)

@@ -1,4 +1,4 @@
-"""The reader of a stream of leases, without Spark: lost replies, lapsed leases, other readers."""
+"""The reader of a stream of leases, without Spark: lost replies, expired leases, other readers."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ async def test_sets_are_renewed_until_they_are_completed(queue: AsyncWorkQueue, 
         return [event.what async for event in queue.events(follow=False)].count("renewed") >= 8
 
     await until("they are renewed", renewed)
-    assert "lapsed" not in [event.what async for event in queue.events(follow=False)]
+    assert "expired" not in [event.what async for event in queue.events(follow=False)]
     await stream.complete(1)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)

@@ -247,7 +247,7 @@ async def test_leases_are_renewed_while_a_batch_runs(
 
     drained(stream(spark, queue, leaseTime=1.5), tmp_path, meanwhile=work)
     told = [event.what async for event in queue.events(follow=False)]
-    assert "lapsed" not in told
+    assert "expired" not in told
     assert told.count("completed") == 5
     await queue.events.stop()
     await nothing_left(redis, queue)

@@ -59,8 +59,8 @@ def lives(spark: SparkSession) -> Lives:
     diary = Diary()
     # a: waits for 2 s, is worked on for 3.
     diary.tell(0, "added", "a").lease(2, "a", 1, "one").tell(5, "completed", "a", token=1)
-    # b: its lease lapses; it waits for 1 s and 4 s; the first holder completes it all the same, after 40 s.
-    diary.tell(1, "added", "b").lease(2, "b", 2, "one").tell(32, "lapsed", "b").lease(36, "b", 3, "two", 2)
+    # b: its lease expires; it waits for 1 s and 4 s; the first holder completes it all the same, after 40 s.
+    diary.tell(1, "added", "b").lease(2, "b", 2, "one").tell(32, "expired", "b").lease(36, "b", 3, "two", 2)
     diary.tell(42, "completed", "b", token=2)
     # c: delayed: it waits from when it falls due; fails, is tried again, dies, is requeued.
     diary.tell(0, "added", "c", due=10).tell(10, "due", "c").lease(11, "c", 4, "two")

@@ -135,8 +135,8 @@ class Model:
         return known is not None and held.id in self.leased and known.last == held.token
 
     def recover(self, now: int) -> None:
-        lapsed = sorted((end, item_id) for item_id, end in self.leased.items() if end <= now)
-        back = [item_id for _, item_id in lapsed]
+        expired = sorted((end, item_id) for item_id, end in self.leased.items() if end <= now)
+        back = [item_id for _, item_id in expired]
         for item_id in back:
             del self.leased[item_id]
         self.waiting = [*back, *self.waiting] if self.return_front else [*self.waiting, *back]

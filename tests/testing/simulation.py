@@ -50,7 +50,7 @@ class Simulation:
 
     def play(self, steps: int) -> None:
         moves: list[Callable[[], None]] = [
-            self.add, self.add, self.lease, self.lease, self.lease, self.lapse, self.begin, self.begin,
+            self.add, self.add, self.lease, self.lease, self.lease, self.expire, self.begin, self.begin,
             self.complete, self.complete, self.fail, self.release, self.renew, self.requeue, self.drop,
         ]  # fmt: skip
         for _ in range(steps):
@@ -92,7 +92,7 @@ class Simulation:
             Event(answered, "lease", QUEUE, item, by, holder.token, holder.attempt, asked=asked)
         )
 
-    def lapse(self) -> None:
+    def expire(self) -> None:
         if self.held:
             del self.held[self.random.choice(sorted(self.held))]
 

@@ -2,7 +2,7 @@
 
 Asks are gathered as in the batcher: one script call serves many. Who finds nothing and wants to wait is
 parked. While somebody is parked, one connection listens for new items (`BLMOVE` into the inbox of this
-session, so that one item wakes one process), and a timer asks again when the next lease lapses or the
+session, so that one item wakes one process), and a timer asks again when the next lease expires or the
 next delayed item falls due.
 """
 

@@ -30,7 +30,7 @@ class Engine:
         keys: The queue's keys.
         route: Where the server is.
         reply_timeout: Seconds to wait for a reply before the connection counts as lost.
-        return_front: Whether lapsed items go to the front.
+        return_front: Whether expired items go to the front.
         clock: Gives the time in seconds since 1970 in place of the server's; for tests.
     """
 

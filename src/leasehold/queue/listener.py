@@ -104,11 +104,11 @@ class Listener:
         if self._task is not None:
             return  # somebody has begun to wait again meanwhile
         if not gone:
-            return  # an id may still be moved here: it goes back by itself when the session lapses
+            return  # an id may still be moved here: it goes back by itself when the session expires
         try:
             await self._leave()
         except LeaseholdError:
-            # The server is away. The inbox goes back by itself when the session lapses.
+            # The server is away. The inbox goes back by itself when the session expires.
             return
 
     async def _listen(self, arrived: Callable[[LeaseholdError | None], None]) -> None:

@@ -322,7 +322,7 @@ class AsyncWorkQueue(QueueWithNouns):
         return (await self.counts()).waiting
 
     async def processing(self) -> int:
-        """How many items are under lease, lapsed leases that nobody has taken back yet included."""
+        """How many items are under lease, expired leases that nobody has taken back yet included."""
         return (await self.counts()).leased
 
     async def inspect(

@@ -56,7 +56,7 @@ class CleanReport:
 
     #: Entries looked at.
     looked_at: int = 0
-    #: Items brought back: lapsed leases, due items, ids left in the inbox of a dead process.
+    #: Items brought back: expired leases, due items, ids left in the inbox of a dead process.
     returned: int = 0
     #: Entries without work behind them that were dropped.
     dropped: int = 0

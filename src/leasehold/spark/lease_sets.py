@@ -116,7 +116,7 @@ class LeaseStream:
             StreamTakenOver, ServerError: As all calls.
         """
         if number not in self._sets:
-            # Renewed before anything else, which would bring back what has lapsed.
+            # Renewed before anything else, which would bring back what has expired.
             leased = LeaseSet(0, found=True)
             if lost := await self._renew(number, leased):
                 _log.warning(
@@ -165,7 +165,7 @@ class LeaseStream:
             except LeaseholdError as error:
                 _log.warning("leases could not be renewed: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is, the next round may go well
-                # Nobody looks at what this task ends with, and without it all leases would lapse.
+                # Nobody looks at what this task ends with, and without it all leases would expire.
                 _log.exception("leases could not be renewed")
 
     async def _renew(self, number: int, leased: LeaseSet) -> int:

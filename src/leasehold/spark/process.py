@@ -94,7 +94,7 @@ def process(  # noqa: PLR0913 - all but the first two are options
     when nothing waits any more; run it again, with the same folder, for what has come since.
 
     An exception of the handler ends the run, and nothing of that batch is completed. Its items stay leased to
-    this checkpoint for the lease time: the next run begins with them, or they lapse and others get them.
+    this checkpoint for the lease time: the next run begins with them, or they expire and others get them.
     So a handler should catch what concerns one item, and write it into the output. A handler that leaves some
     of its batches unread ends the run, too: their items would be completed though nobody has seen them.
 

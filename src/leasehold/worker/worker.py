@@ -317,7 +317,7 @@ class Worker:
         closing = [asyncio.create_task(handler.queue.close()) for handler in self._handlers]
         _, late = await asyncio.wait(closing, timeout=LEAVING_SECONDS)
         if late:
-            log.warning("the server is away: connections are dropped, and the session lapses by itself")
+            log.warning("the server is away: connections are dropped, and the session expires by itself")
 
     async def _until_over(
         self, shift: Shift, until: Callable[[Shift], Any], resources: Mapping[str, Any]

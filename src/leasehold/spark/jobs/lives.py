@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 #: What puts an item where it waits, or will wait.
-ENTERS = ("added", "due", "lapsed", "released", "failed", "requeued", "restored")
+ENTERS = ("added", "due", "expired", "released", "failed", "requeued", "restored")
 #: What ends the life of an item, or of a dead letter.
 _ENDS, _LETTER = ("completed", "vanished", "died"), ("died", "requeued", "dropped")
 #: The percentiles that are told, and how exact they are: one place in so many.
@@ -28,7 +28,7 @@ COUNTED = {
     "leased": "leased",
     "completed": "completed",
     "retries": "failed",
-    "redeliveries": "lapsed",
+    "redeliveries": "expired",
     "released": "released",
     "dead_letters": "died",
     "requeued": "requeued",
@@ -41,9 +41,9 @@ class Lives:
     """The tables of a report. Times are seconds.
 
     - The *queue wait* of a delivery is the time between its lease and the last event before it that made the
-      item wait: that it was added, fell due, lapsed, was given back, failed, was requeued or restored.
+      item wait: that it was added, fell due, expired, was given back, failed, was requeued or restored.
     - The *service time* of a completion is the time since the lease that was completed.
-    - What happens under a lease is its holder's, also if it lapses; a completion is that of the holder whose
+    - What happens under a lease is its holder's, also if it expires; a completion is that of the holder whose
       lease was completed, even if another has leased the item since.
 
     Args:
@@ -69,7 +69,7 @@ class Lives:
             .withColumn("lease_holder", sql.max(_if(leased, "holder")).over(of_lease))
             .withColumn("attempt", sql.max(_if(leased, "attempt")).over(of_lease))
         )
-        worker = sql.when(_is("lapsed"), sql.col("last_holder")).when(
+        worker = sql.when(_is("expired"), sql.col("last_holder")).when(
             sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder")
         )
         return (

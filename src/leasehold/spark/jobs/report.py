@@ -39,7 +39,7 @@ def report(
 ) -> dict[str, Any]:
     """Tell how a queue did: throughput, waits, service times, retries, workers, hours, slowest items.
 
-    The queue wait is the time from when an item began to wait (added, due, lapsed, given back, failed,
+    The queue wait is the time from when an item began to wait (added, due, expired, given back, failed,
     requeued) until it was leased; the service time that from a lease until its completion.
 
     Writes the tables `completed` (a row for each completion), `hours`, `workers`, `slowest` and `totals` as

@@ -13,7 +13,7 @@ from leasehold.spark.jobs.page import chart, figures, page, seconds, section, ta
 Rows = list[dict[str, Any]]
 
 _PERCENTILES = ("p50", "p90", "p99")
-_TROUBLES = {"failed": "retries", "lapsed": "redeliveries", "died": "dead_letters"}
+_TROUBLES = {"failed": "retries", "expired": "redeliveries", "died": "dead_letters"}
 
 
 def page_of(
@@ -93,7 +93,7 @@ def _over_time(spans: Rows, span: int) -> list[str]:
         ),
     ]
     if any(any(counts) for counts in troubles.values()):
-        about = f"Runs that failed, leases that lapsed and items that died, in {span:,} s."
+        about = f"Runs that failed, leases that expired and items that died, in {span:,} s."
         drawn.append(section("Trouble", about, chart(draw("trouble", about, series=troubles))))
     return drawn
 
