@@ -216,7 +216,7 @@ class Raw:
         assert done == items, f"{items} items of {payload} bytes went in, {done} were completed"
 
     async def prepare_cycle(self, items: int, payload: int) -> None:
-        """Make all calls of a cycle; not measured. The lease numbers to come are known beforehand."""
+        """Make all calls of a cycle; not measured. The tokens to come are known beforehand."""
         self.prepare(items, payload)
         last = int(await self._client.get(self._keys["fence"]) or 0)
         parts = self._parts(self._ids)

@@ -16,7 +16,7 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
---   entries  rest     id, lease number, fenced (1: only the current holder counts; else 0), …
+--   entries  rest     id, token, fenced (1: only the current holder counts; else 0), …
 -- Reply: a list, an entry per item: 1 completed by this call, 0 completed before, -1 refused (the
 --   number is of an earlier incarnation or, when fenced, not the current one).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.

@@ -9,7 +9,7 @@
 --   max_bytes  integer  give no more data than this; further dead letters come without theirs
 --   entries    rest     ids, or none
 -- Reply: for each: id, time of its death in ms (0: unknown), size of its data (-1: there is no such dead
---   letter), data (false: left out), error, attempt, lease number.
+--   letter), data (false: left out), error, attempt, token.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 dead letters a call.
 

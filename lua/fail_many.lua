@@ -14,7 +14,7 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
---   entries  rest     id, lease number, delay in ms (0: to the end of the queue at once, -1: dead letter), error (kept with a dead letter; of others its last 1,000 bytes are told), …
+--   entries  rest     id, token, delay in ms (0: to the end of the queue at once, -1: dead letter), error (kept with a dead letter; of others its last 1,000 bytes are told), …
 -- Reply: a list, an entry per item: 1 done, 0 refused (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
 -- Limits: at most 1,000 items a call, and, but for a single item, 1 MiB of errors and of data that dies.

@@ -15,7 +15,7 @@
 --   which      text     "living": items; "dead": dead letters; "all": both
 --   wanted     rest     ids
 -- Reply: the time in ms and, for each id of which there is an item, its state and the eight values of `inspect`;
---   then for each of which there is a dead letter "dead", id, size, data, -1, error, lease number, attempt and
+--   then for each of which there is a dead letter "dead", id, size, data, -1, error, token, attempt and
 --   the time of its death in ms (0: unknown).
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.

@@ -13,7 +13,7 @@
 --   count      integer  how many
 --   max_bytes  integer  give no more data than this; further items come without theirs
 -- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost), data (false: left out),
---   time it falls due or its lease ends in ms (-1: none), holder or false, lease number, attempt,
+--   time it falls due or its lease ends in ms (-1: none), holder or false, token, attempt,
 --   time of the last delivery in ms (0, 0, 0: never leased).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.

@@ -10,7 +10,7 @@
 --   deadlines   zset     id -> end of its lease
 --   scheduled   zset     id -> due time
 --   ledger      hash     id -> tokens and attempt of this incarnation
---   fence       counter  the last lease number given out
+--   fence       counter  the last token given out
 --   sessions    zset     session -> until when it is alive
 --   events      stream   what became of items, if that is kept
 -- Arguments:
@@ -21,7 +21,7 @@
 --   max_bytes     integer  stop before this much data (the first item is always given)
 --   wants         rest     count, lease time in ms, … (a pair per caller or run of callers)
 -- Reply: the time in ms, ms until something falls due (0: call again, -1: nothing will), sessions
---   registered, then id, data, lease number, attempt for each item, in the order of `wants`.
+--   registered, then id, data, token, attempt for each item, in the order of `wants`.
 -- Cost: O(log n) per item leased or brought back, O(1) per ghost or double.
 -- Limits: 1,000 items, 100 brought back, 2,000 ids looked at, `max_bytes` of data a call.
 

@@ -10,7 +10,7 @@
 --   deadlines   zset     id -> end of its lease
 --   scheduled   zset     id -> due time
 --   ledger      hash     id -> tokens and attempt of this incarnation
---   fence       counter  the last lease number given out
+--   fence       counter  the last token given out
 --   sessions    zset     session -> until when it is alive
 --   events      stream   what became of items, if that is kept
 -- Arguments:

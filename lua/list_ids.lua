@@ -9,7 +9,7 @@
 --   deadlines   zset     id -> end of its lease
 --   scheduled   zset     id -> due time
 --   dead        zset     id -> when it became a dead letter
---   fence       counter  the last lease number
+--   fence       counter  the last token
 -- Arguments:
 --   prefix  text     the queue's name
 --   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by whoever it be

@@ -13,7 +13,7 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
---   entries  rest     id, lease number, delay in ms (0: ready at once), front (1) or end (0), …
+--   entries  rest     id, token, delay in ms (0: ready at once), front (1) or end (0), …
 -- Reply: a list, an entry per item: 1 given back, 0 refused (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.

@@ -9,7 +9,7 @@
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
 --   session  text     who renews: the value of the lease keys
---   entries  rest     id, lease number, lease time in ms, …
+--   entries  rest     id, token, lease time in ms, …
 -- Reply: a list, an entry per item: the end of its lease now, in ms, or 0: refused
 --   (completed, returned, or leased to another).
 -- Cost: O(log n) per item.

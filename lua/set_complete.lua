@@ -16,7 +16,7 @@
 --   now_ms   integer  the time, or empty for the server's
 --   stream   text     the name of the stream
 --   reader   text     who reads it
---   entries  rest     id, lease number, fenced (1: only the current holder counts; else 0), …
+--   entries  rest     id, token, fenced (1: only the current holder counts; else 0), …
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done); then an entry per item, as in
 --   `complete_many`.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.

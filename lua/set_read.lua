@@ -15,11 +15,11 @@
 --   start      integer  the first place of the set to look at; 0 is its first item
 --   count      integer  how many places to look at
 --   max_bytes  integer  stop before this much data (the first item is always given); -1: give no data
---   peek       flag     1: give id and lease number of all that was not given up, and give up nothing
+--   peek       flag     1: give id and token of all that was not given up, and give up nothing
 --   give_up    flag     1: give up what is not held; 0: stop before the first that is not, as it may only wait
 -- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before; -1: the
---   first one is not held, and not given up); the time in ms; then for each item: id, size, data (false: none is given), lease number, attempt, end of its
---   lease in ms, when it was leased in ms; with `peek`: id, lease number.
+--   first one is not held, and not given up); the time in ms; then for each item: id, size, data (false: none is given), token, attempt, end of its
+--   lease in ms, when it was leased in ms; with `peek`: id, token.
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
 

@@ -12,7 +12,7 @@
 --   deadlines   zset     id -> end of its lease
 --   scheduled   zset     id -> due time
 --   ledger      hash     id -> tokens and attempt of this incarnation
---   fence       counter  the last lease number given out
+--   fence       counter  the last token given out
 --   events      stream   what became of items, if that is kept
 -- Arguments:
 --   prefix   text     the queue's name

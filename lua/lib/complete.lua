@@ -1,6 +1,6 @@
 -- Completing: the data of items is removed, and all that is written of them.
 --
--- The rows come after `entries`: id, lease number, fenced, as `complete_many` is given them.
+-- The rows come after `entries`: id, token, fenced, as `complete_many` is given them.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines, data_key, lease_keys_of, in_chunks, is_ours,
 --   foreign_lease_left, cut_oldest, leave_leased, telling, tell, told

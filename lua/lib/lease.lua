@@ -63,7 +63,7 @@ local function take_chunk(source, size)
   return used
 end
 
--- From the fourth on, for each that is leased: id, what was seen of its data, lease number, attempt.
+-- From the fourth on, for each that is leased: id, what was seen of its data, token, attempt.
 local given = { now, -1, 0 }
 local entries
 local ends, records, shortest = {}, {}, nil

@@ -1,6 +1,6 @@
 -- What the ledger holds of an item: "<first lease> <last lease> <attempt> <last delivery, ms>".
 --
--- It begins with the first lease of an incarnation and ends with its completion, so a lease number
+-- It begins with the first lease of an incarnation and ends with its completion, so a token
 -- belongs to the incarnation that lives now if and only if it lies between first and last.
 --
 -- Needs: nothing

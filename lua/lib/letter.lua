@@ -4,7 +4,7 @@
 -- Gives: letter_of
 
 -- Size of its data (-1: there is no such dead letter), data (false: larger than `room`), error, attempt,
--- lease number.
+-- token.
 local function letter_of(id, room)
   local key, data = dead_key(id), false
   local size = redis.call('HSTRLEN', key, 'data')

@@ -97,7 +97,7 @@ async def test_shows_one_item_in_full(leasehold: Leasehold, queue: AsyncWorkQueu
     lease = await take(queue, 100)
     outcome = await leasehold("show", queue.name, "x")
     assert (outcome.code, outcome.err) == (0, "")
-    for fact in ("state leased", "attempt 1", f"holder {queue.session}", f"lease number {lease.token}"):
+    for fact in ("state leased", "attempt 1", f"holder {queue.session}", f"token {lease.token}"):
         assert fact.split() in [row[: len(fact.split())] for row in outcome.table]
     assert outcome.out.endswith("\ndata\ntwo\nlines\n")
 

@@ -91,7 +91,7 @@ def picture(
         scheduled: Ids and when they fall due.
         past: Leases that have ended, of items that wait or are scheduled again.
         dead: Dead letters.
-        fence: The last lease number; 0 is none, and no key.
+        fence: The last token; 0 is none, and no key.
     """
     leased, scheduled, past = leased or {}, scheduled or {}, past or {}
     state: State = {f"item:{item_id}": data_of(item_id) for item_id in (*waiting, *leased, *scheduled)}

@@ -107,7 +107,7 @@ async def test_a_lease_key_that_is_no_string_is_nobody_s_lease(space: Space, nam
     assert await space.snapshot() == picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
 
 
-#: Our lease number 1, whose holder is late; a foreign client has the item now.
+#: Our token 1, whose holder is late; a foreign client has the item now.
 TAKEN = picture(leased={"a": Held(1, ends=NOW - 5)}, fence=1) | lease_keys("a", "somebody")
 AS_HOLDER = pytest.mark.parametrize(
     ("script", "row", "refused"),

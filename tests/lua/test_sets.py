@@ -44,7 +44,7 @@ def ids_of(reply: list[Any]) -> list[str]:
 
 
 def drawn(entries: dict[str, int], *, waiting: list[str] | None = None) -> State:
-    """A queue with one set, of ids and their lease numbers."""
+    """A queue with one set, of ids and their tokens."""
     leased = {item_id: Held(token, by=SESSION) for item_id, token in entries.items()}
     places = [f"{token} {item_id}" for item_id, token in entries.items()]
     state = picture(leased=leased, waiting=waiting or [], fence=max(entries.values()))

@@ -1,7 +1,7 @@
 """A rule machine: random work on a real queue, compared after each step with a model in plain Python.
 
 Time is moved by hand. What holds after every step: the lists, sets and ledgers on the server are exactly
-the model's, so an item is in exactly one state and lengths equal counts; lease numbers grow; exactly one
+the model's, so an item is in exactly one state and lengths equal counts; tokens grow; exactly one
 holder of each incarnation is told True. At the end everybody dies, and everything comes back.
 """
 

@@ -10,7 +10,7 @@ from tests.testing.stories import Story
 LOST = "nothing is lost"
 TWICE = "one True per incarnation"
 READDED = "no item is added while it is there"
-NUMBERS = "lease numbers grow"
+NUMBERS = "tokens grow"
 BEGINS = "nothing begins when it is completed"
 HOLDERS = "only the holder decides"
 COUNTED = "every attempt is counted"

@@ -124,7 +124,7 @@ def _print_item(view: ItemView) -> None:
             "attempt": view.attempt,
             until: written(view.due),
             "holder": holder(view),
-            "lease number": view.token,
+            "token": view.token,
             "last leased": None if view.age is None else f"{view.age:,.1f} s ago",
             "bytes": view.size,
         }
@@ -141,7 +141,7 @@ def print_letter(letter: DeadLetter) -> None:
             "state": "dead",
             "died": written(letter.died_at),
             "attempt": letter.attempt,
-            "lease number": letter.token or None,
+            "token": letter.token or None,
             "bytes": letter.size,
         }
     )

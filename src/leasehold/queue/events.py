@@ -41,7 +41,7 @@ class Event:
     at: float
     #: Who leased or renewed: the session's name.
     holder: str | None
-    #: The lease number, of what a holder did.
+    #: The token, of what a holder did.
     token: int | None
     #: How often the item has been delivered.
     attempt: int | None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.bulk import Bulk
 
-#: Id and lease number of an item.
+#: Id and token of an item.
 Entry = tuple[bytes, bytes]
 
 #: The most items of one call.
@@ -285,7 +285,7 @@ async def read_set(
         count: How many at most, up to 1,000.
         max_bytes: How much data at most, but for a single item; -1: none.
         retry_timeout: For how many seconds a call is repeated while the server is away.
-        peek: Whether to give id and lease number of all that was not given up, and to give up nothing.
+        peek: Whether to give id and token of all that was not given up, and to give up nothing.
 
     Returns:
         How many places were looked at (0: the set ends before), the server's time in ms, and seven values per

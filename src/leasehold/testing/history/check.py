@@ -122,7 +122,7 @@ def _numbers(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Life, 
         numbers = lives.numbers.get(life.queue)
         for lease in life.leases:
             if (life.queue, lease.token) in given:
-                yield life, f"lease number {lease.token} was given twice", lease.answered
+                yield life, f"token {lease.token} was given twice", lease.answered
             given.add((life.queue, lease.token))
             highest = numbers.known_by(lease.asked) if numbers else 0
             if highest > lease.token:
@@ -245,7 +245,7 @@ RULES: Mapping[str, Callable[[Lives, Mapping[str, FinalState]], Iterator[tuple[L
     "nothing is lost": _lost,
     "one True per incarnation": _twice,
     "no item is added while it is there": _readded,
-    "lease numbers grow": _numbers,
+    "tokens grow": _numbers,
     "nothing begins when it is completed": _begins,
     "only the holder decides": _holders,
     "every attempt is counted": _counted,

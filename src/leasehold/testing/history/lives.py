@@ -124,7 +124,7 @@ class Spans:
 
 
 class Numbers:
-    """The lease numbers of a queue that somebody has told of.
+    """The tokens of a queue that somebody has told of.
 
     The others were given to processes that died before they could, or that never had the answer.
     """
