@@ -100,7 +100,7 @@ async def test_a_watch_ticks_schedules_and_drops_old_dead_letters(
 ) -> None:
     await queue.add_item(Item(b"x", id="dead"))
     await queue.fail(await take(queue), "given up")
-    await queue.schedule.every(0.1, "poll")
+    await queue.schedules.every(0.1, "poll")
     async with watching(redis_url, queue.name, "--keep-dead", "0s") as (process, _):
 
         async def is_done() -> bool:

@@ -51,7 +51,7 @@ async def test_finds_the_queues_of_the_server(leasehold: Leasehold, make_queue: 
 async def test_a_queue_is_found_by_any_of_its_keys(make_queue: MakeQueue, redis_url: str) -> None:
     delayed, planned = make_queue(name="delayed"), make_queue(name="planned")
     await delayed.add_item(Item(b"x"), delay=100)
-    await planned.schedule.every(100, "poll")
+    await planned.schedules.every(100, "poll")
     assert {"delayed", "planned"} <= {*(await find_queues(redis_url)).names}
 
 

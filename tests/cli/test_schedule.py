@@ -15,9 +15,9 @@ START = datetime(2030, 1, 31, 9, tzinfo=UTC)
 
 
 async def test_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    await queue.schedule.every(3_600, "slow", b"12", start=START)
-    await queue.schedule.every(0.5, "fast", catch_up="skip")
-    await queue.schedule.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
+    await queue.schedules.every(3_600, "slow", b"12", start=START)
+    await queue.schedules.every(0.5, "fast", catch_up="skip")
+    await queue.schedules.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
     outcome = await leasehold("schedule", "ls", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.out.splitlines()
@@ -30,7 +30,7 @@ async def test_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWorkQu
 
 
 async def test_lists_them_for_machines(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    await queue.schedule.every(3_600, "slow", b"\xff", start=START)
+    await queue.schedules.every(3_600, "slow", b"\xff", start=START)
     outcome = await leasehold("schedule", "ls", queue.name, "--json")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.document == {
@@ -56,12 +56,12 @@ async def test_a_queue_without_schedules(leasehold: Leasehold, name: str) -> Non
 
 async def test_removes_some(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     for name in ("a", "b", "c", "d"):
-        await queue.schedule.every(3_600, name)
+        await queue.schedules.every(3_600, name)
     assert await leasehold("schedule", "rm", queue.name, "a", "c") == (0, "2 removed\n", "")
     outcome = await leasehold("schedule", "rm", queue.name, "b", "z")
     assert (outcome.code, outcome.out) == (1, "1 removed\n")
     assert outcome.complaint == f"{queue.name!r} has no schedule 'z'"
     outcome = await leasehold("schedule", "rm", queue.name, "z", "--json")
     assert (outcome.code, outcome.document) == (1, {"queue": queue.name, "removed": 0, "missed": ["z"]})
-    assert [view.name for view in await queue.schedule.list()] == ["d"]
+    assert [view.name for view in await queue.schedules.list()] == ["d"]
     assert "Missing argument 'NAME'" in usage_error(await leasehold("schedule", "rm", queue.name))

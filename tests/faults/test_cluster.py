@@ -135,10 +135,10 @@ async def test_everything_on_every_node(nodes: list[Redis], cluster: RedisCluste
                 queue.add_item_to_pipeline(pipeline, Item(b"x", id="piped"))
                 assert await pipeline.execute() == [[1], [0]]
             assert await queue.complete(await take(queue))
-            await queue.schedule.every(0.01, "often", "data")
+            await queue.schedules.every(0.01, "often", "data")
             while not (await queue.counts()).waiting:  # noqa: ASYNC110 - it is a time that passes
-                await asyncio.sleep(await other.schedule.tick())
-            assert await queue.schedule.remove("often")
+                await asyncio.sleep(await other.schedules.tick())
+            assert await queue.schedules.remove("often")
             assert all(await queue.complete_many(await queue.lease_many(1000, 30)))
         assert not await left_over(owner(nodes, name), name)
         assert sum([len(await node.keys("*")) for node in nodes]) == names.index(name) + 1  # a fence each

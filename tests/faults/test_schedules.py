@@ -78,7 +78,7 @@ async def test_each_tick_is_added_once_by_four_processes_of_which_two_are_killed
         first, second, *others = [await stack.enter_async_context(ticking(redis_url, name)) for _ in range(4)]
         for process in (first, second, *others):
             await begun(process)
-        await queue.schedule.every(STEP, "a", catch_up="all")
+        await queue.schedules.every(STEP, "a", catch_up="all")
         times = await taken(queue, 50)
         first.kill()
         times += await taken(queue, 50)
@@ -97,8 +97,8 @@ async def test_when_all_are_dead_for_a_while_it_goes_on_as_the_policy_says(
     async with ticking(redis_url, every.name) as process, ticking(redis_url, once.name) as other:
         await begun(process)
         await begun(other)
-        await every.schedule.every(STEP, "a", catch_up="all")
-        await once.schedule.every(STEP, "a", catch_up="once")
+        await every.schedules.every(STEP, "a", catch_up="all")
+        await once.schedules.every(STEP, "a", catch_up="once")
         times, last_times = await taken(every, 20), await taken(once, 20)
     times += await rest(every)
     last_times += await rest(once)

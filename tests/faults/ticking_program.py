@@ -16,12 +16,12 @@ from leasehold import AsyncWorkQueue
 async def main(url: str, name: str) -> None:
     """Tick, and sleep until something is due."""
     async with AsyncWorkQueue.from_url(url, name) as queue:
-        due_in = await queue.schedule.tick()
+        due_in = await queue.schedules.tick()
         sys.stdout.write("ticking\n")
         sys.stdout.flush()
         while True:
             await asyncio.sleep(min(due_in, 0.05))
-            due_in = await queue.schedule.tick()
+            due_in = await queue.schedules.tick()
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ async def test_a_foreign_cleaner_leaves_schedules_alone_and_a_foreign_worker_get
     queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock, start: StartForeign, library: Library
 ) -> None:
     foreign = await start(library)
-    await queue.schedule.every(60, "a", "data")
-    await queue.schedule.cron("0 3 29 2 *", "b", "data")
+    await queue.schedules.every(60, "a", "data")
+    await queue.schedules.cron("0 3 29 2 *", "b", "data")
     before = await snapshot(redis)
     await foreign.light_clean()
     assert await snapshot(redis) == before
     clock.advance(60)
-    await queue.schedule.tick()
+    await queue.schedules.tick()
     leased = await foreign.lease(30)
     assert leased is not None
     item_id, data = leased

@@ -28,11 +28,11 @@ async def added(queue: AsyncWorkQueue) -> list[str]:
 
 async def tick_all(queue: AsyncWorkQueue) -> float:
     """Tick until there is no more to add."""
-    while (due_in := await queue.schedule.tick()) == 0:
+    while (due_in := await queue.schedules.tick()) == 0:
         pass
     return due_in
 
 
 async def only(queue: AsyncWorkQueue) -> ScheduleView:
-    [view] = await queue.schedule.list()
+    [view] = await queue.schedules.list()
     return view

@@ -85,7 +85,7 @@ async def test_what_is_dropped_is_told(queue: AsyncWorkQueue) -> None:
 async def test_what_a_schedule_adds_is_told(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.events.keep(count=1000)
-    await queue.schedule.every(10, "hourly", data=b"1234")
+    await queue.schedules.every(10, "hourly", data=b"1234")
     clock.now += 10
     await tick_all(queue)
     [event] = await kept(queue)

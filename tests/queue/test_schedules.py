@@ -28,13 +28,13 @@ pytestmark = pytest.mark.core
 async def test_an_interval_adds_an_item_each_time_it_has_passed(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     made = clock.now
-    assert await queue.schedule.every(10, "poll", "data") is True
-    assert await queue.schedule.tick() == 10
+    assert await queue.schedules.every(10, "poll", "data") is True
+    assert await queue.schedules.tick() == 10
     assert await added(queue) == []
     for n in (1, 2, 3):
         clock.now = made + 10 * n
-        assert await queue.schedule.tick() == 10
-        assert await queue.schedule.tick() == 10
+        assert await queue.schedules.tick() == 10
+        assert await queue.schedules.tick() == 10
         lease = await take(queue, block=False)
         assert (lease.id, lease.data) == (f"poll@{at(made + 10 * n)}", b"data")
 
@@ -42,17 +42,17 @@ async def test_an_interval_adds_an_item_each_time_it_has_passed(make_queue: Make
 async def test_a_late_tick_does_not_shift_those_that_follow(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     made = clock.now
-    await queue.schedule.every(0.1, "poll", catch_up="all")
+    await queue.schedules.every(0.1, "poll", catch_up="all")
     for n in range(1, 50):
         clock.now = made + n * 0.1 + 0.07
-        assert await queue.schedule.tick() == pytest.approx(0.03)
+        assert await queue.schedules.tick() == pytest.approx(0.03)
     assert await added(queue) == [f"poll@{at(made + n * 0.1)}" for n in range(1, 50)]
 
 
 async def test_a_start_that_is_past_sets_the_grid(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     start = datetime(2030, 3, 1, 3, tzinfo=UTC)
-    await queue.schedule.every(timedelta(days=1), "nightly", start=start)
+    await queue.schedules.every(timedelta(days=1), "nightly", start=start)
     view = await only(queue)
     assert view.next_due == datetime(2030, 3, 18, 3, tzinfo=UTC)
     assert view.start == start
@@ -61,20 +61,20 @@ async def test_a_start_that_is_past_sets_the_grid(make_queue: MakeQueue, clock: 
 async def test_a_start_that_is_to_come_is_the_first_tick(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     start = datetime.fromtimestamp(clock.now + DAY, UTC)
-    await queue.schedule.every(60, "later", start=start)
-    assert await queue.schedule.tick() == DAY
+    await queue.schedules.every(60, "later", start=start)
+    assert await queue.schedules.tick() == DAY
     clock.now += DAY
-    assert await queue.schedule.tick() == 60
+    assert await queue.schedules.tick() == 60
     assert await added(queue) == [f"later@{at(clock.now)}"]
 
 
 async def test_a_cron_expression_goes_by_the_clock_of_its_zone(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
-    assert await queue.schedule.cron("0 3 * * *", "nightly", b"x", tz="Europe/Berlin") is True
+    assert await queue.schedules.cron("0 3 * * *", "nightly", b"x", tz="Europe/Berlin") is True
     due = []
     for _ in range(20):  # from winter into summer
-        clock.now += await queue.schedule.tick()
-        await queue.schedule.tick()
+        clock.now += await queue.schedules.tick()
+        await queue.schedules.tick()
         due += await added(queue)
     first = datetime(2030, 3, 18, 3, tzinfo=ZoneInfo("Europe/Berlin"))
     days = [(first + timedelta(days=n)).astimezone(UTC) for n in range(20)]
@@ -85,50 +85,50 @@ async def test_a_cron_expression_goes_by_the_clock_of_its_zone(make_queue: MakeQ
 async def test_the_same_again_changes_nothing(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
     queue, other = make_queue(clock=clock), make_queue(clock=clock)
     start = datetime(2030, 1, 1, tzinfo=UTC)
-    await queue.schedule.every(60, "a", b"data", start=start, catch_up="all")
-    await queue.schedule.every(60.0, "b")
-    await queue.schedule.cron("*/5 * * * *", "c", tz="Asia/Kathmandu", catch_up="skip")
+    await queue.schedules.every(60, "a", b"data", start=start, catch_up="all")
+    await queue.schedules.every(60.0, "b")
+    await queue.schedules.cron("*/5 * * * *", "c", tz="Asia/Kathmandu", catch_up="skip")
     before = await snapshot(redis)
     clock.now += 1000
     for one in (queue, other):
-        assert not await one.schedule.every(timedelta(minutes=1), "a", "data", start=start, catch_up="all")
-        assert not await one.schedule.every(60, "b", b"", start=None, catch_up="once")
-        assert not await one.schedule.cron("*/5  * * * *", "c", tz="Asia/Kathmandu", catch_up="skip")
+        assert not await one.schedules.every(timedelta(minutes=1), "a", "data", start=start, catch_up="all")
+        assert not await one.schedules.every(60, "b", b"", start=None, catch_up="once")
+        assert not await one.schedules.cron("*/5  * * * *", "c", tz="Asia/Kathmandu", catch_up="skip")
     assert await snapshot(redis) == before
 
 
 async def test_of_many_who_make_it_at_once_one_is_told_that_it_is_new(make_queue: MakeQueue) -> None:
     queues = [make_queue() for _ in range(8)]
-    answers = await asyncio.gather(*(queue.schedule.every(60, "a") for queue in queues))
+    answers = await asyncio.gather(*(queue.schedules.every(60, "a") for queue in queues))
     assert sorted(answers) == [False] * 7 + [True]
-    assert len(await queues[0].schedule.list()) == 1
+    assert len(await queues[0].schedules.list()) == 1
 
 
 async def test_other_data_or_another_policy_leaves_the_time_as_it_is(
     make_queue: MakeQueue, clock: Clock
 ) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(60, "a", "old")
+    await queue.schedules.every(60, "a", "old")
     due = (await only(queue)).next_due
     clock.now += 70
-    assert await queue.schedule.every(60, "a", "new")
-    assert await queue.schedule.every(60, "a", "new", catch_up="all")
+    assert await queue.schedules.every(60, "a", "new")
+    assert await queue.schedules.every(60, "a", "new", catch_up="all")
     view = await only(queue)
     assert (view.next_due, view.data, view.catch_up) == (due, b"new", "all")
-    await queue.schedule.tick()
+    await queue.schedules.tick()
     assert (await take(queue, block=False)).data == b"new"
 
 
 async def test_another_time_begins_anew_after_what_was_due(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     made = clock.now
-    await queue.schedule.every(10, "a", "old", catch_up="all")
+    await queue.schedules.every(10, "a", "old", catch_up="all")
     clock.now += 35
-    assert await queue.schedule.every(60, "a", "new", catch_up="all")
+    assert await queue.schedules.every(60, "a", "new", catch_up="all")
     assert [view.data for view in await queue.inspect()] == [b"old"] * 3
     assert await added(queue) == [f"a@{at(made + n)}" for n in (10, 20, 30)]
-    assert await queue.schedule.tick() == 60
-    assert await queue.schedule.cron("0 * * * *", "a")
+    assert await queue.schedules.tick() == 60
+    assert await queue.schedules.cron("0 * * * *", "a")
     assert (await only(queue)).kind == "cron"
 
 
@@ -136,20 +136,20 @@ async def test_names_and_data_may_be_anything(make_queue: MakeQueue, clock: Cloc
     queue = make_queue(clock=clock)
     names = ["a b", "ä@ö", "x" * 487, "a@2030-01-01T00:00:00Z", "line\nfeed", "\0", "*", "a"]
     for name in names:
-        assert await queue.schedule.every(1, name, bytes(range(256)))
+        assert await queue.schedules.every(1, name, bytes(range(256)))
     clock.now += 1
-    await queue.schedule.tick()
+    await queue.schedules.tick()
     assert sorted(await added(queue)) == sorted(f"{name}@{at(clock.now)}" for name in names)
-    assert {view.name for view in await queue.schedule.list()} == {*names}
-    assert all([await queue.schedule.remove(name) for name in names])
+    assert {view.name for view in await queue.schedules.list()} == {*names}
+    assert all([await queue.schedules.remove(name) for name in names])
 
 
 async def test_schedules_are_listed_the_next_due_first(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     now = datetime.fromtimestamp(clock.now, UTC)
-    await queue.schedule.every(60, "b", start=now + timedelta(seconds=5), catch_up="skip")
-    await queue.schedule.every(0.5, "a", "data")
-    await queue.schedule.cron("0 0 * * MON", "c", tz="Europe/Berlin", catch_up="all")
+    await queue.schedules.every(60, "b", start=now + timedelta(seconds=5), catch_up="skip")
+    await queue.schedules.every(0.5, "a", "data")
+    await queue.schedules.cron("0 0 * * MON", "c", tz="Europe/Berlin", catch_up="all")
     rest: dict[str, object] = {
         "interval": None,
         "start": None,
@@ -170,11 +170,11 @@ async def test_schedules_are_listed_the_next_due_first(make_queue: MakeQueue, cl
         {"name": "c", "kind": "cron", "expression": "0 0 * * MON", "tz": "Europe/Berlin", "catch_up": "all"},
     ]
     due = [now + timedelta(seconds=0.5), now + timedelta(seconds=5), datetime(2030, 3, 17, 23, tzinfo=UTC)]
-    views = await queue.schedule.list()
+    views = await queue.schedules.list()
     assert [vars(view) for view in views] == [
         rest | facts | {"next_due": when} for facts, when in zip(expected, due, strict=True)
     ]
-    assert [(view.data, view.size) for view in await queue.schedule.list(data=False)] == [
+    assert [(view.data, view.size) for view in await queue.schedules.list(data=False)] == [
         (None, 4),
         (None, 0),
         (None, 0),
@@ -185,16 +185,16 @@ async def test_removing_leaves_the_items(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(1, "a", "data")
-    await queue.schedule.every(1, "b")
+    await queue.schedules.every(1, "a", "data")
+    await queue.schedules.every(1, "b")
     clock.now += 1
-    await queue.schedule.tick()
-    assert await queue.schedule.remove("a") is True
-    assert await queue.schedule.remove("a") is False
+    await queue.schedules.tick()
+    assert await queue.schedules.remove("a") is True
+    assert await queue.schedules.remove("a") is False
     clock.now += 1
-    await queue.schedule.tick()
-    assert await queue.schedule.remove("b") is True
-    assert await queue.schedule.tick() == math.inf
+    await queue.schedules.tick()
+    assert await queue.schedules.remove("b") is True
+    assert await queue.schedules.tick() == math.inf
     assert (await audit(redis, name)).waiting == [
         *(f"{one}@{at(clock.now - 1)}".encode() for one in "ab"),
         f"b@{at(clock.now)}".encode(),
@@ -205,8 +205,8 @@ async def test_removing_leaves_the_items(
 
 async def test_cleaning_leaves_schedules_alone(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(60, "a", "data")
-    await queue.schedule.cron("0 3 * * *", "item:b", "data")
+    await queue.schedules.every(60, "a", "data")
+    await queue.schedules.cron("0 3 * * *", "item:b", "data")
     before = await snapshot(redis)
     clock.now += 10 * DAY
     for _ in range(3):
@@ -239,37 +239,37 @@ async def test_what_cannot_be_read_is_left_alone_and_the_others_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(1, "known")
+    await queue.schedules.every(1, "known")
     await redis.hset(f"{name}:schedules", "odd", definition)
     due = round(clock.now * 1000) - 5000
     await redis.zadd(f"{name}:ticks", {"odd": due})
     with caplog.at_level(logging.WARNING, "leasehold.schedules"):
         for _ in range(3):
             clock.now += 1
-            assert await queue.schedule.tick() == 1
+            assert await queue.schedules.tick() == 1
     assert len(await added(queue)) == 3
     [record] = caplog.records
     assert "'odd'" in record.getMessage()
     assert repr(definition) in record.getMessage()
     assert await redis.zscore(f"{name}:ticks", "odd") == due
-    odd, _ = await queue.schedule.list()
+    odd, _ = await queue.schedules.list()
     assert (odd.name, odd.next_due) == ("odd", datetime.fromtimestamp(due / 1000, UTC))
-    assert await queue.schedule.every(1, "odd"), "it can be replaced"
-    assert await queue.schedule.remove("odd")
+    assert await queue.schedules.every(1, "odd"), "it can be replaced"
+    assert await queue.schedules.remove("odd")
 
 
 async def test_many_that_cannot_be_read_hide_none_that_can(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(10, "known")
+    await queue.schedules.every(10, "known")
     odd = [f"odd{n}" for n in range(250)]
     await redis.hset(f"{name}:schedules", mapping=dict.fromkeys(odd, "9 once"))
     await redis.zadd(f"{name}:ticks", dict.fromkeys(odd, clock.now * 1000 - 5))
     clock.now += 10
-    assert await queue.schedule.tick() == 10
+    assert await queue.schedules.tick() == 10
     assert await added(queue) == [f"known@{at(clock.now)}"]
-    kinds = {view.kind for view in await queue.schedule.list() if view.name in odd}
+    kinds = {view.kind for view in await queue.schedules.list() if view.name in odd}
     assert kinds == {"unknown"}
 
 
@@ -277,15 +277,15 @@ async def test_without_the_cron_library_the_others_go_on(
     make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.cron("* * * * *", "a")
-    await queue.schedule.every(60, "b")
+    await queue.schedules.cron("* * * * *", "a")
+    await queue.schedules.every(60, "b")
     clock.now += 60
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    assert await queue.schedule.tick() == 60
+    assert await queue.schedules.tick() == 60
     assert "pip install leasehold[schedules]" in caplog.text
     assert await added(queue) == [f"b@{at(clock.now)}"]
     monkeypatch.undo()
-    await queue.schedule.tick()
+    await queue.schedules.tick()
     assert await added(queue) == [f"a@{at(clock.now // 60 * 60)}"]
 
 
@@ -294,11 +294,11 @@ async def test_a_time_without_a_schedule_is_dropped(
 ) -> None:
     queue = make_queue(clock=clock)
     await redis.zadd(f"{name}:ticks", {"nothing": 1})
-    assert await queue.schedule.tick() == math.inf
+    assert await queue.schedules.tick() == math.inf
     assert await redis.keys() == []
 
 
 async def test_a_start_without_a_zone_is_refused(queue: AsyncWorkQueue, redis: Redis) -> None:
     with pytest.raises(InvalidArgument, match=r"^start: .* a datetime with a time zone"):
-        await queue.schedule.every(60, "a", start=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
+        await queue.schedules.every(60, "a", start=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
     assert await snapshot(redis) == {}

@@ -46,7 +46,7 @@ async def test_nobody_was_there_for_a_while(
 ) -> None:
     queue = make_queue(clock=clock)
     made = clock.now
-    await queue.schedule.every(10, "a", catch_up=catch_up)
+    await queue.schedules.every(10, "a", catch_up=catch_up)
     clock.now += 10 + late
     assert await tick_all(queue) == 10 - late % 10
     assert await added(queue) == [f"a@{at(made + 10 * n)}" for n in expected]
@@ -68,21 +68,21 @@ async def test_nobody_was_there_at_night(
     make_queue: MakeQueue, clock: Clock, catch_up: CatchUp, late: int, days: list[int]
 ) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.cron("0 3 * * *", "nightly", catch_up=catch_up)
-    clock.now += await queue.schedule.tick() + late
+    await queue.schedules.cron("0 3 * * *", "nightly", catch_up=catch_up)
+    clock.now += await queue.schedules.tick() + late
     due_in = await tick_all(queue)
     assert await added(queue) == [f"nightly@2030-03-{day}T03:00:00Z" for day in days]
     assert due_in == DAY - late % DAY
     clock.now += due_in
-    await queue.schedule.tick()
+    await queue.schedules.tick()
     assert len(await added(queue)) == 1, "it goes on"
 
 
 async def test_a_year_of_minutes_is_caught_up_with_at_once(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.cron("* * * * *", "a", tz="Europe/Berlin")
+    await queue.schedules.cron("* * * * *", "a", tz="Europe/Berlin")
     clock.now += 365 * DAY
-    assert await queue.schedule.tick() == 20
+    assert await queue.schedules.tick() == 20
     assert await added(queue) == [f"a@{at(clock.now - 40)}"]
 
 
@@ -91,11 +91,11 @@ async def test_many_owed_ticks_are_added_in_steps_with_no_end_in_between(
 ) -> None:
     queue = make_queue(clock=clock)
     made = clock.now
-    await queue.schedule.every(1, "a", catch_up="all")
-    await queue.schedule.every(1, "b", catch_up="all")
+    await queue.schedules.every(1, "a", catch_up="all")
+    await queue.schedules.every(1, "b", catch_up="all")
     count = 12 * MAX_OF_ONE
     clock.now += count
-    assert await queue.schedule.tick() == 0
+    assert await queue.schedules.tick() == 0
     waiting = (await queue.counts()).waiting
     assert MAX_OF_ONE <= waiting < 2 * count
     assert await tick_all(queue) == 1
@@ -109,16 +109,16 @@ async def test_more_schedules_than_one_step_takes(make_queue: MakeQueue, clock: 
     queue = make_queue(clock=clock)
     names = {f"s{n}" for n in range(MAX_OF_ALL // 2)}
     for one in names:
-        await queue.schedule.every(60, one)
+        await queue.schedules.every(60, one)
     clock.now += 60
     assert await tick_all(queue) == 60
     assert {i.partition("@")[0] for i in await added(queue)} == names
-    assert {view.name for view in await queue.schedule.list()} == names
+    assert {view.name for view in await queue.schedules.list()} == names
 
 
 async def test_much_data_is_added_a_few_at_a_time(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(1, "a", bytes(3 << 20), catch_up="all")
+    await queue.schedules.every(1, "a", bytes(3 << 20), catch_up="all")
     clock.now += 7
     await tick_all(queue)
     assert (await queue.counts()).waiting == 7
@@ -129,22 +129,22 @@ async def test_an_earlier_tick_that_is_still_there_keeps_no_later_one_away(
     make_queue: MakeQueue, clock: Clock
 ) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(1, "a")
+    await queue.schedules.every(1, "a")
     clock.now += 1
-    await queue.schedule.tick()
+    await queue.schedules.tick()
     held = await take(queue, lease_time=100, block=False)
     clock.now += 1
-    await queue.schedule.tick()
+    await queue.schedules.tick()
     assert await queue.counts() == (1, 1, 0, 0)
     assert await queue.complete(held)
 
 
 async def test_an_item_of_that_id_that_somebody_has_added_stays(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
-    await queue.schedule.every(1, "a", "theirs")
+    await queue.schedules.every(1, "a", "theirs")
     clock.now += 1
     await queue.add_item(Item("mine", id=f"a@{at(clock.now)}"))
-    assert await queue.schedule.tick() == 1
+    assert await queue.schedules.tick() == 1
     assert [view.data for view in await queue.inspect()] == [b"mine"]
 
 
@@ -153,8 +153,8 @@ async def test_many_tick_at_once_and_each_tick_is_added_once(
 ) -> None:
     queues = [make_queue(clock=clock) for _ in range(5)]
     made = clock.now
-    await queues[0].schedule.every(0.5, "a", catch_up="all")
-    await queues[0].schedule.cron("* * * * * *", "b", catch_up="all")
+    await queues[0].schedules.every(0.5, "a", catch_up="all")
+    await queues[0].schedules.cron("* * * * * *", "b", catch_up="all")
     ids: list[str] = []
     for _ in range(10):
         clock.now += 3
@@ -176,38 +176,38 @@ async def test_a_tick_whose_answer_is_lost_was_made_once(
 
     queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, reply_timeout=3)
     cut_off.make_engine = CutOff
-    await queue.schedule.every(1, "a")
-    await cut_off.schedule.tick()
+    await queue.schedules.every(1, "a")
+    await cut_off.schedules.tick()
     clock.now += 1
     with pytest.raises(ConnectionLost):
-        await cut_off.schedule.tick()
-    assert await queue.schedule.tick() == 1
-    assert await cut_off.schedule.tick() == 1
+        await cut_off.schedules.tick()
+    assert await queue.schedules.tick() == 1
+    assert await cut_off.schedules.tick() == 1
     assert await added(queue) == [f"a@{at(clock.now)}"]
 
 
 async def test_a_waiting_worker_gets_what_is_ticked(make_queue: MakeQueue, clock: Clock) -> None:
     queue, ticking = make_queue(), make_queue(clock=clock)
-    await ticking.schedule.every(1, "a")
+    await ticking.schedules.every(1, "a")
     leasing = asyncio.create_task(taken(queue.lease(30, timeout=20)))
     clock.now += 1
-    await ticking.schedule.tick()
+    await ticking.schedules.tick()
     assert (await leasing).id == f"a@{at(clock.now)}"
 
 
 async def test_without_a_clock_of_a_test_it_is_that_of_the_server(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
-    await queue.schedule.every(0.05, "a", catch_up="all")
+    await queue.schedules.every(0.05, "a", catch_up="all")
     async with asyncio.timeout(20):
         while (await queue.counts()).waiting < 3:  # noqa: ASYNC110 - it is a time that passes
-            await asyncio.sleep(await queue.schedule.tick())
+            await asyncio.sleep(await queue.schedules.tick())
     seconds, _ = await command(redis, "TIME")
     first = (await queue.inspect(count=1))[0].id
     assert abs(datetime.fromisoformat(first.partition("@")[2]).timestamp() - int(seconds)) < 30
 
 
 async def test_nothing_will_be_due(queue: AsyncWorkQueue) -> None:
-    assert await queue.schedule.tick() == math.inf
-    assert await queue.schedule.list() == []
-    assert await queue.schedule.remove("nobody") is False
+    assert await queue.schedules.tick() == math.inf
+    assert await queue.schedules.list() == []
+    assert await queue.schedules.remove("nobody") is False

@@ -58,11 +58,11 @@ OPERATIONS: dict[str, Callable[[AsyncWorkQueue, list[Lease]], Awaitable[Any]]] =
     "inspect leased": lambda q, _: q.inspect("leased"),
     "inspect scheduled": lambda q, _: q.inspect("scheduled"),
     "find": lambda q, _: q.find("leased"),
-    "schedule.every": lambda q, _: q.schedule.every(5, "new"),
-    "schedule.every again": lambda q, _: q.schedule.every(60, "due"),
-    "schedule.list": lambda q, _: q.schedule.list(),
-    "schedule.remove": lambda q, _: q.schedule.remove("due"),
-    "schedule.tick": lambda q, _: q.schedule.tick(),
+    "schedule.every": lambda q, _: q.schedules.every(5, "new"),
+    "schedule.every again": lambda q, _: q.schedules.every(60, "due"),
+    "schedule.list": lambda q, _: q.schedules.list(),
+    "schedule.remove": lambda q, _: q.schedules.remove("due"),
+    "schedule.tick": lambda q, _: q.schedules.tick(),
     "light_clean": lambda q, _: q.light_clean(),
     "deep_clean": lambda q, _: q.deep_clean(),
 }
@@ -74,7 +74,7 @@ async def fill(queue: AsyncWorkQueue, clock: Clock) -> list[Lease]:
     await queue.add_items([Item(b"data", id=item_id) for item_id in names])
     await queue.add_item(Item(b"data", id="delayed"), delay=1000)
     await queue.add_item(Item(b"data", id="due"), delay=20)
-    await queue.schedule.every(10, "due", "data")
+    await queue.schedules.every(10, "due", "data")
     lapsed_later = await queue.lease(1000)
     expired, back = await queue.lease_many(2, 20)
     assert lapsed_later is not None

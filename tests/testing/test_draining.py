@@ -234,12 +234,12 @@ async def test_schedules_go_by_the_clock_too(
     async def report(_: bytes, lease: Lease) -> None:
         ran.append(lease.id)
 
-    await leasehold_queue.schedule.cron("0 3 * * *", "report")
+    await leasehold_queue.schedules.cron("0 3 * * *", "report")
     for _ in range(2):
         leasehold_clock.advance(timedelta(hours=3))
-        await leasehold_queue.schedule.tick()
+        await leasehold_queue.schedules.tick()
         await worker.drain()
     assert ran == ["report@2030-03-31T03:00:00Z"]
     leasehold_clock.move_to(datetime(2030, 4, 1, 3, tzinfo=UTC))
-    await leasehold_queue.schedule.tick()
+    await leasehold_queue.schedules.tick()
     await assert_added(leasehold_queue, "report@2030-04-01T03:00:00Z")

@@ -33,7 +33,7 @@ async def test_an_idle_worker_runs_what_falls_due(queue: AsyncWorkQueue, redis: 
     async def handle(lease: Lease) -> None:
         ran.append((lease.id, lease.data))
 
-    await queue.schedule.every(0.3, "a", "data")
+    await queue.schedules.every(0.3, "a", "data")
     async with working(worker):
         await eventually("it ran", lambda: bool(ran), within=20)
     assert ran[0][0].startswith("a@")
@@ -51,7 +51,7 @@ async def test_a_schedule_that_is_made_while_workers_run_is_seen(queue: AsyncWor
 
     async with working(worker) as running:
         assert not running.done()
-        await queue.schedule.every(0.05, "a")
+        await queue.schedules.every(0.05, "a")
         await eventually("it ran", lambda: len(ran) > 2, within=20)
 
 
@@ -66,7 +66,7 @@ async def test_each_tick_is_run_once_however_many_workers_there_are(
 
     queues = [make_queue() for _ in range(count)]
     workers = [new_worker(clean_every=60) for _ in range(count)]
-    await queues[0].schedule.every(0.02, "a", catch_up="all")
+    await queues[0].schedules.every(0.02, "a", catch_up="all")
     for worker, queue in zip(workers, queues, strict=True):
         worker.handler(queue)(handle)
     async with AsyncExitStack() as stack:
@@ -95,7 +95,7 @@ async def test_a_failed_run_keeps_no_tick_away(queue: AsyncWorkQueue) -> None:
         ran.append(lease.id)
         raise RuntimeError("always")
 
-    await queue.schedule.every(0.05, "a")
+    await queue.schedules.every(0.05, "a")
     async with working(worker):
         await counted(queue, "several ticks have been given up", lambda counts: counts.dead > 2)
     letters = await queue.dead_letters.list()

@@ -101,7 +101,7 @@ async def test_a_worker_ticks_schedules(queue: AsyncWorkQueue) -> None:
     ran: list[bytes] = []
     worker = new_worker(clean_every=60)
     worker.handler(queue)(ran.append)
-    await queue.schedule.every(0.2, "often", b"tick")
+    await queue.schedules.every(0.2, "often", b"tick")
     async with working(worker):
         await eventually("it ticks", lambda: len(ran) >= 3, within=20)
-    await queue.schedule.remove("often")
+    await queue.schedules.remove("often")

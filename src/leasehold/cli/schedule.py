@@ -44,14 +44,14 @@ def remove(
 ) -> None:
     """Remove schedules. The items that they have added stay.
 
-    A program that calls `queue.schedule` at its start makes them again.
+    A program that calls `queue.schedules` at its start makes them again.
     """
     carry_out(_remove(url, queue, names, as_json=as_json))
 
 
 async def _list(url: str, name: str, *, as_json: bool) -> Code:
     async with opened(url, name) as queue:
-        views = await queue.schedule.list()
+        views = await queue.schedules.list()
     if as_json:
         for view in views:
             print_json({"queue": name, **_document(view)})
@@ -64,7 +64,7 @@ async def _list(url: str, name: str, *, as_json: bool) -> Code:
 
 async def _remove(url: str, name: str, names: list[str], *, as_json: bool) -> Code:
     async with opened(url, name) as queue:
-        missed = [one for one in names if not await queue.schedule.remove(one)]
+        missed = [one for one in names if not await queue.schedules.remove(one)]
     removed = len(names) - len(missed)
     if as_json:
         print_json({"queue": name, "removed": removed, "missed": missed})

@@ -60,6 +60,6 @@ class QueueWithNouns(OpenQueue):
         return Results(lambda: self._engine)
 
     @property
-    def schedule(self) -> Schedules:
+    def schedules(self) -> Schedules:
         """What is added again and again: at intervals, or by the clock."""
         return Schedules(lambda: self._engine, self.name)

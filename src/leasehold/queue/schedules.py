@@ -89,10 +89,10 @@ class _Row(NamedTuple):
 
 
 class Schedules:
-    """What a queue is given again and again. `AsyncWorkQueue.schedule` gives it.
+    """What a queue is given again and again. `AsyncWorkQueue.schedules` gives it.
 
-        await queue.schedule.every(timedelta(minutes=5), "poll")
-        await queue.schedule.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
+        await queue.schedules.every(timedelta(minutes=5), "poll")
+        await queue.schedules.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
 
     Schedules are kept on the server. Every `Worker` of the queue ticks them; elsewhere call `tick`. However
     many do, each tick adds one item. Its id is the name and the time for which it stands, such as

@@ -63,7 +63,7 @@ class Upkeep:
     async def _tick(self, queue: AsyncWorkQueue) -> None:
         while True:
             try:
-                due_in = await queue.schedule.tick()
+                due_in = await queue.schedules.tick()
             except LeaseholdError as error:
                 log.debug("the schedules of %s could not be ticked: %s", queue.name, error)
                 due_in = LONGEST_DOZE
