@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item, QueueClosed
-from leasehold.queue import desk, listener
+from leasehold.queue import leasing, listener
 from tests.eventually import eventually
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit, calls, left_over
@@ -41,7 +41,7 @@ async def done(waiting: Sequence[asyncio.Task[Lease]], count: int) -> None:
 def no_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiters ask again only when something comes, so that their calls can be counted to the last."""
     monkeypatch.setattr(listener, "BLOCK_SECONDS", 60)
-    monkeypatch.setattr(desk, "LINGER_SECONDS", 60)
+    monkeypatch.setattr(leasing, "LINGER_SECONDS", 60)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 20, 50])
@@ -190,7 +190,7 @@ async def test_waiters_that_come_and_go_lose_nothing(
     make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Timeouts of all lengths around the moment at which a process stops listening."""
-    monkeypatch.setattr(desk, "LINGER_SECONDS", 0.005)
+    monkeypatch.setattr(leasing, "LINGER_SECONDS", 0.005)
     adder, waiters = make_queue(), [make_queue() for _ in range(3)]
     total, got = 300, set[str]()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
-from leasehold.queue import desk
+from leasehold.queue import leasing
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over
 
@@ -202,7 +202,7 @@ async def test_ghosts_and_doubles_are_dropped_and_never_answered_with_empty(
 async def test_more_waiters_than_one_trip_serves(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, redis: Redis, name: str
 ) -> None:
-    monkeypatch.setattr(desk, "MAX_ITEMS", 5)
+    monkeypatch.setattr(leasing, "MAX_ITEMS", 5)
     waiter, adder = make_queue(), make_queue()
     waiting = [asyncio.create_task(waiter.lease(30, timeout=30)) for _ in range(23)]
     ids = await fill(adder, 23)

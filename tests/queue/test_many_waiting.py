@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
-from leasehold.queue.desk import MAX_ITEMS
+from leasehold.queue.leasing import MAX_ITEMS
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -46,5 +46,5 @@ async def test_who_does_not_wait_is_answered_however_many_wait(queue: AsyncWorkQ
 
 async def waiting(queue: AsyncWorkQueue, callers: int) -> None:
     """Wait until so many callers have been told that there is nothing, and wait."""
-    desk = queue._engine._desk
-    await eventually("they wait", lambda: len(desk._parked) == callers and not desk._under_way)
+    dispatcher = queue._engine._dispatcher
+    await eventually("they wait", lambda: len(dispatcher._parked) == callers and not dispatcher._under_way)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from leasehold.queue.desk import LeaseDesk
+    from leasehold.queue.leasing import LeaseDispatcher
     from tests.queue.fixtures import MakeQueue
 
 
@@ -83,8 +83,8 @@ async def test_what_waits_behind_a_handler_that_blocks_goes_to_others(
     begun, others = threading.Event(), make_queue()
     grabbed: list[tuple[bytes, int]] = []
 
-    def desk() -> LeaseDesk:
-        return queue._engine._desk
+    def desk() -> LeaseDispatcher:
+        return queue._engine._dispatcher
 
     @worker.handler(queue)
     async def handle(payload: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.queue.desk import MAX_BYTES
+from leasehold.queue.leasing import MAX_BYTES
 from leasehold.queue.rows import TRIP_ROWS
 
 if TYPE_CHECKING:

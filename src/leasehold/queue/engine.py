@@ -1,4 +1,4 @@
-"""What a queue object is made of while it runs: one runner, a batcher per script, and the lease desk."""
+"""What a queue object is made of while it runs: one runner, a batcher per script, and the dispatcher."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError
-from leasehold.queue.desk import Leased, LeaseDesk
+from leasehold.queue.leasing import Leased, LeaseDispatcher
 from leasehold.queue.listener import KEEP_MS, Listener
 from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.runner import BoundScript, Runner, bind
@@ -53,14 +53,14 @@ class Engine:
         self._ears: set[Wire] = set()
         self._batchers = {name: Batcher(self._sender(name)) for name in BATCHED}
         self._giving_back: set[asyncio.Task[None]] = set()
-        self._desk = LeaseDesk(
+        self._dispatcher = LeaseDispatcher(
             self._runner,
             self._script("lease_many"),
             Listener(route, keys, register=self._register, expect=self._expect, leave=self._leave),
             fixed=self._fixed,
             give_back=self._give_back,
         )
-        self.lease = self._desk.ask
+        self.lease = self._dispatcher.lease
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row with other callers' rows, and return the answer to it."""
@@ -98,12 +98,12 @@ class Engine:
 
     async def rest(self) -> None:
         """If nobody waits for an item, see to it that none is on its way here."""
-        await self._desk.rest()
+        await self._dispatcher.rest()
         await asyncio.gather(*self._giving_back)
 
     async def close(self, error: LeaseholdError) -> None:
         """Send what was called, let nobody wait any longer, give back, disconnect."""
-        await self._desk.close(error)
+        await self._dispatcher.close(error)
         for batcher in self._batchers.values():
             await batcher.settled()
         await asyncio.gather(*self._giving_back)
@@ -132,7 +132,7 @@ class Engine:
         }
 
     def _expect(self, seconds: float) -> None:
-        self._desk.expect(seconds)
+        self._dispatcher.expect(seconds)
 
     def _register(self) -> tuple[bytes, ...]:
         return self._script("register").command(self._fixed() | {"keep_ms": KEEP_MS})

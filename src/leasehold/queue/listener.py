@@ -29,12 +29,12 @@ MARGIN_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
 #: How long the session stays on the list: longer than the move that follows (ms).
 KEEP_MS = 10_000
-#: Trouble that may pass: asked again after so many seconds, the lease desk finds out whether it has.
+#: Trouble that may pass: asked again after so many seconds, the dispatcher finds out whether it has.
 PASSING = {ConnectionLost: 0.1, ServerBusy: 0.5, ServerOutOfMemory: 1.0, ServerReadOnly: 1.0}
 
 
 class Listener:
-    """Moves waiting ids, one at a time, into the inbox of this session, and tells the lease desk.
+    """Moves waiting ids, one at a time, into the inbox of this session, and tells the dispatcher.
 
     The connection is replaced, never revived: after an error the next listening opens a new one.
 

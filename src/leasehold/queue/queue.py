@@ -9,8 +9,8 @@ from leasehold.durations import Duration, check_int, seconds, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.dead import Failure
-from leasehold.queue.desk import MAX_BYTES as INSPECT_BYTES
 from leasehold.queue.lease import Lease
+from leasehold.queue.leasing import MAX_BYTES as INSPECT_BYTES
 from leasehold.queue.nouns import QueueWithNouns
 from leasehold.queue.rows import ROW_BYTES, all_trips, completion, encoded, failing, item_row, trips
 from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection

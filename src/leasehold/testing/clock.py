@@ -107,7 +107,7 @@ class Clock:
 
 def loop_of(engine: Engine) -> asyncio.AbstractEventLoop:
     """The event loop that the running parts of a queue belong to."""
-    return engine._desk._loop  # noqa: SLF001 - it is asked for when something has gone wrong, or in tests
+    return engine._dispatcher._loop  # noqa: SLF001 - it is asked for when something has gone wrong, or in tests
 
 
 def _since_1970(argument: str, moment: datetime) -> float:

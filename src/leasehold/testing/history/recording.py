@@ -13,7 +13,7 @@ from leasehold.worker.run import Cut
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from leasehold.queue.desk import Leased
+    from leasehold.queue.leasing import Leased
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.testing.history.events import HistoryLog, Kind
     from leasehold.worker.run import Run

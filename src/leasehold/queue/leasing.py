@@ -1,8 +1,8 @@
-"""The lease desk: hands out items to the coroutines of one process that ask for some.
+"""The dispatcher: hands out items to the coroutines of one process that lease some.
 
 Asks are gathered as in the batcher: one script call serves many. Who finds nothing and wants to wait is
 parked. While somebody is parked, one connection listens for new items (`BLMOVE` into the inbox of this
-session, so that one item wakes one process), and a timer asks again when the next lease expires or the
+session, so that one item wakes one process), and a timer calls the script again when the next lease expires or the
 next delayed item falls due.
 """
 
@@ -33,7 +33,7 @@ LINGER_SECONDS = 0.25
 Leased = tuple[bytes, bytes, int, int, int, float, int]
 
 
-class Ask:
+class LeaseRequest:
     """One caller's wish: up to `count` items for `lease_ms`, now or later."""
 
     __slots__ = ("blocks", "count", "future", "lease_ms", "timer")
@@ -48,7 +48,7 @@ class Ask:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class LeaseDesk:
+class LeaseDispatcher:
     """Leases items for the callers of one queue object.
 
     Args:
@@ -74,8 +74,8 @@ class LeaseDesk:
         self._fixed = fixed
         self._give_back = give_back
         self._loop = asyncio.get_running_loop()
-        self._fresh: deque[Ask] = deque()
-        self._parked: deque[Ask] = deque()
+        self._fresh: deque[LeaseRequest] = deque()
+        self._parked: deque[LeaseRequest] = deque()
         self._under_way = False
         self._scheduled = False
         self._again = False
@@ -84,7 +84,7 @@ class LeaseDesk:
         self._sessions = 1
         self._idle = asyncio.Event()
 
-    async def ask(self, count: int, lease_ms: int, *, blocks: bool, timeout: float) -> list[Leased]:
+    async def lease(self, count: int, lease_ms: int, *, blocks: bool, timeout: float) -> list[Leased]:
         """Lease up to `count` items.
 
         Args:
@@ -96,22 +96,22 @@ class LeaseDesk:
         Returns:
             At least one item, or an empty list if there was none (in time).
         """
-        ask = Ask(count, lease_ms, blocks=blocks, future=self._loop.create_future())
+        request = LeaseRequest(count, lease_ms, blocks=blocks, future=self._loop.create_future())
         if blocks and timeout:
-            ask.timer = self._loop.call_later(timeout, self._expire, ask)
-        self._fresh.append(ask)
+            request.timer = self._loop.call_later(timeout, self._expire, request)
+        self._fresh.append(request)
         self.wake()
         try:
-            return await ask.future
+            return await request.future
         except asyncio.CancelledError:
-            self._abandon(ask)
+            self._abandon(request)
             raise
         finally:
-            if ask.timer is not None:
-                ask.timer.cancel()
+            if request.timer is not None:
+                request.timer.cancel()
 
     def wake(self) -> None:
-        """Ask the server at the end of this turn of the loop, or as soon as the trip under way is back."""
+        """Call the script at the end of this turn of the loop, or when the trip in flight is back."""
         if self._under_way:
             self._again = True
         elif not self._scheduled:
@@ -132,8 +132,8 @@ class LeaseDesk:
     async def close(self, error: LeaseholdError) -> None:
         """Let nobody wait any longer, and return what is on its way to this process."""
         while True:
-            for ask in (*self._parked, *self._fresh):
-                _fail(ask, error)
+            for request in (*self._parked, *self._fresh):
+                _fail(request, error)
             self._parked.clear()
             if not self._under_way and not self._scheduled:
                 break
@@ -145,26 +145,26 @@ class LeaseDesk:
                 timer.cancel()
         await self._listener.stop()
 
-    def _abandon(self, ask: Ask) -> None:
+    def _abandon(self, request: LeaseRequest) -> None:
         """The caller was cancelled: forget it, and hand on what it was just given."""
-        if ask.future.done() and not ask.future.cancelled() and ask.future.exception() is None:
-            self._give_back(ask.future.result())
-        if ask in self._parked:
-            self._parked.remove(ask)
+        if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
+            self._give_back(request.future.result())
+        if request in self._parked:
+            self._parked.remove(request)
             self._rest()
 
-    def _expire(self, ask: Ask) -> None:
+    def _expire(self, request: LeaseRequest) -> None:
         """The caller's time is up. One that is with a trip under way gets what that brings."""
-        ask.timer = None
-        ask.blocks = False
-        if ask in self._parked:
-            self._parked.remove(ask)
+        request.timer = None
+        request.blocks = False
+        if request in self._parked:
+            self._parked.remove(request)
             self._rest()
-            if not ask.future.done():
-                ask.future.set_result([])
+            if not request.future.done():
+                request.future.set_result([])
 
     def _arrived(self, trouble: LeaseholdError | None) -> None:
-        """An id is in the inbox, or the wait is over: ask, or give it back if nobody wants it."""
+        """An id is in the inbox, or the wait is over: lease it, or give it back if nobody wants it."""
         if trouble is not None:
             while self._parked:
                 _fail(self._parked.popleft(), trouble)
@@ -174,7 +174,7 @@ class LeaseDesk:
             self._listener.stop_soon()
 
     def _rest(self) -> None:
-        """If nobody waits any more, stop listening soon: the next ask often comes at once."""
+        """If nobody waits any more, stop listening soon: the next request often comes at once."""
         if self._parked:
             return
         self._silence()
@@ -187,11 +187,11 @@ class LeaseDesk:
             self._listener.stop_soon()
 
     def _send(self) -> None:
-        """Make one trip for everybody who asks: those that wait longest first."""
+        """Make one trip for all requests: those that wait longest first."""
         self._scheduled = False
         self._idle.set()
-        asks, wants = self._next_asks()
-        if not asks:
+        requests, wants = self._next_requests()
+        if not requests:
             # All have been cancelled since. An id that came for them goes back at once.
             self._listener.stop_soon()
             return
@@ -205,55 +205,55 @@ class LeaseDesk:
         def answered(reply: list[Any] | None, error: BaseException | None) -> None:
             self._under_way = False
             if reply is None:
-                self._refuse(asks, error or AssertionError("no reply and no error"))
+                self._refuse(requests, error or AssertionError("no reply and no error"))
             else:
-                self._hand_out(asks, reply, asked_at, behind)
+                self._hand_out(requests, reply, asked_at, behind)
             self._idle.set()
 
         self._runner.submit(self._script.script, tail, answered)
 
-    def _next_asks(self) -> tuple[list[Ask], list[bytes]]:
-        asks: list[Ask] = []
+    def _next_requests(self) -> tuple[list[LeaseRequest], list[bytes]]:
+        requests: list[LeaseRequest] = []
         runs: list[list[int]] = []
         total = 0
         for source in (self._parked, self._fresh):
             while source and total < MAX_ITEMS:
-                ask = source[0]
-                if not ask.future.done():
-                    if total + ask.count > MAX_ITEMS and asks:
+                request = source[0]
+                if not request.future.done():
+                    if total + request.count > MAX_ITEMS and requests:
                         break
-                    total += ask.count
-                    asks.append(ask)
-                    if runs and runs[-1][1] == ask.lease_ms:
-                        runs[-1][0] += ask.count
+                    total += request.count
+                    requests.append(request)
+                    if runs and runs[-1][1] == request.lease_ms:
+                        runs[-1][0] += request.count
                     else:
-                        runs.append([ask.count, ask.lease_ms])
+                        runs.append([request.count, request.lease_ms])
                 source.popleft()
-        return asks, [b"%d" % number for run in runs for number in run]
+        return requests, [b"%d" % number for run in runs for number in run]
 
-    def _refuse(self, asks: list[Ask], error: BaseException) -> None:
-        for ask in asks:
-            _fail(ask, error)
+    def _refuse(self, requests: list[LeaseRequest], error: BaseException) -> None:
+        for request in requests:
+            _fail(request, error)
         self._carry_on(wait_ms=-1, sessions=1)
 
-    def _hand_out(self, asks: list[Ask], reply: list[Any], asked_at: float, behind: int) -> None:
+    def _hand_out(self, requests: list[LeaseRequest], reply: list[Any], asked_at: float, behind: int) -> None:
         now_ms, wait_ms, sessions = reply[:3]
         at, end = 3, len(reply)
         spare: list[Leased] = []
-        parked: list[Ask] = []
-        for ask in asks:
-            stop = min(end, at + 4 * ask.count)
+        parked: list[LeaseRequest] = []
+        for request in requests:
+            stop = min(end, at + 4 * request.count)
             got = [
-                (reply[i], reply[i + 1], reply[i + 2], reply[i + 3], ask.lease_ms, asked_at, now_ms)
+                (reply[i], reply[i + 1], reply[i + 2], reply[i + 3], request.lease_ms, asked_at, now_ms)
                 for i in range(at, stop, 4)
             ]
             at = stop
-            if ask.future.done():
+            if request.future.done():
                 spare += got
-            elif got or not (ask.blocks or wait_ms == 0):
-                ask.future.set_result(got)
+            elif got or not (request.blocks or wait_ms == 0):
+                request.future.set_result(got)
             else:
-                parked.append(ask)
+                parked.append(request)
         # Those who waited longest stay first.
         self._parked.extendleft(reversed(parked))
         if parked and wait_ms != 0:
@@ -268,20 +268,25 @@ class LeaseDesk:
         Without this, as long as those who wait fill each trip, nobody else would ever be answered.
         """
         for _ in range(min(behind, len(self._fresh))):
-            ask = self._fresh.popleft()
-            if ask.future.done():
+            request = self._fresh.popleft()
+            if request.future.done():
                 continue
-            if ask.blocks:
-                self._parked.append(ask)
+            if request.blocks:
+                self._parked.append(request)
             else:
-                ask.future.set_result([])
+                request.future.set_result([])
 
     def _hand_on(self, spare: list[Leased]) -> list[Leased]:
         """Give items of cancelled callers to waiting ones that want the same lease time."""
         left: list[Leased] = []
         for leased in spare:
             heir = next(
-                (ask for ask in self._parked if ask.lease_ms == leased[4] and not ask.future.done()), None
+                (
+                    request
+                    for request in self._parked
+                    if request.lease_ms == leased[4] and not request.future.done()
+                ),
+                None,
             )
             if heir is None:
                 left.append(leased)
@@ -305,11 +310,11 @@ class LeaseDesk:
             self.expect(wait_ms / 1000)
 
     def expect(self, seconds: float) -> None:
-        """Something falls due in so many seconds: ask then, unless something else is due before."""
+        """Something falls due in so many seconds: lease then, unless something else is due before."""
         if not self._parked and not self._under_way:
             return
-        # The first to ask brings everything back that is due, which wakes as many others as are needed:
-        # so many waiters spread out a little, a lone one asks on the dot.
+        # The first to lease brings everything back that is due, which wakes as many others as are needed:
+        # so many waiters spread out a little, a lone one leases on the dot.
         spread = min(0.02, 0.0002 * (self._sessions - 1))
         due = self._loop.time() + seconds + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
         if self._alarm is None or due < self._alarm.when():
@@ -322,7 +327,7 @@ class LeaseDesk:
             self._alarm = None
 
 
-def _fail(ask: Ask, error: BaseException) -> None:
+def _fail(request: LeaseRequest, error: BaseException) -> None:
     """Each caller gets an error of its own, so that tracebacks do not pile up in one."""
-    if not ask.future.done():
-        ask.future.set_exception(copy.copy(error))
+    if not request.future.done():
+        request.future.set_exception(copy.copy(error))
