@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Failure, Item
-from leasehold.queue.rows import MAX_ERROR_BYTES, error_text
+from leasehold.queue.encoding import MAX_ERROR_BYTES, error_text
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import audit, left_over
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.queue.rows import TRIP_BYTES, TRIP_ROWS, trips
+from leasehold.queue.encoding import TRIP_BYTES, TRIP_ROWS, trips
 
 HALF = TRIP_BYTES // 2
 

@@ -83,13 +83,13 @@ async def test_what_waits_behind_a_handler_that_blocks_goes_to_others(
     begun, others = threading.Event(), make_queue()
     grabbed: list[tuple[bytes, int]] = []
 
-    def desk() -> LeaseDispatcher:
+    def dispatcher() -> LeaseDispatcher:
         return queue._engine._dispatcher
 
     @worker.handler(queue)
     async def handle(payload: bytes) -> None:
         if payload == b"blocks":
-            while desk()._under_way:  # noqa: ASYNC110 - it tells nobody
+            while dispatcher()._under_way:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0)  # what an unread answer brings is nobody else's
             begun.set()
             time.sleep(3)  # noqa: ASYNC251 - the very thing that must not be done

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.queue.leasing import MAX_BYTES
-from leasehold.queue.rows import TRIP_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
+from leasehold.queue.encoding import TRIP_ROWS, encoded_id
 from leasehold.queue.leasing import MAX_BYTES
-from leasehold.queue.rows import TRIP_ROWS, encoded_id
 
 if TYPE_CHECKING:
     import builtins

@@ -1,8 +1,8 @@
-"""The dispatcher: hands out items to the coroutines of one process that lease some.
+"""Hand out items to the coroutines of one process that lease some.
 
-Asks are gathered as in the batcher: one script call serves many. Who finds nothing and wants to wait is
-parked. While somebody is parked, one connection listens for new items (`BLMOVE` into the inbox of this
-session, so that one item wakes one process), and a timer calls the script again when the next lease expires or the
+Requests are gathered as in the batcher: one script call serves many. A request that finds nothing and may
+wait is parked. While one is parked, one connection listens for new items (`BLMOVE` into the inbox of this
+session, so that one item wakes one process), and a timer leases again when the next lease expires or the
 next delayed item falls due.
 """
 

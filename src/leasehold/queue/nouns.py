@@ -5,10 +5,10 @@ from __future__ import annotations
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
 from leasehold.queue.dead import DeadLetters
+from leasehold.queue.encoding import encoded_id
 from leasehold.queue.events import Events
 from leasehold.queue.life import OpenQueue
 from leasehold.queue.results import Results
-from leasehold.queue.rows import encoded_id
 from leasehold.queue.schedules import Schedules
 from leasehold.queue.views import ItemView, read_found
 

@@ -9,10 +9,10 @@ from leasehold.durations import Duration, check_int, seconds, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.dead import Failure
+from leasehold.queue.encoding import ROW_BYTES, all_trips, completion, encoded, failing, item_row, trips
 from leasehold.queue.lease import Lease
 from leasehold.queue.leasing import MAX_BYTES as INSPECT_BYTES
 from leasehold.queue.nouns import QueueWithNouns
-from leasehold.queue.rows import ROW_BYTES, all_trips, completion, encoded, failing, item_row, trips
 from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.item import Item
-    from leasehold.queue.rows import Pipeline, Rows
+    from leasehold.queue.encoding import Pipeline, Rows
 
 #: The most items that one `lease_many` or `inspect` gives.
 MAX_AT_ONCE = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.queue.rows import encoded_id
+from leasehold.queue.encoding import encoded_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from leasehold.errors import InvalidArgument
 from leasehold.queue.bulk import MAX_ROWS
-from leasehold.queue.rows import ROW_BYTES, trips
+from leasehold.queue.encoding import ROW_BYTES, trips
 from leasehold.spark.connect import connected, persistently
 
 if TYPE_CHECKING:
