@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.queue.timing import stamp
+from leasehold.queue.cron import stamp
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue, ScheduleView

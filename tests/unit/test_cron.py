@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from leasehold import ExtraMissing, InvalidArgument
 from leasehold.durations import moment_ms
-from leasehold.queue.timing import Cron, Every, moment, read_timing, stamp
+from leasehold.queue.cron import Cron, Every, moment, read_timing, stamp
 
 BERLIN = "Europe/Berlin"
 #: The nights in which the clocks of Berlin change: 2:00 is followed by 3:00, and 3:00 by 2:00.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from leasehold.errors import ExtraMissing, InvalidArgument
 from leasehold.item import MAX_ID_BYTES, Item, check_id
 from leasehold.log import Log
+from leasehold.queue.cron import Cron, Every, Timing, moment, read_timing, stamp
 from leasehold.queue.encoding import encoded_id
 from leasehold.queue.leasing import MAX_BYTES
-from leasehold.queue.timing import Cron, Every, Timing, moment, read_timing, stamp
 
 if TYPE_CHECKING:
     import builtins
