@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import DeadLetter, Failure, Item
-from leasehold.queue import dead
+from leasehold.queue import dead_letters
 from leasehold.queue.bulk import Bulk
 from tests.queue.asking import command, take
 from tests.queue.keyspace import audit, left_over
@@ -126,7 +126,7 @@ async def test_a_letter_whose_id_is_taken_stays(queue: AsyncWorkQueue, redis: Re
 async def test_requeue_all_puts_the_oldest_first_and_passes_over_those_that_stay(
     make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead, "TRIP_ROWS", 3)
+    monkeypatch.setattr(dead_letters, "TRIP_ROWS", 3)
     queue = make_queue(clock=clock)
     names = [f"{n:02}" for n in range(20)]
     for item_id in names:
@@ -143,7 +143,7 @@ async def test_requeue_all_puts_the_oldest_first_and_passes_over_those_that_stay
 async def test_requeue_all_ends_though_all_die_again_at_once(
     make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead, "TRIP_ROWS", 2)
+    monkeypatch.setattr(dead_letters, "TRIP_ROWS", 2)
     queue = make_queue(clock=clock)
     await bury(queue, *"abcdef")
     usual = Bulk.requeue

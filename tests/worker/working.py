@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from leasehold import AsyncWorkQueue
-    from leasehold.queue.dead import DeadLetter
+    from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.views import Counts
 
 #: Tries again at once, a few times.

@@ -1,6 +1,6 @@
 """The queue, its leases, and what it tells about itself."""
 
-from leasehold.queue.dead import DeadLetter, Failure
+from leasehold.queue.dead_letters import DeadLetter, Failure
 from leasehold.queue.events import Event
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue

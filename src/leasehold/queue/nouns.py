@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
-from leasehold.queue.dead import DeadLetters
+from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.encoding import encoded_id
 from leasehold.queue.events import Events
 from leasehold.queue.life import OpenQueue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from leasehold.durations import Duration, check_int, seconds, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.cleaning import deep_clean, light_clean
-from leasehold.queue.dead import Failure
+from leasehold.queue.dead_letters import Failure
 from leasehold.queue.encoding import ROW_BYTES, all_trips, completion, encoded, failing, item_row, trips
 from leasehold.queue.lease import Lease
 from leasehold.queue.leasing import MAX_BYTES as INSPECT_BYTES

@@ -13,7 +13,7 @@ from leasehold.testing.report import Holdings, describe_item, describe_letter, s
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasehold.queue.dead import DeadLetter
+    from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.queue import AsyncWorkQueue
 
 #: Stands for "not asked for", as None is a value that JSON knows.

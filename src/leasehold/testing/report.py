@@ -11,7 +11,7 @@ from leasehold.queue.views import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold.queue.dead import DeadLetter
+    from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.queue.views import Counts, ItemView
 

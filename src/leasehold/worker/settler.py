@@ -15,7 +15,7 @@ from leasehold.errors import (
     ServerReadOnly,
 )
 from leasehold.log import Log
-from leasehold.queue.dead import Failure
+from leasehold.queue.dead_letters import Failure
 from leasehold.worker.outcomes import INTERRUPTED, Complete, Fail, GiveBack
 
 if TYPE_CHECKING:
