@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError
-from leasehold.scripting import wire
+from leasehold.scripting import connection
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.queue.keyspace import audit, left_over, places
@@ -206,15 +206,15 @@ async def test_a_connection_that_ends_right_after_the_greeting(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to INFO has come whole, and the end of the connection with it."""
-    opened: list[wire.Wire] = []
-    usual = wire.Wire.__init__
+    opened: list[connection.Connection] = []
+    usual = connection.Connection.__init__
 
-    def note(self: wire.Wire, *args: Any, **kwargs: Any) -> None:
+    def note(self: connection.Connection, *args: Any, **kwargs: Any) -> None:
         usual(self, *args, **kwargs)
         opened.append(self)
         usual_post = self.post
 
-        def post(command: tuple[bytes, ...], on_reply: wire.OnReply, **options: Any) -> None:
+        def post(command: tuple[bytes, ...], on_reply: connection.OnReply, **options: Any) -> None:
             def answered(reply: Any, error: BaseException | None) -> None:
                 on_reply(reply, error)
                 if len(opened) == 1:
@@ -224,7 +224,7 @@ async def test_a_connection_that_ends_right_after_the_greeting(
 
         monkeypatch.setattr(self, "post", post)
 
-    monkeypatch.setattr(wire.Wire, "__init__", note)
+    monkeypatch.setattr(connection.Connection, "__init__", note)
     queue = make_queue(url=proxy.url)
     async with asyncio.timeout(10):
         with pytest.raises(ConnectionLost):
@@ -254,13 +254,13 @@ async def test_an_answer_that_came_while_the_event_loop_was_blocked_is_heard(
     """The time to wait is over when the loop goes on, and the answer is there, but not read yet."""
     queue = make_queue(reply_timeout=0.3)
     await queue.counts()
-    usual = wire.Wire.post
+    usual = connection.Connection.post
 
     def post(*args: Any, **options: Any) -> None:
         usual(*args, **options)
         time.sleep(0.6)
 
-    monkeypatch.setattr(wire.Wire, "post", post)
+    monkeypatch.setattr(connection.Connection, "post", post)
     assert await queue.add_item(Item(b"x", id="x"))
 
 

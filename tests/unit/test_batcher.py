@@ -11,7 +11,7 @@ from leasehold.errors import ConnectionLost, LeaseholdError
 from leasehold.scripting.batcher import Batcher
 
 if TYPE_CHECKING:
-    from leasehold.scripting.wire import OnReply
+    from leasehold.scripting.connection import OnReply
 
 
 class Server:

@@ -9,15 +9,15 @@ from leasehold.errors import LeaseholdError
 from leasehold.queue.leasing import Leased, LeaseDispatcher
 from leasehold.queue.listener import KEEP_MS, Listener
 from leasehold.scripting.batcher import Batcher
+from leasehold.scripting.connection import open_connection
 from leasehold.scripting.runner import BoundScript, Runner, bind
-from leasehold.scripting.wire import open_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.keys import QueueKeys
+    from leasehold.scripting.connection import Connection, OnReply
     from leasehold.scripting.routes import Route
-    from leasehold.scripting.wire import OnReply, Wire
 
 #: The scripts whose concurrent calls share trips.
 BATCHED = ("add_items", "complete_many", "renew_many", "release_many", "fail_many")
@@ -50,7 +50,7 @@ class Engine:
         self._route = route
         self._reply_timeout = reply_timeout
         self._runner = Runner(route, reply_timeout=reply_timeout)
-        self._ears: set[Wire] = set()
+        self._ears: set[Connection] = set()
         self._batchers = {name: Batcher(self._sender(name)) for name in BATCHED}
         self._giving_back: set[asyncio.Task[None]] = set()
         self._dispatcher = LeaseDispatcher(
@@ -79,22 +79,24 @@ class Engine:
         """A script as a plain command, for a pipeline of the user."""
         return self._script(name).command(self._fixed(), rest)
 
-    async def hear(self, channel: str, heard: Callable[[], None]) -> Wire:
+    async def hear(self, channel: str, heard: Callable[[], None]) -> Connection:
         """Listen to a channel, on a connection of its own, until that is closed or ends.
 
         Args:
             channel: Its name among the keys.
             heard: Called for each message, and at the end.
         """
-        wire = await open_wire(self._route, reply_timeout=self._reply_timeout, on_end=heard, pushes=True)
-        wire.subscribe(self._keys[channel], lambda _: heard())
-        self._ears.add(wire)
-        return wire
+        connection = await open_connection(
+            self._route, reply_timeout=self._reply_timeout, on_end=heard, pushes=True
+        )
+        connection.subscribe(self._keys[channel], lambda _: heard())
+        self._ears.add(connection)
+        return connection
 
-    async def deafen(self, wire: Wire) -> None:
+    async def deafen(self, connection: Connection) -> None:
         """Close a connection of `hear`."""
-        self._ears.discard(wire)
-        await wire.close()
+        self._ears.discard(connection)
+        await connection.close()
 
     async def rest(self) -> None:
         """If nobody waits for an item, see to it that none is on its way here."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from leasehold.queue.engine import Engine
-    from leasehold.scripting.wire import Wire
+    from leasehold.scripting.connection import Connection
 
 #: The most events that can be kept.
 MAX_KEPT = 1_000_000_000
@@ -144,15 +144,15 @@ class _Ear:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._woken = asyncio.Event()
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
 
     async def wait(self) -> None:
         """Return when there may be something new: at once if it has only now begun to listen."""
-        if self._wire is None or self._wire.ended:
+        if self._connection is None or self._connection.ended:
             await self.close()
-            self._wire = await self._engine.hear("events", self._woken.set)
+            self._connection = await self._engine.hear("events", self._woken.set)
             # A reply after that to SUBSCRIBE: what is read from now on and what is heard leave no gap.
-            self._wire.post((b"PING",), lambda _reply, _error: self._woken.set())
+            self._connection.post((b"PING",), lambda _reply, _error: self._woken.set())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
                 await self._woken.wait()
@@ -160,9 +160,9 @@ class _Ear:
 
     async def close(self) -> None:
         """Listen no more."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            await self._engine.deafen(wire)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._engine.deafen(connection)
 
 
 async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int, list[Event]]:

@@ -12,8 +12,8 @@ from leasehold.errors import (
     ServerOutOfMemory,
     ServerReadOnly,
 )
+from leasehold.scripting.connection import Connection, open_connection
 from leasehold.scripting.refusals import translate
-from leasehold.scripting.wire import Wire, open_wire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,7 +65,7 @@ class Listener:
         self._attached = False
         #: Until when the server may still be at a blocking move whose connection we have lost.
         self._unsure_until = 0.0
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     @property
@@ -130,13 +130,13 @@ class Listener:
 
     async def _receive(self) -> None:
         """Wait until an id has been moved into the inbox, or a while has passed."""
-        if self._wire is None:
+        if self._connection is None:
             reply_timeout = BLOCK_SECONDS + MARGIN_SECONDS
-            self._wire = await open_wire(
+            self._connection = await open_connection(
                 self._route, reply_timeout=reply_timeout, on_end=lambda: None, pushes=True
             )
             # Before it registers, so that what falls due is in the answer to that or is announced.
-            self._wire.subscribe(self._channel, self._announced)
+            self._connection.subscribe(self._channel, self._announced)
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def failed(error: BaseException) -> None:
@@ -155,8 +155,8 @@ class Listener:
             elif not moved.done():
                 moved.set_result(None)
 
-        self._wire.post(self._register(), registered)
-        self._wire.post(self._move, answered)
+        self._connection.post(self._register(), registered)
+        self._connection.post(self._move, answered)
         await moved
 
     def _announced(self, message: bytes) -> None:
@@ -169,8 +169,8 @@ class Listener:
         Were we to leave before it has noticed, on the other connection, an id could be moved into an inbox
         that nobody looks into.
         """
-        wire, self._wire = self._wire, None
+        connection, self._connection = self._connection, None
         loop = asyncio.get_running_loop()
-        if wire is not None and not await wire.hang_up(within=FAREWELL_SECONDS):
+        if connection is not None and not await connection.hang_up(within=FAREWELL_SECONDS):
             self._unsure_until = loop.time() + BLOCK_SECONDS + 1
         return loop.time() >= self._unsure_until

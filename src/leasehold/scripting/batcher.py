@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leasehold.scripting.wire import OnReply
+from leasehold.scripting.connection import OnReply
 
 #: How a batch is sent: the rows of all its calls, one after the other.
 Send = Callable[[list[bytes], OnReply], None]

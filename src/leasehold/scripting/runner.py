@@ -12,8 +12,8 @@ from redis.exceptions import MovedError, NoPermissionError, NoScriptError
 
 from leasehold.errors import ConnectionLost, EvictionWarning, LeaseholdError, ServerReadOnly, ServerTooOld
 from leasehold.scripting.catalogue import Script, load
+from leasehold.scripting.connection import Connection, OnReply, open_connection
 from leasehold.scripting.refusals import translate
-from leasehold.scripting.wire import OnReply, Wire, open_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +82,7 @@ class Runner:
     def __init__(self, route: Route, *, reply_timeout: float) -> None:
         self._route = route
         self._reply_timeout = reply_timeout
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._queued: list[Call] = []
@@ -121,7 +121,7 @@ class Runner:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         self._fail_queued(refusal)
-        self._drop_wire()
+        self._drop_connection()
         if self._closing is not None:
             await self._closing
 
@@ -129,7 +129,7 @@ class Runner:
         if self._refusal is not None:
             call.on_reply(None, copy.copy(self._refusal))
             return
-        if self._wire is not None:
+        if self._connection is not None:
 
             def answered(reply: Any, error: BaseException | None) -> None:
                 if error is None:
@@ -137,7 +137,7 @@ class Runner:
                 else:
                     self._failed(call, error)
 
-            self._wire.post(call.command, answered)
+            self._connection.post(call.command, answered)
             return
         self._queued.append(call)
         if self._opening is None:
@@ -151,37 +151,39 @@ class Runner:
         if isinstance(error, MovedError) and not call.rerouted:
             # The node did not run it, so sending it again elsewhere is the first time.
             call.rerouted = True
-            self._drop_wire()
+            self._drop_connection()
             self._post(call)
             return
         ours = translate(error, maybe_applied=True)
         if isinstance(ours, ServerReadOnly):
-            self._drop_wire()  # after a fail-over the next connection finds the new primary
+            self._drop_connection()  # after a fail-over the next connection finds the new primary
         call.on_reply(None, ours)
 
-    def _drop_wire(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            self._closing = asyncio.create_task(wire.close(), name="leasehold disconnect")
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._closing = asyncio.create_task(connection.close(), name="leasehold disconnect")
 
     def _ended(self) -> None:
-        if self._wire is not None and self._wire.ended:
-            self._wire = None
+        if self._connection is not None and self._connection.ended:
+            self._connection = None
 
     async def _open(self) -> None:
         try:
             if any(call.rerouted for call in self._queued):
                 await self._route.moved()
-            wire = await open_wire(self._route, reply_timeout=self._reply_timeout, on_end=self._ended)
+            connection = await open_connection(
+                self._route, reply_timeout=self._reply_timeout, on_end=self._ended
+            )
             try:
                 if not self._checked:
-                    await self._check_server(wire)
+                    await self._check_server(connection)
                     self._checked = True
-                wire.expect_open()  # it may have ended in the moment after the server's answer
+                connection.expect_open()  # it may have ended in the moment after the server's answer
             except BaseException:
-                await wire.close()
+                await connection.close()
                 raise
-            self._wire = wire
+            self._connection = connection
         except Warning as error:  # the user has made an error of ours
             self._fail_queued(error)
         except Exception as error:  # noqa: BLE001 - every caller that waits gets it
@@ -197,7 +199,7 @@ class Runner:
         for call in queued:
             call.on_reply(None, copy.copy(error))
 
-    async def _check_server(self, wire: Wire) -> None:
+    async def _check_server(self, connection: Connection) -> None:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def settle(reply: Any, error: BaseException | None) -> None:
@@ -212,7 +214,7 @@ class Runner:
             else:
                 future.set_exception(translate(error, maybe_applied=False))
 
-        wire.post((b"INFO",), settle)
+        connection.post((b"INFO",), settle)
         info = dict(
             line.split(":", 1) for line in (await future).decode(errors="replace").splitlines() if ":" in line
         )

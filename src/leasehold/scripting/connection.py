@@ -30,19 +30,19 @@ OnReply = Callable[[Any, BaseException | None], None]
 _ending: set[asyncio.Task[None]] = set()
 
 
-class Wire:
+class Connection:
     """A connection that is open, and the calls that wait for its replies.
 
     Args:
-        connection: A connection of redis-py that nobody else uses; it is open.
+        redis_connection: A connection of redis-py that nobody else uses; it is open.
         reply_timeout: Seconds to wait for a reply before the connection counts as lost.
         on_end: Called once, when no more calls can be made.
     """
 
     def __init__(
-        self, connection: AbstractConnection, *, reply_timeout: float, on_end: Callable[[], None]
+        self, redis_connection: AbstractConnection, *, reply_timeout: float, on_end: Callable[[], None]
     ) -> None:
-        self._connection = connection
+        self._redis_connection = redis_connection
         self._reply_timeout = reply_timeout
         self._on_end = on_end
         self._waiting: deque[tuple[float, OnReply]] = deque()
@@ -53,11 +53,11 @@ class Wire:
         self._cut_short = False
         self._on_message: Callable[[bytes], None] = lambda _: None
         # redis-py has no public way to write without waiting; nobody else writes to this stream.
-        writer = connection._writer  # noqa: SLF001
+        writer = redis_connection._writer  # noqa: SLF001
         if writer is None:
             raise ConnectionLost("the connection is not open", maybe_applied=False)
         self._transport = writer.transport
-        self._reader = asyncio.create_task(self._read(), name="leasehold wire")
+        self._reader = asyncio.create_task(self._read(), name="leasehold replies")
 
     def post(self, command: tuple[bytes, ...], on_reply: OnReply, reply_timeout: float | None = None) -> None:
         """Send a command now and return; the reply goes to `on_reply`.
@@ -108,7 +108,7 @@ class Wire:
         self._end("the connection was closed")
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
-        await self._connection.disconnect(nowait=True)
+        await self._redis_connection.disconnect(nowait=True)
 
     async def hang_up(self, *, within: float) -> bool:
         """End the connection, and wait until the server has ended it, too: it does nothing more for us then.
@@ -134,11 +134,11 @@ class Wire:
             reason = await self._hand_out_replies()
         finally:
             self._end(reason)
-            await self._connection.disconnect(nowait=True)
+            await self._redis_connection.disconnect(nowait=True)
 
     async def _hand_out_replies(self) -> str:
         """Hand each reply to its call until the connection ends; returns why it has."""
-        read, waiting = self._connection.read_response, self._waiting
+        read, waiting = self._redis_connection.read_response, self._waiting
         while True:
             error: BaseException | None = None
             reply = None
@@ -178,7 +178,7 @@ class Wire:
             return
         self._ended = True
         self._cut_short = bool(self._waiting)
-        # Nobody knows this wire any more; its reader has to live until it has cleared up.
+        # Nobody knows this connection any more; its reader has to live until it has cleared up.
         _ending.add(self._reader)
         self._reader.add_done_callback(_ending.discard)
         if self._alarm is not None:
@@ -189,26 +189,26 @@ class Wire:
             self._waiting.popleft()[1](None, lost)
 
 
-async def open_wire(
+async def open_connection(
     route: Route, *, reply_timeout: float, on_end: Callable[[], None], pushes: bool = False
-) -> Wire:
-    """Find the server, connect, log in, and make a `Wire` of it.
+) -> Connection:
+    """Find the server, connect, log in, and make a `Connection` of it.
 
     Raises:
         ConnectionLost: If the server cannot be reached; nothing was applied.
         ServerRefused: If it does not let us in.
         ServerBusy: If it is still loading its data.
     """
-    connection: AbstractConnection | None = None
+    redis_connection: AbstractConnection | None = None
     try:
         # The client library waits for the answers to its greeting as long as for any other: for ever.
         async with asyncio.timeout(reply_timeout):
-            connection = await route.connection(pushes=pushes)
-            await connection.connect()  # type: ignore[no-untyped-call]
+            redis_connection = await route.connection(pushes=pushes)
+            await redis_connection.connect()  # type: ignore[no-untyped-call]
     except BaseException as error:
-        if connection is not None:
-            await connection.disconnect(nowait=True)
+        if redis_connection is not None:
+            await redis_connection.disconnect(nowait=True)
         if isinstance(error, Exception):
             raise translate(error, maybe_applied=False) from error
         raise
-    return Wire(connection, reply_timeout=reply_timeout, on_end=on_end)
+    return Connection(redis_connection, reply_timeout=reply_timeout, on_end=on_end)
