@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from leasehold.keys import QueueKeys
     from leasehold.scripting.connection import Connection, OnReply
-    from leasehold.scripting.routes import Route
+    from leasehold.scripting.endpoints import Endpoint
 
 #: The scripts whose concurrent calls share trips.
 BATCHED = ("add_items", "complete_many", "renew_many", "release_many", "fail_many")
@@ -28,7 +28,7 @@ class Engine:
 
     Args:
         keys: The queue's keys.
-        route: Where the server is.
+        endpoint: Where the server is.
         reply_timeout: Seconds to wait for a reply before the connection counts as lost.
         return_front: Whether expired items go to the front.
         clock: Gives the time in seconds since 1970 in place of the server's; for tests.
@@ -37,7 +37,7 @@ class Engine:
     def __init__(
         self,
         keys: QueueKeys,
-        route: Route,
+        endpoint: Endpoint,
         *,
         reply_timeout: float,
         return_front: bool,
@@ -47,16 +47,16 @@ class Engine:
         self._clock = clock
         self._return_front = int(return_front)
         self._bound: dict[str, BoundScript] = {}
-        self._route = route
+        self._endpoint = endpoint
         self._reply_timeout = reply_timeout
-        self._runner = Runner(route, reply_timeout=reply_timeout)
+        self._runner = Runner(endpoint, reply_timeout=reply_timeout)
         self._ears: set[Connection] = set()
         self._batchers = {name: Batcher(self._sender(name)) for name in BATCHED}
         self._giving_back: set[asyncio.Task[None]] = set()
         self._dispatcher = LeaseDispatcher(
             self._runner,
             self._script("lease_many"),
-            Listener(route, keys, register=self._register, expect=self._expect, leave=self._leave),
+            Listener(endpoint, keys, register=self._register, expect=self._expect, leave=self._leave),
             fixed=self._fixed,
             give_back=self._give_back,
         )
@@ -87,7 +87,7 @@ class Engine:
             heard: Called for each message, and at the end.
         """
         connection = await open_connection(
-            self._route, reply_timeout=self._reply_timeout, on_end=heard, pushes=True
+            self._endpoint, reply_timeout=self._reply_timeout, on_end=heard, pushes=True
         )
         connection.subscribe(self._keys[channel], lambda _: heard())
         self._ears.add(connection)

@@ -12,13 +12,13 @@ from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, QueueClosed
 from leasehold.keys import QueueKeys, check_hash_tag, check_prefix
 from leasehold.queue.engine import Engine
-from leasehold.scripting.routes import (
+from leasehold.scripting.endpoints import (
     Client,
     client_of,
     close_client,
     cluster_of,
+    endpoint_of,
     is_cluster,
-    route_of,
     twin_of,
     url_of,
 )
@@ -47,7 +47,7 @@ class OpenQueue:
         self._reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
         self._session = f"lh:{uuid.uuid4().hex}"
         self._keys = QueueKeys(self._name, self._session)
-        self._route = route_of(redis, self._keys["queue"])
+        self._endpoint = endpoint_of(redis, self._keys["queue"])
         if is_cluster(redis):
             check_hash_tag(self._name)
         self._return_front = return_to == "front"
@@ -226,7 +226,7 @@ class OpenQueue:
                 raise QueueClosed(self._name)
             self._running = self.make_engine(
                 self._keys,
-                self._route,
+                self._endpoint,
                 reply_timeout=self._reply_timeout,
                 return_front=self._return_front,
                 clock=self._clock,

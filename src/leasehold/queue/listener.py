@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from leasehold.keys import QueueKeys
-    from leasehold.scripting.routes import Route
+    from leasehold.scripting.endpoints import Endpoint
 
 #: How long one blocking move may last on the server, and how much later we stop believing in it (s).
 #: Shorter than the idle limits of the usual balancers, so that they do not cut it silently.
@@ -39,7 +39,7 @@ class Listener:
     The connection is replaced, never revived: after an error the next listening opens a new one.
 
     Args:
-        route: Where the server is.
+        endpoint: Where the server is.
         keys: The queue's keys.
         register: The command that puts the session on the list and tells what falls due next.
         expect: Called with the seconds until something falls due.
@@ -48,14 +48,14 @@ class Listener:
 
     def __init__(
         self,
-        route: Route,
+        endpoint: Endpoint,
         keys: QueueKeys,
         *,
         register: Callable[[], tuple[bytes, ...]],
         expect: Callable[[float], None],
         leave: Callable[[], Awaitable[Any]],
     ) -> None:
-        self._route = route
+        self._endpoint = endpoint
         self._register = register
         self._expect = expect
         self._channel = keys["due"]
@@ -133,7 +133,7 @@ class Listener:
         if self._connection is None:
             reply_timeout = BLOCK_SECONDS + MARGIN_SECONDS
             self._connection = await open_connection(
-                self._route, reply_timeout=reply_timeout, on_end=lambda: None, pushes=True
+                self._endpoint, reply_timeout=reply_timeout, on_end=lambda: None, pushes=True
             )
             # Before it registers, so that what falls due is in the answer to that or is announced.
             self._connection.subscribe(self._channel, self._announced)

@@ -19,7 +19,7 @@ from leasehold.scripting.refusals import is_lost, translate
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
-    from leasehold.scripting.routes import Route
+    from leasehold.scripting.endpoints import Endpoint
 
 #: How long a reply may lie unread because this process itself stood still, after which it goes on (s).
 UNREAD_SECONDS = 0.05
@@ -190,7 +190,7 @@ class Connection:
 
 
 async def open_connection(
-    route: Route, *, reply_timeout: float, on_end: Callable[[], None], pushes: bool = False
+    endpoint: Endpoint, *, reply_timeout: float, on_end: Callable[[], None], pushes: bool = False
 ) -> Connection:
     """Find the server, connect, log in, and make a `Connection` of it.
 
@@ -203,7 +203,7 @@ async def open_connection(
     try:
         # The client library waits for the answers to its greeting as long as for any other: for ever.
         async with asyncio.timeout(reply_timeout):
-            redis_connection = await route.connection(pushes=pushes)
+            redis_connection = await endpoint.connection(pushes=pushes)
             await redis_connection.connect()  # type: ignore[no-untyped-call]
     except BaseException as error:
         if redis_connection is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leasehold.keys import QueueKeys
-    from leasehold.scripting.routes import Route
+    from leasehold.scripting.endpoints import Endpoint
 
 OLDEST = (6, 2)
 
@@ -75,12 +75,12 @@ class Runner:
     """Sends scripts for one queue.
 
     Args:
-        route: Where the server is.
+        endpoint: Where the server is.
         reply_timeout: Seconds to wait for a reply before the connection counts as lost.
     """
 
-    def __init__(self, route: Route, *, reply_timeout: float) -> None:
-        self._route = route
+    def __init__(self, endpoint: Endpoint, *, reply_timeout: float) -> None:
+        self._endpoint = endpoint
         self._reply_timeout = reply_timeout
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -171,9 +171,9 @@ class Runner:
     async def _open(self) -> None:
         try:
             if any(call.rerouted for call in self._queued):
-                await self._route.moved()
+                await self._endpoint.moved()
             connection = await open_connection(
-                self._route, reply_timeout=self._reply_timeout, on_end=self._ended
+                self._endpoint, reply_timeout=self._reply_timeout, on_end=self._ended
             )
             try:
                 if not self._checked:

@@ -14,8 +14,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from leasehold.scripting.endpoints import client_of
 from leasehold.scripting.refusals import translate
-from leasehold.scripting.routes import client_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

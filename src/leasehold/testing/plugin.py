@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.embedded.server import Server, open_server
 from leasehold.queue.queue import AsyncWorkQueue
-from leasehold.scripting.routes import client_of, close_client
+from leasehold.scripting.endpoints import client_of, close_client
 from leasehold.testing.clock import Clock, loop_of
 from leasehold.worker.worker import Worker
 

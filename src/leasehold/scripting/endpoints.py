@@ -42,7 +42,7 @@ _NOT_OURS = (
 _NOT_OURS_PREFIXES = ("maint", "orig_", "oss_cluster")
 
 
-class Route(Protocol):
+class Endpoint(Protocol):
     """Where to open connections for one queue."""
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
@@ -58,21 +58,21 @@ class Route(Protocol):
         ...
 
 
-class PoolRoute:
+class PoolEndpoint:
     """One server, over TCP, TLS or a unix socket, or the primary that Sentinel names."""
 
     def __init__(self, client: Redis) -> None:
         self._pool = client.connection_pool
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
-        """See `Route`."""
+        """See `Endpoint`."""
         return self._pool.connection_class(**once_only(self._pool.connection_kwargs, pushes=pushes))
 
     async def moved(self) -> None:
-        """See `Route`. A single server does not move its keys; a new connection is all there is to do."""
+        """See `Endpoint`. A single server does not move its keys; a new connection is all there is to do."""
 
 
-class ClusterRoute:
+class ClusterEndpoint:
     """The node of a cluster that owns the slot of a queue."""
 
     def __init__(self, client: RedisCluster, key: bytes) -> None:
@@ -80,7 +80,7 @@ class ClusterRoute:
         self._key = key
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
-        """See `Route`."""
+        """See `Endpoint`."""
         await self._client.initialize()
         node = self._client.get_node_from_key(self._key.decode())
         if node is None:
@@ -88,7 +88,7 @@ class ClusterRoute:
         return node.connection_class(**once_only(node.connection_kwargs, pushes=pushes))
 
     async def moved(self) -> None:
-        """See `Route`."""
+        """See `Endpoint`."""
         await self._client.nodes_manager.initialize()
 
 
@@ -109,16 +109,16 @@ def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:
     }
 
 
-def route_of(client: object, key: bytes) -> Route:
-    """Choose the route for the user's client.
+def endpoint_of(client: object, key: bytes) -> Endpoint:
+    """Choose the endpoint for the user's client.
 
     Raises:
         InvalidArgument: If it is no asyncio client of redis-py.
     """
     if isinstance(client, RedisCluster):
-        return ClusterRoute(client, key)
+        return ClusterEndpoint(client, key)
     if isinstance(client, Redis):
-        return PoolRoute(client)
+        return PoolEndpoint(client)
     raise InvalidArgument("redis", client, "a redis.asyncio.Redis or redis.asyncio.RedisCluster")
 
 
