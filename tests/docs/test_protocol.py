@@ -6,7 +6,7 @@ import re
 
 from leasehold import errors
 from leasehold.keys import QueueKeys
-from leasehold.scripting import catalogue, refusals
+from leasehold.scripting import catalogue, server_errors
 from tests.docs import contracts
 from tests.docs.pages import REFERENCE, blocks
 
@@ -51,6 +51,6 @@ def test_the_tree_of_errors_is_that_of_the_code() -> None:
 
 
 def test_every_error_of_the_server_that_is_translated_is_named() -> None:
-    words = [word for word, _ in refusals._BY_WORD]
+    words = [word for word, _ in server_errors._BY_WORD]
     assert words
     assert not [word for word in words if f"`{word}`" not in ERRORS.read_text()]

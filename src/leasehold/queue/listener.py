@@ -13,7 +13,7 @@ from leasehold.errors import (
     ServerReadOnly,
 )
 from leasehold.scripting.connection import Connection, open_connection
-from leasehold.scripting.refusals import translate
+from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from leasehold.errors import ConnectionLost
-from leasehold.scripting.refusals import is_lost, translate
+from leasehold.scripting.server_errors import is_lost, translate
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection

@@ -13,7 +13,7 @@ from redis.exceptions import MovedError, NoPermissionError, NoScriptError
 from leasehold.errors import ConnectionLost, EvictionWarning, LeaseholdError, ServerReadOnly, ServerTooOld
 from leasehold.scripting.catalogue import Script, load
 from leasehold.scripting.connection import Connection, OnReply, open_connection
-from leasehold.scripting.refusals import translate
+from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from leasehold.scripting.endpoints import client_of
-from leasehold.scripting.refusals import translate
+from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -9,7 +9,7 @@ from redis import exceptions as redis_errors
 from redis._parsers.base import BaseParser
 
 from leasehold import errors
-from leasehold.scripting.refusals import is_lost, translate
+from leasehold.scripting.server_errors import is_lost, translate
 
 #: The server's words, and what they are to us. What redis-py makes of them differs between its versions.
 TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
