@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold import Item
-from leasehold.scripting import survey
-from leasehold.scripting.survey import find_queues
+from leasehold.scripting import discovery
+from leasehold.scripting.discovery import find_queues
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ async def test_what_only_looks_like_a_queue_is_left_out(
 async def test_a_search_ends_somewhere(
     make_queue: MakeQueue, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey, "STEP_KEYS", 10)
+    monkeypatch.setattr(discovery, "STEP_KEYS", 10)
     for number in range(5):
         await make_queue(name=f"q{number}").add_items([Item(b"x") for _ in range(10)])
     assert (await find_queues(redis_url)).complete
     assert not (await find_queues(redis_url, max_keys=20)).complete
-    monkeypatch.setattr(survey, "MAX_QUEUES", 3)
+    monkeypatch.setattr(discovery, "MAX_QUEUES", 3)
     names, complete = await find_queues(redis_url)
     assert (len(names), complete) == (3, False)
     await redis.delete(*[f"q{number}:queue" for number in range(5)])

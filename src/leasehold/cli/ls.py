@@ -9,7 +9,7 @@ import typer
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, carry_out, opened, say
 from leasehold.cli.showing import print_json, print_table
 from leasehold.errors import WrongKeyType
-from leasehold.scripting.survey import MAX_KEYS, find_queues
+from leasehold.scripting.discovery import MAX_KEYS, find_queues
 
 if TYPE_CHECKING:
     from leasehold import Counts

@@ -41,7 +41,7 @@ _PATTERN = b"*:[dfpqs][cenru]*[degs]"
 _OF_ONE = re.compile(rb":(?:item|lease|leased_by_session|result|dead|inbox|schedule):")
 
 
-class Survey(NamedTuple):
+class FoundQueues(NamedTuple):
     """What was found."""
 
     #: The names of the queues, sorted.
@@ -50,7 +50,7 @@ class Survey(NamedTuple):
     complete: bool
 
 
-async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = MAX_KEYS) -> Survey:
+async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = MAX_KEYS) -> FoundQueues:
     """Find the queues on a server, also those that are empty but have been leased from.
 
     Args:
@@ -79,7 +79,7 @@ async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = 
     finally:
         await client.aclose()
     found = sorted(filter(None, map(_text, names)))
-    return Survey(found[:MAX_QUEUES], cursor == 0 and len(found) <= MAX_QUEUES)
+    return FoundQueues(found[:MAX_QUEUES], cursor == 0 and len(found) <= MAX_QUEUES)
 
 
 async def _names_of(client: Redis, keys: list[bytes]) -> set[bytes]:
