@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
-from leasehold.worker.settler import Settler
+from leasehold.worker.acknowledger import Acknowledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,17 +108,17 @@ class Keeper:
 
         Runs that have ended and could not be settled in the main loop are settled from here.
         """
-        settlers = []
+        acknowledgers = []
         for handler, runs in _by_handler(list(self.held)):
-            settler = Settler(handler, self, lambda: None, queue=self._queues[handler])
+            acknowledger = Acknowledger(handler, self, lambda: None, queue=self._queues[handler])
             for run in runs:
                 run.unsettled = len(run.leases)  # the server may know of some; to hear again does no harm
                 if run.outcomes:
-                    settler.add(run)
-            settler.give_back([run for run in runs if not run.outcomes])
-            settlers.append(settler)
-        await asyncio.gather(*(settler.drained() for settler in settlers))
-        return sum(settler.given_back for settler in settlers)
+                    acknowledger.add(run)
+            acknowledger.give_back([run for run in runs if not run.outcomes])
+            acknowledgers.append(acknowledger)
+        await asyncio.gather(*(acknowledger.drained() for acknowledger in acknowledgers))
+        return sum(acknowledger.given_back for acknowledger in acknowledgers)
 
     async def _watch_waiting(self) -> None:
         while True:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from leasehold.log import Log
+from leasehold.worker.acknowledger import Acknowledger
 from leasehold.worker.health import Monitor
 from leasehold.worker.intake import Intake
 from leasehold.worker.keeper import Keeper
 from leasehold.worker.office import BackOffice
 from leasehold.worker.places import Threads
-from leasehold.worker.settler import Settler
 from leasehold.worker.slots import Slots
 from leasehold.worker.upkeep import Upkeep
 
@@ -64,7 +64,9 @@ class Shift:
         self.slots = Slots(
             concurrency, self.keeper, ended=self._ended, freed=self._settled, torn_down=self._torn_down
         )
-        self.settlers = {handler: Settler(handler, self.keeper, self._settled) for handler in handlers}
+        self.acknowledgers = {
+            handler: Acknowledger(handler, self.keeper, self._settled) for handler in handlers
+        }
         self.intake = Intake(handlers, order, self.keeper, self.slots, self._may_go_on)
         self.monitor = Monitor(self.slots, self.keeper, self.intake)
         duties = [self.keeper.keep, self.monitor.watch, self.monitor.rescue]
@@ -130,11 +132,11 @@ class Shift:
 
     def tally(self) -> str:
         """What has been done, in words."""
-        settlers = self.settlers.values()
+        acknowledgers = self.acknowledgers.values()
         counts = {
-            "completed": sum(one.completed for one in settlers),
-            "failed": sum(one.failed for one in settlers),
-            "given back": sum(one.given_back for one in settlers),
+            "completed": sum(one.completed for one in acknowledgers),
+            "failed": sum(one.failed for one in acknowledgers),
+            "given back": sum(one.given_back for one in acknowledgers),
             "cut off": self.slots.cut_off,
             "not settled": self._untold,
         }
@@ -172,7 +174,7 @@ class Shift:
     # ------------------------------------------------------------------ between the parts
 
     def _ended(self, run: Run) -> None:
-        self.settlers[run.handler].add(run)
+        self.acknowledgers[run.handler].add(run)
         self.intake.look()
 
     def _settled(self) -> None:
@@ -183,7 +185,7 @@ class Shift:
         return any(task.cancelling() for task in self._tasks[1:])
 
     def _may_go_on(self) -> bool:
-        return sum(settler.unsettled for settler in self.settlers.values()) < MAX_UNSETTLED
+        return sum(acknowledger.unsettled for acknowledger in self.acknowledgers.values()) < MAX_UNSETTLED
 
     def _lost(self, run: Run, lease: Lease) -> None:
         log.warning("the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.facts)
@@ -193,8 +195,8 @@ class Shift:
         self._loop.call_soon_threadsafe(self.intake.slow_down)
 
     def _give_back(self, waiting: Sequence[Run]) -> None:
-        for handler, settler in self.settlers.items():
-            settler.give_back([run for run in waiting if run.handler is handler])
+        for handler, acknowledger in self.acknowledgers.items():
+            acknowledger.give_back([run for run in waiting if run.handler is handler])
 
     async def _give_back_rest(self) -> None:
         """Give back what nobody has settled: of a queue that was closed, or in other hands at that moment."""
@@ -202,14 +204,14 @@ class Shift:
             giving = asyncio.wrap_future(self.office.call(self.keeper.give_back_all))
             await asyncio.wait([giving], timeout=SHORTEST_SETTLE)
 
-    async def _drain_settlers(self) -> None:
-        await asyncio.gather(*(settler.drained() for settler in self.settlers.values()))
+    async def _drain_acknowledgers(self) -> None:
+        await asyncio.gather(*(acknowledger.drained() for acknowledger in self.acknowledgers.values()))
 
     async def _settle_rest(self, *, until: float) -> None:
         """Settle what is left, and try again while the server is away: until then, or until told to hurry."""
         ends = max((lease.remaining() for run in list(self.keeper.held) for lease in run.leases), default=0.0)
         until = min(until, self._loop.time() + max(SHORTEST_SETTLE, ends))
-        draining = asyncio.create_task(self._drain_settlers())
+        draining = asyncio.create_task(self._drain_acknowledgers())
         hurried = asyncio.create_task(self.hurry.wait())
         left = until - self._loop.time()
         await asyncio.wait([draining, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -228,5 +230,5 @@ class Shift:
             self._untold,
             max([0.0, *held]),
         )
-        for settler in self.settlers.values():
-            settler.give_up()
+        for acknowledger in self.acknowledgers.values():
+            acknowledger.give_up()

@@ -43,7 +43,7 @@ log = Log("leasehold.worker")
 Entry = "tuple[Run, Lease, Outcome]"
 
 
-class Settler:
+class Acknowledger:
     """Settles the runs of one handler.
 
     A run is settled once: each of its leases has one outcome. It is sent again over an outage, which is safe,
