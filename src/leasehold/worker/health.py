@@ -12,10 +12,10 @@ from leasehold.errors import LeaseholdError
 
 if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.worker.executor import Executor
     from leasehold.worker.handler import Handler
     from leasehold.worker.intake import Intake
     from leasehold.worker.keeper import Keeper
-    from leasehold.worker.slots import Slots
 
 #: How often to look whether work waits while none is taken (s).
 LOOK_SECONDS = 1.3
@@ -43,13 +43,13 @@ class Monitor:
     """Watches one worker from the back office.
 
     Args:
-        slots: Where its runs are.
+        executor: Where its runs are.
         keeper: What keeps its leases.
         intake: What takes its work.
     """
 
-    def __init__(self, slots: Slots, keeper: Keeper, intake: Intake) -> None:
-        self._slots = slots
+    def __init__(self, executor: Executor, keeper: Keeper, intake: Intake) -> None:
+        self._executor = executor
         self._keeper = keeper
         self._intake = intake
         self._beat_at = time.monotonic()
@@ -68,7 +68,7 @@ class Monitor:
         took_at = self._intake.took_at
         while True:
             await asyncio.sleep(LOOK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
-            idle = self._intake.took_at == took_at and self._slots.free > 0
+            idle = self._intake.took_at == took_at and self._executor.free > 0
             took_at = self._intake.took_at
             await asyncio.gather(*(self._look_at(queue, idle=idle) for queue in queues.values()))
 
@@ -94,7 +94,7 @@ class Monitor:
         return Health(
             ok=not reasons,
             reasons=tuple(reasons),
-            running=len(self._slots.running),
+            running=len(self._executor.running),
             waiting=len(self._keeper.waiting),
             took_ago=now - self._intake.took_at,
         )

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.queue.lease import Lease
+    from leasehold.worker.executor import Executor
     from leasehold.worker.handler import Handler
     from leasehold.worker.keeper import Keeper
-    from leasehold.worker.slots import Slots
 
 #: Items are taken so long before they are expected to begin (s); far less than `keeper.STALE_SECONDS`.
 HORIZON_SECONDS = 0.03
@@ -62,7 +62,7 @@ class Intake:
         handlers: Whose queues; under `"strict"`, an earlier one goes before all later ones.
         order: `"strict"`, or `"weighted"`: queues with work share the slots by their weights.
         keeper: Takes in what arrives.
-        slots: Runs it.
+        executor: Runs it.
         may_go_on: Whether outcomes are being settled as fast as runs end.
     """
 
@@ -71,18 +71,18 @@ class Intake:
         handlers: Sequence[Handler],
         order: Order,
         keeper: Keeper,
-        slots: Slots,
+        executor: Executor,
         may_go_on: Callable[[], bool],
     ) -> None:
         self._sources = [Source(handler) for handler in handlers]
         self._strict = order == "strict"
         self._keeper = keeper
-        self._slots = slots
+        self._executor = executor
         self._may_go_on = may_go_on
         self._asked = 0
         self._pace = 0.0
         self._measured = (time.monotonic(), 0)
-        self._concurrency = slots.free
+        self._concurrency = executor.free
         #: While more than this wait, nobody may ask.
         self._plenty = self._concurrency
         self._hungry: dict[Source, asyncio.Future[None]] = {}
@@ -127,18 +127,18 @@ class Intake:
 
     def room(self) -> int:
         """How many more runs may be taken."""
-        return self._slots.free + self._ahead() - len(self._keeper.waiting) - self._asked
+        return self._executor.free + self._ahead() - len(self._keeper.waiting) - self._asked
 
     def _unclaimed(self) -> int:
         """How many slots are free that nothing waits for."""
-        return self._slots.free - len(self._keeper.waiting)
+        return self._executor.free - len(self._keeper.waiting)
 
     def _ahead(self) -> int:
         pace = self._pace
         since, finished = self._measured
         if (passed := time.monotonic() - since) > HORIZON_SECONDS:
             # Nothing has been measured for a while: it was no faster than this since.
-            pace = min(pace, (self._slots.finished - finished + 1) / passed)
+            pace = min(pace, (self._executor.finished - finished + 1) / passed)
         return min(MAX_WAITING, int(pace * HORIZON_SECONDS))
 
     def _allowed(self, source: Source) -> int:
@@ -147,7 +147,7 @@ class Intake:
         if not self._may_go_on() or room <= 0 or (room < half and self._unclaimed() <= 0):
             return 0
         # One half of what is taken ahead is on its way while the other is run.
-        room = min(room, max(half, self._slots.free))
+        room = min(room, max(half, self._executor.free))
         if source.dry and self._unclaimed() <= 0:
             return 0
         if len(self._sources) == 1:
@@ -247,15 +247,15 @@ class Intake:
         source.served += len(runs) / source.handler.weight
         self.took_at = time.monotonic()
         self._measure()
-        self._keeper.take_in(runs, at_once=len(runs) == 1 and self._slots.free > 0)
-        self._slots.wake()
+        self._keeper.take_in(runs, at_once=len(runs) == 1 and self._executor.free > 0)
+        self._executor.wake()
         if len(self._sources) > 1 and self._unclaimed() <= 0:
             for other in self._sources:
                 if other.parked and other.asking is not None:
                     other.asking.cancel()
 
     def _measure(self) -> None:
-        now, finished = time.monotonic(), self._slots.finished
+        now, finished = time.monotonic(), self._executor.finished
         since, before = self._measured
         if now - since >= SHORTEST_MEASURE:
             pace = (finished - before) / (now - since)

@@ -9,12 +9,12 @@ import anyio
 
 from leasehold.log import Log
 from leasehold.worker.acknowledger import Acknowledger
+from leasehold.worker.executor import Executor
 from leasehold.worker.health import Monitor
 from leasehold.worker.intake import Intake
 from leasehold.worker.keeper import Keeper
 from leasehold.worker.office import BackOffice
 from leasehold.worker.places import Threads
-from leasehold.worker.slots import Slots
 from leasehold.worker.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class Shift:
         self._concurrency = concurrency
         self.hurry = asyncio.Event()
         self.keeper = Keeper(lost=self._lost, gave_back=self._gave_back)
-        self.slots = Slots(
+        self.executor = Executor(
             concurrency, self.keeper, ended=self._ended, freed=self._settled, torn_down=self._torn_down
         )
         self.acknowledgers = {
             handler: Acknowledger(handler, self.keeper, self._settled) for handler in handlers
         }
-        self.intake = Intake(handlers, order, self.keeper, self.slots, self._may_go_on)
-        self.monitor = Monitor(self.slots, self.keeper, self.intake)
+        self.intake = Intake(handlers, order, self.keeper, self.executor, self._may_go_on)
+        self.monitor = Monitor(self.executor, self.keeper, self.intake)
         duties = [self.keeper.keep, self.monitor.watch, self.monitor.rescue]
         if clean_every is not None:
             duties.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
@@ -115,7 +115,7 @@ class Shift:
         # What is on its way here comes behind what waits here: it goes back to the front before it.
         await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
         self._give_back(waiting)
-        await self.slots.finish(within=grace, hurry=self.hurry)
+        await self.executor.finish(within=grace, hurry=self.hurry)
         await self._settle_rest(until=max(cut_at + SETTLE_SECONDS, self._loop.time() + SHORTEST_SETTLE))
         await self._give_back_rest()
         await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
@@ -128,7 +128,7 @@ class Shift:
     @property
     def loose_ends(self) -> int:
         """How many items will run again, as runs were cut off, or the server was not told of their end."""
-        return self.slots.cut_off + self._untold
+        return self.executor.cut_off + self._untold
 
     def tally(self) -> str:
         """What has been done, in words."""
@@ -137,7 +137,7 @@ class Shift:
             "completed": sum(one.completed for one in acknowledgers),
             "failed": sum(one.failed for one in acknowledgers),
             "given back": sum(one.given_back for one in acknowledgers),
-            "cut off": self.slots.cut_off,
+            "cut off": self.executor.cut_off,
             "not settled": self._untold,
         }
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing was done"

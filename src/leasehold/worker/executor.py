@@ -38,7 +38,7 @@ SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
 log = Log("leasehold.worker")
 
 
-class Slots:
+class Executor:
     """Runs what the keeper has waiting, so many at a time.
 
     Args:
