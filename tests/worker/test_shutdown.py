@@ -11,7 +11,7 @@ import pytest
 
 from leasehold import Item, QueueClosed
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import keeper
+from leasehold.worker import lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.keyspace import audit
@@ -182,7 +182,7 @@ async def test_many_that_wait_go_back_in_order(
     queue: AsyncWorkQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than one trip of them, taken ahead of need."""
-    monkeypatch.setattr(keeper, "STALE_SECONDS", 60)  # else a busy machine has some given back before
+    monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 60)  # else a busy machine has some given back before
     count = 3000
     await queue.add_items(Item(b"x", id=f"{number}") for number in range(count))
     worker = new_worker(concurrency=1)

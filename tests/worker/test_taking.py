@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import Item
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import keeper
+from leasehold.worker import lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, working
@@ -79,7 +79,7 @@ async def test_queues_share_by_weight(make_queue: MakeQueue) -> None:
 async def test_strict_order_serves_the_first_queue_first(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "STALE_SECONDS", 60)  # else a busy machine has some given back before
+    monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 60)  # else a busy machine has some given back before
     first, second = make_queue(name="strict-1"), make_queue(name="strict-2")
     order: list[str] = []
     worker = new_worker(concurrency=2, order="strict")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.handler import Handler
-    from leasehold.worker.keeper import Keeper
+    from leasehold.worker.lease_renewer import LeaseRenewer
     from leasehold.worker.outcomes import Outcome
     from leasehold.worker.run import Run
 
@@ -47,11 +47,11 @@ class Acknowledger:
     """Settles the runs of one handler.
 
     A run is settled once: each of its leases has one outcome. It is sent again over an outage, which is safe,
-    since each step counts for the holder of the lease alone; meanwhile the keeper keeps the lease.
+    since each step counts for the holder of the lease alone; meanwhile the renewer keeps the lease.
 
     Args:
         handler: Whose runs.
-        keeper: Told when a run is settled.
+        renewer: Told when a run is settled.
         settled: Called after each trip.
         queue: The handler's queue as an object of this event loop, if it is not the handler's own.
     """
@@ -59,14 +59,14 @@ class Acknowledger:
     def __init__(
         self,
         handler: Handler,
-        keeper: Keeper,
+        renewer: LeaseRenewer,
         settled: Callable[[], None],
         *,
         queue: AsyncWorkQueue | None = None,
     ) -> None:
         self._handler = handler
         self._queue = handler.queue if queue is None else queue
-        self._keeper = keeper
+        self._renewer = renewer
         self._settled = settled
         self._gathered: list[tuple[Run, Lease, Outcome]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -207,4 +207,4 @@ class Acknowledger:
     def _forget(self, run: Run) -> None:
         run.unsettled -= 1
         if run.unsettled <= 0:
-            self._keeper.let_go(run)
+            self._renewer.let_go(run)

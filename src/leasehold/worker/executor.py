@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from leasehold.worker.keeper import Keeper
+    from leasehold.worker.lease_renewer import LeaseRenewer
 
 #: How long a handler that is cut off may take to clean up, and how long after a second signal (s).
 CLEAN_UP_SECONDS, HURRIED_SECONDS = 3.0, 1.0
@@ -39,11 +39,11 @@ log = Log("leasehold.worker")
 
 
 class Executor:
-    """Runs what the keeper has waiting, so many at a time.
+    """Runs what the renewer has waiting, so many at a time.
 
     Args:
         concurrency: How many runs at once.
-        keeper: Where runs come from.
+        renewer: Where runs come from.
         ended: Called with each run when it has its outcomes.
         freed: Called when a slot is free later than its run had its outcomes.
         torn_down: Says whether the whole event loop is being torn down.
@@ -52,14 +52,14 @@ class Executor:
     def __init__(
         self,
         concurrency: int,
-        keeper: Keeper,
+        renewer: LeaseRenewer,
         *,
         ended: Callable[[Run], None],
         freed: Callable[[], None],
         torn_down: Callable[[], bool],
     ) -> None:
         self._concurrency = concurrency
-        self._keeper = keeper
+        self._renewer = renewer
         self._ended = ended
         self._freed = freed
         self._torn_down = torn_down
@@ -89,7 +89,7 @@ class Executor:
         self._scheduled = False
         if self._stopping:
             return
-        count = min(SLOTS_PER_TURN, len(self._keeper.waiting))
+        count = min(SLOTS_PER_TURN, len(self._renewer.waiting))
         while count > 0 and self._idle:
             idle = self._idle.pop()
             if not idle.done():
@@ -100,7 +100,7 @@ class Executor:
             self._tasks.add(task)
             task.add_done_callback(self._slot_ended)
             count -= 1
-        if len(self._keeper.waiting) > SLOTS_PER_TURN and count == 0:
+        if len(self._renewer.waiting) > SLOTS_PER_TURN and count == 0:
             self._wake_more()
 
     def _wake_more(self) -> None:
@@ -161,7 +161,7 @@ class Executor:
                 run.outcomes = _judge_all(run, error)
                 self.running.discard(run)
                 self._ended(run)
-        if self._keeper.waiting and not self._stopping:
+        if self._renewer.waiting and not self._stopping:
             self.wake()
 
     async def _slot(self) -> None:
@@ -170,9 +170,9 @@ class Executor:
             raise RuntimeError("a slot runs as a task")
         at = 0
         while not self._stopping:
-            run = self._keeper.next_run() if at < RUNS_PER_SLOT else None
+            run = self._renewer.next_run() if at < RUNS_PER_SLOT else None
             if run is None:
-                if self._keeper.waiting:
+                if self._renewer.waiting:
                     self._wake_more()
                 idle: asyncio.Future[None] = self._loop.create_future()
                 self._idle.append(idle)

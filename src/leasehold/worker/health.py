@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leasehold.worker.executor import Executor
     from leasehold.worker.handler import Handler
     from leasehold.worker.intake import Intake
-    from leasehold.worker.keeper import Keeper
+    from leasehold.worker.lease_renewer import LeaseRenewer
 
 #: How often to look whether work waits while none is taken (s).
 LOOK_SECONDS = 1.3
@@ -44,13 +44,13 @@ class Monitor:
 
     Args:
         executor: Where its runs are.
-        keeper: What keeps its leases.
+        renewer: What keeps its leases.
         intake: What takes its work.
     """
 
-    def __init__(self, executor: Executor, keeper: Keeper, intake: Intake) -> None:
+    def __init__(self, executor: Executor, renewer: LeaseRenewer, intake: Intake) -> None:
         self._executor = executor
-        self._keeper = keeper
+        self._renewer = renewer
         self._intake = intake
         self._beat_at = time.monotonic()
         #: Since when work waits that is not taken and how much, and since when a server does not answer.
@@ -95,7 +95,7 @@ class Monitor:
             ok=not reasons,
             reasons=tuple(reasons),
             running=len(self._executor.running),
-            waiting=len(self._keeper.waiting),
+            waiting=len(self._renewer.waiting),
             took_ago=now - self._intake.took_at,
         )
 
@@ -115,7 +115,7 @@ class Monitor:
     def _trouble(self, now: float) -> list[str]:
         found = [
             ("no work can be taken", self._intake.trouble),
-            ("leases cannot be renewed", min(list(self._keeper.failing.values()), key=_since, default=None)),
+            ("leases cannot be renewed", min(list(self._renewer.failing.values()), key=_since, default=None)),
             ("the server does not answer", min(list(self._away.values()), key=_since, default=None)),
         ]
         return [f"{what} for {now - trouble[0]:.1f} s: {trouble[1]}" for what, trouble in found if trouble]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
     from leasehold.worker.executor import Executor
     from leasehold.worker.handler import Handler
-    from leasehold.worker.keeper import Keeper
+    from leasehold.worker.lease_renewer import LeaseRenewer
 
-#: Items are taken so long before they are expected to begin (s); far less than `keeper.STALE_SECONDS`.
+#: Items are taken so long before they are expected to begin (s); far less than `lease_renewer.STALE_SECONDS`.
 HORIZON_SECONDS = 0.03
 #: The most items that wait to be begun, and the most of one trip.
 MAX_WAITING = 1000
@@ -61,7 +61,7 @@ class Intake:
     Args:
         handlers: Whose queues; under `"strict"`, an earlier one goes before all later ones.
         order: `"strict"`, or `"weighted"`: queues with work share the slots by their weights.
-        keeper: Takes in what arrives.
+        renewer: Takes in what arrives.
         executor: Runs it.
         may_go_on: Whether outcomes are being settled as fast as runs end.
     """
@@ -70,13 +70,13 @@ class Intake:
         self,
         handlers: Sequence[Handler],
         order: Order,
-        keeper: Keeper,
+        renewer: LeaseRenewer,
         executor: Executor,
         may_go_on: Callable[[], bool],
     ) -> None:
         self._sources = [Source(handler) for handler in handlers]
         self._strict = order == "strict"
-        self._keeper = keeper
+        self._renewer = renewer
         self._executor = executor
         self._may_go_on = may_go_on
         self._asked = 0
@@ -104,7 +104,7 @@ class Intake:
 
     def look(self) -> None:
         """Something has ended: let those ask who wait for room."""
-        if not self._hungry or len(self._keeper.waiting) > self._plenty:
+        if not self._hungry or len(self._renewer.waiting) > self._plenty:
             return  # the quick way, as this is asked after each run
         for source, future in list(self._hungry.items()):
             if not future.done() and self._allowed(source) > 0:
@@ -127,11 +127,11 @@ class Intake:
 
     def room(self) -> int:
         """How many more runs may be taken."""
-        return self._executor.free + self._ahead() - len(self._keeper.waiting) - self._asked
+        return self._executor.free + self._ahead() - len(self._renewer.waiting) - self._asked
 
     def _unclaimed(self) -> int:
         """How many slots are free that nothing waits for."""
-        return self._executor.free - len(self._keeper.waiting)
+        return self._executor.free - len(self._renewer.waiting)
 
     def _ahead(self) -> int:
         pace = self._pace
@@ -232,7 +232,7 @@ class Intake:
                 return False  # recalled, as there is no room any more
             if asking.done() and not asking.cancelled() and asking.exception() is None:
                 # Leased in the very moment of the stop: not to be begun, but to be given back with the rest.
-                self._keeper.take_in(_runs(handler, asking.result()))
+                self._renewer.take_in(_runs(handler, asking.result()))
             raise
         finally:
             self._asked -= reserved
@@ -247,7 +247,7 @@ class Intake:
         source.served += len(runs) / source.handler.weight
         self.took_at = time.monotonic()
         self._measure()
-        self._keeper.take_in(runs, at_once=len(runs) == 1 and self._executor.free > 0)
+        self._renewer.take_in(runs, at_once=len(runs) == 1 and self._executor.free > 0)
         self._executor.wake()
         if len(self._sources) > 1 and self._unclaimed() <= 0:
             for other in self._sources:

@@ -12,7 +12,7 @@ from leasehold.worker.acknowledger import Acknowledger
 from leasehold.worker.executor import Executor
 from leasehold.worker.health import Monitor
 from leasehold.worker.intake import Intake
-from leasehold.worker.keeper import Keeper
+from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.office import BackOffice
 from leasehold.worker.places import Threads
 from leasehold.worker.upkeep import Upkeep
@@ -60,16 +60,16 @@ class Shift:
         self._handlers = handlers
         self._concurrency = concurrency
         self.hurry = asyncio.Event()
-        self.keeper = Keeper(lost=self._lost, gave_back=self._gave_back)
+        self.renewer = LeaseRenewer(lost=self._lost, gave_back=self._gave_back)
         self.executor = Executor(
-            concurrency, self.keeper, ended=self._ended, freed=self._settled, torn_down=self._torn_down
+            concurrency, self.renewer, ended=self._ended, freed=self._settled, torn_down=self._torn_down
         )
         self.acknowledgers = {
-            handler: Acknowledger(handler, self.keeper, self._settled) for handler in handlers
+            handler: Acknowledger(handler, self.renewer, self._settled) for handler in handlers
         }
-        self.intake = Intake(handlers, order, self.keeper, self.executor, self._may_go_on)
-        self.monitor = Monitor(self.executor, self.keeper, self.intake)
-        duties = [self.keeper.keep, self.monitor.watch, self.monitor.rescue]
+        self.intake = Intake(handlers, order, self.renewer, self.executor, self._may_go_on)
+        self.monitor = Monitor(self.executor, self.renewer, self.intake)
+        duties = [self.renewer.keep, self.monitor.watch, self.monitor.rescue]
         if clean_every is not None:
             duties.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
         self.office = BackOffice(handlers, duties)
@@ -110,7 +110,7 @@ class Shift:
         taking, *others = self._tasks
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
-        waiting = self.keeper.all_waiting()
+        waiting = self.renewer.all_waiting()
         leaving = [asyncio.create_task(handler.queue.rest()) for handler in self._handlers]
         # What is on its way here comes behind what waits here: it goes back to the front before it.
         await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
@@ -150,11 +150,11 @@ class Shift:
         """Wait until nothing that can be leased is left in any queue, and nothing is here."""
         while True:
             took_at = self.intake.took_at
-            if not self.keeper.held and not await self._take_more():
+            if not self.renewer.held and not await self._take_more():
                 # What came for the intake while we looked has been taken in when the loop has gone round.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                if not self.keeper.held and self.intake.took_at == took_at:
+                if not self.renewer.held and self.intake.took_at == took_at:
                     return
             await asyncio.sleep(DRAIN_LOOK)
 
@@ -200,8 +200,8 @@ class Shift:
 
     async def _give_back_rest(self) -> None:
         """Give back what nobody has settled: of a queue that was closed, or in other hands at that moment."""
-        if self.keeper.held and not self._untold:
-            giving = asyncio.wrap_future(self.office.call(self.keeper.give_back_all))
+        if self.renewer.held and not self._untold:
+            giving = asyncio.wrap_future(self.office.call(self.renewer.give_back_all))
             await asyncio.wait([giving], timeout=SHORTEST_SETTLE)
 
     async def _drain_acknowledgers(self) -> None:
@@ -209,7 +209,9 @@ class Shift:
 
     async def _settle_rest(self, *, until: float) -> None:
         """Settle what is left, and try again while the server is away: until then, or until told to hurry."""
-        ends = max((lease.remaining() for run in list(self.keeper.held) for lease in run.leases), default=0.0)
+        ends = max(
+            (lease.remaining() for run in list(self.renewer.held) for lease in run.leases), default=0.0
+        )
         until = min(until, self._loop.time() + max(SHORTEST_SETTLE, ends))
         draining = asyncio.create_task(self._drain_acknowledgers())
         hurried = asyncio.create_task(self.hurry.wait())
@@ -222,8 +224,8 @@ class Shift:
             draining.result()
             return
         draining.cancel()
-        held = [lease.remaining() for run in list(self.keeper.held) for lease in run.leases]
-        self._untold = sum(run.unsettled for run in list(self.keeper.held))
+        held = [lease.remaining() for run in list(self.renewer.held) for lease in run.leases]
+        self._untold = sum(run.unsettled for run in list(self.renewer.held))
         log.error(
             "the server is away: %d items were neither settled nor given back. They come back by themselves "
             "when their leases end, in %.0f s at most",

@@ -196,11 +196,11 @@ class Warden:
         # Should even that get stuck, as in a log that nobody reads.
         threading.Thread(target=_exit_after, args=(2 * GIVING_BACK_SECONDS, code), daemon=True).start()
         shift = self._worker.shift
-        held = 0 if shift is None else len(shift.keeper.held)
+        held = 0 if shift is None else len(shift.renewer.held)
         log.error("%s: giving %d runs back and ending the process", why, held)
         if shift is not None and held:
             try:
-                shift.office.call(shift.keeper.give_back_all).result(GIVING_BACK_SECONDS)
+                shift.office.call(shift.renewer.give_back_all).result(GIVING_BACK_SECONDS)
             except Exception as error:  # noqa: BLE001 - nothing more can be done about it
                 log.error("they come back when their leases end, as the server is away: %r", error)  # noqa: TRY400
         end_process(code)

@@ -30,7 +30,7 @@ RENEW_AFTER = 1 / 3
 log = Log("leasehold.worker")
 
 
-class Keeper:
+class LeaseRenewer:
     """Knows all leases of a worker. It renews them, and gives back what has waited too long to be begun.
 
     The main loop and the back office share its collections without a lock: each touch is one step of a
