@@ -13,8 +13,8 @@ from leasehold.errors import LeaseholdError
 if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.executor import Executor
+    from leasehold.worker.fetcher import Fetcher
     from leasehold.worker.handler import Handler
-    from leasehold.worker.intake import Intake
     from leasehold.worker.lease_renewer import LeaseRenewer
 
 #: How often to look whether work waits while none is taken (s).
@@ -45,13 +45,13 @@ class Monitor:
     Args:
         executor: Where its runs are.
         renewer: What keeps its leases.
-        intake: What takes its work.
+        fetcher: What takes its work.
     """
 
-    def __init__(self, executor: Executor, renewer: LeaseRenewer, intake: Intake) -> None:
+    def __init__(self, executor: Executor, renewer: LeaseRenewer, fetcher: Fetcher) -> None:
         self._executor = executor
         self._renewer = renewer
-        self._intake = intake
+        self._fetcher = fetcher
         self._beat_at = time.monotonic()
         #: Since when work waits that is not taken and how much, and since when a server does not answer.
         self._ignored: dict[AsyncWorkQueue, tuple[float, int]] = {}
@@ -65,11 +65,11 @@ class Monitor:
 
     async def watch(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
         """Look whether work waits that is not taken, until cancelled."""
-        took_at = self._intake.took_at
+        took_at = self._fetcher.took_at
         while True:
             await asyncio.sleep(LOOK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
-            idle = self._intake.took_at == took_at and self._executor.free > 0
-            took_at = self._intake.took_at
+            idle = self._fetcher.took_at == took_at and self._executor.free > 0
+            took_at = self._fetcher.took_at
             await asyncio.gather(*(self._look_at(queue, idle=idle) for queue in queues.values()))
 
     async def rescue(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
@@ -96,7 +96,7 @@ class Monitor:
             reasons=tuple(reasons),
             running=len(self._executor.running),
             waiting=len(self._renewer.waiting),
-            took_ago=now - self._intake.took_at,
+            took_ago=now - self._fetcher.took_at,
         )
 
     async def _look_at(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
@@ -114,7 +114,7 @@ class Monitor:
 
     def _trouble(self, now: float) -> list[str]:
         found = [
-            ("no work can be taken", self._intake.trouble),
+            ("no work can be taken", self._fetcher.trouble),
             ("leases cannot be renewed", min(list(self._renewer.failing.values()), key=_since, default=None)),
             ("the server does not answer", min(list(self._away.values()), key=_since, default=None)),
         ]

@@ -10,8 +10,8 @@ import anyio
 from leasehold.log import Log
 from leasehold.worker.acknowledger import Acknowledger
 from leasehold.worker.executor import Executor
+from leasehold.worker.fetcher import Fetcher
 from leasehold.worker.health import Monitor
-from leasehold.worker.intake import Intake
 from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.office import BackOffice
 from leasehold.worker.places import Threads
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from leasehold.queue.lease import Lease
+    from leasehold.worker.fetcher import Order
     from leasehold.worker.handler import Handler
-    from leasehold.worker.intake import Order
     from leasehold.worker.run import Run
 
 #: When so many outcomes wait for the server, no more work is taken.
@@ -67,8 +67,8 @@ class Shift:
         self.acknowledgers = {
             handler: Acknowledger(handler, self.renewer, self._settled) for handler in handlers
         }
-        self.intake = Intake(handlers, order, self.renewer, self.executor, self._may_go_on)
-        self.monitor = Monitor(self.executor, self.renewer, self.intake)
+        self.fetcher = Fetcher(handlers, order, self.renewer, self.executor, self._may_go_on)
+        self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
         duties = [self.renewer.keep, self.monitor.watch, self.monitor.rescue]
         if clean_every is not None:
             duties.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
@@ -86,7 +86,7 @@ class Shift:
         """
         self.prepare(resources, middleware)
         await self.office.start()
-        taking = asyncio.create_task(self.intake.run(), name="leasehold intake")
+        taking = asyncio.create_task(self.fetcher.run(), name="leasehold fetch")
         self._tasks = [taking, asyncio.create_task(self.monitor.beat(), name="leasehold beat")]
         return taking
 
@@ -149,25 +149,25 @@ class Shift:
     async def drained(self) -> None:
         """Wait until nothing that can be leased is left in any queue, and nothing is here."""
         while True:
-            took_at = self.intake.took_at
+            took_at = self.fetcher.took_at
             if not self.renewer.held and not await self._take_more():
-                # What came for the intake while we looked has been taken in when the loop has gone round.
+                # What came for the fetcher while we looked has been taken in when the loop has gone round.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                if not self.renewer.held and self.intake.took_at == took_at:
+                if not self.renewer.held and self.fetcher.took_at == took_at:
                     return
             await asyncio.sleep(DRAIN_LOOK)
 
     async def _take_more(self) -> bool:
         """Take what one of the queues has, and say whether there was anything.
 
-        Counting would not do: it does not bring back what is due, and what is on its way to the intake is
+        Counting would not do: it does not bring back what is due, and what is on its way to the fetcher is
         in no queue any more.
         """
         for handler in self._handlers:
             leases = await handler.queue.lease_many(handler.batch or 1, handler.lease_time, block=False)
             if leases:
-                self.intake.take_in(handler, leases)
+                self.fetcher.take_in(handler, leases)
                 return True
         return False
 
@@ -175,10 +175,10 @@ class Shift:
 
     def _ended(self, run: Run) -> None:
         self.acknowledgers[run.handler].add(run)
-        self.intake.look()
+        self.fetcher.look()
 
     def _settled(self) -> None:
-        self.intake.look()
+        self.fetcher.look()
 
     def _torn_down(self) -> bool:
         """Whether all tasks are cancelled, and not that of a run alone, which may do it itself."""
@@ -192,7 +192,7 @@ class Shift:
         self._loop.call_soon_threadsafe(run.lose, lease)
 
     def _gave_back(self) -> None:
-        self._loop.call_soon_threadsafe(self.intake.slow_down)
+        self._loop.call_soon_threadsafe(self.fetcher.slow_down)
 
     def _give_back(self, waiting: Sequence[Run]) -> None:
         for handler, acknowledger in self.acknowledgers.items():

@@ -13,9 +13,9 @@ from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, secon
 from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
 from leasehold.retry import RetryPolicy
+from leasehold.worker.fetcher import Order
 from leasehold.worker.handler import Handler, Place
 from leasehold.worker.health import Health
-from leasehold.worker.intake import Order
 from leasehold.worker.shift import Shift
 from leasehold.worker.warden import CUT_OFF, STOPPED, UNHEALTHY, Warden
 

@@ -55,7 +55,7 @@ class Source:
         self.asking: asyncio.Task[list[Lease]] | None = None
 
 
-class Intake:
+class Fetcher:
     """Keeps the slots supplied.
 
     Args:
