@@ -45,11 +45,11 @@ class Source:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         #: Whether it was found empty, and now waits for an item to come.
-        self.parked = False
+        self.waiting_for_items = False
         #: What it was given, in units of its weight: the next turn is that of the least.
         self.served = 0.0
         #: Whether it was found empty while no slot was free: it is asked again when one is.
-        self.dry = False
+        self.empty = False
         #: Since when nothing can be taken from it, by `time.monotonic()`, and why.
         self.trouble: tuple[float, LeaseholdError] | None = None
         self.asking: asyncio.Task[list[Lease]] | None = None
@@ -85,7 +85,7 @@ class Fetcher:
         self._concurrency = executor.free
         #: While more than this wait, nobody may ask.
         self._plenty = self._concurrency
-        self._hungry: dict[Source, asyncio.Future[None]] = {}
+        self._waiting_for_room: dict[Source, asyncio.Future[None]] = {}
         #: When items were last taken, by `time.monotonic()`.
         self.took_at = time.monotonic()
 
@@ -104,9 +104,9 @@ class Fetcher:
 
     def look(self) -> None:
         """Something has ended: let those ask who wait for room."""
-        if not self._hungry or len(self._renewer.waiting) > self._plenty:
+        if not self._waiting_for_room or len(self._renewer.waiting) > self._plenty:
             return  # the quick way, as this is asked after each run
-        for source, future in list(self._hungry.items()):
+        for source, future in list(self._waiting_for_room.items()):
             if not future.done() and self._allowed(source) > 0:
                 future.set_result(None)
 
@@ -148,14 +148,18 @@ class Fetcher:
             return 0
         # One half of what is taken ahead is on its way while the other is run.
         room = min(room, max(half, self._executor.free))
-        if source.dry and self._unclaimed() <= 0:
+        if source.empty and self._unclaimed() <= 0:
             return 0
         if len(self._sources) == 1:
             return room
-        active = [one for one in self._sources if not (one.parked or one.trouble)]
+        active = [one for one in self._sources if not (one.waiting_for_items or one.trouble)]
         if self._strict:
             return 0 if any(one in active for one in self._before(source)) else room
-        if any(one.served < source.served for one in active if one is not source and one in self._hungry):
+        if any(
+            one.served < source.served
+            for one in active
+            if one is not source and one in self._waiting_for_room
+        ):
             return 0
         total = sum(one.handler.weight for one in active) or source.handler.weight
         return max(1, int(room * min(1.0, source.handler.weight / total)))
@@ -172,7 +176,7 @@ class Fetcher:
             except QueueClosed:
                 raise
             except LeaseholdError as error:
-                source.parked = False
+                source.waiting_for_items = False
                 if source.trouble is None:
                     log.warning("%s takes no work: %s", source.handler.queue.name, error)
                     source.trouble = (time.monotonic(), error)
@@ -186,42 +190,42 @@ class Fetcher:
         While no slot is free, only for what is there: what comes is better left to those who can begin it.
         """
         runs = await self._turn(source)
-        source.dry = False
+        source.empty = False
         can_begin = self._unclaimed() > 0
         if len(self._sources) > 1 or not can_begin or source.trouble is not None:
             if await self._ask(source, runs, block=False):
-                self._unpark(source)
+                self._stop_waiting_for_items(source)
                 return
-            source.parked = True
-            source.dry = not can_begin
+            source.waiting_for_items = True
+            source.empty = not can_begin
             self.look()
-            if source.dry:
+            if source.empty:
                 return
             runs = max(1, min(runs, self.room()))
         await self._ask(source, runs, block=True)
-        self._unpark(source)
+        self._stop_waiting_for_items(source)
 
-    def _unpark(self, source: Source) -> None:
-        if source.parked:
-            source.parked = False
-            others = [one.served for one in self._sources if one is not source and not one.parked]
+    def _stop_waiting_for_items(self, source: Source) -> None:
+        if source.waiting_for_items:
+            source.waiting_for_items = False
+            others = [one.served for one in self._sources if one is not source and not one.waiting_for_items]
             source.served = max(source.served, min(others, default=source.served))
 
     async def _turn(self, source: Source) -> int:
         """Wait until this source may ask; returns for how many runs."""
         while (runs := self._allowed(source)) <= 0:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._hungry[source] = future
+            self._waiting_for_room[source] = future
             try:
                 await future
             finally:
-                del self._hungry[source]
+                del self._waiting_for_room[source]
         return runs
 
     async def _ask(self, source: Source, runs: int, *, block: bool) -> bool:
         handler = source.handler
         count = min(MAX_WAITING, runs * (handler.batch or 1))
-        reserved = runs if not source.parked else 0
+        reserved = runs if not source.waiting_for_items else 0
         self._asked += reserved
         asking = asyncio.create_task(handler.queue.lease_many(count, handler.lease_time, block=block))
         source.asking = asking
@@ -251,7 +255,7 @@ class Fetcher:
         self._executor.wake()
         if len(self._sources) > 1 and self._unclaimed() <= 0:
             for other in self._sources:
-                if other.parked and other.asking is not None:
+                if other.waiting_for_items and other.asking is not None:
                     other.asking.cancel()
 
     def _measure(self) -> None:
