@@ -187,7 +187,7 @@ async def test_of_a_batch_the_lost_one_alone_is_nobodys_business(
     async with working(worker):
         await eventually("it has begun", lambda: len(leases) == 2)
         lost = await stolen(redis, make_queue(), name)
-        await eventually("the worker knows", lambda: bool(knows_lost(worker.shift)))
+        await eventually("the worker knows", lambda: bool(knows_lost(worker.runtime)))
         go_on.set()
         await counted(queue, "the other is done", lambda counts: counts.leased == 1)
     assert lost.id == "1"
@@ -203,8 +203,8 @@ async def stolen(redis: Redis, other: AsyncWorkQueue, name: str) -> Lease:
                 return lease
 
 
-def knows_lost(shift: object) -> list[object]:
-    held = getattr(shift, "keeper").held  # noqa: B009 - of a worker that runs
+def knows_lost(runtime: object) -> list[object]:
+    held = getattr(runtime, "keeper").held  # noqa: B009 - of a worker that runs
     return [run for run in held if run.lost]
 
 

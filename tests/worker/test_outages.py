@@ -186,9 +186,9 @@ async def test_health_is_red_while_work_waits_that_is_not_taken(queue: AsyncWork
 
 async def neglect(worker: Worker) -> None:
     """Let it take nothing any more, without an error."""
-    assert worker.shift is not None
-    worker.shift.fetcher._may_go_on = lambda: False
-    for source in worker.shift.fetcher._sources:
+    assert worker.runtime is not None
+    worker.runtime.fetcher._may_go_on = lambda: False
+    for source in worker.runtime.fetcher._sources:
         if source.asking is not None:
             source.asking.cancel()
     await asyncio.sleep(0)

@@ -133,7 +133,7 @@ class Workers:
             worker: The worker, which need not run.
         """
         made = copy.copy(worker)
-        made._loop = made._shift = made._stopping = None  # noqa: SLF001 - it is a worker in the making
+        made._loop = made._runtime = made._stopping = None  # noqa: SLF001 - it is a worker in the making
         made._handlers = [copy.copy(handler) for handler in worker.handlers]  # noqa: SLF001 - the same
         for handler in made.handlers:
             handler.queue = self._queues(handler.queue.name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from leasehold.worker.health import Health
-    from leasehold.worker.shift import Shift
+    from leasehold.worker.runtime import WorkerRuntime
 
 #: What a process ends with.
 STOPPED, CUT_OFF, UNHEALTHY = 0, 3, 4
@@ -45,7 +45,7 @@ class Watched(Protocol):
         """How long runs may go on after a stop, in seconds."""
 
     @property
-    def shift(self) -> Shift | None:
+    def runtime(self) -> WorkerRuntime | None:
         """What it does now."""
 
     def stop(self, *, now: bool = False) -> None:
@@ -164,7 +164,7 @@ class Warden:
             log.info("got a signal to stop: runs may go on for %g s", self._worker.grace)
 
     def _look_at_health(self) -> None:
-        if self._unhealthy_after is None or self._cut_at is not None or self._worker.shift is None:
+        if self._unhealthy_after is None or self._cut_at is not None or self._worker.runtime is None:
             return  # a lifespan takes as long as it takes
         health = self._worker.health()
         now = time.monotonic()
@@ -184,8 +184,8 @@ class Warden:
         now = time.monotonic()
         if self._cut_at is None or now < self._cut_at:
             return
-        shift = self._worker.shift
-        if shift is not None and shift.monitor.blocked_for() >= BLOCKED_SECONDS:
+        runtime = self._worker.runtime
+        if runtime is not None and runtime.monitor.blocked_for() >= BLOCKED_SECONDS:
             self._end_process("the event loop is blocked")
         elif now >= self._cut_at + LAST_SECONDS:
             self._end_process("the worker does not come to its end")
@@ -195,12 +195,12 @@ class Warden:
         code = UNHEALTHY if self.unhealthy else CUT_OFF
         # Should even that get stuck, as in a log that nobody reads.
         threading.Thread(target=_exit_after, args=(2 * GIVING_BACK_SECONDS, code), daemon=True).start()
-        shift = self._worker.shift
-        held = 0 if shift is None else len(shift.renewer.held)
+        runtime = self._worker.runtime
+        held = 0 if runtime is None else len(runtime.renewer.held)
         log.error("%s: giving %d runs back and ending the process", why, held)
-        if shift is not None and held:
+        if runtime is not None and held:
             try:
-                shift.office.call(shift.renewer.give_back_all).result(GIVING_BACK_SECONDS)
+                runtime.office.call(runtime.renewer.give_back_all).result(GIVING_BACK_SECONDS)
             except Exception as error:  # noqa: BLE001 - nothing more can be done about it
                 log.error("they come back when their leases end, as the server is away: %r", error)  # noqa: TRY400
         end_process(code)

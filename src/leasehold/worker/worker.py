@@ -16,7 +16,7 @@ from leasehold.retry import RetryPolicy
 from leasehold.worker.fetcher import Order
 from leasehold.worker.handler import Handler, Place
 from leasehold.worker.health import Health
-from leasehold.worker.shift import Shift
+from leasehold.worker.runtime import WorkerRuntime
 from leasehold.worker.warden import CUT_OFF, STOPPED, UNHEALTHY, Warden
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Worker:
             else seconds("keep_dead", keep_dead, zero=False, longest=LONGEST_KEPT_SECONDS)
         )
         self._handlers: list[Handler] = []
-        self._shift: Shift | None = None
+        self._runtime: WorkerRuntime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         #: The task that waits for the lifespan to begin.
@@ -108,9 +108,9 @@ class Worker:
         self._warden: Warden | None = None
 
     @property
-    def shift(self) -> Shift | None:
+    def runtime(self) -> WorkerRuntime | None:
         """What it does now; for use inside the package."""
-        return self._shift
+        return self._runtime
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -196,7 +196,7 @@ class Worker:
         """
         async with AsyncExitStack() as stack:
             resources = await self._resources(stack)
-            Shift(
+            WorkerRuntime(
                 self._handlers,
                 concurrency=self.concurrency,
                 order=self._order,
@@ -238,10 +238,10 @@ class Worker:
         It turns red within 5 s when work waits and none is taken though a slot is free, when leases cannot be
         renewed, when the server does not answer, and when a handler blocks the event loop.
         """
-        shift = self._shift
-        if shift is None:
+        runtime = self._runtime
+        if runtime is None:
             return Health(ok=False, reasons=("the worker does not run",), running=0, waiting=0, took_ago=0.0)
-        return shift.monitor.health()
+        return runtime.monitor.health()
 
     async def serve(self, *, unhealthy_after: Duration | None = None) -> int:
         """Work until SIGTERM or SIGINT, stop as `stop` does, and close the queues.
@@ -265,17 +265,19 @@ class Worker:
         with Warden(self, unhealthy_after=limit) as warden:
             self._warden = warden
             try:
-                shift = await self._work(self._until_stopped)
+                runtime = await self._work(self._until_stopped)
                 await self._close_queues()
             finally:
                 self._warden = None
         if warden.unhealthy:
             return UNHEALTHY
-        return CUT_OFF if shift is not None and shift.loose_ends else STOPPED
+        return CUT_OFF if runtime is not None and runtime.loose_ends else STOPPED
 
     # -------------------------------------------------------------------------- inside
 
-    async def _work(self, until: Callable[[Shift], Any], *, upkeep: bool = True) -> Shift | None:
+    async def _work(
+        self, until: Callable[[WorkerRuntime], Any], *, upkeep: bool = True
+    ) -> WorkerRuntime | None:
         if not self._handlers:
             raise InvalidArgument("handler", None, "at least one: see Worker.handler")
         if self._loop is not None:
@@ -286,15 +288,15 @@ class Worker:
                 resources = await self._resources(stack)
                 if resources is None:
                     return None
-                shift = Shift(
+                runtime = WorkerRuntime(
                     self._handlers,
                     concurrency=self.concurrency,
                     order=self._order,
                     clean_every=self._clean_every if upkeep else None,
                     keep_dead=self._keep_dead,
                 )
-                await self._until_over(shift, until, resources)
-                return shift
+                await self._until_over(runtime, until, resources)
+                return runtime
         finally:
             self._loop = self._stopping = None
 
@@ -320,12 +322,12 @@ class Worker:
             log.warning("the server is away: connections are dropped, and the session expires by itself")
 
     async def _until_over(
-        self, shift: Shift, until: Callable[[Shift], Any], resources: Mapping[str, Any]
+        self, runtime: WorkerRuntime, until: Callable[[WorkerRuntime], Any], resources: Mapping[str, Any]
     ) -> None:
-        taking = await shift.start(resources, self._middleware)
-        self._shift = shift
-        log.info("working on %s", shift)
-        waiting = asyncio.create_task(until(shift), name="leasehold until")
+        taking = await runtime.start(resources, self._middleware)
+        self._runtime = runtime
+        log.info("working on %s", runtime)
+        waiting = asyncio.create_task(until(runtime), name="leasehold until")
         grace = 0.0
         try:
             await asyncio.wait([taking, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -334,36 +336,36 @@ class Worker:
             waiting.cancel()
             # When a queue was closed, nothing that goes on could be settled.
             try:
-                await self._end(shift, grace=0.0 if taking.done() else grace)
+                await self._end(runtime, grace=0.0 if taking.done() else grace)
             finally:
-                self._shift = None
-                log.info("stopped: %s", shift.tally())
+                self._runtime = None
+                log.info("stopped: %s", runtime.tally())
         if taking.done() and not taking.cancelled():
             taking.result()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
 
-    async def _end(self, shift: Shift, *, grace: float) -> None:
-        """End a shift. Also when this task is cancelled, and once more, everything has to be given back."""
-        ending = asyncio.create_task(shift.end(grace=grace), name="leasehold end")
+    async def _end(self, runtime: WorkerRuntime, *, grace: float) -> None:
+        """End a runtime. Also when this task is cancelled, and once more, everything has to be given back."""
+        ending = asyncio.create_task(runtime.end(grace=grace), name="leasehold end")
         cancelled: asyncio.CancelledError | None = None
         while not ending.done():
             try:
                 await asyncio.wait([ending])
             except asyncio.CancelledError as error:
                 cancelled = error
-                shift.hurry.set()
+                runtime.hurry.set()
         if cancelled is not None:
             raise cancelled
         ending.result()
 
-    async def _until_stopped(self, _: Shift) -> None:
+    async def _until_stopped(self, _: WorkerRuntime) -> None:
         if self._stopping is not None:
             await self._stopping.wait()
 
-    async def _until_drained(self, shift: Shift) -> None:
-        stopping = asyncio.create_task(self._until_stopped(shift))
-        drained = asyncio.create_task(shift.drained())
+    async def _until_drained(self, runtime: WorkerRuntime) -> None:
+        stopping = asyncio.create_task(self._until_stopped(runtime))
+        drained = asyncio.create_task(runtime.drained())
         try:
             await asyncio.wait([stopping, drained], return_when=asyncio.FIRST_COMPLETED)
             if drained.done():
@@ -381,5 +383,5 @@ class Worker:
             self._stopping.set()
             if self._starting is not None:
                 self._starting.cancel()
-        if now and self._shift is not None:
-            self._shift.hurry.set()
+        if now and self._runtime is not None:
+            self._runtime.hurry.set()

@@ -1,4 +1,4 @@
-"""One shift of a worker: everything that lives from its start to its stop."""
+"""One runtime of a worker: everything that lives from its start to its stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DRAIN_LOOK = 0.02
 log = Log("leasehold.worker")
 
 
-class Shift:
+class WorkerRuntime:
     """The parts of a running worker, put together.
 
     Args:
