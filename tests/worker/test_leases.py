@@ -204,7 +204,7 @@ async def stolen(redis: Redis, other: AsyncWorkQueue, name: str) -> Lease:
 
 
 def knows_lost(runtime: object) -> list[object]:
-    held = getattr(runtime, "keeper").held  # noqa: B009 - of a worker that runs
+    held = getattr(runtime, "renewer").held  # noqa: B009 - of a worker that runs
     return [run for run in held if run.lost]
 
 
