@@ -106,7 +106,7 @@ async def test_a_cancelled_run_gives_everything_back(
 
 
 def office_threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name == "leasehold back office"]
+    return [one.name for one in threading.enumerate() if one.name == "leasehold background"]
 
 
 async def test_a_handler_that_will_not_be_cancelled_is_left_and_its_item_given_back(

@@ -195,7 +195,7 @@ class Acknowledger:
                     await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
                     pause = min(LONGEST_PAUSE, pause * 2)
         except QueueClosed:
-            return 0  # somebody closed it: they are kept for the back office to give back
+            return 0  # somebody closed it: they are kept for the background thread to give back
         except LeaseholdError:
             log.exception("the server refuses outcomes of %s: the items come back", self._handler.name)
             answers = [False] * len(entries)

@@ -40,7 +40,7 @@ class Health:
 
 
 class Monitor:
-    """Watches one worker from the back office.
+    """Watches one worker from the background thread.
 
     Args:
         executor: Where its runs are.

@@ -1,4 +1,4 @@
-"""Keeps leases alive, in the thread of the back office, whatever the handlers do to their event loop."""
+"""Keeps leases alive, in the thread of the background thread, whatever the handlers do to their event loop."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ log = Log("leasehold.worker")
 class LeaseRenewer:
     """Knows all leases of a worker. It renews them, and gives back what has waited too long to be begun.
 
-    The main loop and the back office share its collections without a lock: each touch is one step of a
+    The main loop and the background thread share its collections without a lock: each touch is one step of a
     dict or a deque.
 
     Args:
-        lost: Called in the back office's thread with a run and the lease that it has lost.
+        lost: Called in the background thread's thread with a run and the lease that it has lost.
         gave_back: Called there when items were given back.
     """
 
@@ -87,7 +87,7 @@ class LeaseRenewer:
         """The run is settled."""
         self.held.pop(run, None)
 
-    # ---------------------------------------------------------------- back office
+    # ---------------------------------------------------------------- background thread
 
     async def keep(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
         """Renew and give back until cancelled.
@@ -98,10 +98,10 @@ class LeaseRenewer:
         self._loop = asyncio.get_running_loop()
         self._queues = queues
         # Each by itself: one server that is away must cost no lease on another.
-        async with asyncio.TaskGroup() as duties:
-            duties.create_task(self._watch_waiting())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_waiting())
             for handler, queue in queues.items():
-                duties.create_task(self._keep_renewed(handler, queue))
+                tasks.create_task(self._keep_renewed(handler, queue))
 
     async def give_back_all(self) -> int:
         """Give back every lease there is, as the process is about to end. Returns how many.

@@ -9,11 +9,11 @@ import anyio
 
 from leasehold.log import Log
 from leasehold.worker.acknowledger import Acknowledger
+from leasehold.worker.background import BackgroundThread
 from leasehold.worker.executor import Executor
 from leasehold.worker.fetcher import Fetcher
 from leasehold.worker.health import Monitor
 from leasehold.worker.lease_renewer import LeaseRenewer
-from leasehold.worker.office import BackOffice
 from leasehold.worker.places import Threads
 from leasehold.worker.upkeep import Upkeep
 
@@ -69,10 +69,10 @@ class WorkerRuntime:
         }
         self.fetcher = Fetcher(handlers, order, self.renewer, self.executor, self._may_go_on)
         self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
-        duties = [self.renewer.keep, self.monitor.watch, self.monitor.rescue]
+        tasks = [self.renewer.keep, self.monitor.watch, self.monitor.rescue]
         if clean_every is not None:
-            duties.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
-        self.office = BackOffice(handlers, duties)
+            tasks.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
+        self.background = BackgroundThread(handlers, tasks)
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
         #: How many items the server could not be told of, at the end.
@@ -85,7 +85,7 @@ class WorkerRuntime:
             InvalidArgument: If a handler asks for something that the resources do not hold.
         """
         self.prepare(resources, middleware)
-        await self.office.start()
+        await self.background.start()
         taking = asyncio.create_task(self.fetcher.run(), name="leasehold fetch")
         self._tasks = [taking, asyncio.create_task(self.monitor.beat(), name="leasehold beat")]
         return taking
@@ -122,7 +122,7 @@ class WorkerRuntime:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self.office.stop()
+        await self.background.stop()
         self._threads.close()
 
     @property
@@ -201,7 +201,7 @@ class WorkerRuntime:
     async def _give_back_rest(self) -> None:
         """Give back what nobody has settled: of a queue that was closed, or in other hands at that moment."""
         if self.renewer.held and not self._untold:
-            giving = asyncio.wrap_future(self.office.call(self.renewer.give_back_all))
+            giving = asyncio.wrap_future(self.background.call(self.renewer.give_back_all))
             await asyncio.wait([giving], timeout=SHORTEST_SETTLE)
 
     async def _drain_acknowledgers(self) -> None:

@@ -36,10 +36,10 @@ class Upkeep:
 
     async def run(self, queues: Mapping[Any, AsyncWorkQueue]) -> None:
         """Clean and tick until cancelled."""
-        async with asyncio.TaskGroup() as duties:
+        async with asyncio.TaskGroup() as tasks:
             for queue in queues.values():
-                duties.create_task(self._clean(queue))
-                duties.create_task(self._tick(queue))
+                tasks.create_task(self._clean(queue))
+                tasks.create_task(self._tick(queue))
 
     async def clean_once(self, queue: AsyncWorkQueue, *, deep: bool) -> None:
         """Clean one queue, and drop the dead letters that have been kept long enough."""

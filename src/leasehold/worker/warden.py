@@ -200,7 +200,7 @@ class Warden:
         log.error("%s: giving %d runs back and ending the process", why, held)
         if runtime is not None and held:
             try:
-                runtime.office.call(runtime.renewer.give_back_all).result(GIVING_BACK_SECONDS)
+                runtime.background.call(runtime.renewer.give_back_all).result(GIVING_BACK_SECONDS)
             except Exception as error:  # noqa: BLE001 - nothing more can be done about it
                 log.error("they come back when their leases end, as the server is away: %r", error)  # noqa: TRY400
         end_process(code)

@@ -1,4 +1,4 @@
-"""The back office: a thread with an event loop and connections of its own.
+"""The background thread: a thread with an event loop and connections of its own.
 
 What has to go on while a handler blocks the main event loop happens here: leases are renewed, queues cleaned,
 schedules ticked, and the worker's health is watched.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.handler import Handler
 
-#: How long the office may take to close (s).
+#: How long the background thread may take to close (s).
 FAREWELL_SECONDS = 1.0
 
 #: The longest and the shortest wait for an answer of the server (s).
@@ -28,31 +28,31 @@ MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
 
 log = Log("leasehold.worker")
 
-#: A queue for each handler, as an object of the office's own event loop.
+#: A queue for each handler, as an object of the background thread's own event loop.
 Twins = "dict[Handler, AsyncWorkQueue]"
 
 
-class BackOffice:
-    """Runs duties in a thread.
+class BackgroundThread:
+    """Runs background_tasks in a thread.
 
     Args:
-        handlers: Whose queues the duties are about.
-        duties: Each is called with the queues, and runs until it is cancelled.
+        handlers: Whose queues the background_tasks are about.
+        background_tasks: Each is called with the queues, and runs until it is cancelled.
     """
 
     def __init__(
         self,
         handlers: Sequence[Handler],
-        duties: Sequence[Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]],
+        background_tasks: Sequence[Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]],
     ) -> None:
         self._handlers = handlers
-        self._duties = duties
+        self._background_tasks = background_tasks
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._closing: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="leasehold back office", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="leasehold background", daemon=True)
 
     async def start(self) -> None:
-        """Start, and return when the duties have begun."""
+        """Start, and return when the background_tasks have begun."""
         self._thread.start()
         try:
             await self._begun()
@@ -66,11 +66,11 @@ class BackOffice:
             await asyncio.sleep(0.001)
 
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
-        """Run something in the office's event loop; callable from any thread, and from a signal handler."""
+        """Run something in the background thread's event loop; callable from any thread, and from a signal handler."""
         return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
 
     async def stop(self) -> None:
-        """Let the duties end, and close the connections: for a moment only, should the server be away."""
+        """Let the background_tasks end, and close the connections: for a moment only, should the server be away."""
         await self._begun()
         if self._closing is not None and self._thread.is_alive():
             self._ready.result().call_soon_threadsafe(self._closing.set)
@@ -84,14 +84,17 @@ class BackOffice:
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(error)
-            log.critical("the back office of the worker has failed", exc_info=error)
+            log.critical("the background thread of the worker has failed", exc_info=error)
 
     async def _main(self) -> None:
         twins = {
             handler: handler.queue.twin(reply_timeout=_reply_timeout(handler)) for handler in self._handlers
         }
         self._closing = asyncio.Event()
-        tasks = [asyncio.create_task(self._keep_up(duty, twins)) for duty in self._duties]
+        tasks = [
+            asyncio.create_task(self._keep_up(background_task, twins))
+            for background_task in self._background_tasks
+        ]
         try:
             await asyncio.sleep(0)
             self._ready.set_result(asyncio.get_running_loop())
@@ -104,15 +107,15 @@ class BackOffice:
 
     async def _keep_up(
         self,
-        duty: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]],
+        background_task: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]],
         twins: dict[Handler, AsyncWorkQueue],
     ) -> None:
-        """Begin a duty again should it fail: the others depend on it, and it keeps no state that matters."""
+        """Begin a background_task again should it fail: the others depend on it, and it keeps no state that matters."""
         while True:
             try:
-                await duty(twins)
+                await background_task(twins)
             except Exception:
-                log.exception("a duty of the worker has failed, and begins again")
+                log.exception("a background_task of the worker has failed, and begins again")
             await asyncio.sleep(1)
 
 
