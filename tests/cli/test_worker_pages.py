@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 
-from leasehold.worker.warden import LAST_SECONDS
+from leasehold.worker.signals import LAST_SECONDS
 from tests.docs.pages import DOCS, blocks
 
 if TYPE_CHECKING:

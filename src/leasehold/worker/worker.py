@@ -17,7 +17,7 @@ from leasehold.worker.fetcher import Order
 from leasehold.worker.handler import Handler, Place
 from leasehold.worker.health import Health
 from leasehold.worker.runtime import WorkerRuntime
-from leasehold.worker.warden import CUT_OFF, STOPPED, UNHEALTHY, Warden
+from leasehold.worker.signals import CUT_OFF, STOPPED, UNHEALTHY, SignalHandler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ class Worker:
         self._stopping: asyncio.Event | None = None
         #: The task that waits for the lifespan to begin.
         self._starting: asyncio.Task[Any] | None = None
-        self._warden: Warden | None = None
+        self._signal_handler: SignalHandler | None = None
 
     @property
     def runtime(self) -> WorkerRuntime | None:
@@ -225,9 +225,9 @@ class Worker:
         Args:
             now: Whether to cut runs off at once.
         """
-        warden, loop = self._warden, self._loop
-        if warden is not None:
-            warden.stopping(now=now)
+        signal_handler, loop = self._signal_handler, self._loop
+        if signal_handler is not None:
+            signal_handler.stopping(now=now)
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # it has just been closed
                 loop.call_soon_threadsafe(self._stop, now)
@@ -262,14 +262,14 @@ class Worker:
             InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
         """
         limit = None if unhealthy_after is None else seconds("unhealthy_after", unhealthy_after, zero=False)
-        with Warden(self, unhealthy_after=limit) as warden:
-            self._warden = warden
+        with SignalHandler(self, unhealthy_after=limit) as signal_handler:
+            self._signal_handler = signal_handler
             try:
                 runtime = await self._work(self._until_stopped)
                 await self._close_queues()
             finally:
-                self._warden = None
-        if warden.unhealthy:
+                self._signal_handler = None
+        if signal_handler.unhealthy:
             return UNHEALTHY
         return CUT_OFF if runtime is not None and runtime.loose_ends else STOPPED
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from leasehold.cli.worker.process import work
 from leasehold.cli.worker.settings import CRASHED, STOPPED, Settings
 from leasehold.log import Log
-from leasehold.worker.warden import LAST_SECONDS, end_process
+from leasehold.worker.signals import LAST_SECONDS, end_process
 
 if TYPE_CHECKING:
     from leasehold.worker import Worker

@@ -15,7 +15,7 @@ from leasehold.cli.worker.target import Unusable, find_worker
 from leasehold.durations import check_int, seconds
 from leasehold.errors import InvalidArgument
 from leasehold.log import Log
-from leasehold.worker.warden import end_process
+from leasehold.worker.signals import end_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

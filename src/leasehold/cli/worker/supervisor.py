@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from leasehold.cli.worker.child import NOW, STOP
 from leasehold.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, STOPPED, UNHEALTHY
 from leasehold.log import Log
-from leasehold.worker.warden import LAST_SECONDS
+from leasehold.worker.signals import LAST_SECONDS
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

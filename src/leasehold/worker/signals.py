@@ -38,7 +38,7 @@ log = Log("leasehold.worker")
 
 
 class Watched(Protocol):
-    """A worker, as far as the warden needs one."""
+    """A worker, as far as the signal handler needs one."""
 
     @property
     def grace(self) -> float:
@@ -55,7 +55,7 @@ class Watched(Protocol):
         """How it is doing; callable from any thread."""
 
 
-class Warden:
+class SignalHandler:
     """Stops a worker on signals, and when it has been unhealthy for too long; a context manager.
 
     It is a thread, since the event loop may be blocked by a handler. It hears of signals through a socket
@@ -76,7 +76,7 @@ class Warden:
         self.unhealthy = False
         self._ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
-        self._thread = threading.Thread(target=self._watch, name="leasehold warden", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="leasehold signals", daemon=True)
         self._over = False
         #: Signals, as counted by the interpreter's socket and by our handler. Each may miss some: the first
         #: if somebody else takes the socket over, the second while no Python code runs.
@@ -134,7 +134,7 @@ class Warden:
             try:
                 self._look_round()
             except Exception:
-                log.exception("the warden of the worker failed, and goes on")
+                log.exception("the signal handler of the worker failed, and goes on")
 
     def _look_round(self) -> None:
         if self._over:
