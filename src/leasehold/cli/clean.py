@@ -16,7 +16,7 @@ from leasehold.cli.times import duration
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.errors import ServerError
 from leasehold.log import Log
-from leasehold.worker.upkeep import Upkeep
+from leasehold.worker.maintenance import Maintenance
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
@@ -65,8 +65,8 @@ def clean(
     if every is not None and every < SHORTEST_WAIT:
         raise typer.BadParameter(f"at least {SHORTEST_WAIT:g} s", param_hint="--every")
     if watch:
-        upkeep = Upkeep(clean_every=EVERY if every is None else every, keep_dead=keep_dead)
-        carry_out(_watch(url, queues, upkeep, deep=deep, as_json=as_json))
+        maintenance = Maintenance(clean_every=EVERY if every is None else every, keep_dead=keep_dead)
+        carry_out(_watch(url, queues, maintenance, deep=deep, as_json=as_json))
     carry_out(_clean(url, queues, deep=deep, as_json=as_json))
 
 
@@ -84,9 +84,9 @@ async def _clean(url: str, names: list[str], *, deep: bool, as_json: bool) -> Co
     return Code.DONE
 
 
-async def _watch(url: str, names: list[str], upkeep: Upkeep, *, deep: bool, as_json: bool) -> Code:
+async def _watch(url: str, names: list[str], maintenance: Maintenance, *, deep: bool, as_json: bool) -> Code:
     set_up_logs("json" if as_json else "text", "info")
-    watching = asyncio.create_task(_keep(url, names, upkeep, deep=deep))
+    watching = asyncio.create_task(_keep(url, names, maintenance, deep=deep))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, watching.cancel)
     try:
@@ -96,17 +96,17 @@ async def _watch(url: str, names: list[str], upkeep: Upkeep, *, deep: bool, as_j
     return Code.DONE
 
 
-async def _keep(url: str, names: list[str], upkeep: Upkeep, *, deep: bool) -> None:
+async def _keep(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> None:
     async with AsyncExitStack() as stack:
         queues = {name: await stack.enter_async_context(opened(url, name)) for name in names}
         log.info("watching %s", ", ".join(queues))
         for queue in queues.values():
-            await _clean_first(queue, upkeep, deep=deep)
-        await upkeep.run(queues)
+            await _clean_first(queue, maintenance, deep=deep)
+        await maintenance.run(queues)
 
 
-async def _clean_first(queue: AsyncWorkQueue, upkeep: Upkeep, *, deep: bool) -> None:
+async def _clean_first(queue: AsyncWorkQueue, maintenance: Maintenance, *, deep: bool) -> None:
     try:
-        await upkeep.clean_once(queue, deep=deep)
+        await maintenance.clean_once(queue, deep=deep)
     except ServerError as error:
         log.warning("%s could not be cleaned: %s", queue.name, error)

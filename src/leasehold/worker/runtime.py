@@ -14,8 +14,8 @@ from leasehold.worker.executor import Executor
 from leasehold.worker.fetcher import Fetcher
 from leasehold.worker.health import Monitor
 from leasehold.worker.lease_renewer import LeaseRenewer
+from leasehold.worker.maintenance import Maintenance
 from leasehold.worker.places import Threads
-from leasehold.worker.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ class WorkerRuntime:
         self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
         tasks = [self.renewer.keep, self.monitor.watch, self.monitor.rescue]
         if clean_every is not None:
-            tasks.append(Upkeep(clean_every=clean_every, keep_dead=keep_dead).run)
+            tasks.append(Maintenance(clean_every=clean_every, keep_dead=keep_dead).run)
         self.background = BackgroundThread(handlers, tasks)
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []

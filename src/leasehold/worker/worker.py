@@ -214,7 +214,7 @@ class Worker:
             InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
             ServerError: If the server cannot be asked whether anything is left.
         """
-        await self._work(self._until_drained, upkeep=False)
+        await self._work(self._until_drained, maintenance=False)
 
     def stop(self, *, now: bool = False) -> None:
         """Stop: take no more work, give back what has not begun, let the rest go on for the grace time.
@@ -276,7 +276,7 @@ class Worker:
     # -------------------------------------------------------------------------- inside
 
     async def _work(
-        self, until: Callable[[WorkerRuntime], Any], *, upkeep: bool = True
+        self, until: Callable[[WorkerRuntime], Any], *, maintenance: bool = True
     ) -> WorkerRuntime | None:
         if not self._handlers:
             raise InvalidArgument("handler", None, "at least one: see Worker.handler")
@@ -292,7 +292,7 @@ class Worker:
                     self._handlers,
                     concurrency=self.concurrency,
                     order=self._order,
-                    clean_every=self._clean_every if upkeep else None,
+                    clean_every=self._clean_every if maintenance else None,
                     keep_dead=self._keep_dead,
                 )
                 await self._until_over(runtime, until, resources)

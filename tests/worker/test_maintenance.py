@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import Item
 from leasehold.queue.schedules import Schedules
-from leasehold.worker.upkeep import Upkeep
+from leasehold.worker.maintenance import Maintenance
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.worker.working import counted, finished, new_worker, working
@@ -68,8 +68,8 @@ async def test_dead_letters_are_kept_for_so_long(queue: AsyncWorkQueue) -> None:
         worker.handler(queue)(lambda _: None)
     seen: list[Any] = []
     async with working(keeps):
-        upkeep = Upkeep(clean_every=1, keep_dead=None)
-        await upkeep.clean_once(queue, deep=True)
+        maintenance = Maintenance(clean_every=1, keep_dead=None)
+        await maintenance.clean_once(queue, deep=True)
         seen.append(await queue.dead_letters.count())
     async with working(drops):
         await counted(queue, "they are dropped", lambda counts: not counts.dead)

@@ -22,7 +22,7 @@ LONGEST_DOZE = 5.0
 log = Log("leasehold.worker")
 
 
-class Upkeep:
+class Maintenance:
     """Looks after the queues of a worker. Any number of workers do it at once, without a leader.
 
     Args:
