@@ -12,14 +12,14 @@ from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
 from leasehold.worker.payload import decoder
-from leasehold.worker.places import InThread, in_process, noting
+from leasehold.worker.pools import InThread, in_process, noting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     import anyio
 
-    from leasehold.worker.places import Threads
+    from leasehold.worker.pools import Threads
     from leasehold.worker.run import Run
 
 #: Where a handler runs: in the event loop, in a thread, or in a process of its own.

@@ -15,7 +15,7 @@ from leasehold.worker.fetcher import Fetcher
 from leasehold.worker.health import Monitor
 from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.maintenance import Maintenance
-from leasehold.worker.places import Threads
+from leasehold.worker.pools import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
