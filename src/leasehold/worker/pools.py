@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_process
 
 from leasehold.errors import InvalidArgument
-from leasehold.worker.orphans import end_with
 from leasehold.worker.outcomes import Signal
+from leasehold.worker.parent_watch import end_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
