@@ -50,7 +50,7 @@ class Engine:
         self._endpoint = endpoint
         self._reply_timeout = reply_timeout
         self._runner = Runner(endpoint, reply_timeout=reply_timeout)
-        self._ears: set[Connection] = set()
+        self._subscriptions: set[Connection] = set()
         self._batchers = {name: Batcher(self._sender(name)) for name in BATCHED}
         self._giving_back: set[asyncio.Task[None]] = set()
         self._dispatcher = LeaseDispatcher(
@@ -79,23 +79,23 @@ class Engine:
         """A script as a plain command, for a pipeline of the user."""
         return self._script(name).command(self._fixed(), rest)
 
-    async def hear(self, channel: str, heard: Callable[[], None]) -> Connection:
+    async def subscribe(self, channel: str, on_message: Callable[[], None]) -> Connection:
         """Listen to a channel, on a connection of its own, until that is closed or ends.
 
         Args:
             channel: Its name among the keys.
-            heard: Called for each message, and at the end.
+            on_message: Called for each message, and at the end.
         """
         connection = await open_connection(
-            self._endpoint, reply_timeout=self._reply_timeout, on_end=heard, pushes=True
+            self._endpoint, reply_timeout=self._reply_timeout, on_end=on_message, pushes=True
         )
-        connection.subscribe(self._keys[channel], lambda _: heard())
-        self._ears.add(connection)
+        connection.subscribe(self._keys[channel], lambda _: on_message())
+        self._subscriptions.add(connection)
         return connection
 
-    async def deafen(self, connection: Connection) -> None:
-        """Close a connection of `hear`."""
-        self._ears.discard(connection)
+    async def unsubscribe(self, connection: Connection) -> None:
+        """Close a connection of `subscribe`."""
+        self._subscriptions.discard(connection)
         await connection.close()
 
     async def rest(self) -> None:
@@ -110,7 +110,7 @@ class Engine:
             await batcher.settled()
         await asyncio.gather(*self._giving_back)
         await self._runner.close(error)
-        await asyncio.gather(*map(self.deafen, [*self._ears]))
+        await asyncio.gather(*map(self.unsubscribe, [*self._subscriptions]))
 
     def _script(self, name: str) -> BoundScript:
         if name not in self._bound:

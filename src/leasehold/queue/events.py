@@ -150,7 +150,7 @@ class _Ear:
         """Return when there may be something new: at once if it has only now begun to listen."""
         if self._connection is None or self._connection.ended:
             await self.close()
-            self._connection = await self._engine.hear("events", self._woken.set)
+            self._connection = await self._engine.subscribe("events", self._woken.set)
             # A reply after that to SUBSCRIBE: what is read from now on and what is heard leave no gap.
             self._connection.post((b"PING",), lambda _reply, _error: self._woken.set())
         with contextlib.suppress(TimeoutError):
@@ -162,7 +162,7 @@ class _Ear:
         """Listen no more."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await self._engine.deafen(connection)
+            await self._engine.unsubscribe(connection)
 
 
 async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int, list[Event]]:
