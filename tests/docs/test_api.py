@@ -24,7 +24,7 @@ MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "Worker"}
 #: Used inside the package alone.
 INTERNAL = {
     "AsyncWorkQueue.bulk",
-    "AsyncWorkQueue.give_back_arrivals",
+    "AsyncWorkQueue.release_arrivals",
     "AsyncWorkQueue.rest",
     "Lease.extend",
     *(f"Run.{name}" for name in ("arrived", "began", "begin", "cut", "end_early", "limit", "lose", "lost")),

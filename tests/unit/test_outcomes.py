@@ -10,7 +10,7 @@ import pytest
 from leasehold import InvalidArgument, PayloadError
 from leasehold.retry import RetryPolicy
 from leasehold.worker import Reject, Retry, Signal, Snooze
-from leasehold.worker.outcomes import Fail, GiveBack, Outcome, outcome_of, poisoned
+from leasehold.worker.outcomes import Fail, Outcome, Release, outcome_of, poisoned
 
 POLICY = RetryPolicy(attempts=3, first=10, jitter=False, rules={KeyError: "never"})
 
@@ -26,8 +26,8 @@ def failed(error: BaseException, attempt: int = 1) -> Fail:
 
 
 def test_a_snooze_is_given_back_to_the_end_however_often() -> None:
-    assert judged(Snooze(5), attempt=99) == GiveBack(5, front=False)
-    assert judged(Snooze(0)) == GiveBack(0, front=False)
+    assert judged(Snooze(5), attempt=99) == Release(5, front=False)
+    assert judged(Snooze(0)) == Release(0, front=False)
 
 
 def test_a_retry_waits_as_it_says_or_as_the_policy_does_until_the_last_attempt() -> None:

@@ -52,13 +52,13 @@ class Engine:
         self._runner = Runner(endpoint, reply_timeout=reply_timeout)
         self._subscriptions: set[Connection] = set()
         self._batchers = {name: Batcher(self._sender(name)) for name in BATCHED}
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._releasing: set[asyncio.Task[None]] = set()
         self._dispatcher = LeaseDispatcher(
             self._runner,
             self._script("lease_many"),
             Listener(endpoint, keys, register=self._register, expect=self._expect, leave=self._leave),
             fixed=self._fixed,
-            give_back=self._give_back,
+            release=self._release_spare,
         )
         self.lease = self._dispatcher.lease
 
@@ -101,14 +101,14 @@ class Engine:
     async def rest(self) -> None:
         """If nobody waits for an item, see to it that none is on its way here."""
         await self._dispatcher.rest()
-        await asyncio.gather(*self._giving_back)
+        await asyncio.gather(*self._releasing)
 
     async def close(self, error: LeaseholdError) -> None:
         """Send what was called, let nobody wait any longer, give back, disconnect."""
         await self._dispatcher.close(error)
         for batcher in self._batchers.values():
             await batcher.settled()
-        await asyncio.gather(*self._giving_back)
+        await asyncio.gather(*self._releasing)
         await self._runner.close(error)
         await asyncio.gather(*map(self.unsubscribe, [*self._subscriptions]))
 
@@ -143,11 +143,11 @@ class Engine:
         while await self.run("leave", stays=0) == 1000:
             pass
 
-    def _give_back(self, spare: list[Leased]) -> None:
+    def _release_spare(self, spare: list[Leased]) -> None:
         if spare:
             task = asyncio.create_task(self._release(spare), name="leasehold give back")
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
 
     async def _release(self, spare: list[Leased]) -> None:
         rows = [(item_id, b"%d" % token, b"0", b"1") for item_id, _, token, *_ in spare]

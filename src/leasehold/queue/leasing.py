@@ -56,7 +56,7 @@ class LeaseDispatcher:
         script: `lease_many`, bound to the queue.
         listener: Waits for new items.
         fixed: The arguments of the script that do not change, and the time where a test hands it in.
-        give_back: Called with items that nobody is there to take; they go back to the front.
+        release: Called with items that nobody is there to take; they go back to the front.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class LeaseDispatcher:
         listener: Listener,
         *,
         fixed: Callable[[], dict[str, bytes | int]],
-        give_back: Callable[[list[Leased]], None],
+        release: Callable[[list[Leased]], None],
     ) -> None:
         self._runner = runner
         self._script = script
         self._listener = listener
         self._fixed = fixed
-        self._give_back = give_back
+        self._release_spare = release
         self._loop = asyncio.get_running_loop()
         self._fresh: deque[LeaseRequest] = deque()
         self._parked: deque[LeaseRequest] = deque()
@@ -148,7 +148,7 @@ class LeaseDispatcher:
     def _abandon(self, request: LeaseRequest) -> None:
         """The caller was cancelled: forget it, and hand on what it was just given."""
         if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
-            self._give_back(request.future.result())
+            self._release_spare(request.future.result())
         if request in self._parked:
             self._parked.remove(request)
             self._rest()
@@ -259,7 +259,7 @@ class LeaseDispatcher:
         if parked and wait_ms != 0:
             self._turn_away(behind)
         if spare:
-            self._give_back(self._hand_on(spare))
+            self._release_spare(self._hand_on(spare))
         self._carry_on(wait_ms, sessions)
 
     def _turn_away(self, behind: int) -> None:

@@ -155,7 +155,7 @@ class OpenQueue:
         )
         return twin
 
-    async def give_back_arrivals(self) -> int:
+    async def release_arrivals(self) -> int:
         """Give back what is on its way to this session, to the front of the queue.
 
         For a twin, when the event loop that waits for items is blocked and cannot take them.

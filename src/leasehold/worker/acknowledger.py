@@ -16,7 +16,7 @@ from leasehold.errors import (
 )
 from leasehold.log import Log
 from leasehold.queue.dead_letters import Failure
-from leasehold.worker.outcomes import INTERRUPTED, Complete, Fail, GiveBack
+from leasehold.worker.outcomes import INTERRUPTED, Complete, Fail, Release
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -73,7 +73,7 @@ class Acknowledger:
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
         #: What became of how many items.
-        self.completed = self.failed = self.given_back = self.refused = 0
+        self.completed = self.failed = self.released = self.refused = 0
 
     def add(self, run: Run) -> None:
         """A run has ended, with an outcome for each of its leases."""
@@ -88,7 +88,7 @@ class Acknowledger:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
-    def give_back(self, runs: Sequence[Run]) -> None:
+    def release(self, runs: Sequence[Run]) -> None:
         """Runs that never began go back to the front, in order: all in one call, and not in trips of many."""
         entries: list[tuple[Run, Lease, Outcome]] = [
             (run, lease, INTERRUPTED) for run in runs for lease in run.leases
@@ -146,11 +146,11 @@ class Acknowledger:
             self.failed += answered
         returns: dict[Outcome, list[tuple[Run, Lease, Outcome]]] = {}
         for entry in batch:
-            if isinstance(entry[2], GiveBack):
+            if isinstance(entry[2], Release):
                 returns.setdefault(entry[2], []).append(entry)
         for some in returns.values():
-            answered = await self._until_heard(some, self._give_back)
-            self.given_back += answered
+            answered = await self._until_heard(some, self._release)
+            self.released += answered
 
     async def _complete(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
         leases = [lease for _, lease, _ in entries]
@@ -169,9 +169,9 @@ class Acknowledger:
             ]
         )
 
-    async def _give_back(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
+    async def _release(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
         how = entries[0][2]
-        if not isinstance(how, GiveBack):
+        if not isinstance(how, Release):
             raise TypeError(f"{how} is not given back")
         return await self._queue.release_many(
             [lease for _, lease, _ in entries], delay=how.delay, front=how.front

@@ -78,7 +78,7 @@ class Monitor:
             await asyncio.sleep(BEAT_SECONDS)
             if self.blocked_for() > 2 * BEAT_SECONDS:
                 # Of errors `watch` tells, and the next turn tries again.
-                returns = [queue.give_back_arrivals() for queue in queues.values()]
+                returns = [queue.release_arrivals() for queue in queues.values()]
                 await asyncio.gather(*returns, return_exceptions=True)
 
     def blocked_for(self) -> float:

@@ -38,17 +38,17 @@ class LeaseRenewer:
 
     Args:
         lost: Called in the background thread's thread with a run and the lease that it has lost.
-        gave_back: Called there when items were given back.
+        on_released: Called there when items were given back.
     """
 
-    def __init__(self, *, lost: Callable[[Run, Lease], None], gave_back: Callable[[], None]) -> None:
+    def __init__(self, *, lost: Callable[[Run, Lease], None], on_released: Callable[[], None]) -> None:
         self.held: dict[Run, None] = {}
         self.waiting: deque[Run] = deque()
         self.dozing = False
         #: Whose renewals fail, since when by `time.monotonic()`, and with what.
         self.failing: dict[Handler, tuple[float, LeaseholdError]] = {}
         self._lost = lost
-        self._gave_back = gave_back
+        self._on_released = on_released
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poked = asyncio.Event()
         self._queues: dict[Handler, AsyncWorkQueue] = {}
@@ -103,7 +103,7 @@ class LeaseRenewer:
             for handler, queue in queues.items():
                 tasks.create_task(self._keep_renewed(handler, queue))
 
-    async def give_back_all(self) -> int:
+    async def release_all(self) -> int:
         """Give back every lease there is, as the process is about to end. Returns how many.
 
         Runs that have ended and could not be settled in the main loop are settled from here.
@@ -115,10 +115,10 @@ class LeaseRenewer:
                 run.unsettled = len(run.leases)  # the server may know of some; to hear again does no harm
                 if run.outcomes:
                     acknowledger.add(run)
-            acknowledger.give_back([run for run in runs if not run.outcomes])
+            acknowledger.release([run for run in runs if not run.outcomes])
             acknowledgers.append(acknowledger)
         await asyncio.gather(*(acknowledger.drained() for acknowledger in acknowledgers))
-        return sum(acknowledger.given_back for acknowledger in acknowledgers)
+        return sum(acknowledger.released for acknowledger in acknowledgers)
 
     async def _watch_waiting(self) -> None:
         while True:
@@ -130,9 +130,9 @@ class LeaseRenewer:
                 pass
             self.dozing = False
             self._poked.clear()
-            await self._give_back_stale()
+            await self._release_stale()
 
-    async def _give_back_stale(self) -> None:
+    async def _release_stale(self) -> None:
         try:
             oldest = self.waiting[0].arrived
         except IndexError:
@@ -140,9 +140,9 @@ class LeaseRenewer:
         if time.monotonic() - oldest < STALE_SECONDS:
             return
         stale = _by_handler(self.all_waiting())
-        await asyncio.gather(*(self._give_back(handler, runs) for handler, runs in stale))
+        await asyncio.gather(*(self._release(handler, runs) for handler, runs in stale))
 
-    async def _give_back(self, handler: Handler, runs: Sequence[Run]) -> None:
+    async def _release(self, handler: Handler, runs: Sequence[Run]) -> None:
         try:
             await self._queues[handler].release_many([lease for run in runs for lease in run.leases])
         except LeaseholdError:
@@ -151,7 +151,7 @@ class LeaseRenewer:
             return
         for run in runs:
             self.let_go(run)
-        self._gave_back()
+        self._on_released()
 
     async def _keep_renewed(self, handler: Handler, queue: AsyncWorkQueue) -> None:
         tick = min(LAZY_TICK, handler.lease_time * RENEW_AFTER / 3)

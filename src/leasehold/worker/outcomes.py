@@ -75,16 +75,16 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class Release:
     """The run was no attempt: back to the front, or to the end, perhaps after a while out of sight."""
 
     delay: float = 0.0
     front: bool = True
 
 
-Outcome = Complete | Fail | GiveBack
+Outcome = Complete | Fail | Release
 DONE = Complete()
-INTERRUPTED = GiveBack()
+INTERRUPTED = Release()
 
 
 def outcome_of(error: BaseException, *, attempt: int, policy: RetryPolicy) -> Outcome:
@@ -96,7 +96,7 @@ def outcome_of(error: BaseException, *, attempt: int, policy: RetryPolicy) -> Ou
         policy: When to try again.
     """
     if isinstance(error, Snooze):
-        return GiveBack(error.delay, front=False)
+        return Release(error.delay, front=False)
     if isinstance(error, Retry):
         if attempt >= policy.attempts:
             return Fail(_because(error), None)

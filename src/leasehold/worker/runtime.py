@@ -60,7 +60,7 @@ class WorkerRuntime:
         self._handlers = handlers
         self._concurrency = concurrency
         self.hurry = asyncio.Event()
-        self.renewer = LeaseRenewer(lost=self._lost, gave_back=self._gave_back)
+        self.renewer = LeaseRenewer(lost=self._lost, on_released=self._on_released)
         self.executor = Executor(
             concurrency, self.renewer, ended=self._ended, freed=self._settled, torn_down=self._torn_down
         )
@@ -114,10 +114,10 @@ class WorkerRuntime:
         leaving = [asyncio.create_task(handler.queue.rest()) for handler in self._handlers]
         # What is on its way here comes behind what waits here: it goes back to the front before it.
         await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
-        self._give_back(waiting)
+        self._release(waiting)
         await self.executor.finish(within=grace, hurry=self.hurry)
         await self._settle_rest(until=max(cut_at + SETTLE_SECONDS, self._loop.time() + SHORTEST_SETTLE))
-        await self._give_back_rest()
+        await self._release_rest()
         await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
         for task in others:
             task.cancel()
@@ -136,7 +136,7 @@ class WorkerRuntime:
         counts = {
             "completed": sum(one.completed for one in acknowledgers),
             "failed": sum(one.failed for one in acknowledgers),
-            "given back": sum(one.given_back for one in acknowledgers),
+            "given back": sum(one.released for one in acknowledgers),
             "cut off": self.executor.cut_off,
             "not settled": self._untold,
         }
@@ -191,17 +191,17 @@ class WorkerRuntime:
         log.warning("the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.facts)
         self._loop.call_soon_threadsafe(run.lose, lease)
 
-    def _gave_back(self) -> None:
+    def _on_released(self) -> None:
         self._loop.call_soon_threadsafe(self.fetcher.slow_down)
 
-    def _give_back(self, waiting: Sequence[Run]) -> None:
+    def _release(self, waiting: Sequence[Run]) -> None:
         for handler, acknowledger in self.acknowledgers.items():
-            acknowledger.give_back([run for run in waiting if run.handler is handler])
+            acknowledger.release([run for run in waiting if run.handler is handler])
 
-    async def _give_back_rest(self) -> None:
+    async def _release_rest(self) -> None:
         """Give back what nobody has settled: of a queue that was closed, or in other hands at that moment."""
         if self.renewer.held and not self._untold:
-            giving = asyncio.wrap_future(self.background.call(self.renewer.give_back_all))
+            giving = asyncio.wrap_future(self.background.call(self.renewer.release_all))
             await asyncio.wait([giving], timeout=SHORTEST_SETTLE)
 
     async def _drain_acknowledgers(self) -> None:

@@ -26,7 +26,7 @@ BLOCKED_SECONDS = 3.0
 #: So long after the grace time the process ends, whatever is still under way (s).
 LAST_SECONDS = 10.0
 #: How long giving back may take at the very end (s).
-GIVING_BACK_SECONDS = 3.0
+RELEASE_SECONDS = 3.0
 #: How often to look: at the health, and at the clock while the worker stops (s).
 TICK = 0.2
 #: Of three signals, the first stops the worker, the second cuts its runs off, the third ends the process.
@@ -194,13 +194,13 @@ class SignalHandler:
         """Give everything back from here and end the process, whatever its other threads do."""
         code = UNHEALTHY if self.unhealthy else CUT_OFF
         # Should even that get stuck, as in a log that nobody reads.
-        threading.Thread(target=_exit_after, args=(2 * GIVING_BACK_SECONDS, code), daemon=True).start()
+        threading.Thread(target=_exit_after, args=(2 * RELEASE_SECONDS, code), daemon=True).start()
         runtime = self._worker.runtime
         held = 0 if runtime is None else len(runtime.renewer.held)
         log.error("%s: giving %d runs back and ending the process", why, held)
         if runtime is not None and held:
             try:
-                runtime.background.call(runtime.renewer.give_back_all).result(GIVING_BACK_SECONDS)
+                runtime.background.call(runtime.renewer.release_all).result(RELEASE_SECONDS)
             except Exception as error:  # noqa: BLE001 - nothing more can be done about it
                 log.error("they come back when their leases end, as the server is away: %r", error)  # noqa: TRY400
         end_process(code)

@@ -180,10 +180,10 @@ class _Attempts:
         self._may_end = Spans(call.span for call in life.deaths())
         self._ended = Spans(call.span for call in life.deaths() if call.sure)
         self._births = life.births()
-        self._given_back: dict[int, bool] = {}
+        self._released: dict[int, bool] = {}
         for call in life.of("release"):
             if call.possible:
-                self._given_back[call.token] = call.sure or self._given_back.get(call.token, False)
+                self._released[call.token] = call.sure or self._released.get(call.token, False)
 
     def first(self, lease: Held) -> tuple[int, int]:
         born = self._births[0].asked if self._births else 0
@@ -194,9 +194,9 @@ class _Attempts:
         unseen = self._numbers.unseen(before.token, lease.token)
         if self._ended.any_within(before.answered, lease.asked):
             return 1, 1 + unseen
-        given_back = self._given_back.get(before.token)
-        least = before.attempt + (given_back is None)
-        most = before.attempt + (given_back is not True) + unseen
+        released = self._released.get(before.token)
+        least = before.attempt + (released is None)
+        most = before.attempt + (released is not True) + unseen
         if self._may_end.any_overlaps(before.asked, lease.answered):
             return 1, most
         return least, most
@@ -229,7 +229,7 @@ def _not_counted(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Li
                 yield life, detail, lease.answered
 
 
-def _given_back(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Life, str, int | None]]:
+def _released(lives: Lives, _: Mapping[str, FinalState]) -> Iterator[tuple[Life, str, int | None]]:
     """A worker that interrupts a run gives its item back before it leaves, as long as the server answers."""
     for life in lives.all:
         settled = {call.token for call in life.of("release")}
@@ -250,5 +250,5 @@ RULES: Mapping[str, Callable[[Lives, Mapping[str, FinalState]], Iterator[tuple[L
     "only the holder decides": _holders,
     "every attempt is counted": _counted,
     "what was given back was no attempt": _not_counted,
-    "interrupted runs are given back": _given_back,
+    "interrupted runs are given back": _released,
 }

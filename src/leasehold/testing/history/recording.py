@@ -127,9 +127,9 @@ class _RecordingEngine(Engine):
         self._write_leases(leased)
         return leased
 
-    def _give_back(self, spare: list[Leased]) -> None:
+    def _release_spare(self, spare: list[Leased]) -> None:
         self._write_leases(spare)
-        super()._give_back(spare)
+        super()._release_spare(spare)
 
     def _write_leases(self, leased: list[Leased]) -> None:
         now = time.monotonic_ns()
