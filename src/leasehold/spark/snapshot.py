@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leasehold.queue.bulk import MAX_ROWS
 from leasehold.spark.connect import check_queue, check_server, connected, persistently
-from leasehold.spark.looking import Wanted, look
+from leasehold.spark.lookup import Wanted, look
 from leasehold.spark.options import Options
 from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue import AsyncWorkQueue
     from leasehold.spark.connect import Connected
-    from leasehold.spark.looking import Row
+    from leasehold.spark.lookup import Row
 
 #: How many ids make one more partition, and how many partitions there are at most, if nobody says.
 IDS_PER_PARTITION, MAX_PARTITIONS = 50_000, 16
