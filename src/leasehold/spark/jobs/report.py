@@ -17,7 +17,7 @@ from leasehold.spark.jobs.session import Cluster, Tell, Url, silent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from leasehold.spark.jobs.telling import Rows
+    from leasehold.spark.jobs.report_text import Rows
 
 #: The spans that the charts show (s): the shortest with which there are no more than `_MOST_SPANS`.
 _SPANS = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
@@ -76,7 +76,7 @@ def _report(
     spark: SparkSession, events: DataFrame, output: str, slowest: int, *, title: str, tell: Tell
 ) -> dict[str, Any]:
     # Not before, as the other jobs need no charts; and not at the end, to say soon what is not installed.
-    from leasehold.spark.jobs.telling import page_of
+    from leasehold.spark.jobs.report_text import page_of
 
     missing = {"number", "what", "id", "at", "holder", "token", "due", "attempt"} - {*events.columns}
     if missing:
