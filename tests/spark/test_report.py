@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument
-from leasehold.spark.jobs.lives import Lives
+from leasehold.spark.jobs.item_history import Lives
 from leasehold.spark.jobs.report import PAGE, report
 from leasehold.spark.rows import EVENTS
 

@@ -11,7 +11,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.spark.durable import Folder
 from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.command import main
-from leasehold.spark.jobs.lives import Lives
+from leasehold.spark.jobs.item_history import Lives
 from leasehold.spark.jobs.session import Cluster, Tell, Url, silent
 
 if TYPE_CHECKING:
