@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.formatting import print_json, printable
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, carry_out, complain, opened
-from leasehold.cli.showing import print_json, printable
 from leasehold.cli.times import duration, moment
 from leasehold.errors import ServerError
 from leasehold.item import Item

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.cli.formatting import print_json, print_table
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, carry_out, opened
-from leasehold.cli.showing import print_json, print_table
 from leasehold.cli.times import duration
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.errors import ServerError

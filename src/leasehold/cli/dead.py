@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.cli.formatting import last_words, letter_document, print_json, print_table, shortened
 from leasehold.cli.server import (
     DEFAULT_URL,
     AsJson,
@@ -19,7 +20,6 @@ from leasehold.cli.server import (
     say,
 )
 from leasehold.cli.show import print_letter
-from leasehold.cli.showing import last_words, letter_document, print_json, print_table, shortened
 from leasehold.cli.times import duration, written
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.cli.formatting import print_json, print_table
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, carry_out, opened, say
-from leasehold.cli.showing import print_json, print_table
 from leasehold.errors import WrongKeyType
 from leasehold.scripting.discovery import MAX_KEYS, find_queues
 

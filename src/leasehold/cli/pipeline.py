@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from leasehold.cli.formatting import print_facts, print_json
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, complain, end
-from leasehold.cli.showing import print_facts, print_json
 from leasehold.errors import ExtraMissing
 
 try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.formatting import encoded, preview, print_json, print_table
 from leasehold.cli.server import (
     DEFAULT_URL,
     AsJson,
@@ -17,7 +18,6 @@ from leasehold.cli.server import (
     opened,
     say,
 )
-from leasehold.cli.showing import encoded, preview, print_json, print_table
 from leasehold.cli.times import written
 
 if TYPE_CHECKING:

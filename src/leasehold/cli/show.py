@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, carry_out, complain, opened, say
-from leasehold.cli.showing import (
+from leasehold.cli.formatting import (
     ITEM_TITLES,
     encoded,
     holder,
@@ -21,6 +20,7 @@ from leasehold.cli.showing import (
     print_table,
     readable,
 )
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, carry_out, complain, opened, say
 from leasehold.cli.times import written
 
 if TYPE_CHECKING:

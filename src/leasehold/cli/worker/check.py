@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from leasehold.cli.showing import print_table
+from leasehold.cli.formatting import print_table
 from leasehold.cli.worker.process import prepared
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
 from leasehold.cli.worker.target import Unusable, told
