@@ -15,7 +15,7 @@
 
 -- @include keys
 -- @include dead
--- @include letter
+-- @include dead_letter
 
 local found, times = {}, {}
 if #ARGV > entries then
@@ -37,7 +37,7 @@ end
 
 local reply, room = {}, max_bytes
 for i, id in ipairs(found) do
-  local size, data, error_, attempt, token = letter_of(id, room)
+  local size, data, error_, attempt, token = read_dead_letter(id, room)
   room = data and room - size or room
   local base = #reply
   reply[base + 1], reply[base + 2], reply[base + 3] = id, tonumber(times[i] or 0), size

@@ -25,7 +25,7 @@
 -- @include ledger
 -- @include view
 -- @include dead
--- @include letter
+-- @include dead_letter
 
 local ids, reply, room = {}, { now }, max_bytes
 for at = wanted + 1, #ARGV do
@@ -59,7 +59,7 @@ end
 if which ~= 'living' then
   local base, died = #reply, redis.call('ZMSCORE', dead, unpack(ids))
   for i, id in ipairs(ids) do
-    local size, data, error_, attempt, token = letter_of(id, room)
+    local size, data, error_, attempt, token = read_dead_letter(id, room)
     if size >= 0 then
       room = data and room - size or room
       reply[base + 1], reply[base + 2], reply[base + 3], reply[base + 4] = 'dead', id, size, data

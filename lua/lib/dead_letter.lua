@@ -1,11 +1,11 @@
 -- What there is to be told of one dead letter.
 --
 -- Needs: dead_key
--- Gives: letter_of
+-- Gives: read_dead_letter
 
 -- Size of its data (-1: there is no such dead letter), data (false: larger than `room`), error, attempt,
 -- token.
-local function letter_of(id, room)
+local function read_dead_letter(id, room)
   local key, data = dead_key(id), false
   local size = redis.call('HSTRLEN', key, 'data')
   if size == 0 and redis.call('HEXISTS', key, 'data') == 0 then
