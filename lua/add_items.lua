@@ -17,7 +17,7 @@
 -- Limits: at most 1,000 items and, but for a single item, 1 MiB of data a call.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include foreign

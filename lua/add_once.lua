@@ -22,7 +22,7 @@
 -- Limits: as `add_items`.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include foreign

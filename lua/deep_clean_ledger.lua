@@ -13,7 +13,7 @@
 -- Cost: O(count).
 -- Limits: one HSCAN of `count` (at most 1,000) a call; a small ledger comes whole.
 
--- @include tell
+-- @include emit
 -- @include keys
 
 local page = redis.call('HSCAN', ledger, cursor, 'COUNT', count)
@@ -25,6 +25,6 @@ for i = 1, #page[2], 2 do
   end
 end
 in_chunks('HDEL', ledger, stale)
-tell_all('vanished', stale)
-told()
+emit_all('vanished', stale)
+finish_events()
 return { page[1], #stale }

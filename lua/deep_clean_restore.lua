@@ -21,7 +21,7 @@
 -- Limits: at most 1,000 ids a call.
 
 -- @include clock
--- @include tell
+-- @include emit
 -- @include keys
 -- @include ledger
 -- @include foreign
@@ -54,6 +54,6 @@ for at = orphans + 1, #ARGV do
   end
 end
 in_chunks('LPUSH', queue, back)
-tell_all('restored', back)
-told()
+emit_all('restored', back)
+finish_events()
 return #back

@@ -11,7 +11,7 @@
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 
--- @include tell
+-- @include emit
 -- @include keys
 -- @include dead
 
@@ -19,11 +19,11 @@ redis.call('ZCARD', dead)
 local answers, dropped = {}, {}
 for at = entries + 1, #ARGV do
   answers[#answers + 1] = redis.call('UNLINK', dead_key(ARGV[at]))
-  if telling and answers[#answers] == 1 then
-    tell('dropped', ARGV[at], {})
+  if emitting and answers[#answers] == 1 then
+    emit('dropped', ARGV[at], {})
   end
   dropped[#dropped + 1] = ARGV[at]
 end
 in_chunks('ZREM', dead, dropped)
-told()
+finish_events()
 return answers

@@ -13,12 +13,12 @@
 -- Limits: `count` dead letters (at most 1,000) a call.
 
 -- @include clock
--- @include tell
+-- @include emit
 -- @include keys
 -- @include dead
 
 local old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age_ms, 'LIMIT', 0, count)
 leave_dead(old)
-tell_all('dropped', old)
-told()
+emit_all('dropped', old)
+finish_events()
 return #old

@@ -20,7 +20,7 @@
 -- Limits: at most 1,000 items a call, and, but for a single item, 1 MiB of errors and of data that dies.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include ledger
@@ -90,8 +90,8 @@ for _, letter in ipairs(dying) do
   redis.call('UNLINK', data_key(id))
   redis.call('HDEL', ledger, id)
 end
-for i, id in ipairs(telling and leaving or {}) do
-  tell(fields[i].size and 'died' or 'failed', id, fields[i])
+for i, id in ipairs(emitting and leaving or {}) do
+  emit(fields[i].size and 'died' or 'failed', id, fields[i])
 end
-told()
+finish_events()
 return answers

@@ -1,7 +1,7 @@
 -- Look at items and dead letters by their ids, and in which state each is, without touching them.
 --
 -- An item that is neither scheduled nor under anybody's lease counts as waiting: the list is not searched. An id
--- that was added again after it died is both an item and a dead letter: both are told, as of the same moment.
+-- that was added again after it died is both an item and a dead letter: both are in the reply, as of the same moment.
 --
 -- Keys:
 --   deadlines  zset  id -> end of its lease

@@ -26,7 +26,7 @@
 -- Limits: 1,000 items, 100 brought back, 2,000 ids looked at, `max_bytes` of data a call.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include ledger
@@ -60,7 +60,7 @@ for _, source in ipairs({ inbox, queue }) do
   end
 end
 if broken and taken == 0 then
-  told()
+  finish_events()
   return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
 end
 more = more or full or looked >= 2000
@@ -72,7 +72,7 @@ if taken > 0 then
   end
 end
 
-told()
+finish_events()
 given[3] = redis.call('ZCARD', sessions)
 if more then
   given[2] = 0

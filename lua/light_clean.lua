@@ -24,7 +24,7 @@
 -- Limits: `count` entries (at most 1,000) and 100 brought back a call; call again for the rest.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include foreign
@@ -64,5 +64,5 @@ if #old > 0 then
 else
   redis.call('UNLINK', gone)
 end
-told()
+finish_events()
 return { redis.call('LLEN', processing), back, dropped, adopted, more and 1 or 0 }

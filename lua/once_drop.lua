@@ -19,9 +19,9 @@
 redis.call('LLEN', queue) -- a script has a key, by which a cluster finds its node
 local once, result = prefix .. ':once:' .. run, prefix .. ':result:' .. job
 local pointer = prefix .. ':once:' .. job .. ':run'
-local open, told = redis.call('GET', pointer), keep_ms > 0 and redis.call('GET', result) or ''
+local open, kept = redis.call('GET', pointer), keep_ms > 0 and redis.call('GET', result) or ''
 if redis.call('SISMEMBER', once, '') == 1 then
-  local added, same = string.match(told, '^(%d+) (.*)$')
+  local added, same = string.match(kept, '^(%d+) (.*)$')
   return same == report and tonumber(added) or -1
 end
 local added = redis.call('SCARD', once)

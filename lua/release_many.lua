@@ -19,7 +19,7 @@
 -- Limits: at most 1,000 items a call.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include ledger
@@ -65,16 +65,16 @@ in_chunks('HSET', ledger, taken_back)
 enter_ready(to_front, true)
 enter_ready(to_end, false)
 enter_scheduled(delayed)
-if telling then
+if emitting then
   for i = #to_front, 1, -1 do
-    tell('released', to_front[i], { token = token_of[to_front[i]], front = '1' })
+    emit('released', to_front[i], { token = token_of[to_front[i]], front = '1' })
   end
   for _, id in ipairs(to_end) do
-    tell('released', id, { token = token_of[id] })
+    emit('released', id, { token = token_of[id] })
   end
   for _, item in ipairs(delayed) do
-    tell('released', item[1], { token = token_of[item[1]], due = now + item[2] })
+    emit('released', item[1], { token = token_of[item[1]], due = now + item[2] })
   end
 end
-told()
+finish_events()
 return answers

@@ -16,7 +16,7 @@
 -- Limits: at most 1,000 items a call.
 
 -- @include clock
--- @include tell
+-- @include emit
 -- @include keys
 -- @include ledger
 -- @include foreign
@@ -49,12 +49,12 @@ for i, id in ipairs(ids) do
     end
     mark_leased(lease_keys_of({ id }), lease_ms)
     answers[i] = ends
-    if telling then
-      tell('renewed', id, { holder = session, token = token, due = ends })
+    if emitting then
+      emit('renewed', id, { holder = session, token = token, due = ends })
     end
   end
 end
-told()
+finish_events()
 -- Those who wait for something to fall due had been told of a later time.
 announce(soonest)
 return answers

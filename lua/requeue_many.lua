@@ -20,7 +20,7 @@
 -- Limits: at most 1,000 ids and `max_bytes` of data a call.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include keys
 -- @include foreign
 -- @include processing
@@ -57,8 +57,8 @@ leave_dead(left) -- an id that stands for nothing
 leave_dead(back)
 admit(back)
 enter_ready(back, false)
-for _, id in ipairs(telling and back or {}) do
-  tell('requeued', id, { size = size_of[id] })
+for _, id in ipairs(emitting and back or {}) do
+  emit('requeued', id, { size = size_of[id] })
 end
-told()
+finish_events()
 return answers

@@ -23,7 +23,7 @@
 -- Limits: at most 1,000 items a call.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include keys
 -- @include foreign
 -- @include processing

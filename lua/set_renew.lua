@@ -30,7 +30,7 @@
 -- Limits: at most 1,000 places a call.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include ledger
@@ -71,8 +71,8 @@ for i, id in ipairs(set_ids) do
       sooner = hold_ms
     end
     reply[3] = reply[3] + 1
-    if telling then
-      tell('renewed', id, { holder = session, token = tokens[i], due = till })
+    if emitting then
+      emit('renewed', id, { holder = session, token = tokens[i], due = till })
     end
   elseif tokens[i] then
     reply[5] = reply[5] + 1
@@ -135,5 +135,5 @@ if taken > 0 then
   end
   reply[3], reply[4], reply[5] = reply[3] + taken, taken, reply[5] - taken
 end
-told()
+finish_events()
 return reply

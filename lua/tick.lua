@@ -24,7 +24,7 @@
 -- Limits: at most 1,000 rows and `max_bytes` of data a call.
 
 -- @include check
--- @include tell
+-- @include emit
 -- @include clock
 -- @include keys
 -- @include foreign
@@ -81,8 +81,8 @@ for at = rows + 1, #ARGV, 5 do
 end
 admit(added)
 enter_ready(added, false)
-for _, id in ipairs(telling and added or {}) do
-  tell('added', id, { size = size_of[id] })
+for _, id in ipairs(emitting and added or {}) do
+  emit('added', id, { size = size_of[id] })
 end
-told()
+finish_events()
 return answers

@@ -2,7 +2,7 @@
 --
 -- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: at that time), unique.
 --
--- Needs: items, now, queue, telling, tell, told, data_key, admit, enter_ready, enter_scheduled
+-- Needs: items, now, queue, emitting, emit, finish_events, data_key, admit, enter_ready, enter_scheduled
 -- Gives: add_rows
 
 -- Whether an id is in the list, near one of its ends: deeper it is not looked for, and comes a second time.
@@ -65,13 +65,13 @@ local function add_rows(before)
     admit(added)
     enter_ready(ready, false)
     enter_scheduled(delayed)
-    for i = 1, telling and count or 0 do
+    for i = 1, emitting and count or 0 do
       local at = items + 4 * (i - 1)
       if answers[i] == 1 then
-        tell('added', ARGV[at + 1], { size = #ARGV[at + 2], due = due_at[i] })
+        emit('added', ARGV[at + 1], { size = #ARGV[at + 2], due = due_at[i] })
       end
     end
-    told()
+    finish_events()
   end
   return answers, added
 end

@@ -3,7 +3,7 @@
 -- The rows come after `entries`: id, token, fenced, as `complete_many` is given them.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines, data_key, lease_keys_of, in_chunks, is_ours,
---   foreign_lease_left, cut_oldest, leave_leased, telling, tell, told
+--   foreign_lease_left, cut_oldest, leave_leased, emitting, emit, finish_events
 -- Gives: complete
 
 local ids = {}
@@ -77,8 +77,8 @@ local function complete()
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not settled[id] then
       settled[id] = true
       done[#done + 1] = id
-      if telling then
-        tell(
+      if emitting then
+        emit(
           answers[i] == 1 and 'completed' or 'vanished',
           id,
           { token = answers[i] == 1 and ARGV[entries + 3 * i - 1] }
@@ -93,6 +93,6 @@ local function complete()
   end
   leave_leased(leased, cut_oldest(leased))
   in_chunks('HDEL', ledger, done)
-  told()
+  finish_events()
   return answers
 end

@@ -4,7 +4,7 @@
 --
 -- Needs: prefix, deadlines, scheduled, ledger, fence, session, now, data_key, lease_keys_of, in_chunks,
 --   any_scheduled, read_ledger, foreign_lease_left, is_ours, watch_foreign, enlist, mark_leased, announce,
---   telling, tell, look, weigh, most_bytes
+--   emitting, emit, look, weigh, most_bytes
 -- Gives: take_chunk, give, given, taken, looked, full, broken
 
 local last_token = tonumber(redis.call('GET', fence) or 0)
@@ -91,9 +91,9 @@ local function give(done, most, for_ms)
     end
     local n = 4 * i
     given[n], given[n + 1], given[n + 2], given[n + 3] = id, found[i], token, attempt
-    if telling then
+    if emitting then
       local size = weigh(found[i])
-      tell('leased', id, {
+      emit('leased', id, {
         holder = session,
         token = token,
         attempt = attempt,

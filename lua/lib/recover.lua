@@ -2,7 +2,7 @@
 --
 -- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, now, return_front, data_key,
 --   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_ready,
---   tell_all
+--   emit_all
 -- Gives: recover
 
 local function recover_leases(most)
@@ -24,8 +24,8 @@ local function recover_leases(most)
   in_chunks('HDEL', ledger, finished)
   leave_leased(back)
   enter_ready(back, return_front)
-  tell_all('vanished', finished)
-  tell_all('expired', back, return_front and '1')
+  emit_all('vanished', finished)
+  emit_all('expired', back, return_front and '1')
   return #back, #expired
 end
 
@@ -42,7 +42,7 @@ local function recover_scheduled(most)
   in_chunks('ZREM', scheduled, due)
   in_chunks('UNLINK', nil, lease_keys_of(back))
   enter_ready(back, false)
-  tell_all('due', back)
+  emit_all('due', back)
   return #back, #due
 end
 

@@ -4,21 +4,21 @@
 -- last one. The entries' ids are numbers without a gap, so a reader knows whether it has missed any.
 --
 -- Needs: prefix, now_ms, events
--- Gives: telling, tell, tell_all, told
+-- Gives: emitting, emit, emit_all, finish_events
 
 local keep_key = prefix .. ':events:keep'
 -- Read before anything is written, as all keys are.
-local telling = redis.call('EXISTS', keep_key) == 1
+local emitting = redis.call('EXISTS', keep_key) == 1
 local function nothing() end
-local tell, tell_all, told = nil, nothing, nothing -- `tell` is called where `telling`
+local emit, emit_all, finish_events = nil, nothing, nothing -- `emit` is called where `emitting`
 
 -- Where nothing is kept, not even the functions are made: that takes a few per cent of a call for one item.
-if telling then
+if emitting then
   local keep = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms')
   local number, news = tonumber(keep[1]), 0
   redis.call('XLEN', events)
   local time = now_ms or redis.call('TIME')
-  local told_at = now_ms or time[1] * 1000 + math.floor(time[2] / 1000)
+  local emitted_at = now_ms or time[1] * 1000 + math.floor(time[2] / 1000)
 
   local function id_of(event)
     return string.format('%.0f-1', event)
@@ -29,13 +29,13 @@ if telling then
   local function write(pcall, what, id, fields)
     -- stylua: ignore
     return pcall('XADD', events, id_of(number + news),
-      'what', what, 'id', id, 'time', told_at,
+      'what', what, 'id', id, 'time', emitted_at,
       'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
       'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or '')
   end
 
   -- `fields`: what else there is to say of it.
-  function tell(what, id, fields)
+  function emit(what, id, fields)
     news = news + 1
     if type(write(redis.pcall, what, id, fields)) == 'table' then
       -- The number is taken if an error ended a step between its events and the writing down of `last`.
@@ -47,9 +47,9 @@ if telling then
   end
 
   -- The same of many, in the order in which they were put into the queue. `front`: '1' or nothing.
-  function tell_all(what, ids, front)
+  function emit_all(what, ids, front)
     for i = 1, #ids do
-      tell(what, ids[front and #ids + 1 - i or i], { front = front })
+      emit(what, ids[front and #ids + 1 - i or i], { front = front })
     end
   end
 
@@ -57,7 +57,7 @@ if telling then
   -- long.
   local function cut_old(kept_ms)
     local function is_old(entry)
-      return entry and tonumber(entry[2][6]) <= told_at - kept_ms
+      return entry and tonumber(entry[2][6]) <= emitted_at - kept_ms
     end
     local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
     if not is_old(oldest) then
@@ -78,7 +78,7 @@ if telling then
   end
 
   -- At the end of a step: cut off what is too much or too old, and wake those who follow.
-  function told()
+  function finish_events()
     if news > 0 then
       local last, kept_ms = string.format('%.0f', number + news), tonumber(keep[3])
       redis.call('HSET', keep_key, 'last', last)
