@@ -23,7 +23,7 @@
 -- @include foreign
 -- @include processing
 -- @include move
--- @include admit
+-- @include begin_incarnation
 -- @include due
 -- @include schedule
 -- @include add

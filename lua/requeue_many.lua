@@ -25,7 +25,7 @@
 -- @include foreign
 -- @include processing
 -- @include move
--- @include admit
+-- @include begin_incarnation
 -- @include dead
 
 redis.call('ZCARD', dead)
@@ -55,7 +55,7 @@ for at = entries + 1, #ARGV do
 end
 leave_dead(left) -- an id that stands for nothing
 leave_dead(back)
-admit(back)
+begin_incarnation(back)
 enter_ready(back, false)
 for _, id in ipairs(emitting and back or {}) do
   emit('requeued', id, { size = size_of[id] })

@@ -30,7 +30,7 @@
 -- @include foreign
 -- @include processing
 -- @include move
--- @include admit
+-- @include begin_incarnation
 
 local function data_of_schedule(name)
   return prefix .. ':schedule:' .. name
@@ -79,7 +79,7 @@ for at = rows + 1, #ARGV, 5 do
   end
   answers[#answers + 1] = answer
 end
-admit(added)
+begin_incarnation(added)
 enter_ready(added, false)
 for _, id in ipairs(emitting and added or {}) do
   emit('added', id, { size = size_of[id] })

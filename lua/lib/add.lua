@@ -2,7 +2,7 @@
 --
 -- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: at that time), unique.
 --
--- Needs: items, now, queue, emitting, emit, finish_events, data_key, admit, enter_ready, enter_scheduled
+-- Needs: items, now, queue, emitting, emit, finish_events, data_key, begin_incarnation, enter_ready, enter_scheduled
 -- Gives: add_rows
 
 -- Whether an id is in the list, near one of its ends: deeper it is not looked for, and comes a second time.
@@ -62,7 +62,7 @@ local function add_rows(before)
     end
   end
   if #added > 0 then
-    admit(added)
+    begin_incarnation(added)
     enter_ready(ready, false)
     enter_scheduled(delayed)
     for i = 1, emitting and count or 0 do

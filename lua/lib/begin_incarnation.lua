@@ -1,11 +1,11 @@
 -- The beginning of an incarnation, right after its data was stored.
 --
 -- Needs: deadlines, scheduled, ledger, any_scheduled, lease_keys_of, in_chunks, leave_leased
--- Gives: admit
+-- Gives: begin_incarnation
 
 -- A new incarnation owes nothing to an earlier one that a foreign client completed, or that was
 -- overwritten: neither its lease, its delay nor its ledger may live on. Follow it with `enter_…`.
-local function admit(ids)
+local function begin_incarnation(ids)
   if #ids == 0 then
     return
   end
