@@ -36,7 +36,7 @@
 -- @include move
 -- @include inbox
 -- @include recover
--- @include mark
+-- @include write_lease_keys
 -- @include due
 -- @include by_data
 -- @include lease

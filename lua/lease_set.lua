@@ -41,7 +41,7 @@
 -- @include move
 -- @include inbox
 -- @include recover
--- @include mark
+-- @include write_lease_keys
 -- @include due
 -- @include by_size
 -- @include lease

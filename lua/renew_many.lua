@@ -22,7 +22,7 @@
 -- @include foreign
 -- @include current
 -- @include due
--- @include mark
+-- @include write_lease_keys
 
 local ids = {}
 for at = entries + 1, #ARGV, 3 do
@@ -47,7 +47,7 @@ for i, id in ipairs(ids) do
     if ends < tonumber(scores[i]) then
       soonest = math.min(soonest or lease_ms, lease_ms)
     end
-    mark_leased(lease_keys_of({ id }), lease_ms)
+    write_lease_keys(lease_keys_of({ id }), lease_ms)
     answers[i] = ends
     if emitting then
       emit('renewed', id, { holder = session, token = token, due = ends })

@@ -38,7 +38,7 @@
 -- @include watch
 -- @include processing
 -- @include current
--- @include mark
+-- @include write_lease_keys
 -- @include due
 -- @include by_size
 -- @include lease
@@ -82,7 +82,7 @@ for i, id in ipairs(set_ids) do
   end
 end
 in_chunks('ZADD', deadlines, renewed)
-mark_leased(renewed_keys, hold_ms)
+write_lease_keys(renewed_keys, hold_ms)
 announce(sooner)
 
 -- Take ids out of the waiting list where they are near an end of it. The others keep their order.

@@ -3,7 +3,7 @@
 -- Ids without data (ghosts) and ids that are under lease or delayed (doubles) are dropped on the way.
 --
 -- Needs: prefix, deadlines, scheduled, ledger, fence, session, now, data_key, lease_keys_of, in_chunks,
---   any_scheduled, read_ledger, foreign_lease_left, is_ours, watch_foreign, enlist, mark_leased, announce,
+--   any_scheduled, read_ledger, foreign_lease_left, is_ours, watch_foreign, enlist, write_lease_keys, announce,
 --   emitting, emit, look, weigh, most_bytes
 -- Gives: take_chunk, give, given, taken, looked, full, broken
 
@@ -102,7 +102,7 @@ local function give(done, most, for_ms)
       })
     end
   end
-  mark_leased({ unpack(lease_keys, 2 * done + 1, 2 * till) }, for_ms)
+  write_lease_keys({ unpack(lease_keys, 2 * done + 1, 2 * till) }, for_ms)
   if till < taken or done == taken then
     return till
   end

@@ -3,13 +3,13 @@
 -- Valkey 9.1 and Redis 8.4 have a command that sets many keys with an end: a fifth of what a lease costs.
 --
 -- Needs: session
--- Gives: mark_leased
+-- Gives: write_lease_keys
 
 local valkey = redis.VALKEY_VERSION_NUM
 local set_many = (valkey or redis.REDIS_VERSION_NUM or 0) >= (valkey and 0x90100 or 0x80400)
 
 -- `keys` are lease keys, 2,000 at most.
-local function mark_leased(keys, lease_ms)
+local function write_lease_keys(keys, lease_ms)
   local marks = {}
   for i, key in ipairs(keys) do
     marks[2 * i - 1], marks[2 * i] = key, session
