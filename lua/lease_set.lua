@@ -45,13 +45,13 @@
 -- @include due
 -- @include by_size
 -- @include lease
--- @include reader
+-- @include stream_owner
 
 redis.call('ZCARD', sessions)
 local set_key = prefix .. ':set:' .. set
 local had = redis.call('LLEN', set_key)
 local size = had
-if not is_reader() then
+if not is_stream_owner() then
   return { 0, had, had, 0, 0 }
 end
 

@@ -30,9 +30,9 @@
 -- @include oldest
 -- @include move
 -- @include complete
--- @include reader
+-- @include stream_owner
 
-if not is_reader() then
+if not is_stream_owner() then
   return { 0 }
 end
 local answers = complete()

@@ -28,12 +28,12 @@
 -- @include ledger
 -- @include foreign
 -- @include current
--- @include reader
+-- @include stream_owner
 
-local reply = { is_reader() and 1 or 0, 0, now }
+local reply = { is_stream_owner() and 1 or 0, 0, now }
 local set_key = prefix .. ':set:' .. set
 local places = redis.call('LRANGE', set_key, start, start + count - 1)
-if #places == 0 or not is_reader() then
+if #places == 0 or not is_stream_owner() then
   return reply
 end
 local ids, tokens, kept = {}, {}, {}

@@ -42,12 +42,12 @@
 -- @include due
 -- @include by_size
 -- @include lease
--- @include reader
+-- @include stream_owner
 
 local set_key = prefix .. ':set:' .. set
-local reply = { is_reader() and 1 or 0, redis.call('LLEN', set_key), 0, 0, 0 }
+local reply = { is_stream_owner() and 1 or 0, redis.call('LLEN', set_key), 0, 0, 0 }
 local places = redis.call('LRANGE', set_key, start, start + count - 1)
-if count == 0 or #places == 0 or not is_reader() then
+if count == 0 or #places == 0 or not is_stream_owner() then
   return reply
 end
 local set_ids, tokens = {}, {}

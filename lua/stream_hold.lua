@@ -13,10 +13,10 @@
 -- Cost: O(1) per set; O(n) to drop one of n items.
 -- Limits: 1,000 sets a call.
 
--- @include reader
+-- @include stream_owner
 
 local waiting = redis.call('LLEN', queue)
-if not (take or is_reader()) then
+if not (take or is_stream_owner()) then
   return { 0, waiting }
 end
 -- A server at its `maxmemory` refuses no write after one that needs no memory.
