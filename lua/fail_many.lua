@@ -68,7 +68,7 @@ end
 redis.call('ZREM', deadlines, '')
 
 leave_leased(leaving)
-enter_ready(to_end, false)
+enter_waiting(to_end, false)
 enter_scheduled(delayed)
 for _, letter in ipairs(dying) do
   local id, token, attempt, text = unpack(letter)

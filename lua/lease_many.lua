@@ -35,7 +35,7 @@
 -- @include processing
 -- @include move
 -- @include inbox
--- @include recover
+-- @include reclaim
 -- @include write_lease_keys
 -- @include due
 -- @include by_data
@@ -44,7 +44,7 @@
 redis.call('LLEN', inbox)
 redis.call('ZCARD', sessions)
 
-local _, more = recover(100)
+local _, more = reclaim(100)
 
 local total = 0
 for at = wants + 1, #ARGV, 2 do

@@ -40,7 +40,7 @@
 -- @include processing
 -- @include move
 -- @include inbox
--- @include recover
+-- @include reclaim
 -- @include write_lease_keys
 -- @include due
 -- @include by_size
@@ -55,7 +55,7 @@ if not is_stream_owner() then
   return { 0, had, had, 0, 0 }
 end
 
-local _, more = recover(500)
+local _, more = reclaim(500)
 if had == known and count > 0 then
   local used = 1
   while used > 0 and taken < count and not broken and looked < 2000 do

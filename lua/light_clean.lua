@@ -32,10 +32,10 @@
 -- @include processing
 -- @include move
 -- @include inbox
--- @include recover
+-- @include reclaim
 
 redis.call('ZCARD', sessions)
-local back, more = recover(100)
+local back, more = reclaim(100)
 
 local old = redis.call('LRANGE', processing, -count, -1)
 local noted = noted_among(old)

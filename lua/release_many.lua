@@ -62,8 +62,8 @@ for i, id in ipairs(ids) do
 end
 leave_leased(leaving)
 in_chunks('HSET', ledger, taken_back)
-enter_ready(to_front, true)
-enter_ready(to_end, false)
+enter_waiting(to_front, true)
+enter_waiting(to_end, false)
 enter_scheduled(delayed)
 if emitting then
   for i = #to_front, 1, -1 do

@@ -56,7 +56,7 @@ end
 leave_dead(left) -- an id that stands for nothing
 leave_dead(back)
 begin_incarnation(back)
-enter_ready(back, false)
+enter_waiting(back, false)
 for _, id in ipairs(emitting and back or {}) do
   emit('requeued', id, { size = size_of[id] })
 end

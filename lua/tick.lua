@@ -80,7 +80,7 @@ for at = rows + 1, #ARGV, 5 do
   answers[#answers + 1] = answer
 end
 begin_incarnation(added)
-enter_ready(added, false)
+enter_waiting(added, false)
 for _, id in ipairs(emitting and added or {}) do
   emit('added', id, { size = size_of[id] })
 end

@@ -2,7 +2,7 @@
 --
 -- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: at that time), unique.
 --
--- Needs: items, now, queue, emitting, emit, finish_events, data_key, begin_incarnation, enter_ready, enter_scheduled
+-- Needs: items, now, queue, emitting, emit, finish_events, data_key, begin_incarnation, enter_waiting, enter_scheduled
 -- Gives: add_rows
 
 -- Whether an id is in the list, near one of its ends: deeper it is not looked for, and comes a second time.
@@ -46,7 +46,7 @@ end
 local function add_rows(before)
   local count = (#ARGV - items) / 4
   local answers, waits = store(count, before)
-  local added, ready, delayed, due_at = {}, {}, {}, {}
+  local added, waiting, delayed, due_at = {}, {}, {}, {}
   for i = 1, count do
     if answers[i] == 1 then
       local at = items + 4 * (i - 1)
@@ -57,13 +57,13 @@ local function add_rows(before)
       if delay > 0 then
         delayed[#delayed + 1], due_at[i] = { id, delay }, now + delay
       elseif not waits[i] then
-        ready[#ready + 1] = id
+        waiting[#waiting + 1] = id
       end
     end
   end
   if #added > 0 then
     begin_incarnation(added)
-    enter_ready(ready, false)
+    enter_waiting(waiting, false)
     enter_scheduled(delayed)
     for i = 1, emitting and count or 0 do
       local at = items + 4 * (i - 1)

@@ -1,7 +1,7 @@
 -- The moves between the states of an item. Each takes a list of ids; `enter_…` follows `leave_…`.
 --
 -- Needs: queue, deadlines, lease_keys_of, in_chunks, unlist
--- Gives: leave_leased, enter_ready
+-- Gives: leave_leased, enter_waiting
 
 -- `unlisted`: they are in `processing` no more.
 local function leave_leased(ids, unlisted)
@@ -11,7 +11,7 @@ local function leave_leased(ids, unlisted)
 end
 
 -- The first id of the list is the first to be leased again, at either side.
-local function enter_ready(ids, front)
+local function enter_waiting(ids, front)
   if front then
     local reversed = {}
     for i = #ids, 1, -1 do

@@ -75,7 +75,7 @@ MUTATIONS = [
     ),
     Mutation(
         "B6: a cleaner puts back without taking away",
-        "lib/recover.lua",
+        "lib/reclaim.lua",
         "  leave_leased(back)\n",
         "",
         bugs.test_rwq_b06_any_number_of_cleaners_puts_an_item_back_once,

@@ -1,11 +1,11 @@
 -- Bring back what is due: expired leases, scheduled items, inboxes of sessions that have expired.
 --
 -- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, now, return_front, data_key,
---   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_ready,
+--   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_waiting,
 --   emit_all
--- Gives: recover
+-- Gives: reclaim
 
-local function recover_leases(most)
+local function reclaim_leases(most)
   local expired = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, most)
   local back, finished = {}, {}
   for _, id in ipairs(expired) do
@@ -23,13 +23,13 @@ local function recover_leases(most)
   leave_leased(finished)
   in_chunks('HDEL', ledger, finished)
   leave_leased(back)
-  enter_ready(back, return_front)
+  enter_waiting(back, return_front)
   emit_all('vanished', finished)
   emit_all('expired', back, return_front and '1')
   return #back, #expired
 end
 
-local function recover_scheduled(most)
+local function reclaim_scheduled(most)
   local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, most)
   local back = {}
   for _, id in ipairs(due) do
@@ -41,12 +41,12 @@ local function recover_scheduled(most)
   end
   in_chunks('ZREM', scheduled, due)
   in_chunks('UNLINK', nil, lease_keys_of(back))
-  enter_ready(back, false)
+  enter_waiting(back, false)
   emit_all('due', back)
   return #back, #due
 end
 
-local function recover_inboxes(most)
+local function reclaim_inboxes(most)
   local expired = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
   local back = 0
   for _, absent in ipairs(expired) do
@@ -60,9 +60,9 @@ local function recover_inboxes(most)
 end
 
 -- Returns how many items came back, and whether there may be more to bring back.
-local function recover(most)
-  local leases, expired = recover_leases(most)
-  local delayed, due = recover_scheduled(most)
-  local parked, more_parked = recover_inboxes(most)
+local function reclaim(most)
+  local leases, expired = reclaim_leases(most)
+  local delayed, due = reclaim_scheduled(most)
+  local parked, more_parked = reclaim_inboxes(most)
   return leases + delayed + parked, expired == most or due == most or more_parked
 end
