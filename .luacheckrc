@@ -26,7 +26,7 @@ read_globals = {
 }
 
 -- A shared piece gives several functions, and no script uses all of them.
-ignore = { "231/tell_all", "311/tell" } -- these are made only where events are kept
+ignore = { "231/emit_all", "311/emit" } -- these are made only where events are kept
 for line in io.popen("grep -h '^local function' lua/lib/*.lua"):lines() do
   ignore[#ignore + 1] = "211/" .. line:match("^local function ([%w_]+)")
 end

@@ -26,5 +26,5 @@ for i = 1, #page[2], 2 do
 end
 in_chunks('HDEL', ledger, stale)
 emit_all('vanished', stale)
-finish_events()
+flush()
 return { page[1], #stale }

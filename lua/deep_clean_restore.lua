@@ -55,5 +55,5 @@ for at = orphans + 1, #ARGV do
 end
 in_chunks('LPUSH', queue, back)
 emit_all('restored', back)
-finish_events()
+flush()
 return #back

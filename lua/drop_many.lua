@@ -25,5 +25,5 @@ for at = entries + 1, #ARGV do
   dropped[#dropped + 1] = ARGV[at]
 end
 in_chunks('ZREM', dead, dropped)
-finish_events()
+flush()
 return answers

@@ -20,5 +20,5 @@
 local old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age_ms, 'LIMIT', 0, count)
 leave_dead(old)
 emit_all('dropped', old)
-finish_events()
+flush()
 return #old

@@ -93,5 +93,5 @@ end
 for i, id in ipairs(emitting and leaving or {}) do
   emit(fields[i].size and 'died' or 'failed', id, fields[i])
 end
-finish_events()
+flush()
 return answers

@@ -60,7 +60,7 @@ for _, source in ipairs({ inbox, queue }) do
   end
 end
 if broken and taken == 0 then
-  finish_events()
+  flush()
   return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
 end
 more = more or full or looked >= 2000
@@ -72,7 +72,7 @@ if taken > 0 then
   end
 end
 
-finish_events()
+flush()
 given[3] = redis.call('ZCARD', sessions)
 if more then
   given[2] = 0

@@ -63,7 +63,7 @@ if had == known and count > 0 then
     looked = looked + used
   end
   if broken and taken == 0 then
-    finish_events()
+    flush()
     return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
   end
   more = more or full or looked >= 2000 or taken == count
@@ -78,5 +78,5 @@ if had == known and count > 0 then
     size = size + taken
   end
 end
-finish_events()
+flush()
 return { 1, had, size, more and 1 or 0, redis.call('LLEN', queue) }

@@ -64,5 +64,5 @@ if #old > 0 then
 else
   redis.call('UNLINK', gone)
 end
-finish_events()
+flush()
 return { redis.call('LLEN', processing), back, dropped, adopted, more and 1 or 0 }

@@ -76,5 +76,5 @@ if emitting then
     emit('released', item[1], { token = token_of[item[1]], due = now + item[2] })
   end
 end
-finish_events()
+flush()
 return answers

@@ -54,7 +54,7 @@ for i, id in ipairs(ids) do
     end
   end
 end
-finish_events()
+flush()
 -- Those who wait for something to fall due had been told of a later time.
 announce(soonest)
 return answers

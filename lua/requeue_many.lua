@@ -60,5 +60,5 @@ enter_waiting(back, false)
 for _, id in ipairs(emitting and back or {}) do
   emit('requeued', id, { size = size_of[id] })
 end
-finish_events()
+flush()
 return answers

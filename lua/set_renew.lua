@@ -135,5 +135,5 @@ if taken > 0 then
   end
   reply[3], reply[4], reply[5] = reply[3] + taken, taken, reply[5] - taken
 end
-finish_events()
+flush()
 return reply

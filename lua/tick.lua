@@ -84,5 +84,5 @@ enter_waiting(added, false)
 for _, id in ipairs(emitting and added or {}) do
   emit('added', id, { size = size_of[id] })
 end
-finish_events()
+flush()
 return answers

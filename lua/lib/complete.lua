@@ -3,7 +3,7 @@
 -- The rows come after `entries`: id, token, fenced, as `complete_many` is given them.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines, data_key, lease_keys_of, in_chunks, is_ours,
---   foreign_lease_left, cut_oldest, leave_leased, emitting, emit, finish_events
+--   foreign_lease_left, cut_oldest, leave_leased, emitting, emit, flush
 -- Gives: complete
 
 local ids = {}
@@ -93,6 +93,6 @@ local function complete()
   end
   leave_leased(leased, cut_oldest(leased))
   in_chunks('HDEL', ledger, done)
-  finish_events()
+  flush()
   return answers
 end

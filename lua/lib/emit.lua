@@ -4,13 +4,13 @@
 -- last one. The entries' ids are numbers without a gap, so a reader knows whether it has missed any.
 --
 -- Needs: prefix, now_ms, events
--- Gives: emitting, emit, emit_all, finish_events
+-- Gives: emitting, emit, emit_all, flush
 
 local keep_key = prefix .. ':events:keep'
 -- Read before anything is written, as all keys are.
 local emitting = redis.call('EXISTS', keep_key) == 1
 local function nothing() end
-local emit, emit_all, finish_events = nil, nothing, nothing -- `emit` is called where `emitting`
+local emit, emit_all, flush = nil, nothing, nothing -- `emit` is called where `emitting`
 
 -- Where nothing is kept, not even the functions are made: that takes a few per cent of a call for one item.
 if emitting then
@@ -78,7 +78,7 @@ if emitting then
   end
 
   -- At the end of a step: cut off what is too much or too old, and wake those who follow.
-  function finish_events()
+  function flush()
     if news > 0 then
       local last, kept_ms = string.format('%.0f', number + news), tonumber(keep[3])
       redis.call('HSET', keep_key, 'last', last)

@@ -33,26 +33,26 @@ Twins = "dict[Handler, AsyncWorkQueue]"
 
 
 class BackgroundThread:
-    """Runs background_tasks in a thread.
+    """Runs tasks in a thread.
 
     Args:
-        handlers: Whose queues the background_tasks are about.
-        background_tasks: Each is called with the queues, and runs until it is cancelled.
+        handlers: Whose queues the tasks are about.
+        tasks: Each is called with the queues, and runs until it is cancelled.
     """
 
     def __init__(
         self,
         handlers: Sequence[Handler],
-        background_tasks: Sequence[Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]],
+        tasks: Sequence[Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]],
     ) -> None:
         self._handlers = handlers
-        self._background_tasks = background_tasks
+        self._tasks = tasks
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._closing: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="leasehold background", daemon=True)
 
     async def start(self) -> None:
-        """Start, and return when the background_tasks have begun."""
+        """Start, and return when the tasks have begun."""
         self._thread.start()
         try:
             await self._begun()
@@ -66,11 +66,11 @@ class BackgroundThread:
             await asyncio.sleep(0.001)
 
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
-        """Run something in the background thread's event loop; callable from any thread, and from a signal handler."""
+        """Run a coroutine in the thread's event loop; callable from any thread, and from a signal handler."""
         return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
 
     async def stop(self) -> None:
-        """Let the background_tasks end, and close the connections: for a moment only, should the server be away."""
+        """Cancel the tasks and close the connections, within FAREWELL_SECONDS if the server is away."""
         await self._begun()
         if self._closing is not None and self._thread.is_alive():
             self._ready.result().call_soon_threadsafe(self._closing.set)
@@ -91,10 +91,7 @@ class BackgroundThread:
             handler: handler.queue.twin(reply_timeout=_reply_timeout(handler)) for handler in self._handlers
         }
         self._closing = asyncio.Event()
-        tasks = [
-            asyncio.create_task(self._keep_up(background_task, twins))
-            for background_task in self._background_tasks
-        ]
+        tasks = [asyncio.create_task(self._keep_up(task, twins)) for task in self._tasks]
         try:
             await asyncio.sleep(0)
             self._ready.set_result(asyncio.get_running_loop())
@@ -107,15 +104,15 @@ class BackgroundThread:
 
     async def _keep_up(
         self,
-        background_task: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]],
+        task: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]],
         twins: dict[Handler, AsyncWorkQueue],
     ) -> None:
-        """Begin a background_task again should it fail: the others depend on it, and it keeps no state that matters."""
+        """Restart a task that fails: the others depend on it, and it keeps no state that matters."""
         while True:
             try:
-                await background_task(twins)
+                await task(twins)
             except Exception:
-                log.exception("a background_task of the worker has failed, and begins again")
+                log.exception("a background task failed; restarting it")
             await asyncio.sleep(1)
 
 

@@ -1,4 +1,4 @@
-"""Keeps leases alive, in the thread of the background thread, whatever the handlers do to their event loop."""
+"""Renew leases in the background thread, even while a handler blocks the event loop."""
 
 from __future__ import annotations
 
