@@ -79,15 +79,15 @@ local function give(done, most, for_ms)
   local till = math.min(done + most, taken)
   for i = done + 1, till do
     local id, token = ids[i], last_token + i
-    local token_text = string.format('%.0f', token)
+    local number = string.format('%.0f', token)
     local first, _, attempt = read_ledger(entries[i])
     attempt = (attempt or 0) + 1
     ends[2 * i - 1], ends[2 * i] = ends_at, id
     records[2 * i - 1] = id
     if first then
-      records[2 * i] = string.format('%.0f %s %d %.0f', first, token_text, attempt, now)
+      records[2 * i] = string.format('%.0f %s %d %.0f', first, number, attempt, now)
     else
-      records[2 * i] = token_text .. ' ' .. token_text .. first_time
+      records[2 * i] = number .. ' ' .. number .. first_time
     end
     local n = 4 * i
     given[n], given[n + 1], given[n + 2], given[n + 3] = id, found[i], token, attempt

@@ -29,7 +29,7 @@ INTERNAL = {
     "Lease.extend",
     *(f"Run.{name}" for name in ("arrived", "began", "begin", "cut", "end_early", "limit", "lose", "lost")),
     *(f"Run.{name}" for name in ("facts", "outcomes", "over", "task", "thread", "unsettled")),
-    "Worker.shift",
+    "Worker.runtime",
 }
 #: Defaults as they are written, where that is not how they show themselves.
 AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}

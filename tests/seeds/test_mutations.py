@@ -124,7 +124,7 @@ MUTATIONS = [
     ),
     Mutation(
         "B13: durations are whole seconds",
-        "clock.py",
+        "durations.py",
         "math.ceil(seconds(argument, value, zero=zero, longest=longest) * 1000)",
         "math.ceil(seconds(argument, value, zero=zero, longest=longest)) * 1000",
         bugs.test_rwq_b13_times_below_a_second_are_what_they_say,

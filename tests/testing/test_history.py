@@ -214,7 +214,7 @@ class TestMemory:
             ([(0, 1), (0, 1), (0, 1)], {"warm_up": 0}),
             ([(0, 1), (1, 1), (2, 1)], {"warm_up": 1}),
             ([(0, 1), (1, 1), (2, 1)], {"share": -1}),
-            ([(0, 1), (1, 1), (2, 1)], {"least": -1}),
+            ([(0, 1), (1, 1), (2, 1)], {"minimum": -1}),
         ],
     )
     def test_what_cannot_be_judged_is_refused(
