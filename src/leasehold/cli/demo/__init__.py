@@ -1,6 +1,5 @@
-"""`leasehold demo`: real files, real processes, real signals, and a check of what came out.
+"""`leasehold demo`: real files, real worker processes, real signals, and a check of the output.
 
-`files` finds the work and `describe` does it, in the processes of `worker`; `events` is what these tell.
-`crew` starts them, `scenes` kills and stops two of them, `check` looks at the output, `report` says it all;
-`play` is the plot and `command` the way in from the terminal.
+`command` reads the options and `run` runs the demo: `files` are its items, `workers` its processes, `faults`
+kills one of them and stops one, `check` merges their output and compares it.
 """

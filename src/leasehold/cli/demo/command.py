@@ -1,45 +1,34 @@
-"""The command `leasehold demo`: its options, what it shows meanwhile, and how it ends."""
+"""The command `leasehold demo`: its options, its progress and its exit codes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import signal
+import sysconfig
 import time
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
-from leasehold.cli.demo.events import DemoFailed
-from leasehold.cli.demo.files import NOT_STANDARD, find_files, shown, standard_library
-from leasehold.cli.demo.play import Settings, play
-from leasehold.cli.demo.scenes import FEWEST_WORKERS
+from leasehold.cli.demo.files import find_files
+from leasehold.cli.demo.run import Demo
+from leasehold.cli.demo.workers import DemoFailed
+from leasehold.cli.formatting import print_facts, printable
 from leasehold.errors import LeaseholdError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from leasehold.cli.demo.report import Report
-
-#: What shells make of a program that a signal has ended.
-_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            exists=True, file_okay=False, help="Work on its files; by default on Python's standard library."
-        ),
+        typer.Argument(exists=True, file_okay=False, help="The files; by default Python's standard library."),
     ] = None,
     *,
-    workers: Annotated[int, typer.Option(min=FEWEST_WORKERS, max=64, help="Worker processes.")] = 4,
+    workers: Annotated[int, typer.Option(min=3, max=64, help="Worker processes.")] = 4,
     lease: Annotated[
         float, typer.Option(min=0.1, max=60, help="Seconds that an item is leased; workers renew.")
     ] = 1.5,
@@ -48,90 +37,58 @@ def demo(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Work through real files with real processes, kill one and stop one, and check that nothing is lost.
+    """Process files with worker processes, kill one and stop one, and check that nothing is lost.
 
-    Each file is an item. The workers lease items and write a line for each:
-    SHA-256, bytes, lines and the ten commonest words. In mid-item one of them
-    is killed (SIGKILL). Another one is stopped (SIGSTOP) until its lease has
-    ended and somebody else has done its item; then it goes on.
+    Each file is an item. Workers lease items and write a line for each: SHA-256, bytes
+    and lines. One worker is killed (SIGKILL) while it holds an item. Another one is
+    stopped (SIGSTOP) while it holds one, and continues when all items are completed.
 
-    At the end all lines are computed anew, without the queue, and compared.
-    Exit code 0 says that each is there once and right; else it is 1.
+    At the end each line is computed again, without the queue, and compared.
+    Exit codes: 0 each line is there once and correct, 1 it is not.
 
-    The server is one of its own, or the one that REDIS_URL names.
+    The demo starts its own server, or uses the one that REDIS_URL names.
     """
-    screen = Screen()
     if output.exists() and not output.is_file():
-        raise typer.BadParameter(f"{output} is no file", param_hint="--output")
-    where = folder or standard_library()
-    files, unreadable = find_files(where, but=output, leave_out=frozenset() if folder else NOT_STANDARD)
-    screen.say(f"{len(files):,} files in {shown(str(where))}, {workers} workers, leases of {lease:g} s")
-    if unreadable:
-        screen.say(f"{unreadable:,} folders cannot be read and are left out")
-    settings = Settings(folder=where, files=files, output=output, workers=workers, lease_seconds=lease)
+        raise typer.BadParameter(f"{output} is not a regular file", param_hint="--output")
+    console, began = Console(stderr=True, soft_wrap=True, highlight=False), time.perf_counter()
+
+    def say(text: object) -> None:
+        console.print(f"[dim]{time.perf_counter() - began:5.1f} s[/dim]  {escape(printable(str(text)))}")
+
+    where = folder or Path(sysconfig.get_path("stdlib"))
+    files = find_files(where, output=output, on_error=say)
+    say(f"{len(files):,} files in {where}, {workers} workers, leases of {lease:g} s")
+    code, report = 0, {}
     try:
-        report = asyncio.run(_play(settings, screen))
-    except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
-    except asyncio.CancelledError:
-        raise typer.Exit(_TERMINATED) from None
-    except (DemoFailed, LeaseholdError, OSError) as error:
-        screen.complain(str(error))
-        raise typer.Exit(1) from None
-    _print(report, as_json=as_json)
-    raise typer.Exit(0 if report.ok else 1)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            report = asyncio.run(_run(Demo(where, files, output, workers, lease, progress, say)))
+    except* KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except* asyncio.CancelledError:
+        code = 128 + signal.SIGTERM
+    except* (DemoFailed, LeaseholdError, OSError) as failures:
+        code = 1
+        say(failures.exceptions[0])
+    if not code:
+        code = _print(report, as_json=as_json)
+    raise typer.Exit(code)
 
 
-async def _play(settings: Settings, screen: Screen) -> Report:
-    """Play, and stop in good order on SIGTERM as on Ctrl-C."""
-    playing = asyncio.current_task()
-    if playing:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, playing.cancel)
-    return await play(settings, screen)
+async def _run(demo: Demo) -> dict[str, Any]:
+    """Run the demo; SIGTERM cancels it, as Ctrl-C does."""
+    task = asyncio.current_task()
+    if task:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await demo.run()
 
 
-def _print(report: Report, *, as_json: bool) -> None:
+def _print(report: dict[str, Any], *, as_json: bool) -> int:
+    """Print the report and return the exit code."""
+    problems = report["problems"]
     if as_json:
-        typer.echo(json.dumps({"ok": report.ok, **asdict(report)}, indent=2))
-        return
-    typer.echo("\n" + "\n".join(report.lines()) + "\n")
-    typer.secho("\n".join(report.conclusion()), fg="green" if report.ok else "red")
-
-
-class Screen:
-    """Shows on standard error what happens: with a bar if that is a terminal, else in plain lines."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, soft_wrap=True, highlight=False)
-        self._began = time.perf_counter()
-
-    def say(self, text: str) -> None:
-        """Tell what happened."""
-        seconds = time.perf_counter() - self._began
-        self._console.print(f"[dim]{seconds:5.1f} s[/dim]  {escape(text)}")
-
-    def complain(self, text: str) -> None:
-        """Tell why there is no report."""
-        self._console.print(f"[red]{escape(text)}[/red]")
-
-    @contextmanager
-    def progress(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show how far we are while the block runs."""
-        if not self._console.is_terminal:
-            yield self._quarters(title, total)
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True) as bar:
-            task = bar.add_task(title, total=total)
-            yield lambda done: bar.update(task, completed=done)
-
-    def _quarters(self, title: str, total: int) -> Callable[[int], None]:
-        said = 0
-
-        def advance(done: int) -> None:
-            nonlocal said
-            if 4 * done // total > said:
-                said = 4 * done // total
-                self.say(f"{title}: {done:,} of {total:,}")
-
-        return advance
+        typer.echo(json.dumps({"ok": not problems, **report}, indent=2))
+    else:
+        print_facts({name.replace("_", " "): value for name, value in report.items() if name != "problems"})
+        passed = ["Checked: each file is in the output once, as computed without the queue."]
+        typer.secho("\n".join(problems or passed), fg="red" if problems else "green")
+    return 1 if problems else 0
