@@ -28,9 +28,18 @@ EvictionWarning                a warning, not an error: the server may throw awa
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class LeaseholdError(Exception):
-    """Base of every error of this library. Its errors can be copied and sent between processes."""
+    """Base of every error of this library. Its errors can be copied and sent between processes.
+
+    Attributes:
+        transient: Whether the same call may succeed a little later. The worker and Spark repeat calls that
+            failed with such an error, and no others.
+    """
+
+    transient: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[object, ...]:
         # The constructors take facts, not the finished text: build it anew from what it holds.
@@ -97,6 +106,8 @@ class ConnectionLost(ServerError):
             that it certainly has not.
     """
 
+    transient = True
+
     def __init__(self, detail: str, *, maybe_applied: bool) -> None:
         self.maybe_applied = maybe_applied
         if maybe_applied:
@@ -117,13 +128,19 @@ class ServerRefused(ServerError):
 class ServerReadOnly(ServerError):
     """The server takes no writes: it is a replica, or has too few replicas. Nothing was applied."""
 
+    transient = True
+
 
 class ServerOutOfMemory(ServerError):
     """The server has reached its `maxmemory`. Nothing was applied; leasing and completing still work."""
 
+    transient = True
+
 
 class ServerBusy(ServerError):
     """The server is loading its data or runs somebody's long script. Nothing was applied; try again."""
+
+    transient = True
 
 
 class ServerTooOld(ServerError):

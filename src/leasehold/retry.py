@@ -1,7 +1,8 @@
-"""When to try again: how many attempts, and how long to wait between them."""
+"""Retries: of items whose handler failed, and of calls while the server is away."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -87,3 +88,40 @@ class RetryPolicy:
         # Beyond 60 doublings nothing but `longest` is left, and large powers are no numbers any more.
         upper = min(longest, first * self.factor ** min(attempt - 1, 60))
         return random.uniform(0, upper) if self.jitter else upper  # noqa: S311 - no secret
+
+
+class Backoff:
+    """The waits between the tries of a call that fails: each is twice the last, up to a maximum.
+
+    A wait is shortened at random by up to half, so that clients of one server do not all return at once.
+
+        backoff = Backoff(first=0.05, longest=1.0)
+        while not await answered():
+            await backoff.wait()
+
+    Args:
+        first: The longest first wait, in seconds.
+        longest: The longest of all waits, in seconds.
+    """
+
+    __slots__ = ("_first", "_longest", "failures")
+
+    def __init__(self, *, first: float, longest: float) -> None:
+        self._first = first
+        self._longest = longest
+        #: How many waits there were since the last success.
+        self.failures = 0
+
+    def next(self) -> float:
+        """Return how long to wait now, in seconds, and count a failure."""
+        upper = min(self._longest, self._first * 2.0 ** min(self.failures, 60))
+        self.failures += 1
+        return upper * random.uniform(0.5, 1)  # noqa: S311 - no secret
+
+    async def wait(self) -> None:
+        """Wait before the next try."""
+        await asyncio.sleep(self.next())
+
+    def reset(self) -> None:
+        """Begin again with the first wait, after a success."""
+        self.failures = 0

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import InvalidArgument
-from leasehold.retry import RetryPolicy
+from leasehold import InvalidArgument, errors
+from leasehold.retry import Backoff, RetryPolicy
 
 STEADY = RetryPolicy(first=1, longest=60, jitter=False)
 
@@ -88,3 +88,29 @@ def test_the_most_attempts_are_those_of_the_policy_or_of_a_rule_however_deep() -
 def test_refuses(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         RetryPolicy(**options)
+
+
+def test_a_backoff_doubles_up_to_its_longest_wait_and_begins_anew_after_a_success() -> None:
+    backoff = Backoff(first=0.1, longest=1.0)
+    waits = [backoff.next() for _ in range(100)]
+    for wait, upper in zip(waits, [0.1, 0.2, 0.4, 0.8] + [1.0] * 96, strict=True):
+        assert upper / 2 <= wait <= upper
+    assert len(set(waits)) > 90
+    assert backoff.failures == 100
+    backoff.reset()
+    assert backoff.failures == 0
+    assert backoff.next() <= 0.1
+
+
+def test_a_backoff_survives_any_number_of_failures() -> None:
+    backoff = Backoff(first=0.1, longest=1.0)
+    backoff.failures = 10**6
+    assert backoff.next() <= 1.0
+
+
+def test_only_errors_of_a_server_that_may_come_back_are_transient() -> None:
+    classes = [kind for name in dir(errors) if isinstance(kind := getattr(errors, name), type)]
+    transient = {
+        kind.__name__ for kind in classes if issubclass(kind, errors.LeaseholdError) and kind.transient
+    }
+    assert transient == {"ConnectionLost", "ServerBusy", "ServerOutOfMemory", "ServerReadOnly"}

@@ -5,13 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from leasehold.errors import (
-    ConnectionLost,
-    LeaseholdError,
-    ServerBusy,
-    ServerOutOfMemory,
-    ServerReadOnly,
-)
+from leasehold.errors import LeaseholdError
+from leasehold.retry import Backoff
 from leasehold.scripting.connection import Connection, open_connection
 from leasehold.scripting.server_errors import translate
 
@@ -29,8 +24,8 @@ MARGIN_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
 #: How long the session stays on the list: longer than the move that follows (ms).
 KEEP_MS = 10_000
-#: Trouble that may pass: asked again after so many seconds, the dispatcher finds out whether it has.
-PASSING = {ConnectionLost: 0.1, ServerBusy: 0.5, ServerOutOfMemory: 1.0, ServerReadOnly: 1.0}
+#: The first and the longest wait after a transient error (s); then the dispatcher asks the server again.
+FIRST_WAIT, LONGEST_WAIT = 0.1, 1.0
 
 
 class Listener:
@@ -67,6 +62,7 @@ class Listener:
         self._unsure_until = 0.0
         self._connection: Connection | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
 
     @property
     def attached(self) -> bool:
@@ -119,10 +115,11 @@ class Listener:
             else:
                 # It closes the connection and takes the session off the list: ask again after it.
                 await asyncio.wait([self._leaving])
+            self._backoff.reset()
         except LeaseholdError as error:
             await self._drop()
-            if type(error) in PASSING:
-                await asyncio.sleep(PASSING[type(error)])
+            if error.transient:
+                await self._backoff.wait()
             else:
                 trouble = error
         self._task = None

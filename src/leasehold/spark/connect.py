@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anyio.from_thread import start_blocking_portal
 from pyspark.sql.utils import is_remote
 
-from leasehold.errors import ConnectionLost, InvalidArgument, ScriptFailed, ServerBusy, ServerReadOnly
+from leasehold.errors import InvalidArgument, LeaseholdError, ScriptFailed
 from leasehold.queue import AsyncWorkQueue
+from leasehold.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What passes when the server comes back.
-PASSING = (ConnectionLost, ServerBusy, ServerReadOnly)
-#: How long to wait before the first repetition, and before any later one at most (s).
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+#: The longest wait before the first repetition, and before any later one (s).
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
 class Connected:
@@ -108,15 +107,15 @@ async def persistently(call: Callable[[], Awaitable[T]], retry_timeout: float) -
     Raises:
         LeaseholdError: What the last call raised.
     """
-    until, pause = time.monotonic() + retry_timeout, FIRST_PAUSE
+    until, backoff = time.monotonic() + retry_timeout, Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
     while True:
         try:
             return await call()
-        except PASSING:
-            if time.monotonic() + pause > until:
+        except LeaseholdError as error:
+            pause = backoff.next()
+            if not error.transient or time.monotonic() + pause > until:
                 raise
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 @contextmanager
