@@ -49,7 +49,7 @@ COMMANDS = {
     "worker": Place("leasehold.cli.worker", "Run a worker: work on the items of queues until it is stopped."),
     "demo": Place(
         "leasehold.cli.demo.command",
-        "Work through real files with real processes, kill one and stop one, and check that nothing is lost.",
+        "Process files with worker processes, kill one and stop one, and check that nothing is lost.",
     ),
     "serve": Place("leasehold.cli.serve", "Start a server and run it until Ctrl-C or SIGTERM."),
 }
