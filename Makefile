@@ -1,4 +1,4 @@
-# One entry for every command. `make help` lists them; each target sets up what it needs, in .venv, by itself.
+# Each command of this repository is a target here. `make help` lists them; a target installs what it needs into .venv.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,21 +6,28 @@ SHELL       := bash
 .DELETE_ON_ERROR:
 
 export PYTHON  ?= python3#                 the Python that .venv is made with, 3.11 or newer
-WORKERS        ?= 3#                       test processes beside the first (pytest-xdist)
-SERVERS        ?= redis7 redis6#           the servers that `make test` runs the core tests on again
+T              ?=#                         what `make test-one` runs: a file, file::test, or --seed RWQ-B3
+SERVER         ?= embedded#                where it runs: embedded, redis7, redis6, container, or see tests/servers.py
+SERVERS        ?= redis7 redis6#           the servers on which `make test` repeats the core tests
+WORKERS        ?= 3#                       processes that run tests at the same time (pytest-xdist)
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
-ROUNDS         ?= 3#                       how often everybody has a turn in `make bench-rivals`
-MINUTES        ?= 5#                       how long `make soak` does harm
-SEED           ?=#                         what `make soak` draws its harm from; empty: a new one
+ROUNDS         ?= 3#                       how many rounds `make bench-rivals` measures
+MINUTES        ?= 5#                       how long `make soak` injects faults
+SEED           ?=#                         the seed of the faults of `make soak`; empty: a new one
 ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
 
 BIN       := .venv/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
-FOR_TESTS := .venv/ready machine-servers machine-java tests/interop/node_modules/.package-lock.json
+NODE_CLIENT := tests/interop/node_modules/.package-lock.json
+FOR_TESTS := .venv/ready machine-servers machine-java $(NODE_CLIENT)
+# Nothing but what `make test-one` needs for T on SERVER.
+FOR_ONE   := .venv/ready machine-servers $(if $(findstring spark,$(T)),machine-java) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test test-fast test-long test-containers lint format types docs docs-serve lock clean
+.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers soak
+.PHONY: lint format types docs docs-serve lock clean
 .PHONY: machine-java machine-lint machine-servers machine-node
 
 help: ## List the targets
@@ -48,29 +55,40 @@ bench-rivals: .venv/ready $(RIVALS) build/rivals/bullmq/node_modules/.package-lo
 
 # ---------------------------------------------------------------------------------------------------- tests
 
-test: $(FOR_TESTS) ## Run all tests on the embedded server, then the core ones on SERVERS
+test-one: $(FOR_ONE) ## Run T on SERVER: make test-one T=tests/queue/test_leasing.py::NAME SERVER=redis6
+	LEASEHOLD_TEST_SERVER=$(strip $(SERVER)) $(call ENGINE,$(SERVER)) $(BIN)/python -m pytest $(T) $(ARGS)
+
+test-fast: .venv/ready machine-servers ## Run the quick tests on the embedded server; needs neither Java nor Node
+	$(PYTEST) -m "not slow and not spark and not long and not containers" --exitfirst $(ARGS)
+
+test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones on SERVERS
 	@echo "All tests, on the embedded server"
-	$(PYTEST) -m "not containers and not long" $(ARGS)
+	$(PYTEST) -m "not long and not containers" $(ARGS)
 	@for server in $(SERVERS); do \
 	    echo "The core tests, on $$server"; \
-	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and not containers and not long" $(ARGS); \
+	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and server and not slow and not long" $(ARGS); \
 	done
 
-test-fast: $(FOR_TESTS) ## Run the tests that take no long time, on the embedded server alone
-	$(PYTEST) -m "not slow and not containers and not long" --exitfirst $(ARGS)
+test-restart: .venv/ready ## Restart and kill a server in a container under a queue and a worker
+	tests/with-containers.sh $(BIN)/python -m pytest -m "containers and not long" $(ARGS)
 
-test-long: $(FOR_TESTS) ## Run the tests that take minutes: processes of Spark are killed at each step
-	$(PYTEST) -m long $(ARGS)
+test-long: $(FOR_TESTS) test-containers soak ## Run what a release must pass besides `make test`: an hour
+	@echo "The long tests, on the embedded server"
+	$(PYTEST) -m "long and not containers" $(ARGS)
+	@for server in $(SERVERS); do \
+	    echo "The core tests that make test does not repeat, on $$server"; \
+	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and server and (slow or long)" $(ARGS); \
+	done
 
-test-containers: $(FOR_TESTS) ## Run the tests that need containers, and the core ones on a server in a container
-	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "(core and not long) or containers" $(ARGS)
+test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
+	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "(core and server and not long) or containers" $(ARGS)
 
 soak: .venv/ready ## Kill, stop and cut off processes for MINUTES, then check the history of all of them
 	$(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(SEED))
 
 # ---------------------------------------------------------------------------------------------------- house
 
-lint: .venv/ready machine-lint tests/house/node_modules/.package-lock.json ## Check style, rooms and Lua
+lint: .venv/ready machine-lint tests/house/node_modules/.package-lock.json ## Check style, imports and Lua
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -80,12 +98,12 @@ lint: .venv/ready machine-lint tests/house/node_modules/.package-lock.json ## Ch
 	luacheck --quiet $(COMPOSED)
 	luac5.1 -p $(COMPOSED)/*.lua
 
-format: .venv/ready tests/house/node_modules/.package-lock.json ## Put Python and Lua into shape
+format: .venv/ready tests/house/node_modules/.package-lock.json ## Format Python and Lua
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	tests/house/node_modules/.bin/stylua lua
 
-types: .venv/ready ## Check the types of source and tests, strictly
+types: .venv/ready ## Check the types of source, tests and benchmarks
 	$(BIN)/mypy
 
 docs: .venv/ready ## Build the docs into site/; a warning is an error
@@ -94,13 +112,13 @@ docs: .venv/ready ## Build the docs into site/; a warning is an error
 docs-serve: .venv/ready ## Show the docs on http://127.0.0.1:8000 and follow changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file docs/mkdocs.yml
 
-lock: ## Write requirements.lock anew, with the newest releases that pyproject.toml allows
+lock: ## Update requirements.lock to the newest releases that pyproject.toml allows
 	$(PYTHON) -m venv build/uv
 	build/uv/bin/pip install --quiet uv
 	build/uv/bin/uv export --no-config --quiet --upgrade --all-extras --no-emit-project --no-header --no-annotate \
 	    --format requirements-txt --output-file requirements.lock
 
-clean: ## Remove everything that these targets made
+clean: ## Remove everything that these targets created
 	rm -rf .venv build dist site uv.lock tests/*/node_modules
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -116,7 +134,7 @@ clean: ## Remove everything that these targets made
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Each rival has a place of its own; together they could not have their newest releases. So has Leasehold.
+# Each rival, and Leasehold, has its own environment: in one, they could not all have their newest releases.
 build/rivals/%/ready: benchmarks/rivals/requirements/%.txt | .venv/ready
 	@echo "Installing what $< names into build/rivals/$*"
 	@rm -rf build/rivals/$*

@@ -1,9 +1,10 @@
-"""What every test can ask for: a server, a client, a name, and servers of its own."""
+"""Fixtures for all tests, the markers that depend on fixtures, and how tests are given to processes."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,15 +26,19 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer
 
-# How long an example takes says nothing: the machine may be busy with something else.
+# The duration of an example depends on the load of the machine.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+
+# A parent that ignores SIGINT (`nohup make test &`) would pass that on to every program that a test starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _names = itertools.count(1)
 
 
 class MakeServer(Protocol):
-    """Start one more server, of the kind that the tests run on; it ends with the test at the latest."""
+    """Start another server of the kind that the tests run on; it is stopped after the test."""
 
     async def __call__(
         self,
@@ -44,7 +49,7 @@ class MakeServer(Protocol):
 
 
 class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Gives each test to whoever is free, but all that share a session of Spark to one process.
+    """Send each test to the first free process, and all tests that share a Spark session to the same process.
 
     The groups of pytest-xdist 3.8 would do that, but pytest 9.2 does not see them.
     """
@@ -56,13 +61,38 @@ class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSession:
-    """Give out the tests."""
+    """Return the scheduler for pytest-xdist."""
     return OneSession(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--seed`."""
+    parser.addoption("--seed", metavar="ROW", help="run only the tests that hold this row, such as RWQ-B3")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need a server or Spark, and select the tests of `--seed`."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & {"server", "make_server"}:
+            item.add_marker(pytest.mark.server)
+        if "spark" in fixtures or item.nodeid.startswith("tests/spark/"):
+            item.add_marker(pytest.mark.spark)
+    if row := config.getoption("--seed"):
+        others = [item for item in items if row not in rows_of(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if row in rows_of(item)]
+
+
+def rows_of(item: pytest.Item) -> set[str]:
+    """Return the ids of the rows that a test is marked with."""
+    return {row for marker in item.iter_markers("seed") for row in marker.args}
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[servers.Running]:
-    """Run the server that the tests share; with pytest-xdist, one for each worker."""
+    """Run the server that all tests of this process share."""
     try:
         with servers.running(servers.wanted()) as running:
             yield running
@@ -72,7 +102,7 @@ def server() -> Iterator[servers.Running]:
 
 @pytest.fixture
 def redis_url(server: servers.Running) -> str:
-    """Give the url of the server, emptied if it is ours."""
+    """Return the url of the server. The server is emptied first if the tests started it."""
     if server.ours:
         with redis_py.Redis.from_url(server.url) as client:
             client.flushall()
@@ -81,27 +111,27 @@ def redis_url(server: servers.Running) -> str:
 
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    """Give a plain client that sends nothing twice and decodes nothing."""
+    """Return a plain client that never retries and decodes nothing."""
     async with Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0)) as client:
         yield client
 
 
 @pytest.fixture
 def name() -> str:
-    """Give a queue's name that no other test has, on any worker."""
+    """Return a queue name that is unique over all tests and processes."""
     return f"{os.environ.get('PYTEST_XDIST_WORKER', 'test')}-{next(_names)}"
 
 
 @pytest.fixture
 async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
-    """Give a way to the server that can be delayed, cut and refused."""
+    """Return a proxy in front of the server; it can delay, cut and refuse connections."""
     async with Proxy(redis_url) as proxy:
         yield proxy
 
 
 @pytest.fixture
 async def make_server() -> AsyncIterator[MakeServer]:
-    """Give a function that starts servers, for tests that kill and restart them."""
+    """Return a function that starts servers, for tests that kill and restart them."""
     async with AsyncExitStack() as started:
 
         async def make(*, dir: Path | None = None, port: int | None = None) -> EmbeddedServer:  # noqa: A002 - as there
