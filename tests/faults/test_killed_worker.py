@@ -183,7 +183,7 @@ async def test_while_it_completes_and_the_answer_is_on_its_way(
     await queue.add_item(Item(b"x", id="x"))
     async with worker_on(proxy.url, name) as worker:
         await worker.reach("complete")
-        proxy.swallow_replies = True
+        proxy.drop_replies = True
         worker.go_on()
 
         async def applied() -> bool:

@@ -100,12 +100,12 @@ async def test_replies_that_are_lost(
     queue, lease = await start(make_queue, proxy, impatient=True)
     make_call, applied = CALLS[call]
     sent = proxy.requests.count(b"EVALSHA")
-    proxy.swallow_replies = True
+    proxy.drop_replies = True
     with pytest.raises(ConnectionLost, match=r"may have been applied\. Repeating is safe") as caught:
         await make_call(queue, lease)
     assert caught.value.maybe_applied is True
     assert proxy.requests.count(b"EVALSHA") == sent + 1
-    proxy.swallow_replies = False
+    proxy.drop_replies = False
     assert await state(redis, name) == applied
     assert (await queue.counts()).total >= 1, "the next call works by itself"
     await audit(redis, name)
@@ -304,10 +304,10 @@ async def test_a_lost_lease_comes_back_when_it_ends(
     queue, idle = make_queue(url=proxy.url, reply_timeout=1), make_queue()
     await idle.add_item(Item(b"x", id="x"))
     await queue.counts()
-    proxy.swallow_replies = True
+    proxy.drop_replies = True
     with pytest.raises(ConnectionLost):
         await queue.lease(2)
-    proxy.swallow_replies = False
+    proxy.drop_replies = False
     assert (await audit(redis, name)).leased == [b"x"]
     lease = await take(idle, 30, timeout=20)
     assert lease.attempt == 2

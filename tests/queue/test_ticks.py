@@ -171,7 +171,7 @@ async def test_a_tick_whose_answer_is_lost_was_made_once(
 ) -> None:
     class CutOff(Engine):
         async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
-            proxy.swallow_replies = name == "tick"
+            proxy.drop_replies = name == "tick"
             return await super().run(name, rest, **arguments)
 
     queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, reply_timeout=3)

@@ -59,7 +59,7 @@ async def test_swallows_replies_of_commands_that_were_applied(
     impatient: Redis, proxy: Proxy, redis: Redis
 ) -> None:
     await impatient.ping()
-    proxy.swallow_replies = True
+    proxy.drop_replies = True
     with pytest.raises(RedisTimeoutError):
         await impatient.rpush("list", "once")
     assert await redis.lrange("list", 0, -1) == [b"once"]
@@ -139,7 +139,7 @@ async def test_heals_whatever_was_asked_for(client: Redis, proxy: Proxy) -> None
     proxy.stall()
     proxy.silence()
     proxy.delay = 30
-    proxy.swallow_replies = True
+    proxy.drop_replies = True
     proxy.cut_after_bytes(0)
     proxy.refuse()
     await proxy.heal()

@@ -17,7 +17,7 @@ class Proxy:
 
         async with Proxy("redis://localhost") as proxy:
             queue = AsyncWorkQueue.from_url(proxy.url, "emails")
-            proxy.swallow_replies = True
+            proxy.drop_replies = True
 
     It lives in the event loop that it was started in.
 
@@ -26,7 +26,7 @@ class Proxy:
 
     Attributes:
         delay: Seconds by which each piece is held up, in both directions.
-        swallow_replies: Forward requests, drop what is answered: "applied, but nobody heard".
+        drop_replies: Forward requests, drop what is answered: "applied, but nobody heard".
         requests: The name of each command that was forwarded, in order: `[b"HELLO", b"EVALSHA"]`.
 
     Raises:
@@ -47,7 +47,7 @@ class Proxy:
         self._healed = asyncio.Event()
         self._reply_bytes_left: int | None = None
         self.delay = 0.0
-        self.swallow_replies = False
+        self.drop_replies = False
         self.requests: list[bytes] = []
 
     @property
@@ -113,7 +113,7 @@ class Proxy:
     async def heal(self) -> None:
         """Be an honest way to the server again, whatever was asked for before."""
         self.delay = 0.0
-        self.swallow_replies = False
+        self.drop_replies = False
         self._reply_bytes_left = None
         self.resume()
         self._silent.clear()
@@ -158,7 +158,7 @@ class Proxy:
     async def _forward_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while self._reply_bytes_left != 0:
             piece = await self._next_piece(reader)
-            if self.swallow_replies:
+            if self.drop_replies:
                 continue
             if self._reply_bytes_left is not None:
                 piece = piece[: self._reply_bytes_left]
