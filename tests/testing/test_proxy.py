@@ -105,7 +105,7 @@ async def test_stalls_without_closing(impatient: Redis, proxy: Proxy, redis: Red
 
 async def test_silences_the_connections_that_are_there(impatient: Redis, proxy: Proxy, redis: Redis) -> None:
     await impatient.ping()
-    proxy.silence()
+    proxy.stall_connections()
     with pytest.raises(RedisTimeoutError):
         await impatient.rpush("list", "late")
     assert await impatient.ping(), "a new one works"
@@ -116,7 +116,7 @@ async def test_what_was_silenced_is_heard_when_it_is_healed(
     client: Redis, proxy: Proxy, redis: Redis
 ) -> None:
     await client.ping()
-    proxy.silence()
+    proxy.stall_connections()
     pushing = asyncio.ensure_future(client.rpush("list", "late"))
     await asyncio.sleep(0.1)
     assert await redis.exists("list") == 0
@@ -137,7 +137,7 @@ async def test_fails_as_a_server_that_is_down_until_it_is_healed(client: Redis, 
 async def test_heals_whatever_was_asked_for(client: Redis, proxy: Proxy) -> None:
     await client.ping()
     proxy.stall()
-    proxy.silence()
+    proxy.stall_connections()
     proxy.delay = 30
     proxy.drop_replies = True
     proxy.cut_after_bytes(0)

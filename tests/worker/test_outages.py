@@ -127,7 +127,7 @@ async def test_connections_that_fall_silent_cost_no_lease(
     await add(make_queue(), *[b"x"] * 2)
     async with working(worker):
         await gate.reached(2)
-        proxy.silence()
+        proxy.stall_connections()
         await asyncio.sleep(3)
         assert sorted(gate.cut) == []
         gate.opened.set()

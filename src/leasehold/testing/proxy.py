@@ -86,7 +86,7 @@ class Proxy:
         """Forward again, beginning with what was held back."""
         self._flowing.set()
 
-    def silence(self) -> None:
+    def stall_connections(self) -> None:
         """Forward nothing on the connections that are there and close none, until `heal`; new ones work.
 
         So do balancers that have forgotten a connection.
