@@ -230,7 +230,7 @@ async def test_a_name_that_is_none_is_told(leasehold: Leasehold) -> None:
 async def test_ctrl_c_ends_a_command_that_waits(proxy: Proxy) -> None:
     proxy.drop_replies = True
     async with started("ls", "emails", "--url", proxy.url) as process:
-        await eventually("it waits for an answer", lambda: bool(proxy.requests), within=30)
+        await eventually("it waits for an answer", lambda: bool(proxy.commands), within=30)
         process.send_signal(signal.SIGINT)
         out, err = await process.communicate()
         assert (process.returncode, out, err) == (130, b"", b"")

@@ -230,7 +230,7 @@ async def test_a_server_that_goes_just_then(make_queue: MakeQueue, proxy: Proxy,
     async def once(stepped: Stepped) -> None:
         async with make_queue(name=f"{name}-going-{stepped.step}", url=proxy.url) as queue:
             await queue.add_item(Item(b"x"))
-            proxy.requests.clear()
+            proxy.commands.clear()
             calls = [
                 queue.add_item(Item(b"x")),
                 queue.lease(60),
@@ -238,7 +238,7 @@ async def test_a_server_that_goes_just_then(make_queue: MakeQueue, proxy: Proxy,
                 queue.lease(60, block=False),
             ]
             tasks = [asyncio.create_task(call) for call in calls]
-            await eventually("they are sent", lambda: proxy.requests.count(b"EVALSHA") >= 2)
+            await eventually("they are sent", lambda: proxy.commands.count(b"EVALSHA") >= 2)
             cutting = asyncio.create_task(proxy.cut())
             for _ in range(stepped.step):
                 await asyncio.sleep(0)

@@ -99,12 +99,12 @@ async def test_replies_that_are_lost(
     """Applied, but nobody heard: the caller is told that it may have been, and it was, once."""
     queue, lease = await start(make_queue, proxy, impatient=True)
     make_call, applied = CALLS[call]
-    sent = proxy.requests.count(b"EVALSHA")
+    sent = proxy.commands.count(b"EVALSHA")
     proxy.drop_replies = True
     with pytest.raises(ConnectionLost, match=r"may have been applied\. Repeating is safe") as caught:
         await make_call(queue, lease)
     assert caught.value.maybe_applied is True
-    assert proxy.requests.count(b"EVALSHA") == sent + 1
+    assert proxy.commands.count(b"EVALSHA") == sent + 1
     proxy.drop_replies = False
     assert await state(redis, name) == applied
     assert (await queue.counts()).total >= 1, "the next call works by itself"
@@ -343,7 +343,7 @@ async def test_a_waiter_outlives_a_cut_of_its_listening_connection_or_is_told(
     got = 0
     for number in range(5):
         waiting = asyncio.create_task(waiter.lease(30))
-        await eventually("it waits", lambda: proxy.requests[-1:] == [b"BLMOVE"])
+        await eventually("it waits", lambda: proxy.commands[-1:] == [b"BLMOVE"])
         if fault != "cut":
             proxy.refuse()
         await proxy.cut()

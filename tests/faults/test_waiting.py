@@ -118,11 +118,11 @@ async def test_a_lone_call_is_one_trip(queue: AsyncWorkQueue, redis: Redis) -> N
 async def test_an_idle_waiter_sends_less_than_a_command_a_second(make_queue: MakeQueue, proxy: Proxy) -> None:
     waiter = make_queue(url=proxy.url)
     waiting = [asyncio.create_task(waiter.lease(30)) for _ in range(10)]
-    await eventually("it waits", lambda: b"BLMOVE" in proxy.requests)
-    before = len(proxy.requests)
+    await eventually("it waits", lambda: b"BLMOVE" in proxy.commands)
+    before = len(proxy.commands)
     seconds = 7
     await asyncio.sleep(seconds)  # the measure is a span of time: long enough for two refreshes
-    assert len(proxy.requests) - before < seconds
+    assert len(proxy.commands) - before < seconds
     await waiter.close()
     ends = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(end) for end in ends} == {QueueClosed}

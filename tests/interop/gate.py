@@ -56,7 +56,7 @@ class Gate(Proxy):
         while True:
             parser.feed(await self._next_piece(reader))
             while request := parser.gets():
-                self.requests.append(request[0].upper())
+                self.commands.append(request[0].upper())
                 await self._hold(request)
                 writer.write(hiredis.pack_command(tuple(request)))
                 await writer.drain()

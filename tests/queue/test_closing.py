@@ -50,11 +50,11 @@ async def test_use_after_close(
     await queue.add_items([Item(b"1"), Item(b"2")])
     lease = await take(queue)
     await queue.close()
-    before, sent = await snapshot(redis), list(proxy.requests)
+    before, sent = await snapshot(redis), list(proxy.commands)
     with pytest.raises(QueueClosed, match="create a new") as caught:
         await AFTER_CLOSE[call](queue, lease)
     assert caught.value.name == name
-    assert proxy.requests == sent
+    assert proxy.commands == sent
     assert await snapshot(redis) == before
     await alone(redis)
 
@@ -79,7 +79,7 @@ async def test_closing_twice_and_without_use(make_queue: MakeQueue, proxy: Proxy
     await queue.close()
     with pytest.raises(QueueClosed):
         await queue.counts()
-    assert proxy.requests == []
+    assert proxy.commands == []
 
 
 async def test_two_that_close_at_once_both_wait_for_the_end(make_queue: MakeQueue, redis: Redis) -> None:

@@ -188,7 +188,7 @@ async def test_nothing_is_sent(
     watched = make_queue(url=proxy.url)
     await queue.add_items([Item(b"1"), Item(b"2")])
     lease = await take(watched)
-    before, sent = await snapshot(redis), list(proxy.requests)
+    before, sent = await snapshot(redis), list(proxy.commands)
     wrong = []
     for bad in bad_values:
         try:
@@ -198,7 +198,7 @@ async def test_nothing_is_sent(
         else:
             wrong.append(bad)
     assert not wrong, "these were accepted"
-    assert proxy.requests == sent
+    assert proxy.commands == sent
     assert await snapshot(redis) == before
 
 
@@ -208,7 +208,7 @@ async def test_a_queue_that_was_never_used_does_not_even_connect(make_queue: Mak
         await queue.lease(0)
     with pytest.raises(InvalidArgument):
         await queue.add_items([ITEM], delay=-1)
-    assert proxy.requests == []
+    assert proxy.commands == []
 
 
 async def test_a_lease_of_another_queue_is_refused(make_queue: MakeQueue, redis: Redis, name: str) -> None:

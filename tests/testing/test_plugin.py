@@ -63,7 +63,7 @@ async def test_faults(leasehold_queue, leasehold_queues, leasehold_faults):
     await assert_empty(leasehold_queues("queue", direct=True))
     await leasehold_faults.heal()
     assert await leasehold_queue.add_item(Item("hello", id="mail-1"))
-    assert b"EVALSHA" in leasehold_faults.requests
+    assert b"EVALSHA" in leasehold_faults.commands
 
 
 @pytest.mark.asyncio

@@ -36,7 +36,7 @@ async def impatient(proxy: Proxy) -> AsyncIterator[Redis]:
 async def test_forwards_and_notes_the_commands(client: Redis, proxy: Proxy) -> None:
     await client.set("key", bytes(range(256)) * 1000)
     assert await client.get("key") == bytes(range(256)) * 1000
-    assert proxy.requests[-2:] == [b"SET", b"GET"]
+    assert proxy.commands[-2:] == [b"SET", b"GET"]
 
 
 async def test_notes_each_command_of_a_pipeline(client: Redis, proxy: Proxy) -> None:
@@ -44,7 +44,7 @@ async def test_notes_each_command_of_a_pipeline(client: Redis, proxy: Proxy) -> 
         for number in range(100):
             pipeline.rpush("list", number)
         await pipeline.execute()
-    assert proxy.requests.count(b"RPUSH") == 100
+    assert proxy.commands.count(b"RPUSH") == 100
 
 
 async def test_delays_both_ways(client: Redis, proxy: Proxy) -> None:
@@ -67,7 +67,7 @@ async def test_swallows_replies_of_commands_that_were_applied(
 
 async def test_cuts_connections_in_mid_call(client: Redis, proxy: Proxy) -> None:
     waiting = asyncio.ensure_future(client.blpop(["nothing"], timeout=5))
-    await eventually("the command is under way", lambda: b"BLPOP" in proxy.requests)
+    await eventually("the command is under way", lambda: b"BLPOP" in proxy.commands)
     await proxy.cut()
     with pytest.raises(RedisConnectionError):
         await waiting

@@ -7,7 +7,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from leasehold.errors import InvalidArgument
-from leasehold.testing.requests import RequestReader
+from leasehold.testing.resp import CommandReader
 
 _PIECE = 65536
 
@@ -27,7 +27,7 @@ class Proxy:
     Attributes:
         delay: Seconds by which each piece is held up, in both directions.
         drop_replies: Forward requests, drop what is answered: "applied, but nobody heard".
-        requests: The name of each command that was forwarded, in order: `[b"HELLO", b"EVALSHA"]`.
+        commands: The name of each command that was forwarded, in order: `[b"HELLO", b"EVALSHA"]`.
 
     Raises:
         InvalidArgument: If the URL is another one.
@@ -48,7 +48,7 @@ class Proxy:
         self._reply_bytes_left: int | None = None
         self.delay = 0.0
         self.drop_replies = False
-        self.requests: list[bytes] = []
+        self.commands: list[bytes] = []
 
     @property
     def url(self) -> str:
@@ -148,10 +148,10 @@ class Proxy:
         return await asyncio.open_connection(self._target.hostname, self._target.port or 6379)
 
     async def _forward_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        names = RequestReader()
+        names = CommandReader()
         while True:
             piece = await self._next_piece(reader)
-            self.requests += names.feed(piece)
+            self.commands += names.feed(piece)
             writer.write(piece)
             await writer.drain()
 

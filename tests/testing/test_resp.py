@@ -7,7 +7,7 @@ import random
 import hiredis
 import pytest
 
-from leasehold.testing.requests import RequestReader
+from leasehold.testing.resp import CommandReader
 
 
 def packed(*words: bytes) -> bytes:
@@ -29,14 +29,14 @@ NAMES = [command[0].upper() for command in COMMANDS]
 
 
 def test_in_one_piece() -> None:
-    assert RequestReader().feed(STREAM) == NAMES
+    assert CommandReader().feed(STREAM) == NAMES
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_in_pieces_of_any_size(seed: int) -> None:
     rng = random.Random(seed)
     longest = rng.choice([3, 100, 70_000])
-    reader, names, at = RequestReader(), [], 0
+    reader, names, at = CommandReader(), [], 0
     while at < len(STREAM):
         size = rng.randint(1, longest)
         names += reader.feed(STREAM[at : at + size])
@@ -45,13 +45,13 @@ def test_in_pieces_of_any_size(seed: int) -> None:
 
 
 def test_byte_by_byte_a_name_is_told_when_it_is_whole() -> None:
-    reader = RequestReader()
+    reader = CommandReader()
     told = [reader.feed(bytes([byte])) for byte in packed(b"get", b"key")]
     assert [names for names in told if names] == [[b"GET"]]
 
 
 def test_what_is_no_array_is_passed_over_and_does_not_pile_up() -> None:
-    reader = RequestReader()
+    reader = CommandReader()
     assert reader.feed(b"PING\r\nINFO all\r\n") == []
     assert reader.feed(packed(b"PING")) == [b"PING"]
     for _ in range(100):

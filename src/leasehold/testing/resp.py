@@ -7,7 +7,7 @@ _END = b"\r\n"
 _LONGEST = 512
 
 
-class RequestReader:
+class CommandReader:
     """Knows where each command begins in what a client sends: arrays of texts, as every client sends them.
 
     It keeps a few bytes at most, however large the texts are. What is no such array is passed over.
