@@ -59,7 +59,7 @@ def test_moments_have_a_time_zone_and_have_not_passed() -> None:
 
 async def test_who_waits_is_woken(make_queue: MakeQueue) -> None:
     clock = Clock()
-    queue = clock.wake(make_queue(clock=clock))
+    queue = clock.attach(make_queue(clock=clock))
     await queue.add_item(Item("hello"), delay=timedelta(days=2))
     waiting = asyncio.create_task(queue.lease(30))
     await parked(queue)
@@ -69,7 +69,7 @@ async def test_who_waits_is_woken(make_queue: MakeQueue) -> None:
 
 async def test_from_another_thread_too(make_queue: MakeQueue) -> None:
     clock = Clock()
-    queue = clock.wake(make_queue(clock=clock))
+    queue = clock.attach(make_queue(clock=clock))
     await queue.add_item(Item("hello"))
     first = await queue.lease(3600)
     waiting = asyncio.create_task(queue.lease(30))
@@ -81,7 +81,7 @@ async def test_from_another_thread_too(make_queue: MakeQueue) -> None:
 
 async def test_a_queue_that_is_not_in_use_is_no_trouble(make_queue: MakeQueue) -> None:
     clock = Clock()
-    queue = clock.wake(make_queue(clock=clock))
+    queue = clock.attach(make_queue(clock=clock))
     clock.advance(1)
     await queue.close()
     clock.advance(1)

@@ -84,7 +84,7 @@ class Clock:
             self._seconds = seconds
         self._tell()
 
-    def wake(self, queue: AsyncWorkQueue) -> AsyncWorkQueue:
+    def attach(self, queue: AsyncWorkQueue) -> AsyncWorkQueue:
         """From now on, let those who wait in a queue look again whenever the clock is moved.
 
         Otherwise they look when as much time has passed in truth. The fixtures do this for their queues.

@@ -85,7 +85,7 @@ class Queues:
         )
         self._opened.append(queue)
         if self._clock is not None:
-            self._clock.wake(queue)
+            self._clock.attach(queue)
         return queue
 
     async def close(self) -> None:
