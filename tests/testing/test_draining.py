@@ -213,7 +213,7 @@ async def test_a_worker_of_the_app_is_taken_over_to_queues_of_the_test(
         ran.append((greeting, name))
         return f"{greeting} {name}"
 
-    worker = leasehold_worker.like(app)
+    worker = leasehold_worker.copy(app)
     await leasehold_queues("emails").add_item(Item("ada", id="one"))
     await worker.drain()
     assert ran == [("hello", "ada")]

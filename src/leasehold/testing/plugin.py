@@ -122,7 +122,7 @@ class Workers:
         self._made.append(worker)
         return worker
 
-    def like(self, worker: Worker) -> Worker:
+    def copy(self, worker: Worker) -> Worker:
         """Make a worker with the settings and handlers of one of yours, on queues of this test.
 
         What yours takes from the queue `emails`, this one takes from `leasehold_queues("emails")`. Your
