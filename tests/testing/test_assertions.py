@@ -15,7 +15,7 @@ from leasehold.testing import (
     assert_empty,
     assert_not_added,
 )
-from leasehold.testing.report import PAGE
+from leasehold.testing.contents import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

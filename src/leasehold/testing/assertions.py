@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import InvalidArgument
 from leasehold.queue.views import STATES, ItemView, State
-from leasehold.testing.report import Holdings, describe_item, describe_letter, shorten, tries
+from leasehold.testing.contents import QueueContents, describe_item, describe_letter, shorten, tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,14 +50,14 @@ class _Wanted:
             self.data is ANY or _same(self.data, one.data)
         )
 
-    def live(self, holdings: Holdings) -> list[ItemView]:
+    def live(self, contents: QueueContents) -> list[ItemView]:
         """Those of them that are unfinished."""
-        views = (view for view in holdings.items if self.state is None or view.state == self.state)
+        views = (view for view in contents.items if self.state is None or view.state == self.state)
         return [view for view in views if self.fits(view)]
 
-    def dead(self, holdings: Holdings) -> list[DeadLetter]:
+    def dead(self, contents: QueueContents) -> list[DeadLetter]:
         """Those of them that are dead letters."""
-        letters = (one for one in holdings.dead_letters if self.error is None or self.error in one.error)
+        letters = (one for one in contents.dead_letters if self.error is None or self.error in one.error)
         return [letter for letter in letters if self.fits(letter)]
 
 
@@ -84,10 +84,10 @@ async def assert_added(
     """
     __tracebackhide__ = True
     wanted = _Wanted(item_id, data, state)
-    holdings = await Holdings.of(queue)
-    if found := wanted.live(holdings):
+    contents = await QueueContents.of(queue)
+    if found := wanted.live(contents):
         return found[0]
-    raise AssertionError(f"no {wanted.words} in {holdings.report()}{_near(wanted, holdings)}")
+    raise AssertionError(f"no {wanted.words} in {contents.report()}{_near(wanted, contents)}")
 
 
 async def assert_not_added(
@@ -107,10 +107,10 @@ async def assert_not_added(
     """
     __tracebackhide__ = True
     wanted = _Wanted(item_id, data, state)
-    holdings = await Holdings.of(queue)
-    if found := wanted.live(holdings):
-        there = describe_item(found[0], holdings.now)
-        raise AssertionError(f"there is an {wanted.words}: {there}, in {holdings.report()}")
+    contents = await QueueContents.of(queue)
+    if found := wanted.live(contents):
+        there = describe_item(found[0], contents.now)
+        raise AssertionError(f"there is an {wanted.words}: {there}, in {contents.report()}")
 
 
 async def assert_dead(
@@ -135,20 +135,20 @@ async def assert_dead(
     """
     __tracebackhide__ = True
     wanted = _Wanted(item_id, data, error=error)
-    holdings = await Holdings.of(queue)
-    if found := wanted.dead(holdings):
+    contents = await QueueContents.of(queue)
+    if found := wanted.dead(contents):
         return found[0]
-    others = _Wanted(item_id, data).dead(holdings)
+    others = _Wanted(item_id, data).dead(contents)
     if others and error is not None:
         raise AssertionError(
             f"dead letter {others[0].id!r} has no {error!r} in its error, which is:\n"
-            f"{_indented(others[0].error)}\nin {holdings.report()}"
+            f"{_indented(others[0].error)}\nin {contents.report()}"
         )
     alive = "".join(
         f"\n{view.id!r} is {view.state}, not dead: {tries(view.attempt)}"
-        for view in wanted.live(holdings)[:3]
+        for view in wanted.live(contents)[:3]
     )
-    raise AssertionError(f"no dead letter for {wanted.words} in {holdings.report()}{alive}")
+    raise AssertionError(f"no dead letter for {wanted.words} in {contents.report()}{alive}")
 
 
 async def assert_completed(queue: AsyncWorkQueue, item_id: str, *, result: Any = ANY) -> None:
@@ -168,11 +168,11 @@ async def assert_completed(queue: AsyncWorkQueue, item_id: str, *, result: Any =
     """
     __tracebackhide__ = True
     wanted = _Wanted(item_id, ANY)
-    holdings = await Holdings.of(queue)
-    if found := wanted.live(holdings):
-        there = describe_item(found[0], holdings.now)
+    contents = await QueueContents.of(queue)
+    if found := wanted.live(contents):
+        there = describe_item(found[0], contents.now)
         raise AssertionError(f"{wanted.words} is not completed but {found[0].state}: {there}")
-    if letters := wanted.dead(holdings):
+    if letters := wanted.dead(contents):
         raise AssertionError(f"{wanted.words} is a dead letter: {describe_letter(letters[0])}")
     if result is ANY:
         return
@@ -195,23 +195,23 @@ async def assert_empty(queue: AsyncWorkQueue, *, dead_letters: bool = False) -> 
         QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
     """
     __tracebackhide__ = True
-    holdings = await Holdings.of(queue)
-    counts = holdings.counts
+    contents = await QueueContents.of(queue)
+    counts = contents.counts
     if counts.total or (counts.dead and not dead_letters):
-        raise AssertionError(f"not empty: {holdings.report()}")
+        raise AssertionError(f"not empty: {contents.report()}")
 
 
-def _near(wanted: _Wanted, holdings: Holdings) -> str:
+def _near(wanted: _Wanted, contents: QueueContents) -> str:
     """What became of the item that was looked for, if it is there in another way."""
     lines = []
-    for view in _Wanted(wanted.item_id, ANY).live(holdings) if wanted.item_id else ():
+    for view in _Wanted(wanted.item_id, ANY).live(contents) if wanted.item_id else ():
         if wanted.data is not ANY and not _same(wanted.data, view.data):
             lines.append(f"{view.id!r} has other data: {shorten(view.data)}")
         if wanted.state not in (None, view.state):
             lines.append(f"{view.id!r} is {view.state}")
     lines += [
         f"{letter.id!r} is a dead letter: {describe_letter(letter)}"
-        for letter in _some(wanted.dead(holdings))
+        for letter in _some(wanted.dead(contents))
         if wanted.item_id or wanted.data is not ANY
     ]
     return "".join(f"\n{line}" for line in lines)

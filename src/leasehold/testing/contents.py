@@ -24,7 +24,7 @@ LONGEST = 120
 
 
 @dataclass(frozen=True)
-class Holdings:
+class QueueContents:
     """What a queue held when it was looked at.
 
     Attributes:
@@ -42,7 +42,7 @@ class Holdings:
     dead_letters: Sequence[DeadLetter]
 
     @classmethod
-    async def of(cls, queue: AsyncWorkQueue) -> Holdings:
+    async def of(cls, queue: AsyncWorkQueue) -> QueueContents:
         """Look at everything in a queue, page by page.
 
         Raises:
