@@ -11,10 +11,10 @@ Example:
     ```
 """
 
-from leasehold.testing.history.check import RULES, Violation, check
 from leasehold.testing.history.events import Event, FinalState, History, HistoryLog
 from leasehold.testing.history.memory import Growth, check_memory
 from leasehold.testing.history.recording import record_calls, record_runs
+from leasehold.testing.history.rules import RULES, Violation, check
 
 __all__ = [
     "RULES",
