@@ -1,4 +1,4 @@
-"""The command line as people run it: in a process of its own, with its exit code and what it says."""
+"""The command line as the tests run it: its exit code, its standard output and its standard error."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import asyncio
 import json
 import os
 import sys
+import warnings
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pytest
+from typer.testing import CliRunner
+
+from leasehold.cli.app import app
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -55,14 +59,26 @@ class Leasehold(Protocol):
 
 
 @pytest.fixture
-def leasehold(redis_url: str) -> Leasehold:
-    """Give a function that runs a command."""
+def leasehold(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasehold:
+    """Give a function that runs a command in this process, in a thread with its own event loop.
+
+    What depends on a process is tested with `started`.
+    """
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # commands replace it
+    unset = {name: None for name in os.environ if name.endswith("_URL")}
 
     async def run(*arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome:
-        async with started(*arguments, environment={"LEASEHOLD_URL": redis_url} | environment) as process:
-            out, err = await process.communicate(stdin)
-            assert process.returncode is not None
-            return Outcome(process.returncode, out.decode(), err.decode())
+        result = await asyncio.to_thread(
+            CliRunner().invoke,
+            app,
+            [os.fsdecode(argument) for argument in arguments],
+            prog_name="leasehold",
+            input=stdin,
+            env={**unset, "COLUMNS": "200", "LEASEHOLD_URL": redis_url, **environment},
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Outcome(result.exit_code, result.stdout_bytes.decode(), result.stderr_bytes.decode())
 
     return run
 
