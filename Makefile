@@ -48,10 +48,10 @@ bench: .venv/ready machine-servers ## Measure, and write the figures that the do
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-spark: .venv/ready machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
-	$(BIN)/python -m benchmarks.spark $(ARGS)
+	$(BIN)/python -m benchmarks spark $(ARGS)
 
 bench-rivals: .venv/ready $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
-	$(BIN)/python -m benchmarks.rivals --rounds $(strip $(ROUNDS)) $(ARGS)
+	$(BIN)/python -m benchmarks rivals --rounds $(strip $(ROUNDS)) $(ARGS)
 
 # ---------------------------------------------------------------------------------------------------- tests
 

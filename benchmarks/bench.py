@@ -1,79 +1,73 @@
-"""The server that is measured, who talks to it, and on which core each of them runs."""
+"""What every scenario of the queue, the worker and Spark is given: a server, names and connections."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import Redis
 
+from benchmarks.processes import CLIENT_CORE, STEP_TIMEOUT, fresh_server, pin
 from leasehold import AsyncWorkQueue
-from leasehold.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Amount = TypeVar("Amount", int, float)
 
-#: How long a waiting step of a benchmark may take before something is wrong (s).
-PATIENCE_SECONDS = 60.0
-
 
 class NotEmpty(Exception):
-    """The server that was named holds data, and a benchmark would delete them."""
+    """The named server holds data, which a benchmark would delete."""
 
 
 @dataclass
 class Bench:
-    """What every scenario is given.
+    """The server that is measured, and what a scenario has opened on it.
 
     Attributes:
-        server_url: Where the server is.
-        redis: A client that looks at the server, and is never measured.
-        server_pid: The server's process, if it is ours.
-        quick: Whether to do as little as shows that everything works.
+        server_url: The server's address.
+        redis: A client that observes the server; it is never measured.
+        quick: Whether to do only as much as shows that everything works.
+        scenario: The scenario that runs.
+        stack: What the scenario has opened; `reset` closes it.
     """
 
     server_url: str
     redis: Redis
-    server_pid: int | None = None
     quick: bool = False
-    _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    scenario: str = ""
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def url(self, database: int = 0) -> str:
-        """The address of one of the server's databases."""
+        """Return the address of one of the server's databases."""
         return urlunsplit(urlsplit(self.server_url)._replace(path=f"/{database}"))
 
-    def name(self, what: str) -> str:
-        """A queue's name that nobody has used."""
-        return f"bench-{what}-{next(self._names)}"
+    def name(self) -> str:
+        """Return a new name for a queue."""
+        return f"bench-{self.scenario}-{next(self._numbers)}"
 
-    @asynccontextmanager
-    async def queue(self, name: str, database: int = 0) -> AsyncIterator[AsyncWorkQueue]:
-        """A queue as a user has it."""
-        async with AsyncWorkQueue.from_url(self.url(database), name) as queue:
-            yield queue
+    async def queue(self, name: str = "", database: int = 0) -> AsyncWorkQueue:
+        """Open a queue as users do; `reset` closes it."""
+        queue = AsyncWorkQueue.from_url(self.url(database), name or self.name())
+        return await self.stack.enter_async_context(queue)
 
-    @asynccontextmanager
-    async def client(self, database: int = 0) -> AsyncIterator[Redis]:
-        """A client of redis-py with its defaults, as the bare references use it."""
-        async with Redis.from_url(self.url(database)) as client:
-            yield client
+    async def client(self, database: int = 0) -> Redis:
+        """Open a client of redis-py with its defaults; `reset` closes it."""
+        return await self.stack.enter_async_context(Redis.from_url(self.url(database)))
 
-    def some(self, full: Amount, quick: Amount) -> Amount:
-        """A number for a full run, or for a quick one."""
+    def scaled(self, full: Amount, quick: Amount) -> Amount:
+        """Return the number for a full run or for a quick one."""
         return quick if self.quick else full
 
     async def info(self, section: str) -> dict[str, Any]:
-        """What the server tells about itself."""
-        told: dict[str, Any] = await self.redis.info(section)
-        return told
+        """Return a section of the server's INFO."""
+        info: dict[str, Any] = await self.redis.info(section)
+        return info
 
     async def blocked(self, count: int) -> None:
         """Wait until exactly so many connections wait in a blocking command.
@@ -81,51 +75,41 @@ class Bench:
         Raises:
             TimeoutError: If that takes a minute.
         """
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            # The server has nobody whom it could tell.
-            while (await self.info("clients"))["blocked_clients"] != count:  # noqa: ASYNC110
+        async with asyncio.timeout(STEP_TIMEOUT):
+            while (await self.info("clients"))["blocked_clients"] != count:  # noqa: ASYNC110 - no event exists
                 await asyncio.sleep(0.002)
 
-    async def clear(self) -> None:
-        """Empty the server, and return when the memory is free again."""
-        # Newer servers free in the background unless told otherwise, and the client cannot tell them.
+    async def reset(self) -> None:
+        """Close what the scenario has opened, empty the server and wait until its memory is free."""
+        await self.stack.aclose()
+        # Newer servers free memory in the background unless they are asked not to.
         await self.redis.execute_command("FLUSHALL", "SYNC")  # type: ignore[no-untyped-call]
 
 
 @asynccontextmanager
-async def open_bench(url: str | None, *, quick: bool) -> AsyncIterator[Bench]:
-    """Start a server on core 0 and move this process to core 1, where there are two cores.
+async def open_bench(url: str | None, *, quick: bool, cores: bool = True) -> AsyncIterator[Bench]:
+    """Start a server on the first core and move this process to the second.
 
     Args:
-        url: A server that runs already; it must be empty, and is emptied again. None starts one.
+        url: A running server to use instead; it must be empty, and is emptied again.
         quick: See `Bench`.
+        cores: Whether to pin the processes to cores at all.
 
     Raises:
-        NotEmpty: If the server that was named holds data.
+        NotEmpty: If the server of the URL holds data.
     """
     if url is not None:
         async with Redis.from_url(url) as redis:
             if (await redis.info("keyspace")) != {}:
                 raise NotEmpty(f"{url} holds data; a benchmark deletes everything, so name an empty server")
-            yield Bench(url, redis, quick=quick)
+            bench = Bench(url, redis, quick=quick)
+            async with bench.stack:
+                yield bench
             await redis.flushall()
         return
-    async with await EmbeddedServer.start() as server:
-        pin(server.pid)
-        async with Redis.from_url(server.url) as redis:
-            yield Bench(server.url, redis, server_pid=server.pid, quick=quick)
-
-
-def pin(server_pid: int) -> None:
-    """Give the server the first core and ourselves the second, if there are two.
-
-    Otherwise the kernel moves both about, and figures swing by a factor of two.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        return
-    for thread in Path(f"/proc/{server_pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), cores[:1])
-    os.sched_setaffinity(0, cores[1:2])
+    async with fresh_server(cores=cores) as (server_url, redis):
+        if cores:
+            pin(CLIENT_CORE)
+        bench = Bench(server_url, redis, quick=quick)
+        async with bench.stack:
+            yield bench

@@ -1,257 +1,376 @@
-"""The plots: what a row of numbers does not show at a glance."""
+"""The plots: one figure per file, with a panel for each group of rows that was measured."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from benchmarks.rows import find
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from benchmarks.rows import Row, Who
+    from benchmarks.rows import Row
+
+    Rows = Sequence[Row]
 
 mpl.use("Agg")
 
-REFERENCES: dict[Who, tuple[str, str]] = {
-    "bare": ("bare, one at a time", "tab:gray"),
-    "ceiling": ("ceiling, 500 a call", "tab:red"),
-}
+REFERENCES = {"bare": ("bare, one at a time", "tab:gray"), "ceiling": ("ceiling, 500 a call", "tab:red")}
+PHASES = ("add", "lease", "complete")
 
 
-def draw(rows: Sequence[Row], folder: Path) -> list[str]:
-    """Draw what was measured; return the names of the files."""
-    plots = {
-        "throughput.png": by_coroutines,
-        "payload.png": by_payload,
-        "backlog.png": by_backlog,
-        "flight.png": by_flight,
-        "cost.png": server_cost,
-        "latency.png": latency,
-        "kill.png": kills,
-        "memory.png": memory,
-    }
-    return [name for name, plot in plots.items() if plot(rows, folder / name)]
+class Panel:
+    """One plot of a figure.
+
+    Args:
+        title: Its title.
+        draw: Draws the rows.
+        rows: Chooses the rows; a panel without any is left out.
+        axes: Settings of the axes.
+    """
+
+    def __init__(
+        self, title: str, draw: Callable[[Any, Rows], None], rows: Callable[[Row], bool], **axes: object
+    ) -> None:
+        self.title = title
+        self.draw = draw
+        self.rows = rows
+        self.axes = axes
 
 
-@contextmanager
-def figure(path: Path, title: str, columns: int = 1, lines: int = 1) -> Iterator[list[Any]]:
-    """Panels to draw on; written when the block ends."""
-    canvas, panels = plt.subplots(
-        lines, columns, figsize=(5.2 * columns + 0.6, 3.8 * lines + 0.5), squeeze=False, layout="constrained"
-    )
-    canvas.suptitle(title)
-    yield list(panels.flat)
-    for panel in panels.flat:
-        panel.grid(visible=True, alpha=0.3)
-        if panel.get_legend_handles_labels()[0]:
-            panel.margins(y=0.25)
-            panel.legend(fontsize="small", ncols=2)
-    canvas.savefig(path, dpi=110)
-    plt.close(canvas)
+@dataclass(frozen=True)
+class Figure:
+    """One file with plots."""
+
+    file: str
+    title: str
+    panels: Sequence[Panel]
+    columns: int = 2
+
+    def save(self, rows: Rows, folder: Path) -> bool:
+        """Draw the rows; return False if no panel has any."""
+        found = [(panel, its) for panel in self.panels if (its := [row for row in rows if panel.rows(row)])]
+        if not found:
+            return False
+        columns = min(self.columns, len(found))
+        lines = -(-len(found) // columns)
+        size = (5.2 * columns + 0.6, 3.8 * lines + 0.5)
+        canvas, plots = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+        canvas.suptitle(self.title)
+        for plot in plots.flat[len(found) :]:
+            plot.set_visible(False)
+        for plot, (panel, its) in zip(plots.flat, found, strict=False):
+            panel.draw(plot, its)
+            plot.set(title=panel.title, **panel.axes)
+            plot.grid(visible=True, alpha=0.3)
+            if plot.get_legend_handles_labels()[0]:
+                plot.margins(y=0.25)
+                plot.legend(fontsize="small", ncols=2)
+        canvas.savefig(folder / self.file, dpi=110)
+        plt.close(canvas)
+        return True
 
 
-def by_coroutines(rows: Sequence[Row], path: Path) -> bool:
-    """Items per second by the number of coroutines, beside the references."""
-    kinds = {"add": "throughput", "lease": "throughput", "complete": "throughput", "cycle": "cycle"}
-    kinds = {
-        what: scenario for what, scenario in kinds.items() if any(row.scenario == scenario for row in rows)
-    }
-    if not kinds:
-        return False
-    with figure(
-        path, "Items per second by coroutines in one process (100 bytes)", 2, -(-len(kinds) // 2)
-    ) as panels:
-        for panel, (what, scenario) in zip(panels, kinds.items(), strict=False):
-            ours = [
-                row
-                for row in rows
-                if (row.scenario, row.what, row.who) == (scenario, what, "leasehold")
-                and row.setting["payload"] == 100
-            ]
-            line(panel, ours, "coroutines", "leasehold")
-            for who, (label, colour) in REFERENCES.items():
-                reference = find(rows, scenario, what, who, {"payload": 100})
-                if reference:
-                    panel.axhline(reference.value, label=label, color=colour, linestyle="--")
-            panel.set(title=what, xlabel="coroutines", ylabel="items/s", yscale="log")
-        for panel in panels[len(kinds) :]:
-            panel.set_visible(False)
-    return True
+def draw(report: str, rows: Rows, folder: Path) -> list[str]:
+    """Draw the figures of a report; return the names of the files."""
+    return [figure.file for figure in FIGURES[report] if figure.save(rows, folder)]
 
 
-def by_payload(rows: Sequence[Row], path: Path) -> bool:
-    """The whole cycle by payload."""
-    found = [row for row in rows if row.scenario == "cycle"]
-    if not found:
-        return False
-    labels = {
-        "bare": "bare, one at a time",
-        "1": "one coroutine",
-        "1000": "1,000 coroutines",
-        "ceiling": "ceiling",
-    }
-    payloads = sorted({int(row.setting["payload"]) for row in found})
-    with figure(path, "Whole cycles per second by payload") as [panel]:
-        for shift, (key, label) in enumerate(labels.items()):
-            values = [
-                next(
-                    row.value
-                    for row in found
-                    if row.setting["payload"] == payload
-                    and key in (row.who, str(row.setting.get("coroutines")))
-                )
-                for payload in payloads
-            ]
-            bars = panel.bar(
-                [at + 0.2 * shift for at in range(len(payloads))], values, width=0.2, label=label
-            )
-            panel.bar_label(bars, fmt="{:,.0f}", fontsize=7)
-        panel.set_xticks(
-            [at + 0.3 for at in range(len(payloads))], [f"{payload:,} bytes" for payload in payloads]
-        )
-        panel.set(ylabel="cycles/s", yscale="log")
-    return True
-
-
-def by_backlog(rows: Sequence[Row], path: Path) -> bool:
-    """What an item costs by the number that wait."""
-    found = [row for row in rows if row.scenario == "backlog"]
-    if not found:
-        return False
-    with figure(path, "µs per item by backlog", 3) as panels:
-        for panel, what in zip(panels, ("add", "lease", "complete"), strict=True):
-            ours = [row for row in found if row.what == what]
-            for label, coroutines, style in (("alone", 1, "o-"), ("500 at once", 500, "s-")):
-                its = [row for row in ours if row.setting.get("coroutines") == coroutines]
-                line(panel, its, "backlog", f"leasehold, {label}", style, "us_per_item")
-            for who, (label, colour) in REFERENCES.items():
-                its = [row for row in ours if row.who == who]
-                line(panel, its, "backlog", label, "--", "us_per_item", colour)
-            panel.set(
-                title=what, xlabel="items that wait", ylabel="µs per item", xscale="log", ylim=(0, None)
-            )
-    return True
-
-
-def by_flight(rows: Sequence[Row], path: Path) -> bool:
-    """What a complete costs by the number in flight."""
-    found = [
-        row for row in rows if row.scenario == "flight" and row.what == "complete" and row.who == "leasehold"
-    ]
-    if not found:
-        return False
-    with figure(path, "One complete, by items in flight", 2) as panels:
-        for panel, (cost, label) in zip(
-            panels,
-            {"us_per_item": "µs per call", "script_us_per_item": "server µs per call"}.items(),
-            strict=True,
-        ):
-            for order in dict.fromkeys(row.setting["order"] for row in found):
-                its = [row for row in found if row.setting["order"] == order]
-                line(panel, its, "in_flight", str(order), "o-", cost)
-            panel.set(xlabel="items in flight", ylabel=label, ylim=(0, None))
-    return True
-
-
-def server_cost(rows: Sequence[Row], path: Path) -> bool:
-    """Server µs per item by step and by who calls."""
-    found = [row for row in rows if row.scenario == "throughput" and row.setting["payload"] == 100]
-    if not found:
-        return False
-    with figure(path, "Server µs in scripts per item (100 bytes)") as [panel]:
-        for shift, what in enumerate(("add", "lease", "complete")):
-            its = sorted((row for row in found if row.what == what), key=places)
-            values = [row.more["script_us_per_item"] for row in its]
-            bars = panel.bar([at + 0.27 * shift for at in range(len(its))], values, width=0.27, label=what)
-            panel.bar_label(bars, fmt="{:.1f}", fontsize=7)
-        names = [
-            f"{row.setting['coroutines']:,}\ncoroutines" if row.who == "leasehold" else row.who
-            for row in sorted((row for row in found if row.what == "add"), key=places)
-        ]
-        panel.set_xticks([at + 0.27 for at in range(len(names))], names, fontsize=8)
-        panel.set(ylabel="µs per item", yscale="log")
-    return True
-
-
-def places(row: Row) -> float:
-    """Where a bar stands: the bare loop on the left, the ceiling on the right."""
-    return {"bare": 0.0, "ceiling": float("inf")}.get(row.who) or float(row.setting.get("coroutines", 0))
-
-
-def latency(rows: Sequence[Row], path: Path) -> bool:
-    """How long after add_item a waiter has the item."""
-    found = [row for row in rows if row.scenario == "latency"]
-    return bool(found) and shares(
-        path,
-        "From add_item to the lease, on an idle queue",
-        {f"{row.who}: {row.what}": row.samples for row in found},
-        "linear",
-    )
-
-
-def kills(rows: Sequence[Row], path: Path) -> bool:
-    """How long after its lease a killed worker's item is leased again."""
-    found = [row for row in rows if row.scenario == "kill"]
-    return bool(found) and shares(
-        path,
-        "From the end of a killed worker's lease to the next lease",
-        {f"waiter {row.setting['waiter']}": row.samples for row in found},
-        "log",
-    )
-
-
-def shares(path: Path, title: str, kinds: dict[str, list[float]], scale: str) -> bool:
-    """Which share of the measurements took so long at most."""
-    with figure(path, title) as [panel]:
-        for label, samples in kinds.items():
-            panel.step(
-                sorted(samples), [100 * (at + 1) / len(samples) for at in range(len(samples))], label=label
-            )
-        panel.set(xlabel="ms", ylabel="% of all, at most so long", xscale=scale, ylim=(0, 101))
-    return True
-
-
-def memory(rows: Sequence[Row], path: Path) -> bool:
-    """What an item takes, beyond its payload."""
-    found = [row for row in rows if row.scenario == "memory"]
-    if not found:
-        return False
-    payloads = sorted({int(row.setting["payload"]) for row in found})
-    with figure(path, "Server memory per item beyond its payload (id of 32 characters)") as [panel]:
-        for shift, what in enumerate(dict.fromkeys(row.what for row in found)):
-            its = {int(row.setting["payload"]): row.value for row in found if row.what == what}
-            values = [its[payload] - payload for payload in payloads]
-            bars = panel.bar(
-                [at + 0.27 * shift for at in range(len(payloads))], values, width=0.27, label=what
-            )
-            panel.bar_label(bars, fmt="{:.0f}", fontsize=7)
-        panel.set_xticks(
-            [at + 0.27 for at in range(len(payloads))], [f"{payload:,} bytes" for payload in payloads]
-        )
-        panel.set(ylabel="bytes per item")
-    return True
+# ------------------------------------------------------------------------------------------ kinds of plots
 
 
 def line(
-    panel: Any,
-    rows: Sequence[Row],
-    by: str,
-    label: str,
-    style: str = "o-",
-    cost: str = "",
-    colour: str | None = None,
+    plot: Any, rows: Rows, by: str, label: str, style: str = "o-", cost: str = "", colour: str | None = None
 ) -> None:
-    """A line through rows, by one value of their setting."""
+    """Draw a line through rows, by one value of their setting."""
     points = sorted((float(row.setting[by]), row.more[cost] if cost else row.value) for row in rows)
     if points:
-        panel.plot(*zip(*points, strict=True), style, label=label, color=colour)
+        plot.plot(*zip(*points, strict=True), style, label=label, color=colour)
         sizes = [size for size, _ in points]
-        panel.set_xscale("log")
-        panel.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
-        panel.minorticks_off()
+        plot.set_xscale("log")
+        plot.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+        plot.minorticks_off()
+
+
+def bars(plot: Any, rows: Rows) -> None:
+    """Draw a column per row; the worker's references are gray."""
+    colours = ["tab:gray" if row.what in ("whole cycle", "lease, complete") else "tab:blue" for row in rows]
+    labels = [SPARK_LABELS.get((row.who, row.what), row.what) for row in rows]
+    plot.bar_label(plot.bar(labels, [row.value for row in rows], color=colours), fmt="{:,.0f}", fontsize=8)
+    plot.tick_params(axis="x", labelsize=7 if len(rows) > 3 else None)
+
+
+def horizontal_bars(digits: int) -> Callable[[Any, Rows], None]:
+    """Draw a bar per row, the first at the top."""
+
+    def draw(plot: Any, rows: Rows) -> None:
+        its = plot.barh([row.what.removeprefix("server: ") for row in rows], [row.value for row in rows])
+        plot.bar_label(its, fmt=f"{{:.{digits}f}}", fontsize=7)
+        plot.tick_params(axis="y", labelsize=7)
+        plot.invert_yaxis()
+
+    return draw
+
+
+def grouped_bars(plot: Any, groups: dict[str, list[float]], ticks: list[str], fmt: str = "{:,.0f}") -> None:
+    """Draw groups of columns, one of each label per tick."""
+    width = 0.8 / len(groups)
+    for shift, (label, values) in enumerate(groups.items()):
+        its = plot.bar([at + width * shift for at in range(len(values))], values, width=width, label=label)
+        plot.bar_label(its, fmt=fmt, fontsize=7)
+    plot.set_xticks([at + 0.4 - width / 2 for at in range(len(ticks))], ticks, fontsize=8)
+
+
+def shares(label: Callable[[Row], str]) -> Callable[[Any, Rows], None]:
+    """Draw which share of the samples takes at most how long."""
+
+    def draw(plot: Any, rows: Rows) -> None:
+        for row in rows:
+            percent = [100 * (at + 1) / len(row.samples) for at in range(len(row.samples))]
+            plot.step(sorted(row.samples), percent, label=label(row))
+        plot.set(xlabel="ms", ylabel="% that take at most this", ylim=(0, 101))
+
+    return draw
+
+
+# ----------------------------------------------------------------------------------------------- the panels
+
+
+def by_coroutines(plot: Any, rows: Rows) -> None:
+    """Draw items per second by the number of coroutines, and the references."""
+    line(plot, [row for row in rows if row.who == "leasehold"], "coroutines", "leasehold")
+    for row in rows:
+        if row.who in REFERENCES:
+            label, colour = REFERENCES[row.who]
+            plot.axhline(row.value, label=label, color=colour, linestyle="--")
+    plot.set(xlabel="coroutines", ylabel="items/s", yscale="log")
+
+
+def by_payload(plot: Any, rows: Rows) -> None:
+    """Draw cycles per second by payload."""
+    payloads = sorted({int(row.setting["payload"]) for row in rows})
+    labels: dict[str | int, str] = {"bare": "bare, one at a time", 1: "one coroutine"}
+    labels |= {1_000: "1,000 coroutines", "ceiling": "ceiling"}
+    found = {(row.setting["payload"], row.setting.get("coroutines", row.who)): row.value for row in rows}
+    groups = {label: [found[payload, key] for payload in payloads] for key, label in labels.items()}
+    grouped_bars(plot, groups, [f"{payload:,} bytes" for payload in payloads])
+
+
+def by_backlog(plot: Any, rows: Rows) -> None:
+    """Draw the cost of an item by the number of waiting items."""
+    for label, coroutines, style in (("alone", 1, "o-"), ("500 at once", 500, "s-")):
+        its = [row for row in rows if row.setting.get("coroutines") == coroutines]
+        line(plot, its, "backlog", f"leasehold, {label}", style, "us_per_item")
+    for who, (label, colour) in REFERENCES.items():
+        its = [row for row in rows if row.who == who]
+        line(plot, its, "backlog", label, "--", "us_per_item", colour)
+    plot.set(xlabel="waiting items", ylabel="µs per item", ylim=(0, None))
+
+
+def by_flight(cost: str) -> Callable[[Any, Rows], None]:
+    """Draw the cost of a completion by the number of items in flight."""
+
+    def draw(plot: Any, rows: Rows) -> None:
+        for order in dict.fromkeys(row.setting["order"] for row in rows):
+            its = [row for row in rows if row.setting["order"] == order]
+            line(plot, its, "in_flight", str(order), "o-", cost)
+        plot.set(xlabel="items in flight", ylabel="µs per call", ylim=(0, None))
+
+    return draw
+
+
+def server_cost(plot: Any, rows: Rows) -> None:
+    """Draw the server's µs per item, by step and by target."""
+    ends = {"bare": 0.0, "ceiling": float("inf")}
+    rows = sorted(rows, key=lambda row: ends.get(row.who, row.setting.get("coroutines", 0)))
+    groups = {
+        what: [row.more["script_us_per_item"] for row in rows if row.what == what]
+        for what in PHASES
+        if any(row.what == what for row in rows)
+    }
+    ticks = [
+        f"{row.setting['coroutines']:,}\ncoroutines" if row.who == "leasehold" else row.who
+        for row in rows
+        if row.what == "add"
+    ]
+    grouped_bars(plot, groups, ticks, "{:.1f}")
+
+
+def memory(plot: Any, rows: Rows) -> None:
+    """Draw the memory of an item without its payload."""
+    payloads = sorted({int(row.setting["payload"]) for row in rows})
+    found = {(row.what, row.setting["payload"]): row.value for row in rows}
+    groups = {
+        what: [found[what, payload] - payload for payload in payloads]
+        for what in dict.fromkeys(row.what for row in rows)
+    }
+    grouped_bars(plot, groups, [f"{payload:,} bytes" for payload in payloads])
+
+
+def restarts(plot: Any, rows: Rows) -> None:
+    """Draw each measured time."""
+    for row in rows:
+        away = [str(row.setting["away"])] * len(row.samples)
+        plot.plot(away, row.samples, "o", color="tab:blue", alpha=0.6)
+    plot.set(xlabel="the server was away for", ylabel="ms until a handler started", ylim=(0, None))
+
+
+def table_growth(plot: Any, rows: Rows) -> None:
+    """Draw the cost of a row in Spark by the size of the table."""
+    for what in dict.fromkeys(row.what for row in rows):
+        its = [row for row in rows if row.what == what]
+        line(plot, its, "rows", what, "o-", "us_per_item")
+        line(plot, its, "rows", f"{what}: server", "s--", "script_us_per_item")
+    plot.set(xlabel="rows", ylabel="µs per row", yscale="log")
+
+
+def drains(plot: Any, rows: Rows) -> None:
+    """Draw rows per second by the size of a batch."""
+    for what in dict.fromkeys(row.what for row in rows):
+        line(plot, [row for row in rows if row.what == what], "batch", what, "o-")
+    plot.set(xlabel="items in a batch", ylabel="rows/s", ylim=(0, None))
+
+
+def libraries(plot: Any, rows: Rows) -> None:
+    """Draw a bar per library."""
+    values = [row.value for row in rows]
+    colours = ["tab:blue" if row.setting["ours"] == "yes" else "tab:gray" for row in rows]
+    its = plot.barh([row.who.replace(", ", "\n") for row in rows], values, color=colours)
+    plot.bar_label(its, fmt="{:,.3g}" if max(values) < 100 else "{:,.0f}", fontsize=7, padding=2)
+    plot.invert_yaxis()
+    plot.margins(x=0.2)
+    plot.tick_params(labelsize=8)
+
+
+SPARK_LABELS = {
+    ("leasehold", "add"): 'format("leasehold")',
+    ("ceiling", "add"): "a plain process,\n1,000 a call",
+    ("ceiling", "add (add_items)"): "the same,\nadd_items",
+    ("bare", "add"): "foreachPartition,\na redis-py pipeline",
+}
+
+
+def _of(scenario: str, **attributes: object) -> Callable[[Row], bool]:
+    """Choose the rows of a scenario with these attributes or settings."""
+
+    def chosen(row: Row) -> bool:
+        values = {**row.setting, "what": row.what, "who": row.who, "unit": row.unit}
+        return row.scenario == scenario and attributes.items() <= values.items()
+
+    return chosen
+
+
+FIGURES = {
+    "queue": [
+        Figure(
+            "throughput.png",
+            "Items per second by coroutines in one process (100 bytes)",
+            [
+                Panel(what, by_coroutines, _of(scenario, what=what, payload=100))
+                for scenario, what in (*(("throughput", phase) for phase in PHASES), ("cycle", "cycle"))
+            ],
+        ),
+        Figure(
+            "payload.png",
+            "Whole cycles per second by payload",
+            [Panel("", by_payload, _of("cycle"), ylabel="cycles/s", yscale="log")],
+        ),
+        Figure(
+            "backlog.png",
+            "µs per item by backlog",
+            [Panel(what, by_backlog, _of("backlog", what=what)) for what in PHASES],
+            columns=3,
+        ),
+        Figure(
+            "flight.png",
+            "One complete, by items in flight",
+            [
+                Panel(
+                    "µs per call", by_flight("us_per_item"), _of("flight", what="complete", who="leasehold")
+                ),
+                Panel(
+                    "server µs per call",
+                    by_flight("script_us_per_item"),
+                    _of("flight", what="complete", who="leasehold"),
+                ),
+            ],
+        ),
+        Figure(
+            "cost.png",
+            "Server µs in scripts per item (100 bytes)",
+            [Panel("", server_cost, _of("throughput", payload=100), ylabel="µs per item", yscale="log")],
+        ),
+        Figure(
+            "latency.png",
+            "From add_item to the lease, on an idle queue",
+            [Panel("", shares(lambda row: f"{row.who}: {row.what}"), _of("latency"))],
+        ),
+        Figure(
+            "kill.png",
+            "From the expiry of a killed worker's lease to the next lease",
+            [Panel("", shares(lambda row: f"waiter {row.setting['waiter']}"), _of("kill"), xscale="log")],
+        ),
+        Figure(
+            "memory.png",
+            "Server memory per item beyond its payload (id of 32 characters)",
+            [Panel("", memory, _of("memory"), ylabel="bytes per item")],
+        ),
+    ],
+    "worker": [
+        Figure(
+            "worker.png",
+            "The worker",
+            [
+                Panel(
+                    "Items per second in one process", bars, _of("worker", unit="items/s"), ylabel="items/s"
+                ),
+                Panel(
+                    "Where the time of a job goes",
+                    horizontal_bars(2),
+                    _of("worker", unit="µs/job"),
+                    xlabel="µs per job",
+                ),
+                Panel(
+                    "An idle worker",
+                    shares(lambda row: row.what),
+                    _of("worker_idle", unit="ms"),
+                    xscale="log",
+                ),
+                Panel("After the server was killed", restarts, _of("worker_restart")),
+            ],
+        )
+    ],
+    "rivals": [
+        Figure(
+            "rivals.png",
+            "One worker process, one server",
+            [
+                Panel("add one, 1/s (more is better)", libraries, _of("one", what="one_per_s")),
+                Panel("add many, 1/s (more is better)", libraries, _of("drain", what="bulk_per_s")),
+                Panel("no-op jobs, 1/s (more is better)", libraries, _of("drain", what="drain_per_s")),
+                Panel(
+                    "50 ms jobs, of ideal (more is better)", libraries, _of("fifty", what="fifty_of_ideal")
+                ),
+                Panel("idle p50 ms (less is better)", libraries, _of("idle", what="idle_p50_ms")),
+                Panel("idle p99 ms (less is better)", libraries, _of("idle", what="idle_p99_ms")),
+            ],
+            columns=3,
+        )
+    ],
+    "spark": [
+        Figure(
+            "spark.png",
+            "Spark",
+            [
+                Panel("Bulk add", bars, _of("bulk_add"), ylabel="rows/s"),
+                Panel("Snapshot", bars, _of("snapshot", unit="rows/s"), ylabel="rows/s"),
+                Panel("As the table grows", table_growth, _of("growth")),
+                Panel("Draining by batch", drains, _of("drain", unit="rows/s")),
+                Panel("A micro-batch", horizontal_bars(0), _of("drain", unit="ms"), xlabel="ms"),
+            ],
+        )
+    ],
+}

@@ -1,200 +1,154 @@
-"""What the rounds come to: medians, ratios, goals, and where the time goes."""
+"""The measurement of all libraries in turns, and its report: medians, ratios, where the time goes."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
 
-from benchmarks.measure import middle, percentile
-from benchmarks.report import cells, text
+from benchmarks.measure import percentile
+from benchmarks.processes import SERVER_CORE, fresh_server, pin
+from benchmarks.report import Report, Section, about, aligned, text
+from benchmarks.rivals.scenarios import QUICK, SCENARIOS, Figures, Sizes
+from benchmarks.rivals.targets import LIBRARIES, Library
+from benchmarks.rows import Row, number_row
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from benchmarks.rivals.contestants import Contestant
-    from benchmarks.rivals.scenarios import Figures
+    from benchmarks.report import Table
 
-#: Figure -> its head, and whether more is better.
-HEADS = {
-    "one_p50_us": ("add one, p50 µs", False),
-    "one_per_s": ("add one, 1/s", True),
-    "bulk_per_s": ("add many, 1/s", True),
-    "drain_per_s": ("no-op jobs, 1/s", True),
-    "fifty_of_ideal": ("50 ms jobs, of ideal", True),
-    "idle_p50_ms": ("idle p50 ms", False),
-    "idle_p99_ms": ("idle p99 ms", False),
+#: Figure -> its scenario, its column's head, and whether more is better.
+FIGURES = {
+    "one_p50_us": ("one", "add one, p50 µs", False),
+    "one_per_s": ("one", "add one, 1/s", True),
+    "bulk_per_s": ("drain", "add many, 1/s", True),
+    "drain_per_s": ("drain", "no-op jobs, 1/s", True),
+    "fifty_of_ideal": ("fifty", "50 ms jobs, of ideal", True),
+    "idle_p50_ms": ("idle", "idle p50 ms", False),
+    "idle_p99_ms": ("idle", "idle p99 ms", False),
 }
-#: What is bound by its one core uses at least so much of it.
+COSTS = ("drain_us", "worker_cpu_us", "server_cpu_us")
+#: A target that uses at least this share of its core is bound by it.
 BUSY = 0.85
+
+
+NOTE = (
+    "`make bench-rivals`; in brackets: how many times as good Leasehold is. Each goal is for Leasehold on "
+    "uvloop, which the other libraries on asyncio use as well."
+)
 
 
 @dataclass
 class Result:
-    """All rounds of one contestant."""
+    """All rounds of one library."""
 
-    contestant: Contestant
+    library: Library
     rounds: list[Figures]
 
-    def median(self, name: str) -> float | None:
-        """The median of a figure over the rounds; None if it was not measured."""
-        values = [one.values[name] for one in self.rounds if name in one.values]
-        return middle(values) if values else None
-
     def figure(self, name: str) -> float | None:
-        """The median, but of single jobs where there are some: p99 of 150 is a coarse thing."""
+        """Return the median of the rounds, or the percentile of all their samples; None if not measured."""
         samples = [ms for one in self.rounds for ms in one.samples]
         if samples and name in ("idle_p50_ms", "idle_p99_ms"):
             return percentile(samples, 50 if "p50" in name else 99)
-        return self.median(name)
+        values = [one.values[name] for one in self.rounds if name in one.values]
+        return median(values) if values else None
 
-    def busiest(self, most: int = 4) -> str:
-        """The commands that take most of the server's time while draining, those in scripts included."""
-        calls: dict[str, list[tuple[float, float]]] = {}
+    def rows(self) -> list[Row]:
+        """Return a row per figure, for goals and plots."""
+        setting: dict[str, int | str] = {
+            "ours": "yes" if self.library.ours else "no",
+            "runtime": "Node" if self.library.on_node else "Python",
+        }
+        return [
+            replace(number_row(name, "", [value], who=self.library.label, setting=setting), scenario=scenario)
+            for name, (scenario, _, _) in FIGURES.items()
+            if (value := self.figure(name)) is not None
+        ]
+
+    def costs(self) -> list[str]:
+        """Return the cells of the table of costs: the time of a job, its bounds and its commands."""
+        took, worker, server = (self.figure(name) or 0.0 for name in COSTS)
+        shares = {"the worker's core": worker / took, "the server's core": server / took}
+        bound = " and ".join(f"{core} ({share:.0%})" for core, share in shares.items() if share >= BUSY)
+        commands: dict[str, list[tuple[float, float]]] = {}
         for one in self.rounds:
             for name, cost in one.commands.items():
-                calls.setdefault(name, []).append(cost)
-        told = {
-            name: (middle(us for _, us in each), middle(count for count, _ in each))
-            for name, each in calls.items()
+                commands.setdefault(name, []).append(cost)
+        medians = [
+            (median(micros for _, micros in each), median(calls for calls, _ in each), name)
+            for name, each in commands.items()
+        ]
+        busiest = sorted(medians, reverse=True)[:4]
+        return [
+            self.library.label,
+            *(text(value) for value in (took, worker, server)),
+            bound or "waiting for replies",
+            ", ".join(f"{name} {text(micros)} µs in {text(calls)}" for micros, calls, name in busiest),
+        ]
+
+
+async def measure(asked: argparse.Namespace) -> list[Report]:
+    """Let the libraries take turns, scenario by scenario, in reverse order every second round."""
+    pin(SERVER_CORE)
+    async with fresh_server() as (_, redis):
+        facts = await about(redis, quick=asked.quick, rounds=asked.rounds)
+    chosen = (replace(one, here=asked.here) for one in LIBRARIES if one.name in asked.only)
+    results = [Result(one, []) for one in chosen]
+    sizes = QUICK if asked.quick else Sizes()
+    for number in range(asked.rounds):
+        for result in results:
+            result.rounds.append(Figures())
+        for scenario in asked.scenarios:
+            print(f"round {number + 1} of {asked.rounds}, {scenario}", flush=True)
+            for result in results if number % 2 == 0 else reversed(results):
+                figures, started = result.rounds[-1], time.perf_counter()
+                known = set(figures.values)
+                await SCENARIOS[scenario](result.library, sizes, figures)
+                new = (f"{name} {text(value)}" for name, value in figures.values.items() if name not in known)
+                took = time.perf_counter() - started
+                print(f"  {result.library.label}: {', '.join(new)} ({took:.1f} s)", flush=True)
+    return [report(facts, results)]
+
+
+def report(facts: dict[str, object], results: Sequence[Result]) -> Report:
+    """Build the report, and print its tables."""
+    sections = [Section("Medians", NOTE, _medians(results))]
+    costs = [one.costs() for one in results if one.figure("drain_us") is not None]
+    if costs:
+        head = ["", "µs", "worker CPU µs", "server CPU µs", "bound by", "server µs by command, and calls"]
+        note = "The worker's figures are per measured job, the server's per job."
+        sections.append(Section("Where the time of a no-op job goes", note, [head, *costs]))
+    for section in sections:
+        print("\n" + aligned(section.table))
+    print()
+    targets = [
+        {
+            "name": one.library.label,
+            "versions": one.library.versions(),
+            "medians": {row.what: row.value for row in one.rows()},
+            "rounds": [asdict(figures) for figures in one.rounds],
         }
-        chosen = sorted(told.items(), key=lambda one: -one[1][0])[:most]
-        return ", ".join(f"{name} {text(micros)} µs in {text(count)}" for name, (micros, count) in chosen)
-
-    def bound(self) -> str:
-        """What there is no more of while draining."""
-        took = self.median("drain_us") or 0.0
-        shares = {
-            "the worker's core": (self.median("worker_cpu_us") or 0.0) / took,
-            "the server's core": (self.median("server_cpu_us") or 0.0) / took,
-        }
-        found = [f"{name} ({share:.0%})" for name, share in shares.items() if share >= BUSY]
-        return " and ".join(found) or "waiting for one another"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """One figure to reach, and what was measured."""
-
-    sentence: str
-    limit: float
-    measured: float | None
-    at_least: bool = True
-
-    @property
-    def reached(self) -> bool:
-        """Whether it is good enough."""
-        if self.measured is None:
-            return False
-        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
-
-    def line(self) -> str:
-        """How it is told."""
-        assert self.measured is not None
-        return f"{self.sentence}: {text(self.measured)}, {'reached' if self.reached else 'missed'}"
-
-
-def goals(results: Sequence[Result]) -> list[Goal]:
-    """Those for which there is a measurement."""
-    ours = next((one for one in results if one.contestant.ours), None)
-    if ours is None:
-        return []
-
-    def times(rivals: list[Result]) -> float | None:
-        best = max((one.median("drain_per_s") or 0.0 for one in rivals), default=0.0)
-        mine = ours.median("drain_per_s")
-        return mine / best if mine and best else None
-
-    on_node = [one for one in results if one.contestant.on_node]
-    in_python = [one for one in results if not one.contestant.on_node and not one.contestant.ours]
-    found = [
-        Goal("no-op jobs: at least 3 times BullMQ on Node", 3, times(on_node)),
-        Goal("no-op jobs: at least 12 times the best other in Python", 12, times(in_python)),
-        Goal("jobs of 50 ms: at least 0.95 of the ideal", 0.95, ours.figure("fifty_of_ideal")),
-        Goal("idle, from add to handler: p50 under 0.6 ms", 0.6, ours.figure("idle_p50_ms"), at_least=False),
+        for one in results
     ]
-    return [goal for goal in found if goal.measured is not None]
+    rows = [row for one in results for row in one.rows()]
+    facts = facts | {one.library.label: one.library.versions() for one in results}
+    return Report("rivals", "Leasehold and others, measured", facts, rows, sections, {"targets": targets})
 
 
-def table(results: Sequence[Result]) -> list[list[str]]:
-    """Medians, each with how many times as good Leasehold is, and the head first."""
-    names = [name for name in HEADS if any(one.figure(name) is not None for one in results)]
-    ours = next((one for one in results if one.contestant.ours), None)
-    lines = [["", *(HEADS[name][0] for name in names)]]
+def _medians(results: Sequence[Result]) -> Table:
+    """Return the figures, each with how many times as good Leasehold is."""
+    names = [name for name in FIGURES if any(one.figure(name) is not None for one in results)]
+    ours = next((one for one in results if one.library.ours), None)
+    lines = [["", *(FIGURES[name][1] for name in names)]]
     for one in results:
-        line = [one.contestant.label]
+        line = [one.library.label]
         for name in names:
             value = one.figure(name)
             mine = ours.figure(name) if ours and one is not ours else None
-            factor = ""
-            if value and mine:
-                factor = f" ({text(mine / value if HEADS[name][1] else value / mine)}x)"
-            line.append(text(value) + factor)
+            factor = (mine / value if FIGURES[name][2] else value / mine) if value and mine else None
+            line.append(text(value) + (f" ({text(factor)}x)" if factor else ""))
         lines.append(line)
     return lines
-
-
-def costs(results: Sequence[Result]) -> list[list[str]]:
-    """Where the time of a no-op job goes, the head first."""
-    lines = [["", "µs", "worker CPU µs", "server CPU µs", "bound by", "server µs by command, and calls"]]
-    for one in results:
-        if one.median("drain_us") is not None:
-            figures = [text(one.median(name)) for name in ("drain_us", "worker_cpu_us", "server_cpu_us")]
-            lines.append([one.contestant.label, *figures, one.bound(), one.busiest()])
-    return lines
-
-
-def about(server: str, rounds: int, *, quick: bool) -> dict[str, Any]:
-    """What it was measured on: never a name, an address or a path."""
-    return {
-        "server": server,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "rounds": rounds,
-        "quick": quick,
-    }
-
-
-def write_json(folder: Path, facts: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write `rivals.json`: everything, each round by itself."""
-    content = {
-        "about": facts,
-        "goals": [
-            {"goal": goal.sentence, "limit": goal.limit, "measured": goal.measured, "ok": goal.reached}
-            for goal in goals(results)
-        ],
-        "contestants": [
-            {
-                "name": one.contestant.label,
-                "versions": one.contestant.versions(),
-                "medians": {name: value for name in HEADS if (value := one.figure(name)) is not None},
-                "rounds": [figures.data() for figures in one.rounds],
-            }
-            for one in results
-        ],
-    }
-    (folder / "rivals.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def write_markdown(folder: Path, facts: dict[str, Any], results: Sequence[Result], plot: str | None) -> None:
-    """Write `rivals.md`: goals, tables and plot."""
-    lines = ["# Leasehold and others, measured", "", "`make bench-rivals`", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
-    lines += [f"- {one.contestant.label}: {one.contestant.versions()}" for one in results]
-    lines += ["", "## Goals", "", *(f"- {goal.line()}" for goal in goals(results))]
-    lines += ["", "Each goal is for Leasehold on uvloop, which the others on asyncio are given as well."]
-    lines += ["", "## Medians", "", "In brackets: how many times as good Leasehold is.", ""]
-    lines += markdown(table(results))
-    if len(costs(results)) > 1:
-        lines += ["", "## Where the time of a no-op job goes", "", *markdown(costs(results))]
-    lines += ["", f"![{plot}]({plot})"] if plot else []
-    (folder / "rivals.md").write_text("\n".join(lines) + "\n")
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
-    head, *body = lines
-    return [cells(head), cells(["---"] * len(head)), *(cells(line) for line in body)]

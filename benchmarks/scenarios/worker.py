@@ -1,142 +1,297 @@
-"""Jobs through a `Worker` in one process: those that do nothing, and those that take 50 ms.
-
-Jobs that do nothing take turns with the same items leased and completed by hand, by 1,000 coroutines: the
-whole cycle of the scenario `cycle`, which adds them as well, and without adding.
-"""
+"""A `Worker` in one process: the speed of jobs, how soon it starts them, and recovery after an outage."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import logging
+import os
+import random
+import signal
+import tempfile
+import time
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.contestants import Ours
-from benchmarks.measure import SCRIPT_COMMANDS, Sample, interleaved, metered
-from benchmarks.rows import Row, Setting, number_row, speed_row
-from leasehold import Item, Worker
+from benchmarks.measure import COSTS, SCRIPT_COMMANDS, Sample
+from benchmarks.processes import STEP_TIMEOUT, Child, start_server
+from benchmarks.rows import Row, Setting, number_row, time_row
+from benchmarks.scenarios.waiting import commands_per_second, idle_sample
+from benchmarks.targets import Ours, Trial, measured
+from leasehold import AsyncWorkQueue, Item, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from multiprocessing.connection import Connection
+
     from benchmarks.bench import Bench
-    from leasehold import AsyncWorkQueue
 
 PAYLOAD = 100
 CONCURRENCY = 100
 COROUTINES = 1_000
-JOBS = 20_000
-SLEEPERS = 2_000
+NO_OP = "jobs that do nothing"
 SLEEP_SECONDS = 0.05
-#: Commands that take less than this of a job are not told (µs).
-WORTH_TELLING = 0.05
 
 
-async def run(bench: Bench) -> list[Row]:
-    """Measure jobs that do nothing, where their time goes, and jobs that sleep."""
-    rows = await nothing(bench)
-    await bench.clear()
-    rows.append(await sleepers(bench))
-    await bench.clear()
-    return rows
+# ----------------------------------------------------------------------------------------------- worker
 
 
-async def nothing(bench: Bench) -> list[Row]:
-    """Let the worker and the calls by hand take turns."""
-    jobs = bench.some(JOBS, 1_000)
-    found: dict[str, list[Sample]] = {"jobs that do nothing": [], "whole cycle": [], "lease, complete": []}
-    async with AsyncExitStack() as stack:
-        drained, cycled, leased = [
-            await stack.enter_async_context(bench.queue(bench.name("worker"))) for _ in range(3)
-        ]
-        turns = (
-            partial(drain, bench, drained, jobs, found["jobs that do nothing"]),
-            partial(cycle, bench, Ours(cycled, COROUTINES), jobs // 2, found["whole cycle"]),
-            partial(lease_and_complete, bench, Ours(leased, COROUTINES), jobs // 2, found["lease, complete"]),
-        )
-        await interleaved(bench.some(7, 2), turns)
+async def worker(bench: Bench) -> list[Row]:
+    """Measure jobs that do nothing, where their time goes, and jobs of 50 ms.
+
+    Jobs that do nothing take turns with the same items processed by 1,000 coroutines that call the queue:
+    the whole cycle as in the scenario `cycle`, which includes adding them, and without adding.
+    """
+    jobs = bench.scaled(20_000, 1_000)
+    drained = _Drained(await bench.queue(), jobs)
+    cycled, leased = [Ours(await bench.queue(), COROUTINES) for _ in range(2)]
+
+    async def add() -> None:
+        await leased.prepare(jobs // 2, PAYLOAD)
+        await leased.add()
+
+    async def lease_and_complete() -> None:
+        await leased.lease()
+        await leased.complete()
+
     ours: Setting = {"payload": PAYLOAD, "concurrency": CONCURRENCY}
-    by_hand: Setting = {"payload": PAYLOAD, "coroutines": COROUTINES}
-    rows = [
-        speed_row("worker", what, "leasehold", ours if what == "jobs that do nothing" else by_hand, samples)
-        for what, samples in found.items()
+    calls: Setting = {"payload": PAYLOAD, "coroutines": COROUTINES}
+    trials = [
+        Trial("leasehold", ours, jobs, {NO_OP: drained.run}, {NO_OP: drained.fill}),
+        Trial(
+            "leasehold",
+            calls,
+            jobs // 2,
+            {"whole cycle": cycled.cycle},
+            {"whole cycle": partial(cycled.prepare_cycle, jobs // 2, PAYLOAD)},
+        ),
+        Trial(
+            "leasehold",
+            calls,
+            jobs // 2,
+            {"lease, complete": lease_and_complete},
+            {"lease, complete": add},
+        ),
     ]
-    return rows + where_time_goes(found["jobs that do nothing"], ours)
+    rows = await measured(bench, trials, bench.scaled(7, 2))
+    rows += _where_time_goes(trials[0].samples[NO_OP], ours)
+    await bench.reset()
+    return [*rows, await _sleepers(bench)]
 
 
-async def drain(bench: Bench, queue: AsyncWorkQueue, jobs: int, samples: list[Sample]) -> None:
-    """One round of the worker, from its start to its end, on a queue that was filled before."""
-    done = 0
+class _Drained:
+    """A queue that a worker drains, with jobs that do nothing or sleep."""
+
+    def __init__(self, queue: AsyncWorkQueue, jobs: int, sleep_seconds: float = 0) -> None:
+        self._queue = queue
+        self._jobs = jobs
+        self._sleep_seconds = sleep_seconds
+        self._worker = Worker()
+        self._done = 0
+
+    async def fill(self) -> None:
+        """Create a worker, and add the jobs."""
+        self._worker, self._done = Worker(concurrency=CONCURRENCY), 0
+
+        async def work(_: bytes) -> None:
+            if self._sleep_seconds:
+                await asyncio.sleep(self._sleep_seconds)
+            self._done += 1
+
+        self._worker.handler(self._queue)(work)
+        await self._queue.add_items([Item(bytes(PAYLOAD)) for _ in range(self._jobs)])
+
+    async def run(self) -> None:
+        """Run all jobs, from the worker's start to its end."""
+        await self._worker.drain()
+        assert self._done == self._jobs
+
+
+def _where_time_goes(samples: list[Sample], setting: Setting) -> list[Row]:
+    """Return rows of µs per job: in Python, on the server, and by command inside the scripts."""
+
+    def row(what: str, micros: list[float]) -> Row:
+        per_job = [one / sample.items for one, sample in zip(micros, samples, strict=True)]
+        return number_row(what, "µs/job", per_job, setting=setting)
+
+    rows = [
+        row(what, [COSTS[cost](sample) for sample in samples])
+        for what, cost in (
+            ("Python", "client_cpu_us_per_item"),
+            ("server", "server_cpu_us_per_item"),
+            ("server: all scripts", "script_us_per_item"),
+        )
+    ]
+    names = {name for sample in samples for name in sample.commands} - {"info", *SCRIPT_COMMANDS}
+    commands = [
+        row(f"server: {name.upper()}", [sample.commands.get(name, (0, 0.0))[1] for sample in samples])
+        for name in names
+    ]
+    commands.sort(key=lambda row: -row.value)
+    return rows + [row for row in commands if row.value >= 0.05]
+
+
+async def _sleepers(bench: Bench) -> Row:
+    """Measure jobs of 50 ms, over the time that they would need without any overhead."""
+    jobs = bench.scaled(2_000, 2 * CONCURRENCY)
+    drained = _Drained(await bench.queue(), jobs, SLEEP_SECONDS)
+    setting: Setting = {"jobs": jobs, "concurrency": CONCURRENCY}
+    trial = Trial("leasehold", setting, jobs, {"sleep": drained.run}, {"sleep": drained.fill})
+    await measured(bench, [trial], bench.scaled(5, 1))
+    ideal = jobs * SLEEP_SECONDS / CONCURRENCY
+    ratios = [sample.seconds / ideal for sample in trial.samples["sleep"]]
+    return number_row("jobs of 50 ms, time over ideal", "x", ratios, setting=setting)
+
+
+# ------------------------------------------------------------------------------------------ worker_idle
+
+
+async def worker_idle(bench: Bench) -> list[Row]:
+    """Measure how soon an idle worker starts jobs that are added or fall due, and what its waiting costs.
+
+    Another process adds the items. Times are by the clock that all processes share.
+    """
+    setting: Setting = {"concurrency": CONCURRENCY}
+    count = bench.scaled(500, 30)
+    async with _idle_worker(bench, time.monotonic) as (queue, started):
+        producer = Child(_produce, bench.url(), queue.name, count)
+        try:
+            added = await _receive(started, count)
+        finally:
+            producer.kill()
+
+    count = bench.scaled(300, 20)
+    first, last = bench.scaled(0.5, 0.3), bench.scaled(5.5, 0.8)
+    async with _idle_worker(bench, time.time) as (queue, started):
+        # The server keeps whole milliseconds. The first falls due when all have been added.
+        times = [round(time.time() + random.uniform(first, last), 3) for _ in range(count)]
+        items = [queue.add_item(Item(str(at)), at=datetime.fromtimestamp(at, UTC)) for at in times]
+        await asyncio.gather(*items)
+        due = await _receive(started, count)
+
+    async with _idle_worker(bench, time.time):
+        sample = await idle_sample(bench, bench.scaled(10, 1))
+    cpu = 100 * sample.client_cpu / sample.seconds
+    waiting: Setting = {**setting, "seconds": bench.scaled(10, 1)}
+    return [
+        time_row("add_item to handler", added, setting=setting),
+        time_row("due to handler", due, setting=setting),
+        number_row("CPU of an idle worker", "% of a core", [cpu], setting=waiting),
+        number_row("commands of an idle worker", "1/s", [commands_per_second(sample)], setting=waiting),
+    ]
+
+
+Delays = asyncio.Queue[float]
+
+
+@asynccontextmanager
+async def _idle_worker(
+    bench: Bench, clock: Callable[[], float]
+) -> AsyncIterator[tuple[AsyncWorkQueue, Delays]]:
+    """Run a worker whose jobs hold a time; the delay of each job since then goes to the queue."""
+    queue, delays = await bench.queue(), Delays()
     worker = Worker(concurrency=CONCURRENCY)
 
     @worker.handler(queue)
-    async def work(_: bytes) -> None:
-        nonlocal done
-        done += 1
+    async def work(since: str) -> None:
+        delays.put_nowait(clock() - float(since))
 
-    await queue.add_items([Item(bytes(PAYLOAD)) for _ in range(jobs)])
-    async with metered(bench, jobs) as sample:
-        await worker.drain()
-    assert done == jobs
-    samples.append(sample)
+    async with _running(worker):
+        await bench.blocked(1)
+        yield queue, delays
+    await bench.stack.aclose()
 
 
-async def cycle(bench: Bench, ours: Ours, jobs: int, samples: list[Sample]) -> None:
-    """One round of whole cycles by hand."""
-    async with metered(bench, jobs) as sample:
-        await ours.cycle(jobs, PAYLOAD)
-    samples.append(sample)
+@asynccontextmanager
+async def _running(worker: Worker) -> AsyncIterator[None]:
+    working = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await working
 
 
-async def lease_and_complete(bench: Bench, ours: Ours, jobs: int, samples: list[Sample]) -> None:
-    """One round of leasing everything and completing it, by hand; adding it is not measured."""
-    ours.prepare(jobs, PAYLOAD)
-    await ours.add()
-    async with metered(bench, jobs) as sample:
-        await ours.lease()
-        await ours.complete()
-    samples.append(sample)
+async def _receive(delays: Delays, count: int) -> list[float]:
+    async with asyncio.timeout(STEP_TIMEOUT):
+        return [await delays.get() for _ in range(count)]
 
 
-def where_time_goes(samples: list[Sample], setting: Setting) -> list[Row]:
-    """µs per job: of Python here, and on the server by command, those inside the scripts."""
-    names = {name for sample in samples for name in sample.commands} - {"info"}
-    rows = [
-        micros("Python", setting, [1e6 * sample.client_cpu / sample.items for sample in samples]),
-        micros("server", setting, [1e6 * sample.server_cpu / sample.items for sample in samples]),
-        micros("server: all scripts", setting, [sample.script_us / sample.items for sample in samples]),
-    ]
-    inside = [
-        micros(
-            f"server: {name.upper()}",
-            setting,
-            [sample.commands.get(name, (0, 0.0))[1] / sample.items for sample in samples],
-        )
-        for name in names.difference(SCRIPT_COMMANDS)
-    ]
-    inside.sort(key=lambda row: -row.value)
-    return rows + [row for row in inside if row.value >= WORTH_TELLING]
+async def _produce(_pipe: Connection, url: str, name: str, items: int) -> None:
+    """Add items that hold the current time, with irregular pauses."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # not always on the worker's core
+    async with AsyncWorkQueue.from_url(url, name) as queue:
+        await queue.counts()
+        for _ in range(items):
+            await asyncio.sleep(random.uniform(0.005, 0.015))
+            await queue.add_item(Item(str(time.monotonic())))
 
 
-def micros(what: str, setting: Setting, values: list[float]) -> Row:
-    """A row of µs per job."""
-    return number_row("worker", what, "leasehold", setting, "µs/job", values)
+# --------------------------------------------------------------------------------------- worker_restart
+
+#: Seconds without a server -> how often.
+OUTAGES = {0.2: 5, 3.0: 5}
+QUICK_OUTAGES = {0.2: 1}
 
 
-async def sleepers(bench: Bench) -> Row:
-    """Measure jobs that sleep, over the time that they would take if nothing else took any."""
-    jobs = bench.some(SLEEPERS, 2 * CONCURRENCY)
-    ideal = jobs * SLEEP_SECONDS / CONCURRENCY
-    ratios: list[float] = []
-    async with bench.queue(bench.name("worker")) as queue:
-        worker = Worker(concurrency=CONCURRENCY)
+async def worker_restart(bench: Bench) -> list[Row]:
+    """Measure how soon a worker continues after the server was killed and started again.
 
-        @worker.handler(queue)
-        async def work(_: bytes) -> None:
-            await asyncio.sleep(SLEEP_SECONDS)
+    A separate server keeps its data. When it answers again, an item is added; the time ends when the handler
+    starts.
+    """
+    rows: list[Row] = []
+    with _silent_log(), tempfile.TemporaryDirectory(prefix="leasehold-bench-") as folder:
+        for away, times in (QUICK_OUTAGES if bench.quick else OUTAGES).items():
+            late = await _outages(Path(folder), away, times)
+            setting: Setting = {"away": f"{away:g} s"}
+            rows.append(time_row("server back to handler", late, setting=setting, rounds=times))
+    return rows
 
-        for _ in range(bench.some(5, 1)):
-            await queue.add_items([Item(bytes(PAYLOAD)) for _ in range(jobs)])
-            async with metered(bench, jobs) as sample:
-                await worker.drain()
-            ratios.append(sample.seconds / ideal)
-    setting: Setting = {"jobs": jobs, "concurrency": CONCURRENCY}
-    return number_row("worker", "jobs of 50 ms, time over ideal", "leasehold", setting, "x", ratios)
+
+@contextmanager
+def _silent_log() -> Iterator[None]:
+    """Log nothing about an outage that is intended."""
+    log = logging.getLogger("leasehold")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+async def _outages(folder: Path, away: float, times: int) -> list[float]:
+    """Kill the server under an idle worker and start it again, so many times."""
+    late: list[float] = []
+    server = await start_server(dir=folder)
+    try:
+        async with AsyncWorkQueue.from_url(server.url, "bench-worker") as queue:
+            started: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+            worker = Worker()
+
+            @worker.handler(queue)
+            async def work(number: str) -> None:
+                started.put_nowait((number, time.perf_counter()))
+
+            async with _running(worker), asyncio.timeout(STEP_TIMEOUT * times):
+                while not worker.health().ok:  # noqa: ASYNC110 - no event exists
+                    await asyncio.sleep(0.01)
+                for number in map(str, range(times)):
+                    os.kill(server.pid, signal.SIGKILL)
+                    await server.stop()
+                    await asyncio.sleep(away)
+                    server = await start_server(dir=folder, port=server.port)
+                    back = time.perf_counter()
+                    async with AsyncWorkQueue.from_url(server.url, "bench-worker") as new_client:
+                        await new_client.add_item(Item(number))
+                    # An item whose completion the killed server had not saved may run again.
+                    while (run := await started.get())[0] != number:
+                        pass
+                    late.append(run[1] - back)
+    finally:
+        await server.stop()
+    return late

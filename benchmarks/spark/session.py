@@ -1,10 +1,9 @@
-"""The session of Spark that is measured, and the tables that it works on."""
+"""The Spark session that is measured, and the tables of the scenarios."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from pyspark.sql import SparkSession
 from leasehold.spark import register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -24,27 +23,24 @@ PAYLOAD = 100
 
 
 @contextmanager
-def open_session(place: Path) -> Iterator[SparkSession]:
-    """Start a session, and end it with the block.
-
-    Args:
-        place: A folder for what it writes.
-    """
+def open_session(folder: Path) -> Iterator[SparkSession]:
+    """Run a session that writes its files into a folder."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(f"local[{CORES}]")
-        .appName("leasehold benchmarks")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", str(CORES))
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(place / "warehouse"))
-        .config("spark.local.dir", str(place / "local"))
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("leasehold benchmarks")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": str(CORES),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     try:
@@ -55,19 +51,12 @@ def open_session(place: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def table(spark: SparkSession, rows: int) -> Iterator[DataFrame]:
-    """A table of ids and 100 bytes of data, in memory: making it is not measured."""
-    made = spark.range(0, rows, 1, CORES).selectExpr(
+    """Hold a table of ids and 100 bytes of data in memory."""
+    created = spark.range(0, rows, 1, CORES).selectExpr(
         "concat('item-', id) as id", f"cast(repeat('x', {PAYLOAD}) as binary) as data"
     )
-    made.cache().count()
+    created.cache().count()
     try:
-        yield made
+        yield created
     finally:
-        made.unpersist()
-
-
-def timed(work: Callable[[], object]) -> float:
-    """How long something takes (s)."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+        created.unpersist()

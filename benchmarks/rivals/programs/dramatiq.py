@@ -1,22 +1,19 @@
-"""dramatiq on Redis. It works in threads; a "job of 50 ms" sleeps in one.
+"""dramatiq on Redis. It runs jobs in threads, so a job of 50 ms sleeps in one.
 
-- It is at-least-once by nature: a message stays in a set of its worker until it is acknowledged.
-- Only the middleware that tries again is kept (`Retries`); without limits of age and time, callbacks and
-  pipelines it is quicker.
-- 8 threads are its default, which fetch twice as many messages; the best for jobs of no time is below, and
-  fetching 200 in every case is quicker.
-- An idle worker polls, less and less often, down to once in `worker_timeout`; 10 ms instead of a second.
-- There is no call for many (`group` adds one by one): jobs are added by threads side by side.
+- It is at-least-once: a message stays in a set of its worker until it is acknowledged.
+- Only the middleware for retries is kept; it is faster without age and time limits, callbacks and pipelines.
+- It fetches 200 messages ahead, which is faster with any number of threads; its default is 8 threads and 16
+  messages. The best number of threads for jobs that do nothing is below.
+- An idle worker polls, up to every `worker_timeout`: 10 ms instead of one second.
+- It cannot add many at once (`group` adds one by one): threads add jobs concurrently.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dramatiq import Worker, actor
 from dramatiq import worker as dramatiq_worker
@@ -25,17 +22,14 @@ from dramatiq.middleware import Retries
 
 from benchmarks.rivals.programs import protocol
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 THREADS = 16
 PREFETCH = 200
 IDLE_MS = 10
-WIDTH = 8
+PRODUCERS = 8
 
 
-def brokered(url: str) -> tuple[Any, Any]:
-    """The broker and its one actor."""
+def open_broker(url: str) -> tuple[Any, Any]:
+    """Return a broker and its one actor."""
     broker = RedisBroker(url=url, middleware=[Retries()])
 
     @actor(broker=broker)
@@ -48,10 +42,9 @@ def brokered(url: str) -> tuple[Any, Any]:
     return broker, job
 
 
-@asynccontextmanager
-async def producing(url: str) -> AsyncIterator[protocol.Producer]:
-    """One message each."""
-    _, job = brokered(url)
+async def produce(url: str) -> None:
+    """Add messages."""
+    _, job = open_broker(url)
 
     async def add(number: int, ms: int) -> None:
         job.send(number, ms)
@@ -61,20 +54,20 @@ async def producing(url: str) -> AsyncIterator[protocol.Producer]:
             for number in numbers:
                 job.send(number, ms)
 
-        with ThreadPoolExecutor(WIDTH) as pool:
-            shares = [numbers[at::WIDTH] for at in range(WIDTH)]
+        with ThreadPoolExecutor(PRODUCERS) as pool:
+            shares = [numbers[at::PRODUCERS] for at in range(PRODUCERS)]
             await asyncio.gather(*(asyncio.wrap_future(pool.submit(some, share)) for share in shares))
 
-    yield protocol.Producer(add, add_many)
+    await protocol.produce(add, add_many)
 
 
-def working(task: protocol.Task) -> None:
-    """One worker, as each process of the `dramatiq` command has it."""
-    broker, _ = brokered(task.url)
-    dramatiq_worker.QUEUE_PREFETCH = PREFETCH  # what its variable of the environment sets
+async def work(task: protocol.Task) -> None:
+    """Run a worker, as each process of the `dramatiq` command does; the event loop stays idle."""
+    broker, _ = open_broker(task.url)
+    dramatiq_worker.QUEUE_PREFETCH = PREFETCH  # what its environment variable sets
     Worker(broker, worker_threads=task.concurrency or THREADS, worker_timeout=IDLE_MS).start()
-    threading.Event().wait()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    protocol.main(producing, working)
+    protocol.main(produce, work)

@@ -1,30 +1,24 @@
-"""Leasehold, as it comes.
+"""Leasehold with its defaults.
 
-The handler takes its payload as JSON, as those of the others do. A lease is renewed from a thread of its own
-and an item is completed after its run, so that a crash at any moment loses nothing.
+The handler takes its payload as JSON, as those of the others do. Leases are renewed, and an item is completed
+after its run, so that a crash at any moment loses nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.rivals.programs import protocol
 from leasehold import AsyncWorkQueue, Item, Worker
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-#: 100 is what a worker does at once if nothing is said.
+#: The default of `Worker`.
 CONCURRENCY = 100
-#: Items of one call of `add_items`.
+#: Items per call of `add_items`.
 CHUNK = 1_000
 
 
-@asynccontextmanager
-async def producing(url: str) -> AsyncIterator[protocol.Producer]:
-    """Items with JSON in them."""
+async def produce(url: str) -> None:
+    """Add items with JSON data."""
     async with AsyncWorkQueue.from_url(url, "jobs") as queue:
 
         async def add(number: int, ms: int) -> None:
@@ -34,28 +28,20 @@ async def producing(url: str) -> AsyncIterator[protocol.Producer]:
             for some in protocol.chunks(numbers, CHUNK):
                 await queue.add_items([Item.from_json_data([number, ms]) for number in some])
 
-        yield protocol.Producer(add, add_many)
+        await protocol.produce(add, add_many)
 
 
-def working(task: protocol.Task) -> None:
-    """One worker."""
-    protocol.run(_work(task))
-
-
-async def _work(task: protocol.Task) -> None:
+async def work(task: protocol.Task) -> None:
+    """Run a worker."""
     async with AsyncWorkQueue.from_url(task.url, "jobs") as queue:
         worker = Worker(concurrency=task.concurrency or CONCURRENCY)
 
         @worker.handler(queue)
         async def job(payload: Any) -> None:
-            began = protocol.now()
-            number, ms = payload
-            if ms:
-                await asyncio.sleep(ms / 1000)
-            protocol.ran(number, began)
+            await protocol.job(*payload)
 
         await worker.run()
 
 
 if __name__ == "__main__":
-    protocol.main(producing, working)
+    protocol.main(produce, work)

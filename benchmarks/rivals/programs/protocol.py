@@ -1,13 +1,13 @@
-"""What the Python programs of this folder share, so that each shows nothing but how its library is used.
+"""What the Python programs of this folder share, so that each shows only how its library is used.
 
-A program plays one of two parts, as its command line says, and talks JSON, one line at a time:
+A program plays one of two parts, as its command line says, and reads and writes one JSON value per line:
 
-- `produce`: it opens a connection, reads commands and adds jobs as they say.
-- `work`: it runs jobs. It keeps in memory which ran and when, writes a line when it is warm and when the
-  expected number has ended, and at the first line that it reads tells everything that ran, and ends.
+- `produce` connects, and adds jobs as each command says.
+- `work` runs jobs and keeps in memory which ran and when. It writes a line when it is warm and when the
+  expected number of jobs has ended; at the first line that it reads it reports all runs and exits.
 
-Times are those of `time.monotonic_ns()`, which all processes of a machine share on Linux.
-Only the standard library is imported here, and uvloop where it is installed.
+Times are those of `time.monotonic_ns()`, which all processes of a machine share on Linux. This module imports
+only the standard library, and uvloop where it is installed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
-    from contextlib import AbstractAsyncContextManager
+
+now = time.monotonic_ns
+#: Coroutines that add jobs concurrently, for libraries that cannot add many at once.
+WIDTH = 50
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker is asked to do.
+    """What a worker runs.
 
     Attributes:
-        url: Where the server is.
-        runs: How many jobs there will be.
+        url: The server's address.
+        runs: How many jobs there are.
         warm: How many of them, the first ones, warm it up.
-        concurrency: How many to run at once; None: as many as suit the library best for jobs of no time.
+        concurrency: How many run at once; None: as many as suit the library best for jobs that do nothing.
     """
 
     url: str
@@ -49,129 +52,116 @@ class Task:
     concurrency: int | None
 
 
-class Producer:
-    """How a library adds jobs.
-
-    Args:
-        add: Adds the job of a number that takes so many ms; returns when the server has it.
-        add_many: Adds the jobs of some numbers in the best way there is for many.
-    """
-
-    def __init__(
-        self,
-        add: Callable[[int, int], Awaitable[object]],
-        add_many: Callable[[range, int], Awaitable[object]],
-    ) -> None:
-        self.add = add
-        self.add_many = add_many
-
-
 class Record:
-    """Which jobs ran, and what the process had used at two moments.
-
-    Appending to a list and counting cost well below a µs, so that keeping this is not what is measured.
-    """
+    """Which jobs ran, and the CPU time of the process at two moments; it costs well below 1 µs per job."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, int]] = []
+        self.moments: list[dict[str, float]] = []
         self.warm = self.expected = 0
-        self._numbers = itertools.count(1)  # counts right in threads, too
-        self._moments: list[dict[str, float]] = []
+        self._numbers = itertools.count(1)  # thread-safe
 
     def ran(self, number: int, began: int) -> None:
-        """The job of this number has ended; it began then."""
+        """Record the end of a job's run."""
         self.runs.append((number, began))
         ended = next(self._numbers)
         if ended in (self.warm, self.expected):
             used = resource.getrusage(resource.RUSAGE_SELF)
-            self._moments.append({"at": time.monotonic_ns(), "cpu": used.ru_utime + used.ru_stime})
-            say({"ended": ended})
-
-    def told(self) -> dict[str, Any]:
-        """Everything that is known."""
-        return {"runs": self.runs, "moments": self._moments}
+            self.moments.append({"at": now(), "cpu": used.ru_utime + used.ru_stime})
+            write({"ended": ended})
 
 
 record = Record()
 ran = record.ran
-now = time.monotonic_ns
 
 
-def say(what: dict[str, Any]) -> None:
-    """Write a line for the conductor."""
-    sys.stdout.write(json.dumps(what) + "\n")
+async def job(number: int, ms: int) -> None:
+    """Run a job: sleep so long, and record the run."""
+    began = now()
+    if ms:
+        await asyncio.sleep(ms / 1000)
+    ran(number, began)
+
+
+def write(value: dict[str, Any]) -> None:
+    """Write a line."""
+    sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
-def run(main: Coroutine[Any, Any, Any]) -> None:
-    """Run on uvloop, where that is installed: every library on asyncio is given it, ours as well."""
+def chunks(numbers: range, size: int) -> Iterable[range]:
+    """Split numbers into parts of a size."""
+    return (numbers[at : at + size] for at in range(0, len(numbers), size))
+
+
+async def produce(
+    add: Callable[[int, int], Awaitable[object]],
+    add_many: Callable[[range, int], Awaitable[object]] | None = None,
+) -> None:
+    """Add jobs as the commands on standard input say, until it ends.
+
+    Args:
+        add: Adds the job of a number that takes so many ms; returns when the server has it.
+        add_many: Adds the jobs of some numbers in the fastest way; None: by 50 coroutines that call `add`.
+    """
+
+    async def concurrently(numbers: range, ms: int) -> None:
+        shared = iter(numbers)
+
+        async def some() -> None:
+            for number in shared:
+                await add(number, ms)
+
+        await asyncio.gather(*(some() for _ in range(WIDTH)))
+
+    write({"ready": True})
+    for line in iter(sys.stdin.readline, ""):
+        command = json.loads(line)
+        ms, numbers = command["ms"], range(command["first"], command["first"] + command["count"])
+        if command["many"]:
+            began = now()
+            await (add_many or concurrently)(numbers, ms)
+            write({"seconds": (now() - began) / 1e9})
+            continue
+        each: list[tuple[int, int]] = []
+        for number in numbers:
+            if command["pause"]:
+                await asyncio.sleep(
+                    command["pause"] * random.uniform(0.5, 1.5)
+                )  # matches no polling interval
+            began = now()
+            await add(number, ms)
+            each.append((began, now()))
+        write({"each": each})
+
+
+def main(
+    producer: Callable[[str], Coroutine[Any, Any, None]],
+    worker: Callable[[Task], Coroutine[Any, Any, object]],
+) -> None:
+    """Play the part that the command line names, on uvloop where it is installed.
+
+    Args:
+        producer: Connects to a URL, and calls `produce`.
+        worker: Runs jobs for ever.
+    """
+    logging.disable(logging.INFO)  # no library logs each job
+    part, argument = sys.argv[1:]
     factory = None
     if "PLAIN_ASYNCIO" not in os.environ:
         with contextlib.suppress(ModuleNotFoundError):
             factory = importlib.import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(main)
-
-
-async def spread(add: Callable[[int, int], Awaitable[object]], numbers: range, ms: int, width: int) -> None:
-    """Add jobs one by one in so many coroutines, for libraries that cannot add many at once."""
-    shared = iter(numbers)
-
-    async def some() -> None:
-        for number in shared:
-            await add(number, ms)
-
-    await asyncio.gather(*(some() for _ in range(width)))
-
-
-def chunks(numbers: range, size: int) -> Iterable[range]:
-    """Cut numbers into pieces of so many."""
-    return (numbers[at : at + size] for at in range(0, len(numbers), size))
-
-
-def main(
-    producing: Callable[[str], AbstractAsyncContextManager[Producer]],
-    working: Callable[[Task], object],
-) -> None:
-    """Play the part that the command line names."""
-    logging.disable(logging.INFO)  # no library writes a line for each job
-    part, told = sys.argv[1:]
-    if part == "produce":
-        run(_produce(producing(json.loads(told)["url"])))
-        return
-    task = Task(**json.loads(told))
-    record.warm, record.expected = task.warm, task.runs
-    threading.Thread(target=_report_when_asked, daemon=True).start()
-    working(task)
+        if part == "produce":
+            runner.run(producer(json.loads(argument)["url"]))
+            os._exit(0)  # some libraries stop slowly
+        task = Task(**json.loads(argument))
+        record.warm, record.expected = task.warm, task.runs
+        threading.Thread(target=_report_when_asked, daemon=True).start()
+        runner.run(worker(task))
 
 
 def _report_when_asked() -> None:
     sys.stdin.readline()
-    say(record.told())
-    os._exit(0)  # some libraries stop slowly
-
-
-async def _produce(opened: AbstractAsyncContextManager[Producer]) -> None:
-    async with opened as producer:
-        say({"ready": True})
-        for line in iter(sys.stdin.readline, ""):
-            said = json.loads(line)
-            numbers = range(said["first"], said["first"] + said["count"])
-            say(await _add(producer, numbers, said))
+    write({"runs": record.runs, "moments": record.moments})
     os._exit(0)
-
-
-async def _add(producer: Producer, numbers: range, said: dict[str, Any]) -> dict[str, Any]:
-    """Add all at once or, each with the moments before and after, one after the other."""
-    if said["many"]:
-        began = now()
-        await producer.add_many(numbers, said["ms"])
-        return {"seconds": (now() - began) / 1e9}
-    each: list[tuple[int, int]] = []
-    for number in numbers:
-        if said["pause"]:
-            await asyncio.sleep(said["pause"] * random.uniform(0.5, 1.5))  # no poll keeps step
-        began = now()
-        await producer.add(number, said["ms"])
-        each.append((began, now()))
-    return {"each": each}

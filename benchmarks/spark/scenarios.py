@@ -1,0 +1,239 @@
+"""Bulk adds, snapshots and streams with Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+
+from benchmarks.measure import Sample, metered, take_turns
+from benchmarks.rows import Row, Setting, number_row, speed_row
+from benchmarks.spark.session import CORES, PAYLOAD, table
+from leasehold.keys import QueueKeys
+from leasehold.scripting.runner import bind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from benchmarks.bench import Bench
+
+#: Items per call of the plain process, and rows per pipeline of redis-py.
+AT_ONCE = 1_000
+COSTS = ("us_per_item", "script_us_per_item")
+
+
+async def _measured(bench: Bench, items: int, step: Callable[[], object]) -> Sample:
+    async with metered(bench.redis, items) as sample:
+        step()
+    return sample
+
+
+# --------------------------------------------------------------------------------------------- bulk_add
+
+
+async def bulk_add(bench: Bench, spark: SparkSession) -> list[Row]:
+    """Measure bulk adds with the format, in a plain process, and with a pipeline of redis-py, in turns."""
+    count = bench.scaled(200_000, 3_000)
+    samples: dict[tuple[str, str], list[Sample]] = {}
+
+    async def turn(target: tuple[str, str], add: Callable[[str], None]) -> None:
+        name = bench.name()
+        samples.setdefault(target, []).append(await _measured(bench, count, partial(add, name)))
+        assert await bench.redis.llen(f"{name}:queue") == count
+        await bench.reset()
+
+    with table(spark, count) as df:
+        targets: dict[tuple[str, str], Callable[[str], None]] = {
+            ("leasehold", "add"): partial(_add_with_format, df, bench.server_url),
+            ("ceiling", "add"): Plain(bench.server_url, count, "add_once").add,
+            ("ceiling", "add (add_items)"): Plain(bench.server_url, count, "add_items").add,
+            ("bare", "add"): partial(_add_with_pipeline, df, bench.server_url),
+        }
+        await take_turns(1 + bench.scaled(7, 1), [partial(turn, *target) for target in targets.items()])
+    return [
+        speed_row(
+            what,
+            samples[who, what][1:],  # the first round warms up
+            who=who,
+            setting={"rows": count, "payload": PAYLOAD},
+            unit="rows/s",
+            costs=COSTS[:1] if who == "bare" else COSTS,
+        )
+        for who, what in targets
+    ]
+
+
+def _add_with_format(df: DataFrame, url: str, name: str) -> None:
+    df.write.format("leasehold").options(url=url, queue=name).mode("append").save()
+
+
+def _add_with_pipeline(df: DataFrame, url: str, name: str) -> None:
+    """Add rows without the format: two commands per row, which are not safe to repeat."""
+
+    def add(rows: Iterator[Any]) -> None:
+        redis = Redis.from_url(url)
+        pipeline = redis.pipeline(transaction=False)
+        for row in rows:
+            pipeline.set(f"{name}:item:{row.id}", bytes(row.data), nx=True)
+            pipeline.lpush(f"{name}:queue", row.id)
+            if len(pipeline) >= 2 * AT_ONCE:
+                pipeline.execute()
+        pipeline.execute()
+        redis.close()
+
+    df.foreachPartition(add)
+
+
+class Plain:
+    """A plain process that calls a script with finished arguments, 1,000 items per call."""
+
+    def __init__(self, url: str, count: int, script: str) -> None:
+        self._redis = Redis.from_url(url)
+        self._script = script
+        self._calls = [
+            [
+                value
+                for number in range(start, min(start + AT_ONCE, count))
+                for value in (b"item-%d" % number, b"x" * PAYLOAD, b"0", b"0")
+            ]
+            for start in range(0, count, AT_ONCE)
+        ]
+
+    def add(self, name: str) -> None:
+        """Add all items."""
+        bound = bind(self._script, QueueKeys(name, "lh:bench"))
+        arguments: dict[str, bytes | int] = {
+            "prefix": name.encode(),
+            "now_ms": b"",
+            "run": uuid.uuid4().hex.encode(),
+            "keep_ms": 3_600_000,
+        }
+        self._redis.script_load(bound.script.body)
+        for rows in self._calls:
+            command: tuple[Any, ...] = (b"EVALSHA", bound.script.sha, *bound.tail(arguments, rows))
+            self._redis.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py has no types
+
+
+# --------------------------------------------------------------------------------------------- snapshot
+
+COLUMNS = {
+    "all columns": "",
+    "without data": "id string, state string, size long, attempt int, token long, holder string, "
+    "due timestamp, age double, error string",
+}
+
+
+async def snapshot(bench: Bench, spark: SparkSession) -> list[Row]:
+    """Measure snapshots of 200,000 items with and without data, and of two of them."""
+    count, name, rounds = bench.scaled(200_000, 2_000), bench.name(), bench.scaled(5, 1)
+    Plain(bench.server_url, count, "add_items").add(name)
+    rows: list[Row] = []
+    for what, schema in COLUMNS.items():
+        read = partial(_read_all, spark, bench.server_url, name, schema)
+        samples = [await _measured(bench, count, read) for _ in range(1 + rounds)]
+        setting: Setting = {"items": count, "payload": PAYLOAD}
+        rows.append(speed_row(what, samples[1:], setting=setting, unit="rows/s", costs=COSTS[:1]))
+    two = _load(spark, bench.server_url, name).where("id in ('item-1', 'item-2')")
+    ms = [1000 * (await _measured(bench, 2, two.collect)).seconds for _ in range(rounds)]
+    return [*rows, number_row("two items by their ids", "ms", ms, setting={"items": count}, samples=ms)]
+
+
+def _load(spark: SparkSession, url: str, name: str, schema: str = "") -> DataFrame:
+    reader = spark.read.format("leasehold").options(url=url, queue=name, partitions=CORES)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def _read_all(spark: SparkSession, url: str, name: str, schema: str = "") -> None:
+    """Read a snapshot and discard it."""
+    _load(spark, url, name, schema).write.format("noop").mode("overwrite").save()
+
+
+# ----------------------------------------------------------------------------------------------- growth
+
+
+async def growth(bench: Bench, spark: SparkSession) -> list[Row]:
+    """Measure bulk adds and snapshots of 10,000 to 1,000,000 rows, each on an empty server."""
+    rows: list[Row] = []
+    for count in (1_000, 3_000) if bench.quick else (10_000, 100_000, 1_000_000):
+        samples: dict[str, list[Sample]] = {"add": [], "snapshot": []}
+        with table(spark, count) as df:
+            for _ in range(1 + bench.scaled(4 if count < 1_000_000 else 2, 1)):
+                name = bench.name()
+                add = partial(_add_with_format, df, bench.server_url, name)
+                read = partial(_read_all, spark, bench.server_url, name)
+                samples["add"].append(await _measured(bench, count, add))
+                samples["snapshot"].append(await _measured(bench, count, read))
+                assert await bench.redis.llen(f"{name}:queue") == count
+                await bench.reset()
+        setting: Setting = {"rows": count, "payload": PAYLOAD}
+        rows += [
+            speed_row(what, its[1:], setting=setting, unit="rows/s", costs=COSTS)
+            for what, its in samples.items()
+        ]
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------ drain
+
+#: Items per batch -> the number of batches.
+BATCHES = {1_000: 20, 10_000: 12, 50_000: 6, 200_000: 4}
+QUICK_BATCHES = {500: 3}
+#: The size of a batch whose time is all overhead.
+SMALL = 50
+#: The steps of a micro-batch -> their names in Spark's progress.
+STEPS = {
+    "all": "triggerExecution",
+    "complete and lease": "latestOffset",
+    "offset log": "walCommit",
+    "plan": "queryPlanning",
+    "read and write": "addBatch",
+    "commit log": "commitOffsets",
+}
+
+
+async def drain(bench: Bench, spark: SparkSession) -> list[Row]:
+    """Measure a stream by the size of its batches, and the steps of a small micro-batch.
+
+    The rows are discarded. The first micro-batch of a query, in which Spark starts its workers, is left out.
+    """
+    rows: list[Row] = []
+    for batch, count in (QUICK_BATCHES if bench.quick else BATCHES).items():
+        found = await _micro_batches(bench, spark, batch, count)
+        for what, step in (("drain", STEPS["all"]), ("complete and lease", STEPS["complete and lease"])):
+            samples = [Sample(items=batch, seconds=one[step] / 1000) for one in found]
+            setting: Setting = {"batch": batch, "payload": PAYLOAD}
+            rows.append(speed_row(what, samples, setting=setting, unit="rows/s", costs=COSTS[:1]))
+    small = await _micro_batches(bench, spark, SMALL, bench.scaled(40, 3))
+    for what, step in STEPS.items():
+        ms = [one.get(step, 0) for one in small]
+        rows.append(number_row(what, "ms", ms, setting={"items": SMALL, "payload": PAYLOAD}, samples=ms))
+    return rows
+
+
+async def _micro_batches(bench: Bench, spark: SparkSession, batch: int, count: int) -> list[dict[str, int]]:
+    """Drain so many full batches; return the ms of each one's steps."""
+    name = bench.name()
+    Plain(bench.server_url, batch * (count + 1), "add_items").add(name)
+    with TemporaryDirectory(prefix="leasehold-bench-") as folder:
+        rows = (
+            spark.readStream.format("leasehold")
+            .options(url=bench.server_url, queue=name, maxRows=batch, partitions=CORES)
+            .load()
+        )
+        writer = rows.writeStream.format("noop").option(
+            "checkpointLocation", str(Path(folder) / "checkpoint")
+        )
+        query = writer.trigger(availableNow=True).start()
+        await asyncio.to_thread(query.awaitTermination)
+        progress = [one for one in query.recentProgress if one["numInputRows"]]
+    assert [one["numInputRows"] for one in progress] == [batch] * (count + 1)
+    assert not await bench.redis.exists(f"{name}:queue", f"{name}:deadlines")
+    await bench.reset()
+    return [one["durationMs"] for one in progress[1:]]

@@ -1,0 +1,137 @@
+"""The benchmarks run and write all their results; no test asserts a speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.goals import GOALS
+from benchmarks.rivals.results import FIGURES
+from benchmarks.rows import Row
+from benchmarks.suites import QUEUE, SPARK, WORKER
+
+ROOT = Path(__file__).parents[2]
+PLOTS = {f"{name}.png" for name in ("backlog", "cost", "flight", "kill", "latency", "memory", "payload")}
+WORKER_FIGURES = {
+    "jobs that do nothing",
+    "whole cycle",
+    "Python",
+    "server",
+    "server: all scripts",
+    "jobs of 50 ms, time over ideal",
+    "add_item to handler",
+    "due to handler",
+    "CPU of an idle worker",
+    "commands of an idle worker",
+    "server back to handler",
+}
+
+
+def run(*arguments: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def written(folder: Path, name: str, *plots: str) -> dict[str, Any]:
+    for plot in plots:
+        assert (folder / plot).read_bytes().startswith(b"\x89PNG")
+    assert (folder / f"{name}.md").read_text().startswith("# ")
+    content: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return content
+
+
+def test_one_scenario_runs_and_only_its_results_are_written(tmp_path: Path) -> None:
+    output = run("--quick", "--only", "latency", "--out", str(tmp_path))
+
+    assert {path.name for path in tmp_path.iterdir()} == {"queue.json", "queue.md", "latency.png"}
+    content = written(tmp_path, "queue", "latency.png")
+    assert [(row["scenario"], row["what"], row["who"]) for row in content["rows"]] == [
+        ("latency", "add to leased", "leasehold"),
+        ("latency", "add, then lease", "bare"),
+    ]
+    assert content["rows"][0]["command"] == "make bench ARGS='--only latency'"
+    assert "\nlatency (" in output
+
+
+@pytest.mark.parametrize("name", ["queue", "worker", "spark"])
+def test_every_goal_finds_its_rows_in_the_committed_results(name: str) -> None:
+    content = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    rows = [Row(**row) for row in content["rows"]]
+    assert [goal.measure(rows) for goal in GOALS[name]] == [goal["measured"] for goal in content["goals"]]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
+    output = run("--quick", "--out", str(tmp_path))
+
+    texts = {"queue.json", "queue.md", "worker.json", "worker.md"}
+    plots = PLOTS | {"throughput.png", "worker.png"}
+    assert {path.name for path in tmp_path.iterdir()} == texts | plots
+    content: dict[str, Any] = {}
+    for name, scenarios in (("queue", QUEUE), ("worker", WORKER)):
+        content = written(tmp_path, name, *plots)
+        assert {row["scenario"] for row in content["rows"]} == set(scenarios)
+        assert all(row["command"] == f"make bench ARGS='--only {row['scenario']}'" for row in content["rows"])
+        assert [goal["goal"] for goal in content["goals"]] == [goal.sentence for goal in GOALS[name]]
+        for scenario in scenarios:
+            assert f"## {scenario}\n" in (tmp_path / f"{name}.md").read_text()
+            assert f"\n{scenario} (" in output
+    assert {row["what"] for row in content["rows"]} >= WORKER_FIGURES
+    assert output.count("\ngoal ") == len(GOALS["queue"]) + len(GOALS["worker"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_the_profile_names_the_scripts_and_their_commands() -> None:
+    output = run("--quick", "--profile", "--seconds", "0.1")
+    for name in ("add_items", "lease_many", "complete_many", "lrange", "py-spy"):
+        assert name in output
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_a_quick_run_beside_other_libraries_measures_everything(tmp_path: Path) -> None:
+    """Only Leasehold runs: the other libraries are installed by `make bench-rivals`."""
+    output = run(
+        *("rivals", "--quick", "--rounds", "1", "--here", "--only", "leasehold", "--out", str(tmp_path))
+    )
+
+    assert {path.name for path in tmp_path.iterdir()} == {"rivals.json", "rivals.md", "rivals.png"}
+    content = written(tmp_path, "rivals", "rivals.png")
+    assert [one["name"] for one in content["targets"]] == ["leasehold", "leasehold, without uvloop"]
+    for one in content["targets"]:
+        assert one["medians"].keys() == FIGURES.keys()
+        assert "evalsha" in one["rounds"][0]["commands"]
+    assert len(content["goals"]) == 2  # those without another library
+    assert output.count("\ngoal ") == 2
+    assert "Where the time of a no-op job goes" in (tmp_path / "rivals.md").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_quick_run_with_spark_measures_everything(tmp_path: Path) -> None:
+    run("spark", "--quick", "--out", str(tmp_path))
+
+    assert {path.name for path in tmp_path.iterdir()} == {"spark.json", "spark.md", "spark.png"}
+    content = written(tmp_path, "spark", "spark.png")
+    assert {row["scenario"] for row in content["rows"]} == set(SPARK)
+    assert all(
+        row["command"] == f"make bench-spark ARGS='--only {row['scenario']}'" for row in content["rows"]
+    )
+    assert [goal["goal"] for goal in content["goals"]] == [goal.sentence for goal in GOALS["spark"]]
+    assert "## growth\n" in (tmp_path / "spark.md").read_text()
