@@ -62,7 +62,7 @@ class Leasehold(Protocol):
 def leasehold(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasehold:
     """Give a function that runs a command in this process, in a thread with its own event loop.
 
-    What depends on a process is tested with `started`.
+    What depends on a process is tested with `run_process` or `started`.
     """
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # commands replace it
     unset = {name: None for name in os.environ if name.endswith("_URL")}
@@ -81,6 +81,14 @@ def leasehold(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasehold:
         return Outcome(result.exit_code, result.stdout_bytes.decode(), result.stderr_bytes.decode())
 
     return run
+
+
+async def run_process(*arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome:
+    """Run a command to its end in a separate process."""
+    async with started(*arguments, environment=environment) as process:
+        out, err = await process.communicate(stdin)
+    assert process.returncode is not None
+    return Outcome(process.returncode, out.decode(), err.decode())
 
 
 @asynccontextmanager

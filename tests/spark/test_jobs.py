@@ -18,7 +18,6 @@ from leasehold.spark.jobs.command import JobFailed, carry_out, exit_code
 from leasehold.spark.jobs.load import load
 from leasehold.spark.jobs.redrive import redrive
 from leasehold.spark.jobs.report import report
-from tests.cli.program import leasehold
 from tests.queue.asking import take
 from tests.spark.tables import numbered, waiting
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
-
-__all__ = ["leasehold"]
 
 CSV = "Id;text\na;one\nb;two\n"
 

@@ -17,21 +17,17 @@ from leasehold import InvalidArgument
 from leasehold.spark.jobs import load as loading
 from leasehold.spark.jobs.command import JobFailed, exit_code, main, reason
 from leasehold.spark.jobs.load import load
-from tests.cli.program import leasehold, started
+from tests.cli.program import run_process, started
 from tests.spark.quick import quick_python
 from tests.spark.tables import waiting
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
-
-__all__ = ["leasehold"]
 
 CSV = "Id;text\na;one\nb;two\n"
 
 
 async def test_a_job_as_a_command(
-    leasehold: Leasehold,
     queue: AsyncWorkQueue,
     redis_url: str,
     tmp_path: Path,
@@ -40,7 +36,9 @@ async def test_a_job_as_a_command(
     monkeypatch.setenv("PYSPARK_PYTHON", str(quick_python(tmp_path)))
     (tmp_path / "rows.csv").write_text(CSV)
     command = ("pipeline", "load", queue.name, str(tmp_path / "rows.csv"))
-    outcome = await leasehold(*command, "--option", "sep=;", "--id", "Id", "--json")
+    outcome = await run_process(
+        *command, "--option", "sep=;", "--id", "Id", "--json", LEASEHOLD_URL=redis_url
+    )
     assert outcome.code == 0, outcome.err
     assert outcome.document == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
     assert "loading" in outcome.err
