@@ -15,18 +15,7 @@
 -- Reply: a list, an entry per item: 1 added, 0 already there.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items and, but for a single item, 1 MiB of data a call.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include foreign
--- @include processing
--- @include move
--- @include begin_incarnation
--- @include due
--- @include schedule
--- @include add
+-- Needs: check
 
 local answers = add_rows({})
 return answers

@@ -20,18 +20,7 @@
 -- Reply: a list, an entry per item: 1 added, 0 already there, 2 added by the run before, or the run has ended.
 -- Cost: as `add_items`, and O(1) per item.
 -- Limits: as `add_items`.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include foreign
--- @include processing
--- @include move
--- @include begin_incarnation
--- @include due
--- @include schedule
--- @include add
+-- Needs: check
 
 local once = prefix .. ':once:' .. run
 local ids, before = { '' }, {} -- no item has the empty id: it says that the run has ended

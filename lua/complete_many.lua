@@ -21,14 +21,6 @@
 --   number is of an earlier incarnation or, when fenced, not the current one).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items and, but for a single item, 1 MiB of results a call.
-
--- @include check
--- @include emit
--- @include keys
--- @include foreign
--- @include processing
--- @include oldest
--- @include move
--- @include complete
+-- Needs: check
 
 return complete()

@@ -13,10 +13,6 @@
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 dead letters a call.
 
--- @include keys
--- @include dead
--- @include dead_letter
-
 local found, times = {}, {}
 if #ARGV > entries then
   for at = entries + 1, #ARGV do

@@ -13,9 +13,6 @@
 -- Cost: O(count).
 -- Limits: one HSCAN of `count` (at most 1,000) a call; a small ledger comes whole.
 
--- @include emit
--- @include keys
-
 local page = redis.call('HSCAN', ledger, cursor, 'COUNT', count)
 local stale = {}
 for i = 1, #page[2], 2 do

@@ -20,13 +20,6 @@
 -- Cost: O(log n) per id, and a look at 1,000 entries of `queue` and of `processing`.
 -- Limits: at most 1,000 ids a call.
 
--- @include clock
--- @include emit
--- @include keys
--- @include ledger
--- @include foreign
--- @include watch
-
 -- Another cleaner may have put the same ones back just now, at the young end.
 local waits = {}
 for _, id in ipairs(redis.call('LRANGE', queue, 0, 999)) do

@@ -15,8 +15,6 @@
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call.
 
--- @include clock
-
 redis.call('ZCARD', scheduled)
 local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'string')
 local ids = {}

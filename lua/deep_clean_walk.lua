@@ -11,6 +11,4 @@
 -- Cost: O(start + count).
 -- Limits: `count` ids (at most 1,000), and the inboxes of 1,000 sessions when start is 0.
 
--- @include waiting
-
 return waiting_ids(start, count)

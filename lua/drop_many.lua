@@ -11,10 +11,6 @@
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 
--- @include emit
--- @include keys
--- @include dead
-
 redis.call('ZCARD', dead)
 local answers, dropped = {}, {}
 for at = entries + 1, #ARGV do

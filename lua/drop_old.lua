@@ -12,11 +12,6 @@
 -- Cost: O(log n) per dead letter.
 -- Limits: `count` dead letters (at most 1,000) a call.
 
--- @include clock
--- @include emit
--- @include keys
--- @include dead
-
 local old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age_ms, 'LIMIT', 0, count)
 leave_dead(old)
 emit_all('dropped', old)

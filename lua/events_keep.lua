@@ -11,9 +11,6 @@
 -- Cost: O(1), but for what is dropped.
 -- Limits: none.
 
--- @include clock
--- @include newest
-
 local keep_key = prefix .. ':events:keep'
 redis.call('XLEN', events)
 if count == 0 and age_ms == 0 then

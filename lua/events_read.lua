@@ -11,8 +11,6 @@
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 events a call.
 
--- @include newest
-
 local reply = { newest() }
 for _, entry in ipairs(redis.call('XRANGE', events, '(' .. after .. '-1', '+', 'COUNT', count)) do
   reply[#reply + 1], reply[#reply + 2] = entry[1], entry[2]

@@ -18,19 +18,7 @@
 -- Reply: a list, an entry per item: 1 done, 0 refused (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
 -- Limits: at most 1,000 items a call, and, but for a single item, 1 MiB of errors and of data that dies.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include ledger
--- @include foreign
--- @include current
--- @include processing
--- @include move
--- @include due
--- @include schedule
--- @include dead
+-- Needs: check
 
 local ids = {}
 for at = entries + 1, #ARGV, 4 do
@@ -63,9 +51,7 @@ for i, id in ipairs(ids) do
   end
 end
 
--- A server at its `maxmemory` refuses a script's first write if that may need memory, and no later one.
--- An item that failed has to get out of the way, so begin with a write that needs none.
-redis.call('ZREM', deadlines, '')
+begin_writes() -- an item that failed must get out of the way
 
 leave_leased(leaving)
 enter_waiting(to_end, false)

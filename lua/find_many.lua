@@ -20,13 +20,6 @@
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 
--- @include clock
--- @include keys
--- @include ledger
--- @include view
--- @include dead
--- @include dead_letter
-
 local ids, reply, room = {}, { now }, max_bytes
 for at = wanted + 1, #ARGV do
   ids[#ids + 1] = ARGV[at]

@@ -18,11 +18,6 @@
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
 
--- @include clock
--- @include keys
--- @include ledger
--- @include view
-
 local ids, times = {}, {}
 if state == 'waiting' then
   -- The next in line is at the right end.

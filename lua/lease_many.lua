@@ -19,64 +19,53 @@
 --   session       text     who leases: the value of the lease keys
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   max_bytes     integer  stop before this much data (the first item is always given)
---   wants         rest     count, lease time in ms, … (a pair per caller or run of callers)
+--   requests      rest     count, lease time in ms, … (a pair per caller or run of callers)
 -- Reply: the time in ms, ms until something falls due (0: call again, -1: nothing will), sessions
---   registered, then id, data, token, attempt for each item, in the order of `wants`.
+--   registered, then id, data, token, attempt for each item, in the order of `requests`.
 -- Cost: O(log n) per item leased or brought back, O(1) per ghost or double.
 -- Limits: 1,000 items, 100 brought back, 2,000 ids looked at, `max_bytes` of data a call.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include ledger
--- @include foreign
--- @include watch
--- @include processing
--- @include move
--- @include inbox
--- @include reclaim
--- @include write_lease_keys
--- @include due
--- @include by_data
--- @include lease
+-- Needs: check
 
 redis.call('LLEN', inbox)
 redis.call('ZCARD', sessions)
 
+begin_writes() -- work that waits must be able to begin
 local _, more = reclaim(100)
 
 local total = 0
-for at = wants + 1, #ARGV, 2 do
-  total = total + tonumber(ARGV[at])
+for i = requests + 1, #ARGV, 2 do
+  total = total + tonumber(ARGV[i])
 end
+local looked, broken, is_full = 0, nil, nil
 for _, source in ipairs({ inbox, queue }) do
-  while taken < total and not full and not broken and looked < 2000 do
-    local used = take_chunk(source, math.min(total - taken, 500))
+  while #chosen < total and not is_full and not broken and looked < 2000 do
+    local used
+    used, broken, is_full = choose(source, math.min(total - #chosen, 500), 'GET', max_bytes)
     if used == 0 then
       break
     end
     looked = looked + used
   end
 end
-if broken and taken == 0 then
+if broken and #chosen == 0 then
   flush()
   return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
 end
-more = more or full or looked >= 2000
+more = more or is_full or looked >= 2000
 
-if taken > 0 then
+local reply = { now, -1, 0 }
+if #chosen > 0 then
   local done = 0
-  for at = wants + 1, #ARGV, 2 do
-    done = give(done, tonumber(ARGV[at]), ARGV[at + 1])
+  for i = requests + 1, #ARGV, 2 do
+    done = lease_next(done, tonumber(ARGV[i]), ARGV[i + 1], reply)
   end
 end
 
 flush()
-given[3] = redis.call('ZCARD', sessions)
+reply[3] = redis.call('ZCARD', sessions)
 if more then
-  given[2] = 0
-elseif taken < total then
-  given[2] = next_due_in()
+  reply[2] = 0
+elseif #chosen < total then
+  reply[2] = next_due_in()
 end
-return given
+return reply

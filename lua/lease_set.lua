@@ -29,54 +29,37 @@
 --   1 if there may be more to lease or to bring back, else 0; how many ids wait.
 -- Cost: O(log n) per item leased or brought back, O(1) per ghost or double.
 -- Limits: 1,000 items leased, 500 brought back, 2,000 ids looked at a call.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include ledger
--- @include foreign
--- @include watch
--- @include processing
--- @include move
--- @include inbox
--- @include reclaim
--- @include write_lease_keys
--- @include due
--- @include by_size
--- @include lease
--- @include stream_owner
+-- Needs: check
 
 redis.call('ZCARD', sessions)
 local set_key = prefix .. ':set:' .. set
 local had = redis.call('LLEN', set_key)
-local size = had
 if not is_stream_owner() then
   return { 0, had, had, 0, 0 }
 end
 
+begin_writes() -- work that waits must be able to begin
 local _, more = reclaim(500)
 if had == known and count > 0 then
-  local used = 1
-  while used > 0 and taken < count and not broken and looked < 2000 do
-    used = take_chunk(queue, math.min(count - taken, 500))
+  local looked, used, broken = 0, 1, nil
+  while used > 0 and #chosen < count and not broken and looked < 2000 do
+    used, broken = choose(queue, math.min(count - #chosen, 500), 'STRLEN', math.huge)
     looked = looked + used
   end
-  if broken and taken == 0 then
+  if broken and #chosen == 0 then
     flush()
     return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
   end
-  more = more or full or looked >= 2000 or taken == count
-  if taken > 0 then
-    give(0, taken, hold_ms)
+  more = more or looked >= 2000 or #chosen == count
+  if #chosen > 0 then
+    lease_next(0, #chosen, hold_ms)
     local places = {}
-    for i = 1, taken do
-      places[i] = string.format('%.0f', given[4 * i + 2]) .. ' ' .. given[4 * i]
+    for i, id in ipairs(chosen) do
+      places[i] = string.format('%.0f', last_token + i) .. ' ' .. id
     end
     in_chunks('RPUSH', set_key, places)
     redis.call('PEXPIRE', set_key, keep_ms)
-    size = size + taken
   end
 end
 flush()
-return { 1, had, size, more and 1 or 0, redis.call('LLEN', queue) }
+return { 1, had, had + #chosen, more and 1 or 0, redis.call('LLEN', queue) }

@@ -12,9 +12,6 @@
 -- Cost: O(1) per id. An inbox holds one or two.
 -- Limits: at most 1,000 ids a call; the session stays registered while there are more.
 
--- @include keys
--- @include inbox
-
 -- All are read before anything is written, so that a key of a wrong type loses no id.
 redis.call('LLEN', queue)
 redis.call('LLEN', inbox)

@@ -22,17 +22,7 @@
 -- Reply: entries in `processing`, items brought back, entries dropped, entries adopted, 1 if more is due.
 -- Cost: O(log n) per entry.
 -- Limits: `count` entries (at most 1,000) and 100 brought back a call; call again for the rest.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include foreign
--- @include watch
--- @include processing
--- @include move
--- @include inbox
--- @include reclaim
+-- Needs: check
 
 redis.call('ZCARD', sessions)
 local back, more = reclaim(100)

@@ -19,8 +19,6 @@
 -- Cost: O(count); O(cursor) into a list.
 -- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set comes whole.
 
--- @include waiting
-
 local reply = { '0', redis.call('GET', fence) and 1 or 0 }
 local sets = { leased = deadlines, scheduled = scheduled, dead = dead }
 local ids, step

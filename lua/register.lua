@@ -8,16 +8,12 @@
 --   scheduled  zset  id -> due time
 --   sessions   zset  session -> until when it is alive
 -- Arguments:
---   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
 --   session  text     who waits
 --   keep_ms  integer  how long
 -- Reply: ms until something falls due (0: it is, -1: nothing will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
-
--- @include clock
--- @include due
 
 local wait = next_due_in()
 redis.call('ZADD', sessions, now + keep_ms, session)

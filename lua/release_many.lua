@@ -17,18 +17,7 @@
 -- Reply: a list, an entry per item: 1 given back, 0 refused (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include ledger
--- @include foreign
--- @include current
--- @include processing
--- @include move
--- @include due
--- @include schedule
+-- Needs: check
 
 local ids = {}
 for at = entries + 1, #ARGV, 4 do

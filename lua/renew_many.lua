@@ -15,15 +15,6 @@
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items a call.
 
--- @include clock
--- @include emit
--- @include keys
--- @include ledger
--- @include foreign
--- @include current
--- @include due
--- @include write_lease_keys
-
 local ids = {}
 for at = entries + 1, #ARGV, 3 do
   ids[#ids + 1] = ARGV[at]
@@ -32,9 +23,7 @@ redis.call('ZCARD', scheduled) -- raises now, before anything is written, if it 
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
--- A server at its `maxmemory` refuses a script's first write if that may need memory, and no later one.
--- Work that is there has to go on, so begin with a write that needs none.
-redis.call('ZREM', deadlines, '')
+begin_writes() -- work that runs must be able to go on
 
 local answers, soonest = {}, nil
 for i, id in ipairs(ids) do

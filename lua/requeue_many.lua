@@ -18,15 +18,7 @@
 --   with its id is in the queue, -2 not looked at, nor any after it, for want of room: call again.
 -- Cost: O(log n) per id. The data is copied.
 -- Limits: at most 1,000 ids and `max_bytes` of data a call.
-
--- @include check
--- @include emit
--- @include keys
--- @include foreign
--- @include processing
--- @include move
--- @include begin_incarnation
--- @include dead
+-- Needs: check
 
 redis.call('ZCARD', dead)
 local sizes = {}

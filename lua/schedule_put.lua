@@ -18,8 +18,6 @@
 -- Cost: O(log n) in the number of schedules.
 -- Limits: none.
 
--- @include clock
-
 local data_of_schedule = prefix .. ':schedule:' .. schedule
 local size = redis.call('STRLEN', data_of_schedule)
 local before = redis.call('HGET', schedules, schedule)

@@ -21,16 +21,7 @@
 --   `complete_many`.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
-
--- @include check
--- @include emit
--- @include keys
--- @include foreign
--- @include processing
--- @include oldest
--- @include move
--- @include complete
--- @include stream_owner
+-- Needs: check
 
 if not is_stream_owner() then
   return { 0 }

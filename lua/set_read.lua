@@ -23,13 +23,6 @@
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
 
--- @include clock
--- @include keys
--- @include ledger
--- @include foreign
--- @include current
--- @include stream_owner
-
 local reply = { is_stream_owner() and 1 or 0, 0, now }
 local set_key = prefix .. ':set:' .. set
 local places = redis.call('LRANGE', set_key, start, start + count - 1)
@@ -70,8 +63,7 @@ for i, id in ipairs(ids) do
     reply[2] = i == 1 and -1 or i - 1
     break
   elseif kept[i] then
-    -- A server at its `maxmemory` refuses no write after one that needs no memory.
-    redis.call('ZREM', deadlines, '')
+    begin_writes()
     redis.call('LSET', set_key, start + i - 1, '-')
   end
   reply[2] = i

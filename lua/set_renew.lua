@@ -28,21 +28,7 @@
 --   of those looked at are held now; how many of these were leased again; how many are held no more.
 -- Cost: O(log n) per item; O(start) into the set; if some are leased again, 8,000 waiting ids are looked at.
 -- Limits: at most 1,000 places a call.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include ledger
--- @include foreign
--- @include watch
--- @include processing
--- @include current
--- @include write_lease_keys
--- @include due
--- @include by_size
--- @include lease
--- @include stream_owner
+-- Needs: check
 
 local set_key = prefix .. ':set:' .. set
 local reply = { is_stream_owner() and 1 or 0, redis.call('LLEN', set_key), 0, 0, 0 }
@@ -81,6 +67,7 @@ for i, id in ipairs(set_ids) do
     end
   end
 end
+begin_writes() -- work that runs must be able to go on
 in_chunks('ZADD', deadlines, renewed)
 write_lease_keys(renewed_keys, hold_ms)
 announce(sooner)
@@ -112,28 +99,31 @@ if #back > 0 then
   -- Looked at as if they were next in line: what is delayed, or under a foreign lease, is left.
   local line = set_key .. ':back'
   in_chunks('LPUSH', line, back)
-  while looked < #back and not broken and not full do
-    looked = looked + take_chunk(line, #back)
+  local looked, broken = 0, nil
+  while looked < #back and not broken do
+    local used
+    used, broken = choose(line, #back, 'STRLEN', math.huge)
+    looked = looked + used
   end
   redis.call('UNLINK', line)
 end
-if taken > 0 then
+local count_again = #chosen
+if count_again > 0 then
   local wanted = {}
-  for i = 1, taken do
-    wanted[ids[i]] = true
+  for _, id in ipairs(chosen) do
+    wanted[id] = true
   end
-  leave_ends(wanted, taken)
-  give(0, taken, hold_ms)
-  for i = 1, taken do
-    local id = given[4 * i]
+  leave_ends(wanted, count_again)
+  lease_next(0, count_again, hold_ms)
+  for i, id in ipairs(chosen) do
     redis.call(
       'LSET',
       set_key,
       start + place_of[id] - 1,
-      string.format('%.0f', given[4 * i + 2]) .. ' ' .. id
+      string.format('%.0f', last_token + i) .. ' ' .. id
     )
   end
-  reply[3], reply[4], reply[5] = reply[3] + taken, taken, reply[5] - taken
+  reply[3], reply[4], reply[5] = reply[3] + count_again, count_again, reply[5] - count_again
 end
 flush()
 return reply

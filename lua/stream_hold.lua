@@ -13,8 +13,6 @@
 -- Cost: O(1) per set; O(n) to drop one of n items.
 -- Limits: 1,000 sets a call.
 
--- @include stream_owner
-
 local waiting = redis.call('LLEN', queue)
 if not (take or is_stream_owner()) then
   return { 0, waiting }

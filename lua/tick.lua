@@ -22,15 +22,7 @@
 --   something is not as it was read, and nothing was done; -2 not looked at, nor any after it, for want of room.
 -- Cost: O(log n) per row. The data is copied.
 -- Limits: at most 1,000 rows and `max_bytes` of data a call.
-
--- @include check
--- @include emit
--- @include clock
--- @include keys
--- @include foreign
--- @include processing
--- @include move
--- @include begin_incarnation
+-- Needs: check
 
 local function data_of_schedule(name)
   return prefix .. ':schedule:' .. name

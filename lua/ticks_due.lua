@@ -12,8 +12,6 @@
 -- Cost: O(log n + start + count).
 -- Limits: at most 1,000 schedules a call.
 
--- @include clock
-
 local found = redis.call('ZRANGEBYSCORE', ticks, '-inf', now, 'WITHSCORES', 'LIMIT', start, count)
 local from = string.format('(%.0f', now)
 local later = redis.call('ZRANGEBYSCORE', ticks, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

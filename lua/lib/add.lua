@@ -2,7 +2,7 @@
 --
 -- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: at that time), unique.
 --
--- Needs: items, now, queue, emitting, emit, flush, data_key, begin_incarnation, enter_waiting, enter_scheduled
+-- Needs: items, queue
 -- Gives: add_rows
 
 -- Whether an id is in the list, near one of its ends: deeper it is not looked for, and comes a second time.

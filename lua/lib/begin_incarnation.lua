@@ -1,6 +1,6 @@
 -- The beginning of an incarnation, right after its data was stored.
 --
--- Needs: deadlines, scheduled, ledger, any_scheduled, lease_keys_of, in_chunks, leave_leased
+-- Needs: deadlines, scheduled, ledger
 -- Gives: begin_incarnation
 
 -- A new incarnation owes nothing to an earlier one that a foreign client completed, or that was
@@ -17,7 +17,7 @@ local function begin_incarnation(ids)
     end
   end
   leave_leased(stale)
-  if any_scheduled() then
+  if any_scheduled then
     in_chunks('ZREM', scheduled, ids)
   end
   in_chunks('HDEL', ledger, ids)

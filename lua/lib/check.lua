@@ -9,8 +9,4 @@ redis.call('LLEN', processing)
 redis.call('SCARD', gone)
 redis.call('ZCARD', deadlines)
 redis.call('HLEN', ledger)
-local delayed_items = redis.call('ZCARD', scheduled)
-
-local function any_scheduled()
-  return delayed_items > 0
-end
+local any_scheduled = redis.call('ZCARD', scheduled) > 0

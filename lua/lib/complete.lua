@@ -2,8 +2,7 @@
 --
 -- The rows come after `entries`: id, token, fenced, as `complete_many` is given them.
 --
--- Needs: entries, prefix, queue, scheduled, ledger, deadlines, data_key, lease_keys_of, in_chunks, is_ours,
---   foreign_lease_left, cut_oldest, leave_leased, emitting, emit, flush
+-- Needs: entries, prefix, queue, scheduled, ledger, deadlines
 -- Gives: complete
 
 local ids = {}

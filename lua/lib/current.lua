@@ -1,6 +1,6 @@
 -- Who holds an item now: what only the current holder may do asks here.
 --
--- Needs: now, read_ledger, is_ours, foreign_lease_left, data_key
+-- Needs: nothing
 -- Gives: is_current
 
 -- `score` and `record` are what `deadlines` and the ledger hold of the item.

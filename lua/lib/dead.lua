@@ -1,6 +1,6 @@
 -- Dead letters. One exists if and only if its own key, a hash, does.
 --
--- Needs: prefix, dead, in_chunks
+-- Needs: prefix, dead
 -- Gives: dead_key, leave_dead
 
 local function dead_key(id)

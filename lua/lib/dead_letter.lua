@@ -1,6 +1,6 @@
 -- What there is to be told of one dead letter.
 --
--- Needs: dead_key
+-- Needs: nothing
 -- Gives: read_dead_letter
 
 -- Size of its data (-1: there is no such dead letter), data (false: larger than `room`), error, attempt,

@@ -3,7 +3,7 @@
 -- A waiting process asks what falls due when it begins to wait and every 5 s from then on. What is due
 -- sooner than that would be found late, so it is announced on the channel `:due`.
 --
--- Needs: prefix, deadlines, scheduled, now
+-- Needs: prefix, deadlines, scheduled
 -- Gives: next_due_in, announce
 
 -- ms until the first lease ends or the first delayed item falls due; -1: nothing will. Part of a ms

@@ -18,7 +18,7 @@ if emitting then
   local number, news = tonumber(keep[1]), 0
   redis.call('XLEN', events)
   local time = now_ms or redis.call('TIME')
-  local emitted_at = now_ms or time[1] * 1000 + math.floor(time[2] / 1000)
+  local stamp = now_ms or time[1] * 1000 + math.floor(time[2] / 1000)
 
   local function id_of(event)
     return string.format('%.0f-1', event)
@@ -29,7 +29,7 @@ if emitting then
   local function write(pcall, what, id, fields)
     -- stylua: ignore
     return pcall('XADD', events, id_of(number + news),
-      'what', what, 'id', id, 'time', emitted_at,
+      'what', what, 'id', id, 'time', stamp,
       'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
       'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or '')
   end
@@ -39,9 +39,8 @@ if emitting then
     news = news + 1
     if type(write(redis.pcall, what, id, fields)) == 'table' then
       -- The number is taken if an error ended a step between its events and the writing down of `last`.
-      local newest = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-      number =
-        math.max(number, newest and tonumber(string.match(newest[1], '^%d+')) + 1 - news or 0)
+      local entry = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+      number = math.max(number, entry and tonumber(string.match(entry[1], '^%d+')) + 1 - news or 0)
       write(redis.call, what, id, fields)
     end
   end
@@ -57,7 +56,7 @@ if emitting then
   -- long.
   local function cut_old(kept_ms)
     local function is_old(entry)
-      return entry and tonumber(entry[2][6]) <= emitted_at - kept_ms
+      return entry and tonumber(entry[2][6]) <= stamp - kept_ms
     end
     local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
     if not is_old(oldest) then

@@ -1,6 +1,6 @@
 -- Ids on their way to one process that will not take them.
 --
--- Needs: queue, data_key
+-- Needs: queue
 -- Gives: empty_inbox
 
 -- Move the ids of an inbox back to the front of the queue, dropping those that are done; returns how

@@ -1,41 +1,38 @@
--- Leasing: ids are taken out of lists, and their leases written down.
+-- Lease items: choose ids from the ends of lists, then write down their leases.
 --
--- Ids without data (ghosts) and ids that are under lease or delayed (doubles) are dropped on the way.
+-- An id without data (a ghost) and an id whose item is leased or delayed (a double) are dropped from the list.
 --
--- Needs: prefix, deadlines, scheduled, ledger, fence, session, now, data_key, lease_keys_of, in_chunks,
---   any_scheduled, read_ledger, foreign_lease_left, is_ours, watch_foreign, enlist, write_lease_keys, announce,
---   emitting, emit, look, weigh, most_bytes
--- Gives: take_chunk, give, given, taken, looked, full, broken
+-- Needs: deadlines, scheduled, ledger, fence, session
+-- Gives: choose, lease_next, chosen, last_token
 
+-- The token of the n-th chosen item is this and n.
 local last_token = tonumber(redis.call('GET', fence) or 0)
 
 if not last_token then
   return redis.error_reply('WRONGTYPE ' .. fence .. ' is not a number')
 end
--- A server at its `maxmemory` refuses a script's first write if that may need memory, and no later one.
--- Work that is there has to go on, so begin with a write that needs none.
-redis.call('ZREM', deadlines, '')
 
-local ids, found, lease_keys = {}, {}, {}
-local taken, bytes, looked, met = 0, 0, 0, {}
-local full, broken = false, nil
+local chosen, found, sizes, lease_keys, taken = {}, {}, {}, {}, {}
+local bytes = 0
 
--- Look at the next ids of a list, keep those that can be leased, drop the rest.
-local function take_chunk(source, size)
-  local next_ids = redis.call('LRANGE', source, -size, -1)
+-- Look at up to `limit` next ids of a list, choose those that can be leased, and drop all of them from the
+-- list. `look` is the command that reads an item: `GET` its data, or `STRLEN` its size alone. Returns how many
+-- were dropped, and what stopped it: the data key of the next id if it is no string, whether its data is too much.
+local function choose(source, limit, look, room)
+  local next_ids = redis.call('LRANGE', source, -limit, -1)
   if #next_ids == 0 then
     return 0
   end
   local scores = redis.call('ZMSCORE', deadlines, unpack(next_ids))
-  local due = any_scheduled() and redis.call('ZMSCORE', scheduled, unpack(next_ids))
+  local due = any_scheduled and redis.call('ZMSCORE', scheduled, unpack(next_ids))
   local next_keys = lease_keys_of(next_ids)
   local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
-  local used = 0
+  local used, broken, is_full = 0, nil, nil
   for i = #next_ids, 1, -1 do
     local id, score = next_ids[i], scores[i]
     local left = any_lease and foreign_lease_left(id)
-    -- A foreign lease that was watched and is gone: the item came back by a foreign hand.
-    local free = not met[id]
+    -- If a watched foreign lease is gone and the id is in the list again, a foreign client has returned the item.
+    local free = not taken[id]
       and not (due and due[i])
       and (not score or not (is_ours(score) or left))
     local data = free and redis.pcall(look, data_key(id))
@@ -48,39 +45,38 @@ local function take_chunk(source, size)
     elseif data and left then
       watch_foreign(id, left)
     elseif data then
-      local weight = weigh(data)
-      if taken > 0 and bytes + weight > most_bytes then
-        full = true
+      local size, n = type(data) == 'string' and #data or data, #chosen + 1
+      if n > 1 and bytes + size > room then
+        is_full = true
         break
       end
-      taken, bytes = taken + 1, bytes + weight
-      ids[taken], found[taken], met[id] = id, data, true
-      lease_keys[2 * taken - 1], lease_keys[2 * taken] = next_keys[2 * i - 1], next_keys[2 * i]
+      bytes = bytes + size
+      chosen[n], found[n], sizes[n], taken[id] = id, data, size, true
+      lease_keys[2 * n - 1], lease_keys[2 * n] = next_keys[2 * i - 1], next_keys[2 * i]
     end
     used = used + 1
   end
   redis.call('LTRIM', source, 0, -used - 1)
-  return used
+  return used, broken, is_full
 end
 
--- From the fourth on, for each that is leased: id, what was seen of its data, token, attempt.
-local given = { now, -1, 0 }
-local entries
+local old_records
 local ends, records, shortest = {}, {}, nil
 local first_time = string.format(' 1 %.0f', now)
 
--- Lease the next of what was taken, after `done` of them; says how many are leased now. With the last of them
--- all is written down.
-local function give(done, most, for_ms)
-  local ms = tonumber(for_ms)
+-- Lease up to `limit` of the chosen items, after the first `done` of them; returns how many are leased now. Most
+-- keys are written with the last of them. `reply` has three values before the first item; each item adds its id,
+-- what `look` gave, token and attempt.
+local function lease_next(done, limit, lease_ms, reply)
+  local ms = tonumber(lease_ms)
   local ends_at = string.format('%.0f', now + ms)
   shortest = math.min(shortest or ms, ms)
-  entries = entries or redis.call('HMGET', ledger, unpack(ids))
-  local till = math.min(done + most, taken)
+  old_records = old_records or redis.call('HMGET', ledger, unpack(chosen))
+  local till = math.min(done + limit, #chosen)
   for i = done + 1, till do
-    local id, token = ids[i], last_token + i
+    local id, token = chosen[i], last_token + i
     local number = string.format('%.0f', token)
-    local first, _, attempt = read_ledger(entries[i])
+    local first, _, attempt = read_ledger(old_records[i])
     attempt = (attempt or 0) + 1
     ends[2 * i - 1], ends[2 * i] = ends_at, id
     records[2 * i - 1] = id
@@ -89,32 +85,33 @@ local function give(done, most, for_ms)
     else
       records[2 * i] = number .. ' ' .. number .. first_time
     end
-    local n = 4 * i
-    given[n], given[n + 1], given[n + 2], given[n + 3] = id, found[i], token, attempt
+    if reply then
+      local n = 4 * i
+      reply[n], reply[n + 1], reply[n + 2], reply[n + 3] = id, found[i], token, attempt
+    end
     if emitting then
-      local size = weigh(found[i])
       emit('leased', id, {
         holder = session,
         token = token,
         attempt = attempt,
-        size = size,
+        size = sizes[i],
         due = now + ms,
       })
     end
   end
-  write_lease_keys({ unpack(lease_keys, 2 * done + 1, 2 * till) }, for_ms)
-  if till < taken or done == taken then
+  write_lease_keys({ unpack(lease_keys, 2 * done + 1, 2 * till) }, lease_ms)
+  if till < #chosen or done == #chosen then
     return till
   end
-  redis.call('SET', fence, string.format('%.0f', last_token + taken))
+  redis.call('SET', fence, string.format('%.0f', last_token + till))
   in_chunks('ZADD', deadlines, ends)
-  if taken > 16 then
-    -- A hash is searched from end to end while it is small and all its values are short: 2 us a field
-    -- at 500 fields. One long value (over 64 bytes) makes it a table for good.
+  if till > 16 then
+    -- The server searches a small hash of short values from end to end: 2 us a field at 500 fields. One value
+    -- of over 64 bytes turns it into a table for good.
     records[2] = records[2] .. string.rep(' ', 65)
   end
   in_chunks('HSET', ledger, records)
-  enlist(ids)
+  enlist(chosen)
   announce(shortest)
   return till
 end

@@ -1,6 +1,6 @@
 -- The moves between the states of an item. Each takes a list of ids; `enter_…` follows `leave_…`.
 --
--- Needs: queue, deadlines, lease_keys_of, in_chunks, unlist
+-- Needs: queue, deadlines
 -- Gives: leave_leased, enter_waiting
 
 -- `unlisted`: they are in `processing` no more.

@@ -7,7 +7,7 @@
 -- A foreign cleaner may have taken an id out that we then cannot find, and a foreign client may hold that
 -- id when the mark is looked at: what is under foreign lease is not done, whatever `gone` says.
 --
--- Needs: processing, gone, in_chunks, foreign_lease_left
+-- Needs: processing, gone
 -- Gives: enlist, noted_among, unlist
 
 -- Put ids into the list. One that is noted in `gone` still has an entry there, which is its own again: as

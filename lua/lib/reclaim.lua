@@ -1,8 +1,6 @@
 -- Bring back what is due: expired leases, scheduled items, inboxes of sessions that have expired.
 --
--- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, now, return_front, data_key,
---   lease_keys_of, in_chunks, empty_inbox, foreign_lease_left, watch_foreign, leave_leased, enter_waiting,
---   emit_all
+-- Needs: prefix, deadlines, scheduled, ledger, sessions, return_front
 -- Gives: reclaim
 
 local function reclaim_leases(most)

@@ -1,6 +1,6 @@
 -- The move into the state "scheduled".
 --
--- Needs: scheduled, now, lease_keys_of, announce
+-- Needs: scheduled
 -- Gives: enter_scheduled
 
 -- `delayed`: pairs of an id and its delay in ms. A delayed item carries a lease key until it is due, so

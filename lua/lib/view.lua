@@ -1,6 +1,6 @@
 -- What there is to be told of items, as eight values each at the end of a reply.
 --
--- Needs: prefix, ledger, data_key, lease_keys_of, read_ledger
+-- Needs: ledger
 -- Gives: holders_of, add_views
 
 -- Whose session the lease keys of each item name; false: nobody's.

@@ -1,6 +1,6 @@
 -- Watching what foreign clients hold, in `deadlines`; see `foreign`.
 --
--- Needs: deadlines, now
+-- Needs: deadlines
 -- Gives: watch_foreign
 
 local function watch_foreign(id, left)

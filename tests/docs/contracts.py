@@ -14,7 +14,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from leasehold.scripting import catalogue
+from leasehold.scripting import catalogue, linker
 from tests.docs.pages import REFERENCE
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def facts_of(sections: dict[str, list[str]]) -> Iterator[str]:
 
 def header_of(name: str) -> dict[str, list[str]]:
     """Return the sections of a script's header, as the catalogue reads them."""
-    comment, _ = catalogue._split((catalogue.folder() / f"{name}.lua").read_text())
+    comment, _ = linker.split((catalogue.folder() / f"{name}.lua").read_text())
     return catalogue._sections(name, comment)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold.keys import QueueKeys
-from leasehold.scripting import catalogue
+from leasehold.scripting import catalogue, linker
 from leasehold.scripting.runner import BoundScript, bind
 
 if TYPE_CHECKING:
@@ -103,18 +103,13 @@ def test_no_script_walks_the_whole_database_or_blocks(script: Script) -> None:
 FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS", b"HVALS", b"DEL", b"SORT"}
 
 
-@EACH
-def test_no_shared_piece_is_included_for_nothing(script: Script) -> None:
-    text = (FOLDER / f"{script.name}.lua").read_text()
-    included = re.findall(r"^-- @include (\w+)$", text, re.MULTILINE)
-    for piece in included:
-        if piece == "check":
-            continue  # it is there for what it does, not for what it gives
-        gives = re.search(r"Gives: ([\w, \n-]+?)\n\n", (FOLDER / f"lib/{piece}.lua").read_text())
-        assert gives
-        names = re.findall(r"\w+", gives[1])
-        body = script.body.decode()
-        assert any(len(re.findall(rf"\b{name}\b", body)) > 1 for name in names), piece
+def test_every_shared_function_is_used_by_a_script() -> None:
+    bodies = "\n".join(script.body.decode() for script in SCRIPTS.values())
+    for file in (FOLDER / "lib").glob("*.lua"):
+        piece = linker.read_piece(file.stem, file.read_text())
+        code = "\n".join(block.code for block in piece.blocks)
+        assert {name for name in piece.needs if name not in linker.names_in(code)} == set(), piece.name
+        assert [name for name in piece.functions if f"local function {name}(" not in bodies] == [], piece.name
 
 
 @EACH

@@ -1,4 +1,4 @@
-"""The catalogue: what it makes of a header, and what it refuses."""
+"""The catalogue and the linker: how a script is composed, and which files are refused."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold.scripting import catalogue
-from leasehold.scripting.catalogue import BrokenContract, compose
+from leasehold.scripting.linker import BrokenContract, Library
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from leasehold.scripting.catalogue import Script
 
 SCRIPT = """\
 -- Add one to a number.
@@ -30,8 +32,6 @@ SCRIPT = """\
 -- Reply: the number.
 -- Cost: O(1).
 -- Limits: one at a time.
-
--- @include shout
 
 -- A comment of no weight.
 redis.call('SADD', names, prefix)
@@ -51,6 +51,10 @@ local function shout(text)
 end
 """
 PIECES = {"shout": SHOUT}
+
+
+def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
+    return catalogue.compose(name, text, Library(pieces))
 
 
 def test_names_get_their_values_and_pieces_come_before_the_script() -> None:
@@ -91,7 +95,7 @@ def test_comments_change_nothing() -> None:
 
 #: A text of the script, or of the piece, what takes its place, and what the refusal says.
 BROKEN = {
-    "no header": (SCRIPT[: SCRIPT.index("-- @include")], "", "lacks Keys"),
+    "no header": (SCRIPT[: SCRIPT.index("-- A comment")], "", "lacks Keys"),
     "no first sentence": ("-- Add one to a number.\n", "--\n", "lacks a first sentence"),
     "no keys": (
         "-- Keys:\n--   numbers  hash  name -> number\n--   names    set   those that were seen\n",
@@ -119,11 +123,15 @@ BROKEN = {
     "a position of a key": ("numbers, ARGV[at]", "KEYS[1], ARGV[at]", "uses a position"),
     "a position of an argument": ("ARGV[at], by", "ARGV[2], by", "uses a position"),
     "a position with blanks": ("ARGV[at], by", "ARGV [ 2 ], by", "uses a position"),
-    "an unknown piece": ("-- @include shout", "-- @include whisper", "no lua/lib/whisper.lua"),
-    "a piece twice": (
-        "-- @include shout\n",
-        "-- @include shout\n-- @include shout\n",
-        "shout is included twice",
+    "an unknown piece": (
+        "-- Limits: one at a time.\n",
+        "-- Limits: one at a time.\n-- Needs: whisper\n",
+        "no lua/lib/whisper.lua",
+    ),
+    "an argument that a piece gives": (
+        "--   loud    flag ",
+        "--   shout   flag ",
+        "a name that lib/shout gives",
     ),
     "no code": (SCRIPT[SCRIPT.index("-- A comment") :], "", "never used|no code of its own"),
     "two arguments of one name": ("--   loud    flag ", "--   by      flag ", "by is declared twice"),
@@ -142,32 +150,95 @@ def test_what_does_not_keep_to_the_form_is_refused(old: str, new: str, why: str)
         compose("add_one", SCRIPT.replace(old, new), PIECES)
 
 
-def test_a_piece_that_needs_what_is_not_there_is_refused() -> None:
-    piece = SHOUT.replace("Needs: prefix", "Needs: prefix, now,\n--   voice")
-    with pytest.raises(BrokenContract, match=r"^add_one: lib/shout needs now, voice$"):
-        compose("add_one", SCRIPT, {"shout": piece})
+def piece(gives: str, code: str, needs: str = "nothing") -> str:
+    return f"-- A piece.\n--\n-- Needs: {needs}\n-- Gives: {gives}\n\n{code}\n"
 
 
-def test_a_piece_may_need_what_another_one_before_it_gives() -> None:
-    louder = (
-        "-- Louder.\n--\n-- Needs: shout\n-- Gives: cry\n\nlocal function cry(text)\n  shout(text)\nend\n"
-    )
-    before = SCRIPT.replace("-- @include shout\n", "-- @include shout\n-- @include louder\n")
-    assert b"local function cry" in compose("add_one", before, {**PIECES, "louder": louder}).body
-    after = SCRIPT.replace("-- @include shout\n", "-- @include louder\n-- @include shout\n")
-    with pytest.raises(BrokenContract, match="lib/louder needs shout"):
-        compose("add_one", after, {**PIECES, "louder": louder})
+def function(name: str, code: str = "return 1") -> str:
+    return f"local function {name}()\n  {code}\nend\n"
 
 
-def test_a_piece_may_not_give_a_name_that_is_taken() -> None:
-    piece = SHOUT.replace("Gives: shout", "Gives: shout, numbers")
-    with pytest.raises(BrokenContract, match="gives a name that is taken"):
-        compose("add_one", SCRIPT, {"shout": piece})
+def composed(code: str, pieces: dict[str, str], needs: str = "") -> list[str]:
+    header = "-- Do.\n-- Keys:\n--   queue  list  ids\n-- Arguments:\n--   prefix  text  a name\n"
+    header += f"-- Reply: one.\n-- Cost: O(1).\n-- Limits: none.\n-- Needs: {needs}\n\n"
+    text = header + f"redis.call('LLEN', queue, prefix)\n{code}\n"
+    lines = compose("do", text, pieces).body.decode().splitlines()
+    assert lines[:3] == ["local call = redis.call", "local queue = KEYS[1]", "local prefix = ARGV[1]"]
+    return lines[3 : lines.index("call('LLEN', queue, prefix)")]
 
 
-def test_a_piece_may_need_nothing() -> None:
-    piece = SHOUT.replace("Needs: prefix", "Needs: nothing")
-    assert compose("add_one", SCRIPT, {"shout": piece}).body == compose("add_one", SCRIPT, PIECES).body
+def test_a_script_gets_only_the_functions_that_it_uses() -> None:
+    pieces = {"both": piece("one, two", function("one") + "\n" + function("two"))}
+    assert composed("return two()", pieces) == ["local function two()", "return 1", "end"]
+    assert composed("return 1", pieces) == []
+
+
+def test_names_in_texts_comments_and_fields_use_nothing() -> None:
+    pieces = {"one": piece("one", function("one"))}
+    assert composed("local t = { a = 'one' } -- one\nreturn t.one", pieces) == []
+
+
+def test_pieces_come_after_those_that_they_use() -> None:
+    pieces = {
+        "a": piece("first", function("first", "return second() + third()")),
+        "b": piece("third", function("third", "return second()")),
+        "c": piece("second", function("second")),
+    }
+    lines = [line for line in composed("return first()", pieces) if "function" in line]
+    assert lines == [f"local function {name}()" for name in ("second", "third", "first")]
+
+
+def test_statements_of_a_piece_and_functions_that_it_keeps_for_itself_come_along() -> None:
+    own = function("own") + "\nlocal value = own()\n\n" + function("unused")
+    pieces = {"one": piece("value", own), "two": piece("other", function("other", "return own()"))}
+    assert composed("return value", pieces) == [
+        "local function own()",
+        "return 1",
+        "end",
+        "local value = own()",
+    ]
+    assert composed("return own()", pieces) == [], "what a piece does not give is not for others"
+    assert composed("return 1", pieces, needs="one") == composed("return value", pieces)
+
+
+def test_a_piece_that_needs_an_undeclared_name_is_refused() -> None:
+    needy = SHOUT.replace("Needs: prefix", "Needs: prefix, now,\n--   voice").replace("'!'", "now .. voice")
+    with pytest.raises(
+        BrokenContract, match=r"^add_one: does not declare now, voice, which lib/shout needs$"
+    ):
+        compose("add_one", SCRIPT, {"shout": needy})
+
+
+def test_what_an_unused_function_needs_is_not_asked_for() -> None:
+    pieces = {"both": piece("one, two", function("one") + function("two", "return now"), needs="now")}
+    assert composed("return one()", pieces) == ["local function one()", "return 1", "end"]
+
+
+def test_pieces_that_use_each_other_are_refused() -> None:
+    pieces = {
+        "a": piece("first", function("first", "return second()")),
+        "b": piece("second", function("second", "return first()")),
+    }
+    with pytest.raises(
+        BrokenContract, match=r"^do: pieces use each other: lib/[ab] -> lib/[ab] -> lib/[ab]$"
+    ):
+        composed("return first()", pieces)
+
+
+def test_two_pieces_may_not_give_the_same_name() -> None:
+    with pytest.raises(BrokenContract, match="lib/b: lib/a also gives one"):
+        Library({"a": piece("one", function("one")), "b": piece("one", function("one"))})
+
+
+@pytest.mark.parametrize("title", ["Needs", "Gives"])
+def test_a_piece_without_a_part_of_its_header_is_refused(title: str) -> None:
+    with pytest.raises(BrokenContract, match=f"lib/shout: the header lacks {title}"):
+        Library({"shout": SHOUT.replace(f"-- {title}:", f"-- No {title}:")})
+
+
+def test_a_piece_must_define_what_it_gives() -> None:
+    with pytest.raises(BrokenContract, match="lib/shout: gives whisper and does not define it"):
+        Library({"shout": SHOUT.replace("Gives: shout", "Gives: shout, whisper")})
 
 
 def test_all_scripts_are_read_once() -> None:

@@ -16,18 +16,15 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leasehold.scripting.linker import BrokenContract, Library, names_in, split, strip
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
 KINDS = {"text": "{0}", "integer": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
-_INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 _ENTRY = re.compile(r"^  (\w+) +(\w+) +\S")
-
-
-class BrokenContract(Exception):
-    """A file of `lua/` does not keep to the form; the message says where."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,8 @@ def load() -> dict[str, Script]:
         BrokenContract: If a file does not keep to the form.
     """
     place = folder()
-    pieces = dict(_texts(place / "lib"))
-    return {name: compose(name, text, pieces) for name, text in _texts(place)}
+    library = Library(dict(_texts(place / "lib")))
+    return {name: compose(name, text, library) for name, text in _texts(place)}
 
 
 def _texts(place: Traversable) -> Iterator[tuple[str, str]]:
@@ -81,14 +78,14 @@ def _texts(place: Traversable) -> Iterator[tuple[str, str]]:
             yield file.name.removesuffix(".lua"), file.read_text()
 
 
-def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
-    """Make a script of its file and the shared pieces.
+def compose(name: str, text: str, library: Library) -> Script:
+    """Make a script of its file and the shared pieces that it uses.
 
     Raises:
-        BrokenContract: If the header is incomplete, something is undocumented or unused, or a piece is
-            unknown, included twice, or needs what the script does not have.
+        BrokenContract: If the header is incomplete, something is undocumented or unused, or a piece needs a
+            key or an argument that the script does not declare.
     """
-    header, code = _split(text)
+    header, code = split(text)
     sections = _sections(name, header)
     keys = tuple(entry for entry, _ in _entries(name, sections["Keys"]))
     entries = _entries(name, sections["Arguments"])
@@ -96,34 +93,17 @@ def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
     twice = sorted({word for word in declared if declared.count(word) > 1})
     if twice:
         raise BrokenContract(f"{name}: {', '.join(twice)} is declared twice")
+    taken = sorted({*declared} & library.givers.keys())
+    if taken:
+        raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
     arguments = dict(entries)
-    locals_, have = _preamble(name, keys, arguments)
-    parts = [locals_]
-    for piece in _INCLUDE.findall(code):
-        if piece not in pieces:
-            raise BrokenContract(f"{name}: there is no lua/lib/{piece}.lua")
-        piece_header, piece_code = _split(pieces[piece])
-        missing = set(_words(piece_header, "Needs")) - have - {"nothing"}
-        if missing:
-            raise BrokenContract(f"{name}: lib/{piece} needs {', '.join(sorted(missing))}")
-        gives = set(_words(piece_header, "Gives"))
-        if gives & have:
-            raise BrokenContract(f"{name}: lib/{piece} is included twice, or gives a name that is taken")
-        have |= gives
-        parts.append(piece_code)
-    own = _INCLUDE.sub("", code)
-    parts.append(own)
-    _check_use(name, own, "\n".join(parts[1:]), declared)
+    preamble, own = _preamble(name, keys, arguments), strip(code)
+    pieces = library.link(name, own, re.findall(r"\w+", " ".join(sections.get("Needs", []))), declared)
+    _check_use(name, own, f"{pieces}\n{own}", declared)
+    composed = "\n".join(part for part in (preamble, pieces, own) if part)
     # A local is found faster than a field of a global, and most of a script's time is spent calling.
-    code = _strip("\n".join(parts)).replace("redis.call(", "call(")
-    body = f"local call = redis.call\n{code}".encode()
+    body = ("local call = redis.call\n" + composed.replace("redis.call(", "call(")).encode()
     return Script(name, keys, arguments, body, hashlib.sha1(body, usedforsecurity=False).hexdigest().encode())
-
-
-def _split(text: str) -> tuple[list[str], str]:
-    lines = text.splitlines()
-    end = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
-    return [line[2:].removeprefix(" ") for line in lines[:end]], "\n".join(lines[end:])
 
 
 def _sections(name: str, header: list[str]) -> dict[str, list[str]]:
@@ -131,7 +111,7 @@ def _sections(name: str, header: list[str]) -> dict[str, list[str]]:
     current: list[str] = []
     for line in header:
         title, colon, rest = line.partition(":")
-        if colon and title in SECTIONS:
+        if colon and title in (*SECTIONS, "Needs"):
             current = found[title] = [rest.strip()] if rest.strip() else []
         else:
             current.append(line)
@@ -151,13 +131,7 @@ def _entries(name: str, lines: list[str]) -> list[tuple[str, str]]:
     return entries
 
 
-def _words(header: list[str], title: str) -> list[str]:
-    text = " ".join(header)
-    match = re.search(rf"{title}: ([\w, ]+?)(?= Gives:|$)", text)
-    return re.findall(r"\w+", match[1]) if match else []
-
-
-def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str]) -> tuple[str, set[str]]:
+def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str]) -> str:
     lines = [f"local {key} = KEYS[{i}]" for i, key in enumerate(keys, 1)]
     for i, (argument, kind) in enumerate(arguments.items(), 1):
         if kind not in KINDS:
@@ -168,23 +142,18 @@ def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str]) -> tu
         lines.append(
             f"local {argument} = " + (str(i - 1) if kind == "rest" else KINDS[kind].format(f"ARGV[{i}]"))
         )
-    return "\n".join(lines), {*keys, *arguments}
+    return "\n".join(lines)
 
 
-def _check_use(name: str, own: str, everything: str, declared: list[str]) -> None:
-    code = _strip(everything)
+def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
     if re.search(r"\bKEYS\b|\bARGV *\[ *\d", code):
         raise BrokenContract(f"{name}: uses a position; name it in the header instead")
+    used = names_in(code)
     for word in declared:
-        if not re.search(rf"\b{word}\b", code):
+        if word not in used:
             raise BrokenContract(f"{name}: {word} is declared and never used")
-    if not own.strip():
+    if not own:
         raise BrokenContract(f"{name}: has no code of its own")
-
-
-def _strip(code: str) -> str:
-    lines = (re.sub(r"(^|\s)--.*$", "", line).strip() for line in code.splitlines())
-    return "\n".join(line for line in lines if line)
 
 
 def main(arguments: list[str]) -> None:

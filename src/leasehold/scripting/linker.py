@@ -1,0 +1,211 @@
+"""The linker of `lua/`: give each script the shared functions that it uses, and no others.
+
+A piece is a file of `lua/lib`. Its header names the keys and arguments that a script must declare to use it,
+and the functions and values that it gives to scripts and to other pieces:
+
+    -- Needs: prefix, queue
+    -- Gives: waiting_ids
+
+The linker finds what a script uses by the names in its code, directly or through other pieces. It takes the
+functions that are used and, of the same pieces, all statements outside of functions. These statements run
+before the script's own code, so they may read keys but must not write.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_TEXT = re.compile(r"'[^']*'")
+_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_FUNCTION = re.compile(r"local function (\w+)")
+
+
+class BrokenContract(Exception):
+    """A file of `lua/` breaks the rules of its form; the message names the file and the rule."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A function of a piece, or the statements between two functions.
+
+    Attributes:
+        piece: The name of the piece.
+        code: The code, without comments.
+        names: The names that occur in it.
+    """
+
+    piece: str
+    code: str
+    names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One file of `lua/lib`.
+
+    Attributes:
+        name: The file's name, without `.lua`.
+        needs: The keys and arguments that a script must declare to use it.
+        gives: The names that scripts and other pieces may use.
+        blocks: Its code, in order.
+        functions: Its functions by name, also those that it does not give.
+    """
+
+    name: str
+    needs: frozenset[str]
+    gives: frozenset[str]
+    blocks: list[Block] = field(default_factory=list)
+    functions: dict[str, Block] = field(default_factory=dict)
+
+    @property
+    def statements(self) -> Iterator[Block]:
+        """The blocks that are no functions."""
+        functions = {*self.functions.values()}
+        return (block for block in self.blocks if block not in functions)
+
+
+class Library:
+    """All pieces, and which of them gives a name.
+
+    Raises:
+        BrokenContract: If a header lacks `Needs` or `Gives`, or two pieces give the same name.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.pieces = {name: read_piece(name, text) for name, text in texts.items()}
+        self.givers: dict[str, Piece] = {}
+        for piece in self.pieces.values():
+            for name in sorted(piece.gives):
+                other = self.givers.setdefault(name, piece)
+                if other is not piece:
+                    raise BrokenContract(f"lib/{piece.name}: lib/{other.name} also gives {name}")
+
+    def link(self, script: str, code: str, needs: Iterable[str], declared: Iterable[str]) -> str:
+        """Return the code of the pieces that a script uses, each after those that it uses itself.
+
+        Args:
+            script: The script's name, for messages.
+            code: The script's own code, without comments.
+            needs: Pieces that the script needs although it uses none of their names.
+            declared: The keys and arguments of the script.
+
+        Raises:
+            BrokenContract: If the script needs an unknown piece, or lacks a key or an argument that a piece
+                needs, or two pieces use each other.
+        """
+        unknown = {*needs} - self.pieces.keys()
+        if unknown:
+            raise BrokenContract(f"{script}: there is no lua/lib/{min(unknown)}.lua")
+        used: set[Block] = set()
+        found = [block for piece in needs for block in self.pieces[piece].statements]
+        found += self._used_by(None, names_in(code))
+        while found:
+            block = found.pop()
+            if block not in used:
+                used.add(block)
+                found += self._used_by(self.pieces[block.piece], block.names)
+        blocks = [block for piece in self._ordered(script, used) for block in piece.blocks if block in used]
+        names = frozenset[str]().union(*(block.names & self.pieces[block.piece].needs for block in blocks))
+        missing = sorted(names - {*declared})
+        if missing:
+            piece = next(block.piece for block in blocks if missing[0] in block.names)
+            raise BrokenContract(f"{script}: does not declare {', '.join(missing)}, which lib/{piece} needs")
+        return "\n".join(block.code for block in blocks)
+
+    def _used_by(self, piece: Piece | None, names: frozenset[str]) -> Iterator[Block]:
+        """Yield the blocks that code of a piece (None: of a script) uses directly, by the names in it."""
+        for name in names:
+            giver = piece if piece and name in piece.functions else self.givers.get(name)
+            if giver:
+                yield from giver.statements
+                if name in giver.functions:
+                    yield giver.functions[name]
+
+    def _ordered(self, script: str, used: set[Block]) -> Iterator[Piece]:
+        before: dict[str, set[str]] = {piece: set() for piece in sorted({block.piece for block in used})}
+        for block in used:
+            givers = {self.givers[name].name for name in block.names if name in self.givers}
+            before[block.piece] |= givers - {block.piece}
+        graph = {piece: sorted(givers) for piece, givers in before.items()}
+        try:
+            return (self.pieces[name] for name in [*TopologicalSorter(graph).static_order()])
+        except CycleError as error:
+            circle = " -> ".join(f"lib/{name}" for name in reversed(error.args[1]))
+            raise BrokenContract(f"{script}: pieces use each other: {circle}") from error
+
+
+def read_piece(name: str, text: str) -> Piece:
+    """Read one file of `lua/lib`.
+
+    Raises:
+        BrokenContract: If its header lacks `Needs` or `Gives`, or it does not define what it gives.
+    """
+    header, code = split(text)
+    comment = "\n".join(header)
+    piece = Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"))
+    for function, part in _parts(code):
+        block = Block(name, part, names_in(part))
+        piece.blocks.append(block)
+        if function:
+            piece.functions[function] = block
+    undefined = sorted(
+        given
+        for given in piece.gives
+        if given not in piece.functions and not any(given in block.names for block in piece.statements)
+    )
+    if undefined:
+        raise BrokenContract(f"lib/{name}: gives {', '.join(undefined)} and does not define it")
+    return piece
+
+
+def split(text: str) -> tuple[list[str], str]:
+    """Split the text of a file into the lines of its header, without their dashes, and its code."""
+    lines = text.splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    return [line[2:].removeprefix(" ") for line in lines[:end]], "\n".join(lines[end:])
+
+
+def strip(code: str) -> str:
+    """Return code without comments, indentation and empty lines."""
+    lines = (re.sub(r"(^|\s)--.*$", "", line).strip() for line in code.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def names_in(code: str) -> frozenset[str]:
+    """Return the names in code that has no comments: not those of fields, and nothing inside of texts."""
+    return frozenset(_NAME.findall(_TEXT.sub("''", code)))
+
+
+def _listed(name: str, header: str, title: str) -> frozenset[str]:
+    match = re.search(rf"^{title}:\s+((?:\w+,\s+)*\w+)$", header, re.MULTILINE)
+    if not match:
+        raise BrokenContract(f"lib/{name}: the header lacks {title}")
+    return frozenset(re.findall(r"\w+", match[1])) - {"nothing"}
+
+
+def _parts(code: str) -> Iterator[tuple[str | None, str]]:
+    """Yield each function of a piece with its name, and what is between two functions with None."""
+    function: str | None = None
+    lines: list[str] = []
+    for line in code.splitlines():
+        start = _FUNCTION.match(line)
+        if start:
+            yield from _part(None, lines)
+            function, lines = start[1], []
+        lines.append(line)
+        if function and line in {"end", f"local function {function}() end"}:
+            yield from _part(function, lines)
+            function, lines = None, []
+    yield from _part(function, lines)
+
+
+def _part(function: str | None, lines: list[str]) -> Iterator[tuple[str | None, str]]:
+    code = strip("\n".join(lines))
+    if code:
+        yield function, code
