@@ -45,7 +45,7 @@ class Call(NamedTuple):
         return self.outcome is not False
 
 
-class Held(NamedTuple):
+class ObservedLease(NamedTuple):
     """One lease, as its holder learned of it."""
 
     token: int
@@ -55,36 +55,36 @@ class Held(NamedTuple):
 
 
 @dataclass
-class Life:
+class ItemHistory:
     """Everything about one id of one queue, in the order of time; leases in the order of their numbers."""
 
     queue: str
     id: str
-    leases: list[Held] = field(default_factory=list)
+    leases: list[ObservedLease] = field(default_factory=list)
     calls: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
     begins: list[Event] = field(default_factory=list)
     ends: list[Event] = field(default_factory=list)
 
-    def of(self, *kinds: Kind) -> list[Call]:
+    def calls_of(self, *kinds: Kind) -> list[Call]:
         """The calls of some kinds, in the order in which they were asked for."""
         found = [call for kind in kinds for call in self.calls.get(kind, ())]
         return sorted(found, key=lambda call: call.asked) if len(kinds) > 1 else found
 
-    def births(self) -> list[Call]:
+    def possible_adds(self) -> list[Call]:
         """The calls that may have begun an incarnation."""
-        return [call for call in self.of("add", "requeue") if call.possible]
+        return [call for call in self.calls_of("add", "requeue") if call.possible]
 
-    def deaths(self) -> list[Call]:
+    def possible_ends(self) -> list[Call]:
         """The calls that may have ended one.
 
         One without an answer cannot have ended a later incarnation than that of its lease.
         """
-        born = [call for call in self.births() if call.sure]
+        born = [call for call in self.possible_adds() if call.sure]
         asked = [call.asked for call in born]
-        granted = self.granted()
+        leased_at = self.leased_at()
         found: list[Call] = []
-        for call in self.of("complete", "die"):
-            at = bisect_right(asked, granted.get(call.token, math.inf))
+        for call in self.calls_of("complete", "die"):
+            at = bisect_right(asked, leased_at.get(call.token, math.inf))
             if call.outcome is None and at < len(born):
                 if call.asked <= born[at].answered:
                     found.append(call._replace(answered=born[at].answered))
@@ -92,17 +92,19 @@ class Life:
                 found.append(call)
         return found
 
-    def granted(self) -> dict[int, int]:
+    def leased_at(self) -> dict[int, int]:
         """When each lease had been given."""
         return {lease.token: lease.answered for lease in self.leases}
 
-    def ends_after(self) -> Spans:
+    def end_intervals(self) -> Intervals:
         """To ask whether a lease from a time on may have led to an end by another time."""
-        granted = self.granted()
-        return Spans((call.asked, granted.get(call.token, call.answered)) for call in self.deaths())
+        leased_at = self.leased_at()
+        return Intervals(
+            (call.asked, leased_at.get(call.token, call.answered)) for call in self.possible_ends()
+        )
 
 
-class Spans:
+class Intervals:
     """Stretches of time, to be asked whether one of them overlaps or lies within another."""
 
     def __init__(self, stretches: Iterable[tuple[float, float]]) -> None:
@@ -123,69 +125,69 @@ class Spans:
         return at < len(self._starts) and self._earliest[at] <= end
 
 
-class Numbers:
+class TokenIndex:
     """The tokens of a queue that somebody has told of.
 
     The others were given to processes that died before they could, or that never had the answer.
     """
 
-    def __init__(self, leases: Iterable[Held]) -> None:
+    def __init__(self, leases: Iterable[ObservedLease]) -> None:
         by_answer = sorted(leases, key=lambda lease: lease.answered)
         self._seen = sorted({lease.token for lease in by_answer})
         self._times = [lease.answered for lease in by_answer]
         self._highest = list(accumulate((lease.token for lease in by_answer), max))
 
-    def unseen(self, after: int, before: int) -> int:
+    def unobserved(self, after: int, before: int) -> int:
         """How many numbers between these two nobody has told of."""
         seen = bisect_left(self._seen, before) - bisect_right(self._seen, after)
         return max(0, before - after - 1 - seen)
 
-    def known_by(self, time: float) -> int:
+    def highest_by(self, time: float) -> int:
         """A number that had been given out by then; 0 if none is known."""
         at = bisect_left(self._times, time)
         return self._highest[at - 1] if at else 0
 
 
-class Lives:
+class HistoryIndex:
     """All items of a history.
 
     Attributes:
-        all: One life for each id of each queue.
+        all: One item for each id of each queue.
         leases: The leases of each queue.
         left: The names of the logs that ended with `leave`.
-        cut_off_at: When a log last told that a call did not get through.
+        last_outage: When a log last told that a call did not get through.
     """
 
     def __init__(self, history: History) -> None:
-        self._by_key: dict[tuple[str, str], Life] = {}
+        self._by_key: dict[tuple[str, str], ItemHistory] = {}
         self._open: dict[tuple[object, ...], list[Event]] = {}
-        self.leases: dict[str, list[Held]] = defaultdict(list)
-        self.left: set[str] = set()
-        self.cut_off_at: dict[str, int] = {}
+        self.leases: dict[str, list[ObservedLease]] = defaultdict(list)
+        self.exited: set[str] = set()
+        self.last_outage: dict[str, int] = {}
         for event in history.events:
             self._take(event)
         for asks in self._open.values():
             for ask in asks:
                 self._note_call(ask, math.inf, None, ask.at)
-        for life in self._by_key.values():
-            life.leases.sort()
-            for calls in life.calls.values():
+        for item in self._by_key.values():
+            item.leases.sort()
+            for calls in item.calls.values():
                 calls.sort(key=lambda call: call.asked)
-        self.all = list(self._by_key.values())
-        self.numbers = {queue: Numbers(leases) for queue, leases in self.leases.items()}
+        self.items = list(self._by_key.values())
+        self.tokens = {queue: TokenIndex(leases) for queue, leases in self.leases.items()}
 
     def _take(self, event: Event) -> None:
         if event.kind == "leave":
-            self.left.add(event.by)
+            self.exited.add(event.by)
         elif event.kind == "lease":
             asked = event.at if event.asked is None else event.asked
-            held = Held(event.token or 0, event.attempt or 0, asked, event.at)
-            self.leases[event.queue].append(held)
-            self._life(event).leases.append(held)
+            lease = ObservedLease(event.token or 0, event.attempt or 0, asked, event.at)
+            self.leases[event.queue].append(lease)
+            self._item(event).leases.append(lease)
         elif event.kind == "begin":
-            self._life(event).begins.append(event)
+            self._item(event).begins.append(event)
         elif event.kind == "end":
-            self._life(event).ends.append(event)
+            self._item(event).ends.append(event)
         else:
             self._take_call(event)
 
@@ -198,7 +200,7 @@ class Lives:
         if asks:
             asks.pop(0)
         if isinstance(event.outcome, str):
-            self.cut_off_at[event.by] = event.at
+            self.last_outage[event.by] = event.at
         if event.outcome == "unknown":
             self._note_call(event, math.inf, None, event.asked)
         else:
@@ -206,10 +208,10 @@ class Lives:
 
     def _note_call(self, event: Event, answered: float, outcome: bool | None, asked: int) -> None:  # noqa: FBT001 - internal
         call = Call(event.kind, asked, answered, outcome, event.token or 0)
-        self._life(event).calls[event.kind].append(call)
+        self._item(event).calls[event.kind].append(call)
 
-    def _life(self, event: Event) -> Life:
+    def _item(self, event: Event) -> ItemHistory:
         key = (event.queue, event.id)
-        if (life := self._by_key.get(key)) is None:
-            life = self._by_key[key] = Life(*key)
-        return life
+        if (item := self._by_key.get(key)) is None:
+            item = self._by_key[key] = ItemHistory(*key)
+        return item
