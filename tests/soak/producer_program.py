@@ -109,7 +109,7 @@ async def main(url: str, folder: str, name: str, seed: str, items_per_second: st
             group.create_task(producer.see_to_the_dead())
     for queue in queues:
         await queue.close()
-    log.write(Event(time.monotonic_ns(), "leave"))
+    log.write(Event(time.monotonic_ns(), "exit"))
 
 
 if __name__ == "__main__":

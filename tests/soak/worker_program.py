@@ -87,7 +87,7 @@ async def main(url: str, folder: str, name: str, seed: str, *options: str) -> in
     code = await worker.serve()
     for queue in queues.values():
         await queue.close()
-    log.write(Event(time.monotonic_ns(), "leave"))
+    log.write(Event(time.monotonic_ns(), "exit"))
     return code
 
 

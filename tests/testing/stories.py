@@ -63,8 +63,8 @@ class Story:
     ) -> Story:
         return self.call("complete", item, token, answer=answer, asked=asked)
 
-    def leave(self, by: str = "w") -> Story:
-        self.events.append(Event(self.now(), "leave", by=by))
+    def exit(self, by: str = "w") -> Story:
+        self.events.append(Event(self.now(), "exit", by=by))
         return self
 
     def broken(self, *, unfinished: str = "", dead: str = "", unknown_end: bool = False) -> set[str]:

@@ -52,7 +52,7 @@ class TestLogs:
             Event(3, "lease", "q", "\udcff", token=1, attempt=2, asked=2),
             Event(4, "end", "q", "x", token=1, outcome="returned"),
             Event(5, "complete", "q", "x", token=1, asked=4, outcome=False),
-            Event(6, "leave"),
+            Event(6, "exit"),
         ]
         log.write(*events)
         log.close()
@@ -60,7 +60,7 @@ class TestLogs:
 
     def test_several_logs_are_merged_by_time(self, tmp_path: Path) -> None:
         for name, times in [("a", (1, 4)), ("b", (2, 3))]:
-            HistoryLog(tmp_path / f"{name}.jsonl").write(*(Event(at, "leave") for at in times))
+            HistoryLog(tmp_path / f"{name}.jsonl").write(*(Event(at, "exit") for at in times))
         assert [(event.at, event.by) for event in History.load(tmp_path).events] == [
             (1, "a"), (2, "b"), (3, "b"), (4, "a"),
         ]  # fmt: skip
@@ -89,14 +89,14 @@ while True:
 
     @pytest.mark.parametrize("rest", [b'{"at":2,"ki', b'{"at":2}', b"{"])
     def test_a_last_line_that_is_cut_short_is_left_out(self, tmp_path: Path, rest: bytes) -> None:
-        (tmp_path / "x.jsonl").write_bytes(b'{"at":1,"kind":"leave"}\n' + rest)
+        (tmp_path / "x.jsonl").write_bytes(b'{"at":1,"kind":"exit"}\n' + rest)
         assert len(History.load(tmp_path)) == 1
 
     @pytest.mark.parametrize(
         "line", [b"{", b"[]", b'{"at":1}', b'{"at":1,"kind":"dance"}', b'{"at":1,"a":1}']
     )
     def test_a_line_that_is_no_event_is_an_error(self, tmp_path: Path, line: bytes) -> None:
-        (tmp_path / "x.jsonl").write_bytes(line + b'\n{"at":1,"kind":"leave"}\n')
+        (tmp_path / "x.jsonl").write_bytes(line + b'\n{"at":1,"kind":"exit"}\n')
         with pytest.raises(InvalidArgument, match="line 1"):
             History.load(tmp_path)
 

@@ -106,7 +106,7 @@ def keep_an_interrupted_one(one: Simulation) -> None:
     item = fresh(one)
     leased(one, item, one.fence + 1, 1)
     one.events.append(Event(one.now, "end", QUEUE, item, "late", one.fence + 1, outcome="interrupted"))
-    one.events.append(Event(one.now + 1, "leave", by="late"))
+    one.events.append(Event(one.now + 1, "exit", by="late"))
 
 
 def fresh(one: Simulation) -> str:

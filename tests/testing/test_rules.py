@@ -29,7 +29,7 @@ def test_an_empty_history_is_right() -> None:
 
 
 def test_an_item_is_added_run_and_completed() -> None:
-    story = Story().add().lease(1).begin(1).end(1).complete(1).leave()
+    story = Story().add().lease(1).begin(1).end(1).complete(1).exit()
     assert not story.broken()
 
 
@@ -205,7 +205,7 @@ class TestAttempts:
 
     @pytest.mark.parametrize(("second", "broken"), [(0, {COUNTED}), (1, set()), (2, {NOT_COUNTED})])
     def test_an_interrupted_run_does_not_count(self, second: int, broken: set[str]) -> None:
-        story = Story().add().lease(1).begin(1).end(1, "interrupted").call("release", "x", 1).leave()
+        story = Story().add().lease(1).begin(1).end(1, "interrupted").call("release", "x", 1).exit()
         assert story.lease(2, second, by="v").broken(unfinished="x") == broken
 
     def test_a_refused_release_takes_nothing_back(self) -> None:
@@ -244,18 +244,18 @@ class TestInterrupted:
     def test_its_item_is_given_back_before_the_worker_leaves(self) -> None:
         story = Story().add().lease(1).begin(1).end(1, "interrupted")
         assert not story.broken(unfinished="x"), "it was killed"
-        assert story.leave().broken(unfinished="x") == {GIVEN_BACK}
+        assert story.exit().broken(unfinished="x") == {GIVEN_BACK}
 
     def test_one_whose_lease_was_lost_has_nothing_to_give_back(self) -> None:
-        assert not Story().add().lease(1).begin(1).end(1, "lost").leave().broken(unfinished="x")
+        assert not Story().add().lease(1).begin(1).end(1, "lost").exit().broken(unfinished="x")
 
     def test_one_that_is_known_to_be_lost_has_nothing_to_give_back(self) -> None:
         story = Story().add().lease(1).begin(1).call("renew", "x", 1, answer=False).end(1, "interrupted")
-        assert not story.leave().broken(unfinished="x")
+        assert not story.exit().broken(unfinished="x")
 
     @pytest.mark.parametrize("outcome", ["unsent", "unknown"])
     def test_nobody_can_give_back_when_the_server_is_away(self, outcome: str) -> None:
         story = Story().add().add("y").lease(1).lease(2, item="y").begin(1).end(1, "interrupted")
         ask = story.call("complete", "y", 2, answer=None).events[-1]
         story.events.append(ask._replace(at=story.now(), asked=ask.at, outcome=outcome))
-        assert not story.leave().broken(unfinished="xy")
+        assert not story.exit().broken(unfinished="xy")

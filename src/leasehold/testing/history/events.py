@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
 
 #: What an event is about. `retry` and `die` are the two ways to fail: to be tried again, or not. `begin` and
-#: `end` are those of a handler's run. `leave` is the last of a process that was not killed.
+#: `end` are those of a handler's run. `exit` is the last of a process that was not killed.
 Kind = Literal[
     "add",
     "requeue",
@@ -29,7 +29,7 @@ Kind = Literal[
     "die",
     "release",
     "drop",
-    "leave",
+    "exit",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: How many items or dead letters are read at once.

@@ -154,7 +154,7 @@ class HistoryIndex:
     Attributes:
         all: One item for each id of each queue.
         leases: The leases of each queue.
-        left: The names of the logs that ended with `leave`.
+        left: The names of the logs that ended with `exit`.
         last_outage: When a log last told that a call did not get through.
     """
 
@@ -177,7 +177,7 @@ class HistoryIndex:
         self.tokens = {queue: TokenIndex(leases) for queue, leases in self.leases.items()}
 
     def _take(self, event: Event) -> None:
-        if event.kind == "leave":
+        if event.kind == "exit":
             self.exited.add(event.by)
         elif event.kind == "lease":
             asked = event.at if event.asked is None else event.asked
