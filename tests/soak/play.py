@@ -78,7 +78,7 @@ async def soak(
     verdict.events = Counter(
         f"{event.kind} {event.outcome}" if event.outcome is not None else event.kind
         for event in history.events
-        if event.asked is not None or event.kind in ("begin", "end")
+        if event.called_at is not None or event.kind in ("begin", "end")
     )
     _judge_memory(conductor, verdict)
     return verdict

@@ -1,4 +1,4 @@
-"""Right histories, made at random: a queue that does what it promises, and callers who are unlucky."""
+"""Generate random correct histories: a correct queue, and callers with unreliable connections."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ STEP = 100
 
 @dataclass
 class Holder:
-    """One who was given a lease, and when he learned of it."""
+    """The holder of a lease, and when it received the lease."""
 
     item: str
     token: int
     attempt: int
-    knows_at: int
-    by: str
+    received_at: int
+    process: str
     begun: bool = False
 
 
 @dataclass
 class Simulation:
-    """Takes random steps, and writes down what callers would see of them.
+    """A queue that takes random steps and records what its callers see.
 
-    The steps happen one after the other, `STEP` apart; a call may be under way for longer than that.
+    The steps happen one after the other, `STEP` apart; a call may be in flight for longer than that.
     """
 
     random: random.Random
     events: list[Event] = field(default_factory=list)
     now: int = STEP
     fence: int = 0
-    #: For each item that is there: its attempt, and the number that holds it.
-    items: dict[str, int] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
-    #: The first and the last number of each incarnation that is there.
-    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: The attempt of each unfinished item, and the token of its current holder.
+    attempts: dict[str, int] = field(default_factory=dict)
+    current: dict[str, int] = field(default_factory=dict)
+    #: The first and the last token of each unfinished incarnation.
+    tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     holders: list[Holder] = field(default_factory=list)
 
-    def play(self, steps: int) -> None:
+    def run(self, steps: int) -> None:
         moves: list[Callable[[], None]] = [
             self.add, self.add, self.lease, self.lease, self.lease, self.expire, self.begin, self.begin,
             self.complete, self.complete, self.fail, self.release, self.renew, self.requeue, self.drop,
@@ -59,125 +59,130 @@ class Simulation:
 
     @property
     def final(self) -> FinalState:
-        return FinalState(QUEUE, frozenset(self.items), frozenset(self.dead))
+        return FinalState(QUEUE, frozenset(self.attempts), frozenset(self.dead))
 
     # ---------------------------------------------------------------- the steps
 
     def add(self) -> None:
         item = self.random.choice("abcdef")
-        self._call("add", item, lambda: self._born(item))
+        self._call("add", item, lambda: self._add(item))
 
-    def _born(self, item: str) -> bool:
-        if item in self.items:
+    def _add(self, item: str) -> bool:
+        if item in self.attempts:
             return False
-        self.items[item] = 0
+        self.attempts[item] = 0
         return True
 
     def lease(self) -> None:
-        free = sorted(self.items.keys() - self.held.keys())
-        if not free:
+        waiting = sorted(self.attempts.keys() - self.current.keys())
+        if not waiting:
             return
-        item = self.random.choice(free)
+        item = self.random.choice(waiting)
         self.fence += 1
-        self.items[item] += 1
-        self.held[item] = self.fence
-        self.numbers[item] = (self.numbers.get(item, (self.fence, 0))[0], self.fence)
+        self.attempts[item] += 1
+        self.current[item] = self.fence
+        self.tokens[item] = (self.tokens.get(item, (self.fence, 0))[0], self.fence)
         if self.random.random() < 0.1:
-            return  # the worker was killed before it could tell
-        asked, answered = self._times(0)
-        by = f"w{self.random.randrange(3)}"
-        holder = Holder(item, self.fence, self.items[item], answered, by)
+            return  # the worker was killed before it recorded the lease
+        called_at, answered_at = self._times(0)
+        process = f"w{self.random.randrange(3)}"
+        holder = Holder(item, self.fence, self.attempts[item], answered_at, process)
         self.holders.append(holder)
         self.events.append(
-            Event(answered, "lease", QUEUE, item, by, holder.token, holder.attempt, asked=asked)
+            Event(
+                answered_at, "lease", QUEUE, item, process, holder.token, holder.attempt, called_at=called_at
+            )
         )
 
     def expire(self) -> None:
-        if self.held:
-            del self.held[self.random.choice(sorted(self.held))]
+        if self.current:
+            del self.current[self.random.choice(sorted(self.current))]
 
     def begin(self) -> None:
-        ready = [one for one in self._able() if not one.begun and self.held.get(one.item) == one.token]
+        ready = [one for one in self._informed() if not one.begun and self.current.get(one.item) == one.token]
         if ready:
             holder = self.random.choice(ready)
             holder.begun = True
-            self.events.append(Event(self.now, "begin", QUEUE, holder.item, holder.by, holder.token))
+            self.events.append(Event(self.now, "begin", QUEUE, holder.item, holder.process, holder.token))
 
     def complete(self) -> None:
-        self._settle("complete", self._completed)
+        self._call_as_holder("complete", self._complete)
 
-    def _completed(self, one: Holder) -> bool:
-        first, last = self.numbers.get(one.item, (1, 0))
-        return first <= one.token <= last and self._gone(one.item)
+    def _complete(self, holder: Holder) -> bool:
+        first, last = self.tokens.get(holder.item, (1, 0))
+        return first <= holder.token <= last and self._end(holder.item)
 
-    def _gone(self, item: str) -> bool:
-        self.numbers.pop(item, None)
-        self.held.pop(item, None)
-        return self.items.pop(item, None) is not None
+    def _end(self, item: str) -> bool:
+        self.tokens.pop(item, None)
+        self.current.pop(item, None)
+        return self.attempts.pop(item, None) is not None
 
     def fail(self) -> None:
         kind: Kind = self.random.choice(["retry", "die"])
-        self._settle(kind, lambda one: self._leaves(one) and (kind == "retry" or self._died(one.item)))
+        self._call_as_holder(
+            kind,
+            lambda holder: self._end_lease(holder) and (kind == "retry" or self._die(holder.item)),
+        )
 
-    def _died(self, item: str) -> bool:
+    def _die(self, item: str) -> bool:
         self.dead.add(item)
-        return self._gone(item)
+        return self._end(item)
 
     def release(self) -> None:
-        self._settle("release", lambda one: self._leaves(one) and self._uncounted(one.item))
+        self._call_as_holder("release", lambda holder: self._end_lease(holder) and self._uncount(holder.item))
 
-    def _uncounted(self, item: str) -> bool:
-        self.items[item] -= 1
+    def _uncount(self, item: str) -> bool:
+        self.attempts[item] -= 1
         return True
 
-    def _leaves(self, one: Holder) -> bool:
-        if self.held.get(one.item) != one.token:
+    def _end_lease(self, holder: Holder) -> bool:
+        if self.current.get(holder.item) != holder.token:
             return False
-        del self.held[one.item]
+        del self.current[holder.item]
         return True
 
     def renew(self) -> None:
-        self._settle("renew", lambda one: self.held.get(one.item) == one.token)
+        self._call_as_holder("renew", lambda holder: self.current.get(holder.item) == holder.token)
 
     def requeue(self) -> None:
         item = self.random.choice("abcdef")
-        self._call("requeue", item, lambda: item in self.dead and self._born(item) and self._not_dead(item))
+        self._call("requeue", item, lambda: item in self.dead and self._add(item) and self._bury(item))
 
     def drop(self) -> None:
         item = self.random.choice("abcdef")
-        self._call("drop", item, lambda: self._not_dead(item))
+        self._call("drop", item, lambda: self._bury(item))
 
-    def _not_dead(self, item: str) -> bool:
-        there = item in self.dead
+    def _bury(self, item: str) -> bool:
+        was_dead = item in self.dead
         self.dead.discard(item)
-        return there
+        return was_dead
 
     # ------------------------------------------------------------------- calls
 
-    def _able(self) -> list[Holder]:
-        """Those who know by now what they hold."""
-        return [one for one in self.holders[-12:] if one.knows_at < self.now]
+    def _informed(self) -> list[Holder]:
+        """Return the holders that have received their lease by now."""
+        return [holder for holder in self.holders[-12:] if holder.received_at < self.now]
 
-    def _settle(self, kind: Kind, effect: Callable[[Holder], bool]) -> None:
-        if able := self._able():
-            one = self.random.choice(able)
-            self._call(kind, one.item, lambda: effect(one), one)
+    def _call_as_holder(self, kind: Kind, effect: Callable[[Holder], bool]) -> None:
+        if informed := self._informed():
+            holder = self.random.choice(informed)
+            self._call(kind, holder.item, lambda: effect(holder), holder)
 
     def _call(self, kind: Kind, item: str, effect: Callable[[], bool], holder: Holder | None = None) -> None:
-        by, token = (holder.by, holder.token) if holder else ("p", None)
-        asked, answered = self._times(holder.knows_at if holder else 0)
-        ask = Event(asked, kind, QUEUE, item, by, token)
-        self.events.append(ask)
-        # Most calls are answered. Of the others, the caller was told that they did not get through, or that
-        # nobody knows, or was killed before he was told.
+        process, token = (holder.process, holder.token) if holder else ("p", None)
+        called_at, answered_at = self._times(holder.received_at if holder else 0)
+        call = Event(called_at, kind, QUEUE, item, process, token)
+        self.events.append(call)
+        # Most calls are answered. Others were not sent, lost their answer, or were made by a process that was
+        # killed before the answer came.
         fate = self.random.choices(["answered", "unsent", "unknown", "killed"], [20, 1, 1, 1])[0]
         arrives = fate == "answered" or (fate != "unsent" and self.random.random() < 0.5)
-        outcome = arrives and effect()
+        accepted = arrives and effect()
         if fate != "killed":
-            told = outcome if fate == "answered" else fate
-            self.events.append(ask._replace(at=answered, asked=asked, outcome=told))
+            outcome = accepted if fate == "answered" else fate
+            self.events.append(call._replace(at=answered_at, called_at=called_at, outcome=outcome))
 
     def _times(self, earliest: int) -> tuple[int, int]:
-        """When a call was asked for and answered that has its effect now."""
-        asked = self.now - self.random.randrange(1, 3 * STEP)
-        return max(earliest + 1, asked), self.now + self.random.randrange(1, 3 * STEP)
+        """Return when a call was made and answered that has its effect now."""
+        called_at = self.now - self.random.randrange(1, 3 * STEP)
+        return max(earliest + 1, called_at), self.now + self.random.randrange(1, 3 * STEP)

@@ -1,4 +1,4 @@
-"""Logs: what was written down is read again, whatever happened to the process. And memory that grows."""
+"""Recording calls and runs in logs, reading the logs, and checking memory samples."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def kinds(history: History, item: str) -> list[str]:
-    """What happened to an item, answers with what they were."""
+    """Return the kinds of the events of an item, answers with their outcome."""
     return [
-        event.kind if event.asked is None or event.outcome is None else f"{event.kind}={event.outcome}"
+        event.kind if event.called_at is None or event.outcome is None else f"{event.kind}={event.outcome}"
         for event in history.events
         if event.id == item
     ]
@@ -48,28 +48,28 @@ class TestLogs:
     def test_events_are_read_as_they_were_written(self, log: HistoryLog, tmp_path: Path) -> None:
         events = [
             Event(1, "add", "q", "x"),
-            Event(2, "add", "q", "x", asked=1, outcome=True),
-            Event(3, "lease", "q", "\udcff", token=1, attempt=2, asked=2),
+            Event(2, "add", "q", "x", called_at=1, outcome=True),
+            Event(3, "lease", "q", "\udcff", token=1, attempt=2, called_at=2),
             Event(4, "end", "q", "x", token=1, outcome="returned"),
-            Event(5, "complete", "q", "x", token=1, asked=4, outcome=False),
+            Event(5, "complete", "q", "x", token=1, called_at=4, outcome=False),
             Event(6, "exit"),
         ]
         log.write(*events)
         log.close()
-        assert History.load(tmp_path).events == [event._replace(by="here") for event in events]
+        assert History.load(tmp_path).events == [event._replace(process="here") for event in events]
 
     def test_several_logs_are_merged_by_time(self, tmp_path: Path) -> None:
         for name, times in [("a", (1, 4)), ("b", (2, 3))]:
             HistoryLog(tmp_path / f"{name}.jsonl").write(*(Event(at, "exit") for at in times))
-        assert [(event.at, event.by) for event in History.load(tmp_path).events] == [
+        assert [(event.at, event.process) for event in History.load(tmp_path).events] == [
             (1, "a"), (2, "b"), (3, "b"), (4, "a"),
         ]  # fmt: skip
 
-    def test_a_log_is_not_written_over(self, log: HistoryLog) -> None:
+    def test_an_existing_log_is_not_overwritten(self, log: HistoryLog) -> None:
         with pytest.raises(FileExistsError):
             HistoryLog(log.path)
 
-    def test_a_process_that_is_killed_loses_its_last_line_at_most(self, tmp_path: Path) -> None:
+    def test_a_killed_process_loses_at_most_its_last_line(self, tmp_path: Path) -> None:
         program = f"""
 from leasehold.testing.history import Event, HistoryLog
 log = HistoryLog({str(tmp_path / "killed.jsonl")!r})
@@ -88,21 +88,21 @@ while True:
         assert [event.at for event in events] == list(range(1, len(events) + 1))
 
     @pytest.mark.parametrize("rest", [b'{"at":2,"ki', b'{"at":2}', b"{"])
-    def test_a_last_line_that_is_cut_short_is_left_out(self, tmp_path: Path, rest: bytes) -> None:
+    def test_an_incomplete_last_line_is_ignored(self, tmp_path: Path, rest: bytes) -> None:
         (tmp_path / "x.jsonl").write_bytes(b'{"at":1,"kind":"exit"}\n' + rest)
         assert len(History.load(tmp_path)) == 1
 
     @pytest.mark.parametrize(
         "line", [b"{", b"[]", b'{"at":1}', b'{"at":1,"kind":"dance"}', b'{"at":1,"a":1}']
     )
-    def test_a_line_that_is_no_event_is_an_error(self, tmp_path: Path, line: bytes) -> None:
+    def test_a_line_that_is_not_an_event_is_an_error(self, tmp_path: Path, line: bytes) -> None:
         (tmp_path / "x.jsonl").write_bytes(line + b'\n{"at":1,"kind":"exit"}\n')
         with pytest.raises(InvalidArgument, match="line 1"):
             History.load(tmp_path)
 
 
 class TestRecording:
-    async def test_calls_and_answers_are_written_down(
+    async def test_calls_and_answers_are_recorded(
         self, make_queue: MakeQueue, log: HistoryLog, tmp_path: Path
     ) -> None:
         queue = record_calls(make_queue(), log)
@@ -133,11 +133,11 @@ class TestRecording:
             "lease", "release", "release=True", "lease", "retry", "retry=True", "lease",
             "die", "die=True", "drop", "drop=True",
         ]  # fmt: skip
-        leases = [(one.id, one.token, one.attempt) for one in history.events if one.kind == "lease"]
+        leases = [(event.id, event.token, event.attempt) for event in history.events if event.kind == "lease"]
         assert leases == [("x", 1, 1), ("y", 2, 1), ("y", 3, 1), ("y", 4, 1), ("y", 5, 2)]
         assert not check(history, FinalState(queue.name))
 
-    async def test_runs_are_written_down(
+    async def test_runs_are_recorded(
         self, make_queue: MakeQueue, queue: AsyncWorkQueue, log: HistoryLog, tmp_path: Path
     ) -> None:
         recorded = record_calls(make_queue(), log)
@@ -158,17 +158,17 @@ class TestRecording:
         await worker.drain()
         await recorded.close()
         history = History.load(tmp_path)
-        added, one = ["add", "add=True"], ["lease", "begin", "end"]
-        assert kinds(history, "good") == [*added, *one, "complete", "complete=True"]
-        assert kinds(history, "reject") == [*added, *one, "die", "die=True"]
-        assert kinds(history, "snooze") == [*added, *one, "release", "release=True"]
-        assert kinds(history, "fail") == [*added, *one, "retry", "retry=True", *one, "die", "die=True"]
+        added, run = ["add", "add=True"], ["lease", "begin", "end"]
+        assert kinds(history, "good") == [*added, *run, "complete", "complete=True"]
+        assert kinds(history, "reject") == [*added, *run, "die", "die=True"]
+        assert kinds(history, "snooze") == [*added, *run, "release", "release=True"]
+        assert kinds(history, "fail") == [*added, *run, "retry", "retry=True", *run, "die", "die=True"]
         assert [event.outcome for event in history.events if event.kind == "end"].count("returned") == 1
         final = await FinalState.read(queue)
         assert final == FinalState(queue.name, frozenset({"snooze"}), frozenset({"reject", "fail"}))
         assert not check(history, final)
 
-    async def test_what_did_not_get_through_is_told(
+    async def test_a_call_that_was_not_sent_is_recorded_as_unsent(
         self, make_queue: MakeQueue, log: HistoryLog, tmp_path: Path
     ) -> None:
         queue = record_calls(make_queue(url="redis://127.0.0.1:1"), log)
@@ -186,24 +186,24 @@ class TestMemory:
             for at in range(count)
         ]
 
-    def test_a_level_with_spikes_does_not_grow(self) -> None:
+    def test_spikes_are_not_growth(self) -> None:
         growth = check_memory(self.samples(0))
         assert not growth.grows
         assert growth.level == pytest.approx(2e7, rel=0.05)
         assert abs(growth.per_minute) < 1e6
 
-    def test_growth_is_seen_through_spikes(self) -> None:
+    def test_growth_is_found_despite_spikes(self) -> None:
         growth = check_memory(self.samples(50_000))
         assert growth.grows
         assert growth.per_minute == pytest.approx(3e6, rel=0.1)
         assert growth.added == pytest.approx(50_000 * 139, rel=0.1)
 
-    def test_growth_while_warming_up_is_none(self) -> None:
+    def test_growth_during_the_warm_up_is_ignored(self) -> None:
         warm = [(at, 2e7 + 4e5 * min(at, 50)) for at in range(200)]
         assert not check_memory(warm).grows
         assert check_memory(warm, warm_up=0, minimum=0, share=0.01).grows is False
 
-    def test_many_samples_are_thinned_out(self) -> None:
+    def test_many_samples_are_reduced(self) -> None:
         assert check_memory(self.samples(50_000, count=5000)).per_minute == pytest.approx(3e6, rel=0.1)
 
     @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ class TestMemory:
             ([(0, 1), (1, 1), (2, 1)], {"minimum": -1}),
         ],
     )
-    def test_what_cannot_be_judged_is_refused(
+    def test_invalid_samples_and_arguments_are_refused(
         self, samples: list[tuple[float, float]], arguments: dict[str, float]
     ) -> None:
         with pytest.raises(InvalidArgument):

@@ -1,12 +1,12 @@
-"""What happened to a queue, written down by each process that works with it, and a check that it was right.
+"""Record what each process does with a queue, and check the recorded history against the guarantees.
 
 Example:
     ```python
     log = HistoryLog(folder / "worker-1.jsonl")
     queue = record_calls(AsyncWorkQueue.from_url(url, "emails"), log)  # adds, leases, outcomes
-    worker = Worker(middleware=[record_runs(log)])  # and the runs of handlers
+    worker = Worker(middleware=[record_runs(log)])  # the runs of handlers
     ...
-    history = History.load(folder)  # when all is over, of all processes
+    history = History.load(folder)  # the logs of all processes, when they have ended
     assert not check(history, await FinalState.read(queue))
     ```
 """

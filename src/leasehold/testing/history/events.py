@@ -1,4 +1,4 @@
-"""Events, the files that they are written to, and the history that is read from them."""
+"""Record events in log files, and read them as one history."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from leasehold.queue.queue import AsyncWorkQueue
 
-#: What an event is about. `retry` and `die` are the two ways to fail: to be tried again, or not. `begin` and
-#: `end` are those of a handler's run. `exit` is the last of a process that was not killed.
+#: The kinds of events. `retry` and `die` are the two kinds of failure: with and without a retry. `begin` and
+#: `end` are those of a run. `exit` is the last event of a process that was not killed.
 Kind = Literal[
     "add",
     "requeue",
@@ -32,53 +32,53 @@ Kind = Literal[
     "exit",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
-#: How many items or dead letters are read at once.
+#: How many items or dead letters are read per call.
 _PAGE = 1000
 
 
 class Event(NamedTuple):
-    """One thing that happened, as the process that wrote it down saw it.
+    """One event, as recorded by one process.
 
-    A call to the server has two events: when it was asked for, and when its answer came. A call without an
-    answer may or may not have happened.
+    A call to the server has two events: the call and its answer. A call without an answer may or may not have
+    been applied.
     """
 
-    #: When, by `time.monotonic_ns()`: one clock for all processes of a machine.
+    #: When it happened, by `time.monotonic_ns()`: one clock for all processes of a machine.
     at: int
     kind: Kind
     #: The queue's name, and the item's id.
     queue: str = ""
     id: str = ""
-    #: Who wrote it: the name of the log.
-    by: str = ""
-    #: The lease's number, and the number of the attempt.
+    #: The process that recorded it: the name of its log.
+    process: str = ""
+    #: The token and the attempt of the lease.
     token: int | None = None
     attempt: int | None = None
-    #: Of an answer: when it was asked for.
-    asked: int | None = None
-    #: Of an answer: whether the server said yes; `"unsent"` if it was certainly never asked, `"unknown"` if
-    #: its answer was lost. Of an `end`: `"returned"`, `"raised"`, `"interrupted"` (the worker stopped),
-    #: `"lost"` (its lease) or `"late"` (over its time limit).
+    #: Of an answer: when the call was made.
+    called_at: int | None = None
+    #: Of an answer: whether the server accepted the call; `"unsent"` if it was certainly not applied,
+    #: `"unknown"` if the answer was lost. Of an `end`: `"returned"`, `"raised"`, `"interrupted"` (the worker
+    #: stopped), `"lost"` (its lease) or `"late"` (over its time limit).
     outcome: bool | str | None = None
 
     def line(self) -> bytes:
-        """The event as a line of a log, but for who wrote it: the log's name says it."""
+        """Return the event as a line of a log, without the process: the log's name says it."""
         fields = {name: value for name, value in self._asdict().items() if value not in (None, "")}
-        fields.pop("by", None)
+        fields.pop("process", None)
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 class HistoryLog:
     """A file that one process writes events to.
 
-    Each event is handed to the operating system at once, so a process that is killed with SIGKILL loses the
-    event that it is about to write, at most. Any thread may write.
+    Each event is passed to the operating system immediately, so a process that is killed with SIGKILL loses
+    at most the event that it is about to write. Any thread may write.
 
     Args:
-        path: The file, with the ending `.jsonl`, which `History.load` looks for. It must not be there yet.
+        path: The file to create. `History.load` reads files that end with `.jsonl`.
 
     Raises:
-        FileExistsError: If it is.
+        FileExistsError: If the file exists.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -99,7 +99,7 @@ class History:
     """The events of any number of processes, in the order in which they happened.
 
     Args:
-        events: In any order.
+        events: The events, in any order.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
@@ -110,7 +110,7 @@ class History:
         """Read all logs (`*.jsonl`) of a folder.
 
         Raises:
-            InvalidArgument: If a line is no event, unless it is the last of its log and cut short.
+            InvalidArgument: If a line is not an event. An incomplete last line of a log is ignored.
         """
         return cls(event for path in sorted(Path(folder).glob("*.jsonl")) for event in _read(path))
 
@@ -120,17 +120,17 @@ class History:
 
 @dataclass(frozen=True)
 class FinalState:
-    """What there is of a queue when all is over: to be held against its history."""
+    """The items and dead letters that are left in a queue when all processes have ended."""
 
     #: The queue's name.
     queue: str
-    #: The ids of unfinished items, and those of dead letters.
+    #: The ids of the unfinished items and of the dead letters.
     unfinished: frozenset[str] = frozenset()
     dead: frozenset[str] = frozenset()
 
     @classmethod
     async def read(cls, queue: AsyncWorkQueue) -> Self:
-        """Look into a queue; nobody should be at work on it meanwhile.
+        """Read the final state of a queue that no process uses any more.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
@@ -159,10 +159,10 @@ def _read(path: Path) -> Iterable[Event]:
         lines.append(rest)
     for number, line in enumerate(lines, 1):
         try:
-            event = Event(**json.loads(line), by=path.stem)
+            event = Event(**json.loads(line), process=path.stem)
         except (ValueError, TypeError) as error:
             if rest and number == len(lines):
-                return  # the process was killed while it wrote
+                return  # the process was killed while it wrote this line
             raise InvalidArgument("history", line, f"an event in line {number} of {path}") from error
         if event.kind not in KINDS:
             raise InvalidArgument("history", line, f"an event of a known kind in line {number} of {path}")

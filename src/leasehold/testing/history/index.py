@@ -1,4 +1,4 @@
-"""A history, sorted for the rules: by item, with each call and its answer put together."""
+"""Index a history by item, and pair each call with its answer."""
 
 from __future__ import annotations
 
@@ -14,49 +14,46 @@ if TYPE_CHECKING:
 
     from leasehold.testing.history.events import Event, History, Kind
 
-#: Kinds of calls: these have an answer, or were never answered.
-CALLS = frozenset({"add", "requeue", "complete", "retry", "die", "release", "drop", "renew"})
-
 
 class Call(NamedTuple):
-    """One call to the server about one item: it had its effect, if any, between the two times."""
+    """One call to the server about one item. Its effect, if any, was between the two times."""
 
     kind: Kind
-    asked: int
-    #: Infinity: there was no answer.
-    answered: float
-    #: What the server said; None: there was no answer, it may or may not have happened.
+    called_at: int
+    #: Infinity if no answer was recorded.
+    answered_at: float
+    #: The server's answer. None: no answer was recorded, so the call may or may not have been applied.
     outcome: bool | None
     token: int
 
     @property
     def span(self) -> tuple[int, float]:
-        """The time in which it happened."""
-        return self.asked, self.answered
+        """The time from the call to its answer."""
+        return self.called_at, self.answered_at
 
     @property
-    def sure(self) -> bool:
-        """Whether it certainly happened."""
+    def applied(self) -> bool:
+        """Whether the call was certainly applied."""
         return self.outcome is True
 
     @property
-    def possible(self) -> bool:
-        """Whether it may have happened."""
+    def maybe_applied(self) -> bool:
+        """Whether the call may have been applied."""
         return self.outcome is not False
 
 
 class ObservedLease(NamedTuple):
-    """One lease, as its holder learned of it."""
+    """One lease, as its holder recorded it."""
 
     token: int
     attempt: int
-    asked: int
-    answered: int
+    called_at: int
+    answered_at: int
 
 
 @dataclass
 class ItemHistory:
-    """Everything about one id of one queue, in the order of time; leases in the order of their numbers."""
+    """The history of one id in one queue: calls and runs in the order of time, leases in that of tokens."""
 
     queue: str
     id: str
@@ -66,84 +63,89 @@ class ItemHistory:
     ends: list[Event] = field(default_factory=list)
 
     def calls_of(self, *kinds: Kind) -> list[Call]:
-        """The calls of some kinds, in the order in which they were asked for."""
+        """Return the calls of these kinds, in the order in which they were made."""
         found = [call for kind in kinds for call in self.calls.get(kind, ())]
-        return sorted(found, key=lambda call: call.asked) if len(kinds) > 1 else found
+        return sorted(found, key=lambda call: call.called_at) if len(kinds) > 1 else found
 
-    def possible_adds(self) -> list[Call]:
-        """The calls that may have begun an incarnation."""
-        return [call for call in self.calls_of("add", "requeue") if call.possible]
+    def adds(self) -> list[Call]:
+        """Return the calls that may have started an incarnation."""
+        return [call for call in self.calls_of("add", "requeue") if call.maybe_applied]
 
-    def possible_ends(self) -> list[Call]:
-        """The calls that may have ended one.
+    def endings(self) -> list[Call]:
+        """Return the calls that may have ended an incarnation: completions and final failures.
 
-        One without an answer cannot have ended a later incarnation than that of its lease.
+        A call without an answer cannot have ended an incarnation later than that of its lease.
         """
-        born = [call for call in self.possible_adds() if call.sure]
-        asked = [call.asked for call in born]
+        added = [call for call in self.adds() if call.applied]
+        added_at = [call.called_at for call in added]
         leased_at = self.leased_at()
         found: list[Call] = []
         for call in self.calls_of("complete", "die"):
-            at = bisect_right(asked, leased_at.get(call.token, math.inf))
-            if call.outcome is None and at < len(born):
-                if call.asked <= born[at].answered:
-                    found.append(call._replace(answered=born[at].answered))
-            elif call.possible:
+            next_add = bisect_right(added_at, leased_at.get(call.token, math.inf))
+            if call.outcome is None and next_add < len(added):
+                if call.called_at <= added[next_add].answered_at:
+                    found.append(call._replace(answered_at=added[next_add].answered_at))
+            elif call.maybe_applied:
                 found.append(call)
         return found
 
     def leased_at(self) -> dict[int, int]:
-        """When each lease had been given."""
-        return {lease.token: lease.answered for lease in self.leases}
+        """Return when each lease was received, by token."""
+        return {lease.token: lease.answered_at for lease in self.leases}
 
-    def end_intervals(self) -> Intervals:
-        """To ask whether a lease from a time on may have led to an end by another time."""
+    def endings_by_lease(self) -> Intervals:
+        """Return intervals that `any_overlaps` compares with two times.
+
+        One overlaps if the item may have been ended by the second time, under a lease that was received
+        after the first.
+        """
         leased_at = self.leased_at()
         return Intervals(
-            (call.asked, leased_at.get(call.token, call.answered)) for call in self.possible_ends()
+            (call.called_at, leased_at.get(call.token, call.answered_at)) for call in self.endings()
         )
 
 
 class Intervals:
-    """Stretches of time, to be asked whether one of them overlaps or lies within another."""
+    """Intervals of time, to ask whether one of them overlaps another interval or lies within it."""
 
-    def __init__(self, stretches: Iterable[tuple[float, float]]) -> None:
-        spans = sorted(stretches)
-        self._starts = [start for start, _ in spans]
-        ends = [end for _, end in spans]
+    def __init__(self, intervals: Iterable[tuple[float, float]]) -> None:
+        ordered = sorted(intervals)
+        self._starts = [start for start, _ in ordered]
+        ends = [end for _, end in ordered]
         self._latest = list(accumulate(ends, max))
         self._earliest = list(accumulate(reversed(ends), min))[::-1]
 
     def any_overlaps(self, start: float, end: float) -> bool:
-        """Whether one of them may have happened between these two times."""
+        """Return whether an event in one of the intervals may have happened between `start` and `end`."""
         at = bisect_right(self._starts, end)
         return at > 0 and self._latest[at - 1] >= start
 
     def any_within(self, start: float, end: float) -> bool:
-        """Whether one of them must have happened between these two times."""
+        """Return whether an event in one of the intervals must have happened between `start` and `end`."""
         at = bisect_left(self._starts, start)
         return at < len(self._starts) and self._earliest[at] <= end
 
 
 class TokenIndex:
-    """The tokens of a queue that somebody has told of.
+    """The tokens of a queue that were recorded.
 
-    The others were given to processes that died before they could, or that never had the answer.
+    The others were issued to processes that were killed before they recorded them, or that never received
+    the reply.
     """
 
     def __init__(self, leases: Iterable[ObservedLease]) -> None:
-        by_answer = sorted(leases, key=lambda lease: lease.answered)
-        self._seen = sorted({lease.token for lease in by_answer})
-        self._times = [lease.answered for lease in by_answer]
+        by_answer = sorted(leases, key=lambda lease: lease.answered_at)
+        self._tokens = sorted({lease.token for lease in by_answer})
+        self._times = [lease.answered_at for lease in by_answer]
         self._highest = list(accumulate((lease.token for lease in by_answer), max))
 
-    def unobserved(self, after: int, before: int) -> int:
-        """How many numbers between these two nobody has told of."""
-        seen = bisect_left(self._seen, before) - bisect_right(self._seen, after)
-        return max(0, before - after - 1 - seen)
+    def unrecorded(self, after: int, before: int) -> int:
+        """Return how many tokens between these two were not recorded."""
+        recorded = bisect_left(self._tokens, before) - bisect_right(self._tokens, after)
+        return max(0, before - after - 1 - recorded)
 
     def highest_by(self, time: float) -> int:
-        """A number that had been given out by then; 0 if none is known."""
+        """Return the highest token recorded before a time; 0 if there is none."""
         at = bisect_left(self._times, time)
         return self._highest[at - 1] if at else 0
 
@@ -152,36 +154,37 @@ class HistoryIndex:
     """All items of a history.
 
     Attributes:
-        all: One item for each id of each queue.
+        items: The history of each id of each queue.
         leases: The leases of each queue.
-        left: The names of the logs that ended with `exit`.
-        last_outage: When a log last told that a call did not get through.
+        tokens: The recorded tokens of each queue.
+        exited: The names of the logs that end with `exit`.
+        last_unanswered: When each log last recorded a call that got no answer.
     """
 
     def __init__(self, history: History) -> None:
         self._by_key: dict[tuple[str, str], ItemHistory] = {}
-        self._open: dict[tuple[object, ...], list[Event]] = {}
+        self._pending: dict[tuple[object, ...], list[Event]] = {}
         self.leases: dict[str, list[ObservedLease]] = defaultdict(list)
         self.exited: set[str] = set()
-        self.last_outage: dict[str, int] = {}
+        self.last_unanswered: dict[str, int] = {}
         for event in history.events:
-            self._take(event)
-        for asks in self._open.values():
-            for ask in asks:
-                self._note_call(ask, math.inf, None, ask.at)
+            self._add(event)
+        for calls in self._pending.values():
+            for call in calls:
+                self._add_call(call, math.inf, None, call.at)
         for item in self._by_key.values():
             item.leases.sort()
-            for calls in item.calls.values():
-                calls.sort(key=lambda call: call.asked)
+            for of_kind in item.calls.values():
+                of_kind.sort(key=lambda call: call.called_at)
         self.items = list(self._by_key.values())
         self.tokens = {queue: TokenIndex(leases) for queue, leases in self.leases.items()}
 
-    def _take(self, event: Event) -> None:
+    def _add(self, event: Event) -> None:
         if event.kind == "exit":
-            self.exited.add(event.by)
+            self.exited.add(event.process)
         elif event.kind == "lease":
-            asked = event.at if event.asked is None else event.asked
-            lease = ObservedLease(event.token or 0, event.attempt or 0, asked, event.at)
+            called_at = event.at if event.called_at is None else event.called_at
+            lease = ObservedLease(event.token or 0, event.attempt or 0, called_at, event.at)
             self.leases[event.queue].append(lease)
             self._item(event).leases.append(lease)
         elif event.kind == "begin":
@@ -189,25 +192,26 @@ class HistoryIndex:
         elif event.kind == "end":
             self._item(event).ends.append(event)
         else:
-            self._take_call(event)
+            self._pair(event)
 
-    def _take_call(self, event: Event) -> None:
-        about = (event.by, event.kind, event.queue, event.id, event.token)
-        if event.asked is None:
-            self._open.setdefault((*about, event.at), []).append(event)
+    def _pair(self, event: Event) -> None:
+        """Keep a call until its answer comes, and pair an answer with its call."""
+        key = (event.process, event.kind, event.queue, event.id, event.token)
+        if event.called_at is None:
+            self._pending.setdefault((*key, event.at), []).append(event)
             return
-        asks = self._open.get((*about, event.asked))
-        if asks:
-            asks.pop(0)
+        calls = self._pending.get((*key, event.called_at))
+        if calls:
+            calls.pop(0)
         if isinstance(event.outcome, str):
-            self.last_outage[event.by] = event.at
+            self.last_unanswered[event.process] = event.at
         if event.outcome == "unknown":
-            self._note_call(event, math.inf, None, event.asked)
+            self._add_call(event, math.inf, None, event.called_at)
         else:
-            self._note_call(event, event.at, event.outcome is True, event.asked)
+            self._add_call(event, event.at, event.outcome is True, event.called_at)
 
-    def _note_call(self, event: Event, answered: float, outcome: bool | None, asked: int) -> None:  # noqa: FBT001 - internal
-        call = Call(event.kind, asked, answered, outcome, event.token or 0)
+    def _add_call(self, event: Event, answered_at: float, outcome: bool | None, called_at: int) -> None:  # noqa: FBT001 - internal
+        call = Call(event.kind, called_at, answered_at, outcome, event.token or 0)
         self._item(event).calls[event.kind].append(call)
 
     def _item(self, event: Event) -> ItemHistory:

@@ -1,4 +1,4 @@
-"""Does memory grow? Asked of samples that jump about."""
+"""Check whether memory grows, from noisy samples."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from leasehold.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: More samples than these are thinned out: each pair of them is looked at.
-_MOST_SAMPLES = 300
+#: Above this number only every n-th sample is used, because all pairs are compared.
+_MAX_SAMPLES = 300
 
 
 class Growth(NamedTuple):
-    """How memory went."""
+    """The trend of a series of memory samples."""
 
-    #: Bytes a minute: the median slope of all pairs of samples, which outliers do not move.
+    #: Bytes per minute: the median slope of all pairs of samples, which outliers do not change.
     per_minute: float
-    #: Bytes: the median of the samples, and how much was added over the whole time at that slope.
+    #: Bytes: the median of the samples, and the growth over the whole time at that slope.
     level: float
     added: float
-    #: Whether more was added than was allowed.
+    #: Whether the growth is above what is allowed.
     grows: bool
 
 
@@ -35,16 +35,16 @@ def check_memory(
     share: float = 0.1,
     minimum: int = 2 << 20,
 ) -> Growth:
-    """Look whether memory grows, with a slope that single samples cannot bend (Theil and Sen).
+    """Check whether memory grows, by the Theil-Sen slope, which single samples do not change.
 
     Args:
-        samples: Pairs of a time in seconds and a number of bytes, in order.
-        warm_up: The share of them at the beginning that is left out, as everything grows then.
-        share: What may be added over the time of the others, as a share of their median …
-        minimum: … or, if that is more, so many bytes.
+        samples: Pairs of a time in seconds and a number of bytes, in the order of time.
+        warm_up: The share of the samples at the start to ignore.
+        share: The growth that is allowed over the other samples, as a share of their median.
+        minimum: The growth that is always allowed, in bytes.
 
     Raises:
-        InvalidArgument: If fewer than three samples are left, or one of the arguments is not as said.
+        InvalidArgument: If fewer than three samples are left, or an argument is out of range.
     """
     if not 0 <= warm_up < 1:
         raise InvalidArgument("warm_up", warm_up, "a share, 0 or more and less than 1")
@@ -52,11 +52,15 @@ def check_memory(
         raise InvalidArgument("share", share, "0 or more")
     check_int("minimum", minimum, minimum=0, maximum=2**53)
     kept = samples[int(len(samples) * warm_up) :]
-    step = -(-len(kept) // _MOST_SAMPLES) or 1
+    step = -(-len(kept) // _MAX_SAMPLES) or 1
     thin = kept[::step]
-    slopes = [(b - a) / (then - now) for (now, a), (then, b) in combinations(thin, 2) if then > now]
+    slopes = [
+        (size - size_before) / (at - before)
+        for (before, size_before), (at, size) in combinations(thin, 2)
+        if at > before
+    ]
     if len(thin) < 3 or not slopes:
-        raise InvalidArgument("samples", len(samples), "three samples at least, after the warm-up")
+        raise InvalidArgument("samples", len(samples), "at least three samples after the warm-up")
     slope = median(slopes)
     level = median(size for _, size in thin)
     added = slope * (thin[-1][0] - thin[0][0])

@@ -1,4 +1,4 @@
-"""Writes down what a process does: its calls to the server, and the runs of its handlers."""
+"""Record what a process does: its calls to the server, and the runs of its handlers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leasehold.testing.history.events import HistoryLog, Kind
     from leasehold.worker.run import Run
 
-#: The scripts that change items one by one, and what they do to them.
+#: The batched scripts, with the kind of event for each of their rows.
 _ROWS: dict[str, Kind] = {
     "add_items": "add",
     "complete_many": "complete",
@@ -26,20 +26,21 @@ _ROWS: dict[str, Kind] = {
     "release_many": "release",
     "fail_many": "retry",
 }
+#: Scripts that take ids, with the kind of event for each id.
 _IDS: dict[str, Kind] = {"requeue_many": "requeue", "drop_many": "drop"}
-#: How a run ended that was ended from outside.
+#: The outcome of a run that the worker ended.
 _CUTS = {Cut.STOP: "interrupted", Cut.LOST: "lost", Cut.LIMIT: "late"}
 
 
 def record_calls(queue: AsyncWorkQueue, log: HistoryLog) -> AsyncWorkQueue:
-    """Write down everything that this process asks of a queue, and the answers.
+    """Record every call of this process to a queue, and its answer.
 
-    Adds, leases, renewals, outcomes, and what becomes of dead letters, through this object and its twins. Not
-    written down: what schedules add, and dead letters that are dropped by their age.
+    This covers adds, leases, renewals, outcomes, and the requeueing and dropping of dead letters. It does not
+    cover items that schedules add, or dead letters that are dropped because of their age.
 
     Args:
-        queue: An object that nothing has been asked of yet.
-        log: Where to.
+        queue: A queue object that has not been used.
+        log: The log to write to.
 
     Returns:
         The same object.
@@ -53,26 +54,26 @@ def record_calls(queue: AsyncWorkQueue, log: HistoryLog) -> AsyncWorkQueue:
 
 
 def record_runs(log: HistoryLog) -> Callable[[Run, Callable[[Run], Awaitable[Any]]], Awaitable[Any]]:
-    """Middleware for `Worker` that writes down when handlers begin and how they end.
+    """Return middleware for `Worker` that records when handlers begin and how they end.
 
     Args:
-        log: Where to.
+        log: The log to write to.
     """
 
     async def middleware(run: Run, call_next: Callable[[Run], Awaitable[Any]]) -> Any:
-        _note(log, run, "begin", at=int(run.began * 1e9))
+        _write_run(log, run, "begin", at=int(run.began * 1e9))
         try:
             value = await call_next(run)
         except BaseException:
-            _note(log, run, "end", outcome="raised" if run.cut is None else _CUTS[run.cut])
+            _write_run(log, run, "end", outcome="raised" if run.cut is None else _CUTS[run.cut])
             raise
-        _note(log, run, "end", outcome="returned")
+        _write_run(log, run, "end", outcome="returned")
         return value
 
     return middleware
 
 
-def _note(
+def _write_run(
     log: HistoryLog, run: Run, kind: Kind, *, at: int | None = None, outcome: str | None = None
 ) -> None:
     now = time.monotonic_ns() if at is None else at
@@ -93,37 +94,35 @@ def _note(
 
 
 class _RecordingEngine(Engine):
-    """An engine that writes down what goes through it."""
+    """An engine that records the calls that go through it."""
 
     def __init__(self, log: HistoryLog, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._log = log
         self._name = self._keys.prefix.decode()
-        self._ask = self.lease
+        self._request_lease = self.lease
         self.lease = self._lease
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
-        asked = self._asked(name, [row])
-        with _Answer(self, asked) as answer:
+        with _Recorded(self, self._write_calls(name, [row])) as recorded:
             value = await super().one(name, row, size=size)
-            answer.values = [value]
+            recorded.values = [value]
         return value
 
     async def many(self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64) -> list[Any]:
-        asked = self._asked(name, rows)
-        with _Answer(self, asked) as answer:
-            answer.values = await super().many(name, rows, size=size)
-        return answer.values
+        with _Recorded(self, self._write_calls(name, rows)) as recorded:
+            recorded.values = await super().many(name, rows, size=size)
+        return recorded.values
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
-        asked = self._asked(name, [(item_id,) for item_id in rest]) if name in _IDS else []
-        with _Answer(self, asked) as answer:
+        calls = self._write_calls(name, [(item_id,) for item_id in rest]) if name in _IDS else []
+        with _Recorded(self, calls) as recorded:
             value = await super().run(name, rest, **arguments)
-            answer.values = value if asked else []
+            recorded.values = value if calls else []
         return value
 
     async def _lease(self, count: int, lease_ms: int, *, blocks: bool, timeout: float) -> list[Leased]:
-        leased = await self._ask(count, lease_ms, blocks=blocks, timeout=timeout)
+        leased = await self._request_lease(count, lease_ms, blocks=blocks, timeout=timeout)
         self._write_leases(leased)
         return leased
 
@@ -142,16 +141,16 @@ class _RecordingEngine(Engine):
                     item_id.decode(errors="surrogateescape"),
                     token=token,
                     attempt=attempt,
-                    asked=int(asked_at * 1e9),
+                    called_at=int(called_at * 1e9),
                 )
-                for item_id, _, token, attempt, _, asked_at, _ in leased
+                for item_id, _, token, attempt, _, called_at, _ in leased
             )
         )
 
-    def _asked(self, name: str, rows: Sequence[Sequence[bytes]]) -> list[Event]:
+    def _write_calls(self, name: str, rows: Sequence[Sequence[bytes]]) -> list[Event]:
         kind = _ROWS.get(name) or _IDS[name]
         now = time.monotonic_ns()
-        events = [
+        calls = [
             Event(
                 now,
                 "die" if name == "fail_many" and row[2] == b"-1" else kind,
@@ -161,25 +160,25 @@ class _RecordingEngine(Engine):
             )
             for row in rows
         ]
-        self._log.write(*events)
-        return events
+        self._log.write(*calls)
+        return calls
 
-    def answered(self, asked: list[Event], outcomes: Sequence[bool | str]) -> None:
+    def write_answers(self, calls: list[Event], outcomes: Sequence[bool | str]) -> None:
         now = time.monotonic_ns()
         self._log.write(
             *(
-                event._replace(at=now, asked=event.at, outcome=outcome)
-                for event, outcome in zip(asked, outcomes, strict=True)
+                call._replace(at=now, called_at=call.at, outcome=outcome)
+                for call, outcome in zip(calls, outcomes, strict=True)
             )
         )
 
 
-class _Answer:
-    """Writes down the answers to calls, or that there was none; nothing, if nobody waited for it."""
+class _Recorded:
+    """Record the answers to calls, or the error that they raised; nothing if the caller was cancelled."""
 
-    def __init__(self, engine: _RecordingEngine, asked: list[Event]) -> None:
+    def __init__(self, engine: _RecordingEngine, calls: list[Event]) -> None:
         self._engine = engine
-        self._asked = asked
+        self._calls = calls
         self.values: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -187,13 +186,13 @@ class _Answer:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self._engine.answered(self._asked, [value > 0 for value in self.values])
+            self._engine.write_answers(self._calls, [value > 0 for value in self.values])
         elif isinstance(error, LeaseholdError):
-            outcome = "unsent" if _did_not_happen(error) else "unknown"
-            self._engine.answered(self._asked, [outcome] * len(self._asked))
+            outcome = "unsent" if _not_applied(error) else "unknown"
+            self._engine.write_answers(self._calls, [outcome] * len(self._calls))
 
 
-def _did_not_happen(error: LeaseholdError) -> bool:
+def _not_applied(error: LeaseholdError) -> bool:
     if isinstance(error, ConnectionLost):
         return not error.maybe_applied
     return isinstance(error, (ServerBusy, QueueClosed))

@@ -1,4 +1,4 @@
-"""The rules that a right history keeps. Each takes time that grows with the history, and little more."""
+"""The rules of a correct history. Each takes time about proportional to the length of the history."""
 
 from __future__ import annotations
 
@@ -16,36 +16,42 @@ if TYPE_CHECKING:
     from leasehold.testing.history.events import FinalState, History
     from leasehold.testing.history.index import TokenIndex
 
+    #: What a rule is given beside the history: the final states of queues, by name.
+    Finals = Mapping[str, FinalState]
+    #: What a rule yields: an item, what is wrong, and when it showed.
+    Findings = Iterator[tuple[ItemHistory, str, int | None]]
+
 
 class Violation(NamedTuple):
-    """A rule that was broken."""
+    """A rule that a history breaks."""
 
-    #: The name of the rule: a key of `RULES`.
+    #: The name of the rule, a key of `RULES`.
     rule: str
     queue: str
     id: str
     #: What happened, as a sentence.
     detail: str
-    #: When it showed, by `time.monotonic_ns()`; None: only in the end.
+    #: When it showed, by `time.monotonic_ns()`; None: only in the final state.
     at: int | None = None
 
     def __str__(self) -> str:
-        when = "in the end" if self.at is None else f"at {self.at / 1e9:.6f}"
+        when = "in the final state" if self.at is None else f"at {self.at / 1e9:.6f}"
         return f"{self.rule}: item {self.id!r} of {self.queue!r}, {when}: {self.detail}"
 
 
 def check(history: History, *finals: FinalState) -> list[Violation]:
-    """Look for everything in a history that the queue and the worker promise not to happen.
+    """Check a history against the guarantees of the queue and the worker.
 
-    Calls without an answer, and leases that nobody told of because their process was killed, are given the
-    benefit of the doubt. Everything else has to fit. `RULES` names the rules.
+    Calls without an answer, and leases that were not recorded because the process was killed, may or may not
+    have happened: a history is wrong only if it is wrong either way. `RULES` names the rules.
 
     Args:
-        history: What the processes wrote down; of each queue, all of those that added, leased or settled.
-        finals: What is left of each queue. Of a queue without it, loss and return are not looked for.
+        history: What the processes recorded. For each queue, it must have the logs of all processes that
+            added, leased or completed items.
+        finals: What is left in each queue. Lost items of a queue without a final state are not found.
 
     Returns:
-        What was wrong, in the order of time; nothing in a right history.
+        The violations, in the order of time; an empty list for a correct history.
     """
     index = HistoryIndex(history)
     states = {final.queue: final for final in finals}
@@ -54,221 +60,217 @@ def check(history: History, *finals: FinalState) -> list[Violation]:
         for name, rule in RULES.items()
         for item, detail, at in rule(index, states)
     ]
-    return sorted(found, key=lambda one: math.inf if one.at is None else one.at)
+    return sorted(found, key=lambda violation: math.inf if violation.at is None else violation.at)
 
 
-def _lost(
-    index: HistoryIndex, finals: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """What was added is completed, a dead letter, or still there; dead letters stay until they are taken."""
+def _lost(index: HistoryIndex, finals: Finals) -> Findings:
+    """Find added items that are neither completed, dead nor unfinished, and dead letters that disappeared."""
     for item in index.items:
         final = finals.get(item.queue)
         if final is None:
             continue
-        added = [call.asked for call in item.possible_adds() if call.sure]
-        # From its last adding on, a lease must have led to an end.
-        ended = not added or item.end_intervals().any_overlaps(added[-1], math.inf)
+        added = [call.called_at for call in item.adds() if call.applied]
+        # After the last add, a lease must have ended the item.
+        ended = not added or item.endings_by_lease().any_overlaps(added[-1], math.inf)
         if not ended and item.id not in final.unfinished:
             yield item, "was added, has not ended since, and is not in the queue", None
-        deaths = [call for call in item.calls_of("die") if call.sure]
-        if deaths and item.id not in final.dead:
-            taken = [call for call in item.calls_of("requeue", "drop") if call.possible]
-            if not any(call.answered > deaths[-1].asked for call in taken):
-                yield item, "became a dead letter that is not there, and nobody took it away", None
+        died = [call for call in item.calls_of("die") if call.applied]
+        if died and item.id not in final.dead:
+            removed = [call for call in item.calls_of("requeue", "drop") if call.maybe_applied]
+            if not any(call.answered_at > died[-1].called_at for call in removed):
+                yield (
+                    item,
+                    "became a dead letter, which disappeared without a requeue or drop",
+                    None,
+                )
 
 
-def _twice(
-    index: HistoryIndex, finals: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """Between two ends of an item it was added anew; after the last, it is gone."""
+def _ended_twice(index: HistoryIndex, finals: Finals) -> Findings:
+    """Find items that ended twice, or are unfinished after they ended, without an add in between."""
     for item in index.items:
         leased_at = item.leased_at()
-        sure = sorted((call for call in item.possible_ends() if call.sure), key=lambda call: call.token)
-        # Until when it was added, when it was to end, and when that showed.
+        ended = sorted((call for call in item.endings() if call.applied), key=lambda call: call.token)
+        # For each ending: the latest time of its add, the time of the call, and the time of the answer.
         windows: list[tuple[float, int, int | None]] = [
-            (leased_at.get(call.token, call.answered), call.asked, int(call.answered)) for call in sure
+            (leased_at.get(call.token, call.answered_at), call.called_at, int(call.answered_at))
+            for call in ended
         ]
         final = finals.get(item.queue)
         if windows and final is not None and item.id in final.unfinished:
             windows.append((math.inf, 0, None))
-        possible_adds = item.possible_adds()
-        open_adds: list[float] = []
+        adds = item.adds()
+        unused: list[float] = []
         at, since = 0, 0
-        for until, asked, seen in windows:
-            while at < len(possible_adds) and possible_adds[at].asked <= until:
-                heapq.heappush(open_adds, possible_adds[at].answered)
+        for until, called_at, answered_at in windows:
+            while at < len(adds) and adds[at].called_at <= until:
+                heapq.heappush(unused, adds[at].answered_at)
                 at += 1
-            while open_adds and open_adds[0] < since:
-                heapq.heappop(open_adds)
-            if open_adds:
-                heapq.heappop(open_adds)
-            elif seen is None:
+            while unused and unused[0] < since:
+                heapq.heappop(unused)
+            if unused:
+                heapq.heappop(unused)
+            elif answered_at is None:
                 yield item, "is in the queue, but was not added again after it had ended", None
             else:
-                yield item, "completed or dead once more, but was not added again in between", seen
-            since = asked
+                yield item, "was completed or died again without having been added in between", answered_at
+            since = called_at
 
 
-def _readded(
-    index: HistoryIndex, _: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """Between two adds that were told True the item has ended."""
+def _added_twice(index: HistoryIndex, _: Finals) -> Findings:
+    """Find two successful adds of an item that did not end in between."""
     for item in index.items:
-        ends = item.end_intervals()
-        sure = [call for call in item.possible_adds() if call.sure]
-        for earlier, later in pairwise(sure):
-            if not ends.any_overlaps(earlier.asked, later.answered):
-                yield item, "added once more while it was there", int(later.answered)
+        endings = item.endings_by_lease()
+        added = [call for call in item.adds() if call.applied]
+        for earlier, later in pairwise(added):
+            if not endings.any_overlaps(earlier.called_at, later.answered_at):
+                yield item, "was added again while it was unfinished", int(later.answered_at)
 
 
-def _tokens(
-    index: HistoryIndex, _: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """A lease that was asked for after another had been given has a greater number, and its own."""
-    given: set[tuple[str, int]] = set()
+def _tokens_increase(index: HistoryIndex, _: Finals) -> Findings:
+    """Find leases whose token was issued twice, or is lower than one recorded before the call."""
+    issued: set[tuple[str, int]] = set()
     for item in index.items:
-        numbers = index.tokens.get(item.queue)
+        tokens = index.tokens.get(item.queue)
         for lease in item.leases:
-            if (item.queue, lease.token) in given:
-                yield item, f"token {lease.token} was given twice", lease.answered
-            given.add((item.queue, lease.token))
-            highest = numbers.highest_by(lease.asked) if numbers else 0
+            if (item.queue, lease.token) in issued:
+                yield item, f"token {lease.token} was issued twice", lease.answered_at
+            issued.add((item.queue, lease.token))
+            highest = tokens.highest_by(lease.called_at) if tokens else 0
             if highest > lease.token:
-                yield item, f"got number {lease.token} when {highest} had been given", lease.answered
+                yield item, f"token {lease.token} was issued after token {highest}", lease.answered_at
 
 
-def _begins(
-    index: HistoryIndex, _: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """No handler begins after its item's completion was acknowledged.
+def _run_after_completion(index: HistoryIndex, _: Finals) -> Findings:
+    """Find runs that began after the completion of their item was acknowledged.
 
-    But for one case, which the protocol allows: an earlier holder, whose lease had ended, completes the
-    item while a later one has it in hand and is about to begin.
+    The protocol allows one case: an earlier holder, whose lease has expired, completes the item while a later
+    holder is about to begin.
     """
     for item in index.items:
-        done = sorted((call for call in item.calls_of("complete") if call.sure), key=lambda call: call.token)
-        if not done:
+        completed = sorted(
+            (call for call in item.calls_of("complete") if call.applied), key=lambda call: call.token
+        )
+        if not completed:
             continue
-        tokens = [call.token for call in done]
-        possible_adds = Intervals(call.span for call in item.possible_adds())
-        # The earliest answer to a completion with this number or a later one.
-        first = list(accumulate((call.answered for call in reversed(done)), min))[::-1]
+        tokens = [call.token for call in completed]
+        adds = Intervals(call.span for call in item.adds())
+        # For each completion, the earliest answer to it or to one with a higher token.
+        first = list(accumulate((call.answered_at for call in reversed(completed)), min))[::-1]
         leases = {lease.token: lease for lease in item.leases}
         for begin in item.begins:
             token = begin.token or 0
             at = bisect_left(tokens, token)
-            if at < len(done) and first[at] < begin.at:
-                yield item, f"began under number {token} after it was completed", begin.at
-            lease, before = leases.get(token), done[at - 1] if at else None
+            if at < len(completed) and first[at] < begin.at:
+                yield item, f"a run with token {token} began after the item was completed", begin.at
+            lease, before = leases.get(token), completed[at - 1] if at else None
             if (
                 lease is not None
                 and before is not None
-                and lease.asked > before.answered
-                and not possible_adds.any_overlaps(before.asked, lease.answered)
+                and lease.called_at > before.answered_at
+                and not adds.any_overlaps(before.called_at, lease.answered_at)
             ):
-                yield item, f"leased and begun (number {token}) after it was completed", begin.at
+                yield item, f"was leased with token {token} and run after it was completed", begin.at
 
 
-def _holders(
-    index: HistoryIndex, _: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """Renewing, failing and giving back are for the current holder alone."""
+def _former_holder(index: HistoryIndex, _: Finals) -> Findings:
+    """Find renewals, failures and releases that were accepted from a former holder."""
     for item in index.items:
         tokens = [lease.token for lease in item.leases]
-        # When the first lease from this one on was given.
-        taken = list(accumulate((lease.answered for lease in reversed(item.leases)), min))[::-1]
+        # For each lease, when it or the first later one was received.
+        received = list(accumulate((lease.answered_at for lease in reversed(item.leases)), min))[::-1]
         for call in item.calls_of("renew", "retry", "die", "release"):
             at = bisect_left(tokens, call.token + 1)
-            if call.sure and at < len(tokens) and taken[at] < call.asked:
-                detail = f"number {call.token} could {call.kind} when {tokens[at]} or a later one held it"
-                yield item, detail, int(call.answered)
+            if call.applied and at < len(tokens) and received[at] < call.called_at:
+                detail = f"{call.kind} was accepted with token {call.token} after token {tokens[at]} or later"
+                yield item, detail, int(call.answered_at)
 
 
-class _Attempts:
-    """What the number of an attempt may be, from what happened since the lease before."""
+class _AttemptBounds:
+    """Bounds of a lease's `attempt`, from what happened since the previous lease of the item."""
 
-    def __init__(self, item: ItemHistory, numbers: TokenIndex) -> None:
-        self._tokens = numbers
-        self._may_end = Intervals(call.span for call in item.possible_ends())
-        self._ended = Intervals(call.span for call in item.possible_ends() if call.sure)
-        self._possible_adds = item.possible_adds()
+    def __init__(self, item: ItemHistory, tokens: TokenIndex) -> None:
+        self._tokens = tokens
+        self._may_have_ended = Intervals(call.span for call in item.endings())
+        self._ended = Intervals(call.span for call in item.endings() if call.applied)
+        self._adds = item.adds()
         self._released: dict[int, bool] = {}
         for call in item.calls_of("release"):
-            if call.possible:
-                self._released[call.token] = call.sure or self._released.get(call.token, False)
+            if call.maybe_applied:
+                self._released[call.token] = call.applied or self._released.get(call.token, False)
 
     def first(self, lease: ObservedLease) -> tuple[int, int]:
-        born = self._possible_adds[0].asked if self._possible_adds else 0
-        return 1, 1 + self._tokens.unobserved(self._tokens.highest_by(born), lease.token)
+        """Return the minimum and the maximum for the first recorded lease of an item."""
+        added_at = self._adds[0].called_at if self._adds else 0
+        return 1, 1 + self._tokens.unrecorded(self._tokens.highest_by(added_at), lease.token)
 
     def after(self, before: ObservedLease, lease: ObservedLease) -> tuple[int, int]:
-        """The least and the most."""
-        unobserved = self._tokens.unobserved(before.token, lease.token)
-        if self._ended.any_within(before.answered, lease.asked):
-            return 1, 1 + unobserved
+        """Return the minimum and the maximum for the lease that follows `before`."""
+        unrecorded = self._tokens.unrecorded(before.token, lease.token)
+        if self._ended.any_within(before.answered_at, lease.called_at):
+            return 1, 1 + unrecorded
         released = self._released.get(before.token)
-        least = before.attempt + (released is None)
-        most = before.attempt + (released is not True) + unobserved
-        if self._may_end.any_overlaps(before.asked, lease.answered):
-            return 1, most
-        return least, most
+        minimum = before.attempt + (released is None)
+        maximum = before.attempt + (released is not True) + unrecorded
+        if self._may_have_ended.any_overlaps(before.called_at, lease.answered_at):
+            return 1, maximum
+        return minimum, maximum
 
 
-def _attempts(item: ItemHistory, index: HistoryIndex) -> Iterator[tuple[ObservedLease, int, int]]:
-    """Each lease of an item, with the least and the most that its `attempt` may be."""
+def _attempt_bounds(item: ItemHistory, index: HistoryIndex) -> Iterator[tuple[ObservedLease, int, int]]:
+    """Yield each lease of an item with the minimum and the maximum of its `attempt`."""
     if item.leases:
-        rule = _Attempts(item, index.tokens[item.queue])
-        yield item.leases[0], *rule.first(item.leases[0])
-        for before, lease in zip(item.leases, item.leases[1:], strict=False):
-            yield lease, *rule.after(before, lease)
+        bounds = _AttemptBounds(item, index.tokens[item.queue])
+        yield item.leases[0], *bounds.first(item.leases[0])
+        for before, lease in pairwise(item.leases):
+            yield lease, *bounds.after(before, lease)
 
 
-def _counted(
-    index: HistoryIndex, _: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """A lease that was not given back is an attempt, also when its worker died."""
+def _uncounted_attempt(index: HistoryIndex, _: Finals) -> Findings:
+    """Find leases whose `attempt` is too low: each earlier lease counts unless it was released."""
     for item in index.items:
-        for lease, least, _most in _attempts(item, index):
-            if lease.attempt < least:
-                detail = f"number {lease.token} is attempt {lease.attempt}, not {least} or more"
-                yield item, detail, lease.answered
+        for lease, minimum, _maximum in _attempt_bounds(item, index):
+            if lease.attempt < minimum:
+                detail = f"token {lease.token} is attempt {lease.attempt}, expected {minimum} or more"
+                yield item, detail, lease.answered_at
 
 
-def _not_counted(
-    index: HistoryIndex, _: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """What was given back, as an interrupted run is, was no attempt."""
+def _counted_release(index: HistoryIndex, _: Finals) -> Findings:
+    """Find leases whose `attempt` is too high: a released lease, as of an interrupted run, does not count."""
     for item in index.items:
-        for lease, _least, most in _attempts(item, index):
-            if lease.attempt > most:
-                detail = f"number {lease.token} is attempt {lease.attempt}, not {most} or less"
-                yield item, detail, lease.answered
+        for lease, _minimum, maximum in _attempt_bounds(item, index):
+            if lease.attempt > maximum:
+                detail = f"token {lease.token} is attempt {lease.attempt}, expected {maximum} or less"
+                yield item, detail, lease.answered_at
 
 
-def _released(
-    index: HistoryIndex, _: Mapping[str, FinalState]
-) -> Iterator[tuple[ItemHistory, str, int | None]]:
-    """A worker that interrupts a run gives its item back before it leaves, as long as the server answers."""
+def _unreleased(index: HistoryIndex, _: Finals) -> Findings:
+    """Find interrupted runs whose item the worker did not release before it exited, though it could."""
     for item in index.items:
         settled = {call.token for call in item.calls_of("release")}
-        settled |= {call.token for call in item.calls_of("renew") if not call.possible}
+        settled |= {call.token for call in item.calls_of("renew") if not call.maybe_applied}
         for end in item.ends:
-            interrupted = end.outcome == "interrupted" and end.by in index.exited
-            if interrupted and end.token not in settled and index.last_outage.get(end.by, 0) < end.at:
-                yield item, f"number {end.token} was interrupted and not given back", end.at
+            interrupted = end.outcome == "interrupted" and end.process in index.exited
+            if (
+                interrupted
+                and end.token not in settled
+                and index.last_unanswered.get(end.process, 0) < end.at
+            ):
+                yield (
+                    item,
+                    f"was not released after its run with token {end.token} was interrupted",
+                    end.at,
+                )
 
 
-#: Each rule by its name, which a violation bears.
-RULES: Mapping[
-    str, Callable[[HistoryIndex, Mapping[str, FinalState]], Iterator[tuple[ItemHistory, str, int | None]]]
-] = {
-    "nothing is lost": _lost,
-    "one True per incarnation": _twice,
-    "no item is added while it is there": _readded,
-    "tokens grow": _tokens,
-    "nothing begins when it is completed": _begins,
-    "only the holder decides": _holders,
-    "every attempt is counted": _counted,
-    "what was given back was no attempt": _not_counted,
-    "interrupted runs are given back": _released,
+#: The rules by name.
+RULES: Mapping[str, Callable[[HistoryIndex, Finals], Findings]] = {
+    "no item is lost": _lost,
+    "an incarnation ends once": _ended_twice,
+    "no unfinished item is added again": _added_twice,
+    "tokens increase": _tokens_increase,
+    "no run begins after completion": _run_after_completion,
+    "only the current holder is accepted": _former_holder,
+    "every attempt is counted": _uncounted_attempt,
+    "a release is not an attempt": _counted_release,
+    "interrupted items are released": _unreleased,
 }
