@@ -23,10 +23,6 @@ CLASSES = [
 MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "Worker"}
 #: Used inside the package alone.
 INTERNAL = {
-    "AsyncWorkQueue.bulk",
-    "AsyncWorkQueue.release_arrivals",
-    "AsyncWorkQueue.rest",
-    "Lease.extend",
     *(f"Run.{name}" for name in ("arrived", "began", "begin", "cut", "end_early", "limit", "lose", "lost")),
     *(f"Run.{name}" for name in ("facts", "outcomes", "over", "task", "thread", "unsettled")),
     "Worker.runtime",

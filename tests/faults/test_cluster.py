@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError, ServerBusy
 from leasehold.embedded.guardian import Guarded, private_folder
+from leasehold.queue.internals import twin as make_twin
 from tests import servers
 from tests.queue.asking import blocked, command, take, until
 from tests.queue.keyspace import audit, left_over
@@ -193,7 +194,7 @@ async def test_a_twin_in_another_thread_finds_its_node_by_itself(
             await queue.add_item(Item(b"x"))
             lease = await take(queue)
             with ThreadPoolExecutor(1) as threads:
-                assert threads.submit(asyncio.run, keep(queue.twin(), lease)).result(20)
+                assert threads.submit(asyncio.run, keep(make_twin(queue), lease)).result(20)
             assert await queue.complete(lease)
 
 

@@ -17,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from leasehold import AsyncWorkQueue, Item, QueueClosed
 from leasehold.embedded.guardian import Guarded, private_folder
+from leasehold.queue.internals import twin as make_twin
 from tests import servers
 from tests.queue.asking import blocked, command, take, until
 from tests.queue.keyspace import audit, left_over
@@ -123,7 +124,7 @@ async def test_a_twin_in_another_thread_keeps_what_was_leased(queue: AsyncWorkQu
             return [renewed, await twin.complete(leases[0]), await twin.release(leases[1]), twin.session]
 
     with ThreadPoolExecutor(1) as threads:
-        twin = queue.twin()
+        twin = make_twin(queue)
         # `result` waits with the loop standing still, which is the point.
         assert threads.submit(asyncio.run, keep(twin)).result(20) == [[True] * 3, True, True, queue.session]
     assert (twin.name, twin.url) == (queue.name, queue.url)
@@ -139,7 +140,7 @@ async def test_a_twin_has_the_same_settings_and_a_life_of_its_own(
     queue = make_queue(clock=clock, return_to=return_to, reply_timeout=3)
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
     await take(queue, 10)
-    async with queue.twin() as twin, twin.twin() as third:
+    async with make_twin(queue) as twin, make_twin(twin) as third:
         await queue.close()
         clock.now += 11
         lease = await take(twin, 10, block=False)
@@ -152,7 +153,7 @@ async def test_a_twin_has_the_same_settings_and_a_life_of_its_own(
 
 async def test_a_twin_of_a_client_that_stays_the_users(redis: Redis, name: str) -> None:
     async with AsyncWorkQueue(name, redis) as queue:
-        async with queue.twin() as twin:
+        async with make_twin(queue) as twin:
             assert await twin.add_item(Item(b"x"))
         assert await redis.ping()
         assert await queue.queue_len() == 1
@@ -188,7 +189,7 @@ async def test_a_twin_under_sentinel_asks_sentinels_of_its_own(
                     return await twin.renew(lease, 600)
 
             with ThreadPoolExecutor(1) as threads:
-                assert threads.submit(asyncio.run, keep(queue.twin())).result(20)
+                assert threads.submit(asyncio.run, keep(make_twin(queue))).result(20)
             assert await queue.complete(lease)
         await client.aclose()
     finally:

@@ -138,7 +138,7 @@ async def test_after_a_call_that_got_fewer_than_it_wanted_nothing_is_left(
 
 async def test_those_who_wait_are_told(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     queue = make_queue()
-    waiting = [asyncio.create_task(queue.lease(30, timeout=60 * (n % 2))) for n in range(40)]
+    waiting = [asyncio.create_task(queue.lease(30, timeout=60 if n % 2 else None)) for n in range(40)]
     await blocked(redis, 1)
     late = asyncio.create_task(queue.lease(30))
     await asyncio.sleep(0)

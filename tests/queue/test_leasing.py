@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasehold import InvalidArgument, Item
 from leasehold.queue import leasing
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over
@@ -53,6 +53,15 @@ async def test_a_wait_ends_with_its_timeout(queue: AsyncWorkQueue, redis: Redis,
     assert await queue.lease_many(10, 30, timeout=0.05) == []
     await queue.close()
     assert not await left_over(redis, name)
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, timedelta(0)])
+async def test_a_timeout_of_0_is_refused_with_the_two_things_it_could_mean(
+    queue: AsyncWorkQueue, zero: float | timedelta
+) -> None:
+    for call in (queue.lease(30, timeout=zero), queue.lease_many(5, 30, timeout=zero)):
+        with pytest.raises(InvalidArgument, match=r"timeout=None.*block=False"):
+            await call
 
 
 async def test_a_waiter_gets_what_comes(make_queue: MakeQueue) -> None:

@@ -126,7 +126,7 @@ async def test_a_ghost_is_shown_as_one(queue: AsyncWorkQueue, redis: Redis, name
 async def test_large_payloads_are_left_out_of_the_reply(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "INSPECT_BYTES", 100)
+    monkeypatch.setattr(queue_module, "MAX_REPLY_BYTES", 100)
     await queue.add_items([Item(b"x" * size) for size in (60, 60, 40, 1)])
     views = await queue.inspect()
     assert [view.size for view in views] == [60, 60, 40, 1]

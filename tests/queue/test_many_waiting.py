@@ -46,5 +46,5 @@ async def test_who_does_not_wait_is_answered_however_many_wait(queue: AsyncWorkQ
 
 async def waiting(queue: AsyncWorkQueue, callers: int) -> None:
     """Wait until so many callers have been told that there is nothing, and wait."""
-    dispatcher = queue._engine._dispatcher
-    await eventually("they wait", lambda: len(dispatcher._parked) == callers and not dispatcher._under_way)
+    dispatcher = queue._engine()._dispatcher
+    await eventually("they wait", lambda: len(dispatcher._waiting) == callers and not dispatcher._in_flight)

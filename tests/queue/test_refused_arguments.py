@@ -33,6 +33,7 @@ NO_DURATIONS: list[Any] = [
 ]
 NO_AGES: list[Any] = [bad for bad in NO_DURATIONS if bad not in (LONGEST + 1, timedelta(days=31))]
 NO_LEASE_TIMES: list[Any] = [0, 0.0, -0.0, timedelta(0), *NO_DURATIONS]
+NO_TIMEOUTS: list[Any] = [bad for bad in NO_LEASE_TIMES if bad is not None]
 NO_COUNTS: list[Any] = [0, -1, 1001, 10**30, 1.0, math.nan, "1", None, True, [1]]
 NO_ITEMS: list[Any] = [None, b"bytes", "text", 5, {"data": b"x"}, (b"x", "id"), Item]
 NO_IDS: list[Any] = [
@@ -63,10 +64,10 @@ CALLS: dict[str, tuple[str, list[Any], Call]] = {
     "add_unique_item delay": ("delay", NO_DURATIONS, lambda q, _, bad: q.add_unique_item(ITEM, delay=bad)),
     "add_items delay": ("delay", NO_DURATIONS, lambda q, _, bad: q.add_items([ITEM], delay=bad)),
     "lease lease_time": ("lease_time", NO_LEASE_TIMES, lambda q, _, bad: q.lease(bad)),
-    "lease timeout": ("timeout", NO_DURATIONS, lambda q, _, bad: q.lease(30, timeout=bad)),
+    "lease timeout": ("timeout", NO_TIMEOUTS, lambda q, _, bad: q.lease(30, timeout=bad)),
     "lease_many count": ("count", NO_COUNTS, lambda q, _, bad: q.lease_many(bad, 30)),
     "lease_many lease_time": ("lease_time", NO_LEASE_TIMES, lambda q, _, bad: q.lease_many(5, bad)),
-    "lease_many timeout": ("timeout", NO_DURATIONS, lambda q, _, bad: q.lease_many(5, 30, timeout=bad)),
+    "lease_many timeout": ("timeout", NO_TIMEOUTS, lambda q, _, bad: q.lease_many(5, 30, timeout=bad)),
     "complete lease": ("lease", [*NO_ITEMS, ITEM], lambda q, _, bad: q.complete(bad)),
     "complete_many lease": ("lease", [*NO_ITEMS, ITEM], lambda q, ok, bad: q.complete_many([ok, bad])),
     "renew lease": ("lease", [*NO_ITEMS, ITEM], lambda q, _, bad: q.renew(bad, 30)),

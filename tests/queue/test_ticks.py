@@ -11,6 +11,7 @@ import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item
 from leasehold.queue.engine import Engine
+from leasehold.queue.internals import set_engine_factory
 from leasehold.queue.schedules import MAX_OF_ALL, MAX_OF_ONE
 from tests.queue.asking import command, take, taken
 from tests.queue.keyspace import audit
@@ -175,7 +176,7 @@ async def test_a_tick_whose_answer_is_lost_was_made_once(
             return await super().run(name, rest, **arguments)
 
     queue, cut_off = make_queue(clock=clock), make_queue(clock=clock, url=proxy.url, reply_timeout=3)
-    cut_off.make_engine = CutOff
+    set_engine_factory(cut_off, CutOff)
     await queue.schedules.every(1, "a")
     await cut_off.schedules.tick()
     clock.now += 1

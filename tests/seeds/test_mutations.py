@@ -132,8 +132,8 @@ MUTATIONS = [
     Mutation(
         "B16: the two lengths are read one after the other",
         "queue/queue.py",
-        'return Counts(*await self._engine.run("counts"))',
-        'first, then = await self._engine.run("counts"), await self._engine.run("counts")\n'
+        'return Counts(*await self._engine().run("counts"))',
+        'first, then = await self._engine().run("counts"), await self._engine().run("counts")\n'
         "        return Counts(first[0], then[1], then[2], then[3])",
         bugs.test_rwq_b16_counts_are_of_one_instant,
     ),

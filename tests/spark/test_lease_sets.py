@@ -9,6 +9,7 @@ import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, StreamTakenOver
 from leasehold.queue.bulk import Bulk
+from leasehold.queue.internals import bulk
 from leasehold.spark.lease_sets import LeaseStream, read_set
 from tests.queue.asking import until
 from tests.queue.keyspace import audit, left_over
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def reader_of(queue: AsyncWorkQueue, *, lease_ms: int = 60_000, retry_timeout: float = 10) -> LeaseStream:
-    return LeaseStream(queue.bulk, "s", lease_ms=lease_ms, retry_timeout=retry_timeout)
+    return LeaseStream(bulk(queue), "s", lease_ms=lease_ms, retry_timeout=retry_timeout)
 
 
 async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
@@ -36,7 +37,7 @@ async def read(queue: AsyncWorkQueue, stream: LeaseStream, number: int, *, maxim
     at, seen = 0, 1
     while seen:
         seen, _, flat = await read_set(
-            queue.bulk, stream.place(number), start=at, count=maximum, max_bytes=1000, retry_timeout=10
+            bulk(queue), stream.place(number), start=at, count=maximum, max_bytes=1000, retry_timeout=10
         )
         at += seen
         found += [one.decode() for one in flat[::7]]
@@ -97,7 +98,7 @@ async def test_no_reply_that_is_lost_changes_what_comes_to_pass(
     queue = make_queue()
     await queue.events.keep(count=100_000)
     names = await fill(queue, 2_500)
-    losing = Losing(make_queue(url=proxy.url, reply_timeout=5).bulk, proxy)
+    losing = Losing(bulk(make_queue(url=proxy.url, reply_timeout=5)), proxy)
     stream = LeaseStream(losing, "s", lease_ms=60_000, retry_timeout=30)
     await stream.take_over()
     got: list[str] = []
@@ -257,7 +258,7 @@ async def test_renewing_goes_on_whatever_goes_wrong(
 ) -> None:
     await queue.events.keep(count=1_000)
     await fill(queue, 1)
-    failing = Failing(queue.bulk._engine)
+    failing = Failing(bulk(queue)._engine)
     stream = LeaseStream(failing, "s", lease_ms=600, retry_timeout=10)
     await stream.take_over()
     await stream.lease(1, 1)

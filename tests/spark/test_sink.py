@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from leasehold.queue.internals import bulk
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ async def test_a_task_that_outlives_its_batch_adds_nothing(
     assert 0 < await redis.pttl(run) <= 3600 * 1000, "there may be many batches"
     await queue.complete(await take(queue))
     rows = [b"a", b"", b"0", b"0", b"c", b"", b"0", b"0"]
-    assert await queue.bulk.add_once(run.removeprefix(f"{name}:once:".encode()), rows) == [2, 2]
+    assert await bulk(queue).add_once(run.removeprefix(f"{name}:once:".encode()), rows) == [2, 2]
     assert await waiting(queue) == ["b"]
 
 

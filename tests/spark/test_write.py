@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from leasehold import Item, ServerError
+from leasehold.queue.internals import bulk
 from leasehold.spark import add
 from leasehold.spark.adding import Added, add_batches
 from leasehold.spark.columns import Columns
@@ -290,7 +291,7 @@ async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, que
     second = add_batches(batches, columns, target, "job", 10)
     assert (first.added, second.added, second.again, second.there) == (2_500, 0, 2_500, 0)
     assert (await queue.counts()).total == 1_500
-    assert await queue.bulk.end_run(b"job", ended_ms=1000) == 2_500
+    assert await bulk(queue).end_run(b"job", ended_ms=1000) == 2_500
 
 
 async def test_two_runs_of_a_job_side_by_side_add_each_item_once(

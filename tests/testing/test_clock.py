@@ -89,4 +89,4 @@ async def test_a_queue_that_is_not_in_use_is_no_trouble(make_queue: MakeQueue) -
 
 async def parked(queue: AsyncWorkQueue) -> None:
     """Wait until somebody waits for an item that is not there."""
-    await eventually("somebody waits", lambda: bool(queue._engine._dispatcher._parked))
+    await eventually("somebody waits", lambda: bool(queue._engine()._dispatcher._waiting))

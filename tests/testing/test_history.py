@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import ConnectionLost, InvalidArgument, Item, RetryPolicy
+from leasehold.queue.internals import twin as make_twin
 from leasehold.testing.history import (
     Event,
     FinalState,
@@ -114,7 +115,7 @@ class TestRecording:
         await queue.complete_many([x])
         await queue.fail(y, "no")
         await queue.dead_letters.requeue("y")
-        twin = queue.twin()
+        twin = make_twin(queue)
         again = await queue.lease(30)
         await twin.release(again)
         await twin.close()

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold.errors import ConnectionLost, LeaseholdError
+from leasehold.keys import QueueKeys
 from leasehold.scripting.batcher import Batcher
+from leasehold.scripting.runner import bind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from leasehold.scripting.connection import OnReply
+    from leasehold.scripting.runner import BoundScript
+
+#: Any script: a batcher does not look into it.
+SCRIPT = bind("add_items", QueueKeys("queue", "session"))
 
 
 class Server:
@@ -22,8 +30,9 @@ class Server:
         self._replies: list[OnReply] = []
         self._answered = 0
 
-    def send(self, rows: list[bytes], on_reply: OnReply) -> None:
-        self.trips.append(rows)
+    def send(self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply) -> None:
+        assert script is SCRIPT
+        self.trips.append([*rest])
         self._replies.append(on_reply)
 
     @property
@@ -48,7 +57,7 @@ def server() -> Server:
 
 @pytest.fixture
 async def batcher(server: Server) -> Batcher:
-    return Batcher(server.send, max_rows=3, max_bytes=1000, max_waiting_bytes=2000, max_under_way=1)
+    return Batcher(server, SCRIPT, max_rows=3, max_bytes=1000, max_waiting_bytes=2000, max_in_flight=1)
 
 
 async def turn() -> None:
@@ -133,7 +142,7 @@ async def test_a_call_that_is_too_large_for_a_trip_goes_alone(server: Server, ba
 
 
 async def test_so_many_trips_may_be_under_way_at_once(server: Server) -> None:
-    batcher = Batcher(server.send, max_rows=1, max_under_way=2)
+    batcher = Batcher(server, SCRIPT, max_rows=1, max_in_flight=2)
     calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
     await turn()
     assert (server.trips, server.under_way) == ([[b"a"], [b"b"]], 2)
@@ -274,7 +283,7 @@ async def test_settled_waits_for_calls_that_have_not_been_sent(server: Server, b
 
 
 async def test_a_thousand_callers_get_their_own_answers_in_order(server: Server) -> None:
-    batcher = Batcher(server.send)
+    batcher = Batcher(server, SCRIPT)
     calls = [call(batcher, b"row %d" % n) for n in range(1000)]
     while not all(each.done() for each in calls):
         await turn()
@@ -285,7 +294,7 @@ async def test_a_thousand_callers_get_their_own_answers_in_order(server: Server)
 
 
 async def test_a_large_pile_goes_in_large_trips(server: Server) -> None:
-    batcher = Batcher(server.send)
+    batcher = Batcher(server, SCRIPT)
     calls = [call(batcher, b"row %d" % n) for n in range(10_000)]
     while not all(each.done() for each in calls):
         await turn()

@@ -38,13 +38,13 @@ async def test_a_run_begins_under_leases_that_go_on(queue: AsyncWorkQueue, lease
 
 
 async def test_no_run_begins_under_a_lease_that_has_ended(queue: AsyncWorkQueue, leases: list[Lease]) -> None:
-    leases[1].extend(time.monotonic() - 60, 30_000, 0)  # as if the process had stood still for a minute
+    leases[1]._renewed(time.monotonic() - 60, 30_000, 0)  # as if the process had stood still for a minute
     assert not begins(queue, leases)
 
 
 async def test_it_begins_after_all_if_the_lease_was_renewed(
     queue: AsyncWorkQueue, leases: list[Lease]
 ) -> None:
-    leases[1].extend(time.monotonic() - 60, 30_000, 0)
+    leases[1]._renewed(time.monotonic() - 60, 30_000, 0)
     assert await queue.renew(leases[1], 30)
     assert begins(queue, leases)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
+from leasehold.queue.internals import twin as make_twin
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.worker import RetryPolicy
 from tests.eventually import eventually
@@ -41,7 +42,7 @@ async def blocking_runs_once(
         time.sleep(seconds)  # noqa: ASYNC251 - the very thing that must not be done
 
     async def grab() -> None:
-        async with rival.twin() as other:
+        async with make_twin(rival) as other:
             lease = await other.lease(60, timeout=seconds - 0.5)
             if lease is not None:
                 grabbed.append(lease.data)
@@ -84,18 +85,18 @@ async def test_what_waits_behind_a_handler_that_blocks_goes_to_others(
     grabbed: list[tuple[bytes, int]] = []
 
     def dispatcher() -> LeaseDispatcher:
-        return queue._engine._dispatcher
+        return queue._engine()._dispatcher
 
     @worker.handler(queue)
     async def handle(payload: bytes) -> None:
         if payload == b"blocks":
-            while dispatcher()._under_way:  # noqa: ASYNC110 - it tells nobody
+            while dispatcher()._in_flight:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0)  # what an unread answer brings is nobody else's
             begun.set()
             time.sleep(3)  # noqa: ASYNC251 - the very thing that must not be done
 
     async def grab() -> None:
-        async with others.twin() as other:
+        async with make_twin(others) as other:
             for _ in range(3):
                 lease = await other.lease(60, timeout=2.5)
                 if lease is not None:
@@ -128,7 +129,7 @@ async def test_what_has_ended_is_kept_past_its_limit_until_it_is_settled(
             time.sleep(6)  # noqa: ASYNC251 - so that the outcome of the other cannot be sent
 
     async def grab() -> None:
-        async with others.twin() as other:
+        async with make_twin(others) as other:
             while lease := await other.lease(60, timeout=2.5):
                 grabbed.append(lease.data)
 
@@ -252,7 +253,7 @@ async def test_a_handler_that_blocks_past_its_limit_is_not_renewed(
         await asyncio.sleep(1)  # where its time turns out to be up
 
     async def grab() -> None:
-        async with others.twin() as other:
+        async with make_twin(others) as other:
             lease = await take(other, 60, timeout=2.5)
             grabbed.append(lease.attempt)
             await other.complete(lease)

@@ -1,8 +1,8 @@
 """The queue, its leases, and what it tells about itself."""
 
-from leasehold.queue.dead_letters import DeadLetter, Failure
+from leasehold.queue.dead_letters import DeadLetter
 from leasehold.queue.events import Event
-from leasehold.queue.lease import Lease
+from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.schedules import ScheduleView
 from leasehold.queue.views import CleanReport, Counts, ItemView

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.queue.encoding import TRIP_ROWS
-from leasehold.queue.leasing import MAX_BYTES
+from leasehold.queue.encoding import MAX_REPLY_BYTES, TRIP_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +120,7 @@ class Bulk:
         """
         answers: list[int] = []
         while some := ids[len(answers) : len(answers) + TRIP_ROWS]:
-            reply = await self.run("requeue_many", some, max_bytes=MAX_BYTES)
+            reply = await self.run("requeue_many", some, max_bytes=MAX_REPLY_BYTES)
             answers += [answer for answer in reply if answer != _NO_ROOM]
         return answers
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from leasehold.queue.views import CleanReport
 
 if TYPE_CHECKING:
-    from leasehold.keys import QueueKeys
     from leasehold.queue.engine import Engine
 
 #: Entries looked at in one step.
@@ -39,10 +38,10 @@ async def light_clean(engine: Engine) -> CleanReport:
     return report
 
 
-async def deep_clean(engine: Engine, keys: QueueKeys) -> CleanReport:
+async def deep_clean(engine: Engine) -> CleanReport:
     """Find items that are in no list and put them back. See `AsyncWorkQueue.deep_clean`."""
     report = await light_clean(engine)
-    started_ms, suspects = await _find_suspects(engine, keys)
+    started_ms, suspects = await _find_suspects(engine)
     looked_at = len(suspects)
     await _drop_waiting(engine, suspects)
     restored = 0
@@ -53,13 +52,13 @@ async def deep_clean(engine: Engine, keys: QueueKeys) -> CleanReport:
     return report + CleanReport(looked_at=looked_at, dropped=dropped, restored=restored)
 
 
-async def _find_suspects(engine: Engine, keys: QueueKeys) -> tuple[int, set[bytes]]:
+async def _find_suspects(engine: Engine) -> tuple[int, set[bytes]]:
     """All ids with data that are neither leased nor scheduled, and when the search began."""
     cursor, started_ms = b"0", None
     suspects: set[bytes] = set()
     while started_ms is None or cursor != b"0":
         now_ms, cursor, *ids = await engine.run(
-            "deep_clean_scan", pattern=keys.data_pattern, cursor=cursor, count=STEP
+            "deep_clean_scan", pattern=engine.keys.data_pattern, cursor=cursor, count=STEP
         )
         started_ms = now_ms if started_ms is None else started_ms
         suspects.update(ids)

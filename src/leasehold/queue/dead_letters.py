@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
-from leasehold.queue.encoding import TRIP_ROWS, encoded_id
-from leasehold.queue.leasing import MAX_BYTES
+from leasehold.queue.encoding import MAX_REPLY_BYTES, TRIP_ROWS, encoded_id
 
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Callable, Sequence
 
     from leasehold.queue.engine import Engine
-    from leasehold.queue.lease import Lease
 
 #: The most that one call lists or drops in one step.
 MAX_AT_ONCE = 1000
 #: Values per dead letter in the reply of `dead_list`.
 _FIELDS = 7
-
-
-class Failure(NamedTuple):
-    """What `AsyncWorkQueue.fail_many` is told about one item."""
-
-    #: The lease under which it failed.
-    lease: Lease
-    #: What went wrong: a text, or an exception, of which the traceback is kept.
-    error: str | BaseException
-    #: When it is tried again, in seconds; 0 is at once. None: it becomes a dead letter.
-    retry_in: Duration | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +68,7 @@ class DeadLetters:
         """
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        reply = await self._look(start=start, count=count, max_bytes=MAX_BYTES if data else -1)
+        reply = await self._look(start=start, count=count, max_bytes=MAX_REPLY_BYTES if data else -1)
         return [letter for letter in _read(reply, with_data=data) if letter.size >= 0]
 
     async def get(self, item_id: str) -> DeadLetter | None:

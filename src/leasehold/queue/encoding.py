@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: The most rows and bytes that go to the server in one trip.
 TRIP_ROWS = 500
 TRIP_BYTES = 1 << 20
+#: The most data that one reply brings.
+MAX_REPLY_BYTES = 8 << 20
 #: What a row weighs beside its data.
 ROW_BYTES = 128
 #: The most that is kept of an error; a longer one loses its middle.

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from leasehold.item import Item
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.durations import Duration
+
+
+class LeasingQueue(Protocol):
+    """What a lease needs of its queue."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        ...
+
+    async def complete(self, lease: Lease) -> bool:
+        """Finish the item."""
+        ...
 
 
 class Lease(Item):
@@ -37,7 +50,7 @@ class Lease(Item):
 
     def __init__(
         self,
-        queue: AsyncWorkQueue,
+        queue: LeasingQueue,
         item_id: bytes,
         data: bytes,
         token: int,
@@ -53,14 +66,14 @@ class Lease(Item):
         self.attempt = attempt
         self.completed = None
         self._queue = queue
-        self.extend(asked_at, lease_ms, server_ms + lease_ms)
+        self._renewed(asked_at, lease_ms, server_ms + lease_ms)
 
     @property
     def queue_name(self) -> str:
         """The name of the queue that it was leased from."""
         return self._queue.name
 
-    def extend(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
+    def _renewed(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
         """Note what was given, asked for at `time.monotonic()`: so many ms, until the server's `ends_ms`."""
         self._ends = asked_at + (lease_ms - 1) / 1000  # the server counts in whole ms, rounded down
         self.deadline = ends_ms / 1000
@@ -94,3 +107,14 @@ class Lease(Item):
 
     def __repr__(self) -> str:
         return f"Lease(id={self.id!r}, {len(self.data)} bytes, token={self.token}, attempt={self.attempt})"
+
+
+class Failure(NamedTuple):
+    """A failed lease, for `AsyncWorkQueue.fail_many`."""
+
+    #: The lease under which the work failed.
+    lease: Lease
+    #: What went wrong: a text, or an exception, of which the traceback is kept.
+    error: str | BaseException
+    #: Seconds before the item can be leased again; 0 is at once. None: it becomes a dead letter.
+    retry_in: Duration | None = None

@@ -1,9 +1,9 @@
-"""Hand out items to the coroutines of one process that lease some.
+"""Leases items for all coroutines of one queue object.
 
-Requests are gathered as in the batcher: one script call serves many. A request that finds nothing and may
-wait is parked. While one is parked, one connection listens for new items (`BLMOVE` into the inbox of this
-session, so that one item wakes one process), and a timer leases again when the next lease expires or the
-next delayed item falls due.
+Requests are gathered as in the batcher: one call of the script serves many of them. A request that finds the
+queue empty may wait. While any waits, one connection listens for new items (`BLMOVE` into the inbox of this
+session, so that an item wakes one process), and a timer leases again when the next lease expires or the next
+delayed item falls due.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from leasehold.queue.encoding import MAX_REPLY_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,24 +24,23 @@ if TYPE_CHECKING:
     from leasehold.queue.listener import Listener
     from leasehold.scripting.runner import BoundScript, Runner
 
-#: The most that one trip leases: items (unless one caller wants more), and bytes of data.
+#: The most items that one trip leases, unless one request asks for more.
 MAX_ITEMS = 250
-MAX_BYTES = 8 << 20
-#: How long the listener is kept when nobody waits any more (s).
+#: How long the listener is kept after the last request has left (s): the next one often comes at once.
 LINGER_SECONDS = 0.25
 
-#: id, data, token, attempt, lease time in ms, `time.monotonic()` before it was asked for, and the
-#: server's time in ms: what a `Lease` is made of.
-Leased = tuple[bytes, bytes, int, int, int, float, int]
+#: What a `Lease` is made of: id, data, token, attempt, lease time in ms, `time.monotonic()` before the
+#: request was sent, and the server's time in ms.
+LeasedItem = tuple[bytes, bytes, int, int, int, float, int]
 
 
 class LeaseRequest:
-    """One caller's wish: up to `count` items for `lease_ms`, now or later."""
+    """A caller's request for up to `count` items, each leased for `lease_ms`."""
 
     __slots__ = ("blocks", "count", "future", "lease_ms", "timer")
 
     def __init__(
-        self, count: int, lease_ms: int, *, blocks: bool, future: asyncio.Future[list[Leased]]
+        self, count: int, lease_ms: int, *, blocks: bool, future: asyncio.Future[list[LeasedItem]]
     ) -> None:
         self.count = count
         self.lease_ms = lease_ms
@@ -49,14 +50,13 @@ class LeaseRequest:
 
 
 class LeaseDispatcher:
-    """Leases items for the callers of one queue object.
+    """Leases items and distributes them to the callers of one queue object.
 
     Args:
         runner: Sends the scripts.
         script: `lease_many`, bound to the queue.
-        listener: Waits for new items.
-        fixed: The arguments of the script that do not change, and the time where a test hands it in.
-        release: Called with items that nobody is there to take; they go back to the front.
+        listener: Listens for new items.
+        release: Called with leased items whose callers were cancelled, to release them to the front.
     """
 
     def __init__(
@@ -65,41 +65,43 @@ class LeaseDispatcher:
         script: BoundScript,
         listener: Listener,
         *,
-        fixed: Callable[[], dict[str, bytes | int]],
-        release: Callable[[list[Leased]], None],
+        release: Callable[[list[LeasedItem]], None],
     ) -> None:
         self._runner = runner
         self._script = script
         self._listener = listener
-        self._fixed = fixed
-        self._release_spare = release
+        self._release = release
         self._loop = asyncio.get_running_loop()
-        self._fresh: deque[LeaseRequest] = deque()
-        self._parked: deque[LeaseRequest] = deque()
-        self._under_way = False
+        #: Requests that no trip has carried yet.
+        self._new: deque[LeaseRequest] = deque()
+        #: Requests that found the queue empty and wait, the oldest first.
+        self._waiting: deque[LeaseRequest] = deque()
+        self._in_flight = False
         self._scheduled = False
-        self._again = False
-        self._alarm: asyncio.TimerHandle | None = None
-        self._linger: asyncio.TimerHandle | None = None
+        self._lease_again = False
+        self._due_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._sessions = 1
-        self._idle = asyncio.Event()
+        self._trip_ended = asyncio.Event()
 
-    async def lease(self, count: int, lease_ms: int, *, blocks: bool, timeout: float) -> list[Leased]:
+    async def lease(
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+    ) -> list[LeasedItem]:
         """Lease up to `count` items.
 
         Args:
             count: The most items, 1 to 1,000.
             lease_ms: How long each is leased, in ms.
-            blocks: Whether to wait when there is none.
-            timeout: How long to wait, in seconds; 0 is for ever.
+            blocks: Whether to wait while the queue is empty.
+            timeout: How long to wait, in seconds; None waits without limit.
 
         Returns:
             At least one item, or an empty list if there was none (in time).
         """
         request = LeaseRequest(count, lease_ms, blocks=blocks, future=self._loop.create_future())
-        if blocks and timeout:
+        if blocks and timeout is not None:
             request.timer = self._loop.call_later(timeout, self._expire, request)
-        self._fresh.append(request)
+        self._new.append(request)
         self.wake()
         try:
             return await request.future
@@ -111,112 +113,128 @@ class LeaseDispatcher:
                 request.timer.cancel()
 
     def wake(self) -> None:
-        """Call the script at the end of this turn of the loop, or when the trip in flight is back."""
-        if self._under_way:
-            self._again = True
+        """Call the script at the end of this turn of the event loop, or when the trip in flight has ended."""
+        if self._in_flight:
+            self._lease_again = True
         elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._send)
 
-    async def rest(self) -> None:
-        """If nobody waits, stop listening now; what was on its way to this process is back then.
+    def arrived(self, error: LeaseholdError | None) -> None:
+        """Lease what the listener has received, or stop listening if no request is left.
 
-        A trip under way is waited for: what it brings for callers that have gone is given back by then.
+        Args:
+            error: Why listening is of no use; all waiting requests fail with it.
         """
-        while (self._scheduled or self._under_way) and not self._parked:
-            self._idle.clear()
-            await self._idle.wait()
-        if not (self._parked or self._fresh):
+        if error is not None:
+            while self._waiting:
+                _fail(self._waiting.popleft(), error)
+        if self._waiting or self._new or self._in_flight:
+            self.wake()
+        else:
+            self._listener.stop_soon()
+
+    def due_in(self, seconds: float) -> None:
+        """Lease in `seconds`, when a lease expires or an item falls due, unless another is due earlier."""
+        if not self._waiting and not self._in_flight:
+            return
+        # The first process to lease reclaims all that is due, which wakes as many others as are needed. So
+        # the timers of many waiting processes differ a little; that of a single one is exact.
+        spread = min(0.02, 0.0002 * (self._sessions - 1))
+        due = self._loop.time() + seconds + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
+        if self._due_timer is None or due < self._due_timer.when():
+            self._cancel_due_timer()
+            self._due_timer = self._loop.call_at(due, self.wake)
+
+    async def stop_listening(self) -> None:
+        """Stop listening if no request waits, and return when no item is on its way to this process.
+
+        If a trip is in flight, wait for it first: items that it leases for cancelled callers are released.
+        """
+        while (self._scheduled or self._in_flight) and not self._waiting:
+            self._trip_ended.clear()
+            await self._trip_ended.wait()
+        if not (self._waiting or self._new):
             await self._listener.stop()
 
     async def close(self, error: LeaseholdError) -> None:
-        """Let nobody wait any longer, and return what is on its way to this process."""
+        """Fail all requests, and return what is on its way to this process to the queue."""
         while True:
-            for request in (*self._parked, *self._fresh):
+            for request in (*self._waiting, *self._new):
                 _fail(request, error)
-            self._parked.clear()
-            if not self._under_way and not self._scheduled:
+            self._waiting.clear()
+            if not self._in_flight and not self._scheduled:
                 break
-            # Those with a trip under way get what it brings, or are parked by it and told then.
-            self._idle.clear()
-            await self._idle.wait()
-        for timer in (self._alarm, self._linger):
+            # Requests of the trip in flight get what it leases, or wait after it and fail then.
+            self._trip_ended.clear()
+            await self._trip_ended.wait()
+        for timer in (self._due_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
         await self._listener.stop()
 
     def _abandon(self, request: LeaseRequest) -> None:
-        """The caller was cancelled: forget it, and hand on what it was just given."""
+        """Forget the request of a cancelled caller, and release what was just leased for it."""
         if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
-            self._release_spare(request.future.result())
-        if request in self._parked:
-            self._parked.remove(request)
-            self._rest()
+            self._release(request.future.result())
+        if request in self._waiting:
+            self._waiting.remove(request)
+            self._linger()
 
     def _expire(self, request: LeaseRequest) -> None:
-        """The caller's time is up. One that is with a trip under way gets what that brings."""
+        """End a request whose timeout has passed. If a trip carries it, it gets what that leases."""
         request.timer = None
         request.blocks = False
-        if request in self._parked:
-            self._parked.remove(request)
-            self._rest()
+        if request in self._waiting:
+            self._waiting.remove(request)
+            self._linger()
             if not request.future.done():
                 request.future.set_result([])
 
-    def _arrived(self, trouble: LeaseholdError | None) -> None:
-        """An id is in the inbox, or the wait is over: lease it, or give it back if nobody wants it."""
-        if trouble is not None:
-            while self._parked:
-                _fail(self._parked.popleft(), trouble)
-        if self._parked or self._fresh or self._under_way:
-            self.wake()
-        else:
-            self._listener.stop_soon()
-
-    def _rest(self) -> None:
-        """If nobody waits any more, stop listening soon: the next request often comes at once."""
-        if self._parked:
+    def _linger(self) -> None:
+        """Stop listening in a moment, if no request waits."""
+        if self._waiting:
             return
-        self._silence()
-        if self._listener.attached and self._linger is None:
-            self._linger = self._loop.call_later(LINGER_SECONDS, self._stop_listening)
+        self._cancel_due_timer()
+        if self._listener.attached and self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(LINGER_SECONDS, self._linger_ended)
 
-    def _stop_listening(self) -> None:
-        self._linger = None
-        if not self._parked:
+    def _linger_ended(self) -> None:
+        self._linger_timer = None
+        if not self._waiting:
             self._listener.stop_soon()
 
     def _send(self) -> None:
-        """Make one trip for all requests: those that wait longest first."""
+        """Make one trip for all requests, those that have waited longest first."""
         self._scheduled = False
-        self._idle.set()
+        self._trip_ended.set()
         requests, wants = self._next_requests()
         if not requests:
-            # All have been cancelled since. An id that came for them goes back at once.
+            # All were cancelled meanwhile. An id that came for them returns to the queue at once.
             self._listener.stop_soon()
             return
-        behind = len(self._fresh)
-        self._under_way = True
-        self._again = False
-        self._silence()  # the answer says what is due next, and what comes up meanwhile is announced
+        unsent = len(self._new)
+        self._in_flight = True
+        self._lease_again = False
+        self._cancel_due_timer()  # the reply says what is due next
         asked_at = time.monotonic()
-        tail = self._script.tail(self._fixed() | {"max_bytes": MAX_BYTES}, wants)
 
         def answered(reply: list[Any] | None, error: BaseException | None) -> None:
-            self._under_way = False
+            self._in_flight = False
             if reply is None:
-                self._refuse(requests, error or AssertionError("no reply and no error"))
+                self._fail_all(requests, error or AssertionError("no reply and no error"))
             else:
-                self._hand_out(requests, reply, asked_at, behind)
-            self._idle.set()
+                self._distribute(requests, reply, asked_at, unsent)
+            self._trip_ended.set()
 
-        self._runner.submit(self._script.script, tail, answered)
+        self._runner.send(self._script, wants, answered, max_bytes=MAX_REPLY_BYTES)
 
     def _next_requests(self) -> tuple[list[LeaseRequest], list[bytes]]:
+        """Return the requests of the next trip, and what to ask for: pairs of a count and a lease time."""
         requests: list[LeaseRequest] = []
-        runs: list[list[int]] = []
+        wants: list[list[int]] = []
         total = 0
-        for source in (self._parked, self._fresh):
+        for source in (self._waiting, self._new):
             while source and total < MAX_ITEMS:
                 request = source[0]
                 if not request.future.done():
@@ -224,110 +242,101 @@ class LeaseDispatcher:
                         break
                     total += request.count
                     requests.append(request)
-                    if runs and runs[-1][1] == request.lease_ms:
-                        runs[-1][0] += request.count
+                    if wants and wants[-1][1] == request.lease_ms:
+                        wants[-1][0] += request.count
                     else:
-                        runs.append([request.count, request.lease_ms])
+                        wants.append([request.count, request.lease_ms])
                 source.popleft()
-        return requests, [b"%d" % number for run in runs for number in run]
+        return requests, [b"%d" % number for want in wants for number in want]
 
-    def _refuse(self, requests: list[LeaseRequest], error: BaseException) -> None:
+    def _fail_all(self, requests: list[LeaseRequest], error: BaseException) -> None:
         for request in requests:
             _fail(request, error)
-        self._carry_on(wait_ms=-1, sessions=1)
+        self._continue(wait_ms=-1, sessions=1)
 
-    def _hand_out(self, requests: list[LeaseRequest], reply: list[Any], asked_at: float, behind: int) -> None:
+    def _distribute(
+        self, requests: list[LeaseRequest], reply: list[Any], asked_at: float, unsent: int
+    ) -> None:
+        """Give the leased items to the requests of a trip, in their order."""
         now_ms, wait_ms, sessions = reply[:3]
         at, end = 3, len(reply)
-        spare: list[Leased] = []
-        parked: list[LeaseRequest] = []
+        spare: list[LeasedItem] = []
+        unserved: list[LeaseRequest] = []
         for request in requests:
             stop = min(end, at + 4 * request.count)
-            got = [
+            items = [
                 (reply[i], reply[i + 1], reply[i + 2], reply[i + 3], request.lease_ms, asked_at, now_ms)
                 for i in range(at, stop, 4)
             ]
             at = stop
             if request.future.done():
-                spare += got
-            elif got or not (request.blocks or wait_ms == 0):
-                request.future.set_result(got)
+                spare += items
+            elif items or not (request.blocks or wait_ms == 0):
+                request.future.set_result(items)
             else:
-                parked.append(request)
-        # Those who waited longest stay first.
-        self._parked.extendleft(reversed(parked))
-        if parked and wait_ms != 0:
-            self._turn_away(behind)
+                unserved.append(request)
+        # Those that have waited longest stay first.
+        self._waiting.extendleft(reversed(unserved))
+        if unserved and wait_ms != 0:
+            self._answer_unsent(unsent)
         if spare:
-            self._release_spare(self._hand_on(spare))
-        self._carry_on(wait_ms, sessions)
+            self._release(self._reassign(spare))
+        self._continue(wait_ms, sessions)
 
-    def _turn_away(self, behind: int) -> None:
-        """Those who asked before the trip, and for whom it had no place, know by it that nothing is left.
+    def _answer_unsent(self, count: int) -> None:
+        """Answer the first `count` new requests, which came before a trip that found the queue empty.
 
-        Without this, as long as those who wait fill each trip, nobody else would ever be answered.
+        Without this they would never be answered as long as waiting requests fill each trip.
         """
-        for _ in range(min(behind, len(self._fresh))):
-            request = self._fresh.popleft()
+        for _ in range(min(count, len(self._new))):
+            request = self._new.popleft()
             if request.future.done():
                 continue
             if request.blocks:
-                self._parked.append(request)
+                self._waiting.append(request)
             else:
                 request.future.set_result([])
 
-    def _hand_on(self, spare: list[Leased]) -> list[Leased]:
-        """Give items of cancelled callers to waiting ones that want the same lease time."""
-        left: list[Leased] = []
-        for leased in spare:
-            heir = next(
+    def _reassign(self, spare: list[LeasedItem]) -> list[LeasedItem]:
+        """Give items of cancelled callers to waiting requests of the same lease time; return those left."""
+        left: list[LeasedItem] = []
+        for item in spare:
+            taker = next(
                 (
                     request
-                    for request in self._parked
-                    if request.lease_ms == leased[4] and not request.future.done()
+                    for request in self._waiting
+                    if request.lease_ms == item[4] and not request.future.done()
                 ),
                 None,
             )
-            if heir is None:
-                left.append(leased)
+            if taker is None:
+                left.append(item)
             else:
-                self._parked.remove(heir)
-                heir.future.set_result([leased])
+                self._waiting.remove(taker)
+                taker.future.set_result([item])
         return left
 
-    def _carry_on(self, wait_ms: int, sessions: int) -> None:
-        """After a trip: make the next one, or listen and set the alarm."""
-        if self._fresh or self._again or (self._parked and wait_ms == 0):
-            self._again = False
+    def _continue(self, wait_ms: int, sessions: int) -> None:
+        """After a trip: make the next one, or listen and set the timer."""
+        if self._new or self._lease_again or (self._waiting and wait_ms == 0):
+            self._lease_again = False
             self.wake()
             return
-        if not self._parked:
-            self._rest()
+        if not self._waiting:
+            self._linger()
             return
-        self._listener.start(self._arrived)
+        self._listener.start(self)
         self._sessions = sessions
         if wait_ms > 0:
-            self.expect(wait_ms / 1000)
+            self.due_in(wait_ms / 1000)
 
-    def expect(self, seconds: float) -> None:
-        """Something falls due in so many seconds: lease then, unless something else is due before."""
-        if not self._parked and not self._under_way:
-            return
-        # The first to lease brings everything back that is due, which wakes as many others as are needed:
-        # so many waiters spread out a little, a lone one leases on the dot.
-        spread = min(0.02, 0.0002 * (self._sessions - 1))
-        due = self._loop.time() + seconds + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
-        if self._alarm is None or due < self._alarm.when():
-            self._silence()
-            self._alarm = self._loop.call_at(due, self.wake)
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def _cancel_due_timer(self) -> None:
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+            self._due_timer = None
 
 
 def _fail(request: LeaseRequest, error: BaseException) -> None:
-    """Each caller gets an error of its own, so that tracebacks do not pile up in one."""
+    """Fail a request with a copy of an error: a shared one would gather the tracebacks of all callers."""
     if not request.future.done():
         request.future.set_exception(copy.copy(error))

@@ -1,103 +1,252 @@
-"""The queue itself: what can be done with it."""
+"""AsyncWorkQueue: all that can be done with a queue. One concept, so this file may be longer than others."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal, overload
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Literal, Self, overload
 
 from leasehold.durations import Duration, check_int, seconds, to_ms
+from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument
+from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.cleaning import deep_clean, light_clean
-from leasehold.queue.dead_letters import Failure
-from leasehold.queue.encoding import ROW_BYTES, all_trips, completion, encoded, failing, item_row, trips
-from leasehold.queue.lease import Lease
-from leasehold.queue.leasing import MAX_BYTES as INSPECT_BYTES
-from leasehold.queue.nouns import QueueWithNouns
-from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_inspection
+from leasehold.queue.dead_letters import DeadLetters
+from leasehold.queue.encoding import (
+    MAX_REPLY_BYTES,
+    ROW_BYTES,
+    all_trips,
+    completion,
+    encoded,
+    encoded_id,
+    failing,
+    item_row,
+    trips,
+)
+from leasehold.queue.events import Events
+from leasehold.queue.lease import Failure, Lease
+from leasehold.queue.lifecycle import Lifecycle
+from leasehold.queue.results import Results
+from leasehold.queue.schedules import Schedules
+from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_found, read_inspection
+from leasehold.scripting.endpoints import Client, client_of, cluster_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from datetime import datetime
+    from pathlib import Path
+    from types import TracebackType
 
     from leasehold.item import Item
     from leasehold.queue.encoding import Pipeline, Rows
 
-#: The most items that one `lease_many` or `inspect` gives.
+#: The most items that one `lease_many` or `inspect` returns.
 MAX_AT_ONCE = 1000
+_TIMEOUT_ALLOWED = (
+    "seconds (a number or a timedelta), more than 0, at most 30 days; timeout=None waits without limit, "
+    "block=False does not wait"
+)
 
 
-class AsyncWorkQueue(QueueWithNouns):
+class AsyncWorkQueue:
     """An atomic work queue on Redis or Valkey, shared with every client of the redis-work-queue family.
 
-    Put items in, lease them for a time, work, complete them. The item of a dead worker comes back by
-    itself when its lease ends. Each step is one Lua script on the server, so it happens wholly or not at
-    all, and concurrent calls of many coroutines share their trips.
+    Add items, lease them for a time, work, complete them. When a worker dies, its items return to the queue
+    as their leases expire. Each step is one Lua script on the server, so it is applied as a whole or not at
+    all; concurrent calls of many coroutines share trips to the server.
 
         async with AsyncWorkQueue.from_url("redis://localhost", "emails") as queue:
             await queue.add_item(Item(b"hello"))
             async with await queue.lease(30) as lease:
                 print(lease.data)
 
-    Execution is at least once; completion is exactly once: of all the holders that an item ever had, one
-    is told True.
+    Execution is at least once; completion is exactly once: of all holders that an item ever had, one is told
+    True.
 
     Args:
         name: The queue's name, which is the prefix of its keys: 1 to 512 bytes of UTF-8. On a cluster it
-            holds a hash tag, such as `"{emails}"`.
+            contains a hash tag, such as `"{emails}"`.
         redis: A client of redis-py (`redis.asyncio.Redis` or `RedisCluster`). Only its address and login
-            are used; it stays yours to close.
-        return_to: Where items go whose lease has ended: `"end"` of the queue, as in redis-work-queue, or
+            are used; closing it remains your task.
+        return_to: Where items go whose lease has expired: `"end"` of the queue, as in redis-work-queue, or
             `"front"`, as in Worqr.
-        reply_timeout: Seconds to wait for an answer before the connection counts as lost.
-        clock: For tests: gives the time in seconds since 1970 in place of the server's clock.
+        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
+        clock: For tests: returns the time in seconds since 1970, in place of the server's clock.
 
     Raises:
-        InvalidArgument: If one of them is not as said.
+        InvalidArgument: If an argument cannot be used.
     """
+
+    #: The items that ran out of attempts: list, requeue or drop them.
+    dead_letters: DeadLetters
+    #: What happened to each item, if the queue keeps events.
+    events: Events
+    #: The results of completed items.
+    results: Results
+    #: What is added repeatedly: at intervals, or by the clock.
+    schedules: Schedules
+
+    def __init__(
+        self,
+        name: str,
+        redis: Client,
+        *,
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._lifecycle = Lifecycle(
+            name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock
+        )
+        self._name = self._lifecycle.name
+        engine = self._engine = self._lifecycle.engine
+        self.dead_letters = DeadLetters(engine)
+        self.events = Events(engine)
+        self.results = Results(engine)
+        self.schedules = Schedules(engine, self._name)
+
+    # ----------------------------------------------------- opening and closing
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        name: str,
+        *,
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+        cluster: bool = False,
+    ) -> Self:
+        """Make a queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
+
+        Args:
+            url: Where the server is.
+            name: The queue's name.
+            return_to: See the class.
+            reply_timeout: See the class.
+            clock: See the class.
+            cluster: Whether the server is a node of a cluster; the other nodes are found through it.
+
+        Raises:
+            InvalidArgument: If the URL or another argument cannot be used.
+        """
+        client: Client = cluster_of(url) if cluster else client_of(url)
+        queue = cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
+        queue._lifecycle.owned_client = client
+        return queue
+
+    @classmethod
+    @asynccontextmanager
+    async def embedded(
+        cls,
+        name: str,
+        *,
+        dir: str | Path | None = None,  # noqa: A002 - the server's word for it
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> AsyncIterator[Self]:
+        """Start a server for a queue. The server ends with this process, even if that is killed.
+
+            async with AsyncWorkQueue.embedded("emails") as queue:
+                print(queue.url)      # where other processes can join
+
+        If the environment variable REDIS_URL is set, use that server and start none.
+
+        Args:
+            name: The queue's name.
+            dir: Where the server keeps its data across restarts; None: the data is lost when it ends.
+            return_to: See the class.
+            reply_timeout: See the class.
+            clock: See the class.
+
+        Raises:
+            EmbeddedServerError: If no server program is found, or it does not start.
+        """
+        async with (
+            await open_server(dir=dir) as server,
+            cls.from_url(
+                server.url, name, return_to=return_to, reply_timeout=reply_timeout, clock=clock
+            ) as queue,
+        ):
+            yield queue
+
+    @property
+    def name(self) -> str:
+        """The queue's name: the prefix of its keys."""
+        return self._name
+
+    @property
+    def session(self) -> str:
+        """The name of this queue object on the server: the value of its lease keys."""
+        return self._lifecycle.keys.session.decode()
+
+    @property
+    def url(self) -> str | None:
+        """Where the server is, for other processes to join; None on a cluster or under Sentinel."""
+        return self._lifecycle.url
+
+    async def close(self) -> None:
+        """Send what was called, then disconnect. Items under lease stay leased.
+
+        Callers that wait in `lease` get QueueClosed. Closing twice is fine.
+        """
+        await self._lifecycle.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     # ------------------------------------------------------------------ adding
 
     async def add_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> bool:
-        """Add an item, unless one with its id is there.
+        """Add an item, unless the queue holds an unfinished one with its id.
 
-        Whether it waits, is leased or is delayed: as long as it is unfinished, its id is taken. Adding
-        again after an error is safe: it answers False if the first try had arrived.
+        An item is unfinished while it is waiting, leased or delayed. Adding again after an error is safe: the
+        answer is False if the first try was applied.
 
         Args:
-            item: What to add.
-            delay: How long it stays out of sight before it can be leased, in seconds; 0 is not at all.
-            at: Or when it can be leased: a `datetime` with a time zone. One that is past means at once.
+            item: The item to add.
+            delay: Seconds before it can be leased; 0 is none.
+            at: Or the time from which it can be leased: a `datetime` with a time zone. One in the past means
+                at once.
 
         Returns:
-            True if it was added, False if it was already there (its data then stays as it was).
+            True if it was added, False if there was one with its id, whose data stays as it was.
 
         Raises:
-            InvalidArgument: If `item` is no Item, or `delay` or `at` is not as said; nothing was sent.
+            InvalidArgument: If `item` is no Item, or `delay` or `at` cannot be used; nothing was sent.
             QueueClosed: If this object is closed.
-            ServerError: If the server cannot be reached or refuses; says what may have happened.
+            ServerError: If the server cannot be reached, or answers with an error; it says what may have been
+                applied.
         """
         row = item_row(item, delay, at)
-        return bool(await self._engine.one("add_items", row, size=len(item.data) + ROW_BYTES))
+        return bool(await self._engine().one("add_items", row, size=len(item.data) + ROW_BYTES))
 
     async def add_unique_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> None:
-        """Add an item whose id you promise to be new: nothing is looked up.
+        """Add an item whose id you promise to be new; the server does not check.
 
-        Should it be there all the same, its data is replaced and it counts as added anew: earlier holders
-        can no longer complete it. One that waits keeps its place; if that is deep in a long queue, the
-        queue's length may count it twice for a while.
+        If an item with this id is there, its data is replaced and it is a new incarnation: earlier holders
+        can no longer complete it. If it is waiting, it keeps its place; deep in a long queue, it may be
+        counted twice for a while.
 
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `add_item`.
         """
         row = item_row(item, delay, at, unique=True)
-        await self._engine.one("add_items", row, size=len(item.data) + ROW_BYTES)
+        await self._engine().one("add_items", row, size=len(item.data) + ROW_BYTES)
 
     async def add_items(
         self, items: Iterable[Item], *, delay: Duration = 0, at: datetime | None = None
     ) -> list[bool]:
         """Add many items, each as `add_item` would, in few trips.
 
-        Each trip (up to 500 items or 1 MiB) is one step; between trips others may act.
+        Each trip (up to 500 items or 1 MiB) is one step; between trips other clients may act.
 
         Returns:
             For each item, whether it was added.
@@ -112,9 +261,9 @@ class AsyncWorkQueue(QueueWithNouns):
     def add_item_to_pipeline(
         self, pipeline: Pipeline, item: Item, *, delay: Duration = 0, at: datetime | None = None
     ) -> None:
-        """Put an `add_item` into your own pipeline; its result there is `[1]` if added, `[0]` if not.
+        """Put an `add_item` into your own pipeline. Its result there is `[1]` if added, `[0]` if not.
 
-        With `pipeline(transaction=True)` the item is added if and only if your other commands are run.
+        With `pipeline(transaction=True)` the item is added if and only if your other commands are executed.
         """
         self._put(pipeline, item_row(item, delay, at))
 
@@ -128,61 +277,64 @@ class AsyncWorkQueue(QueueWithNouns):
 
     @overload
     async def lease(
-        self, lease_time: Duration, *, block: Literal[True] = ..., timeout: Literal[0] = ...
+        self, lease_time: Duration, *, block: Literal[True] = ..., timeout: None = ...
     ) -> Lease: ...
 
     @overload
     async def lease(
-        self, lease_time: Duration, *, block: bool = ..., timeout: Duration = ...
+        self, lease_time: Duration, *, block: bool = ..., timeout: Duration | None = ...
     ) -> Lease | None: ...
 
-    async def lease(self, lease_time: Duration, *, block: bool = True, timeout: Duration = 0) -> Lease | None:
+    async def lease(
+        self, lease_time: Duration, *, block: bool = True, timeout: Duration | None = None
+    ) -> Lease | None:
         """Lease the next item.
 
-        Items whose lease has ended come back here, without a cleaner: an idle waiter takes them within
+        Expired leases are reclaimed here, without a cleaner: a waiting caller gets such an item within
         milliseconds.
 
         Args:
-            lease_time: How long the item is yours, in seconds, as short as a millisecond.
-            block: Whether to wait when there is none.
-            timeout: How long to wait, in seconds; 0 is for ever.
+            lease_time: How long the item is leased, in seconds; 0.001 or more.
+            block: Whether to wait while the queue is empty.
+            timeout: How long to wait, in seconds; None waits without limit. 0 is refused, as some libraries
+                mean "without limit" by it and others "not at all".
 
         Returns:
-            The lease, or None if there was nothing (in time). With `block` and no `timeout`, never None.
+            The lease, or None if there was no item (in time). With `block` and without `timeout`, never None.
 
         Raises:
-            InvalidArgument: If a duration is not as said; nothing was sent.
+            InvalidArgument: If a duration cannot be used; nothing was sent.
             QueueClosed: If this object is closed, also while waiting.
-            ServerError: If the server cannot be reached or refuses. An item that was leased by a lost call
-                comes back when its lease ends.
+            ServerError: If the server cannot be reached, or answers with an error. An item that was leased by
+                a lost call returns to the queue when its lease expires.
         """
         lease_ms = to_ms("lease_time", lease_time)
-        wait = seconds("timeout", timeout, zero=True)
-        leased = await self._engine.lease(1, lease_ms, blocks=block, timeout=wait)
-        return Lease(self, *leased[0]) if leased else None
+        wait = _waiting_time(timeout)
+        items = await self._engine().lease(1, lease_ms, blocks=block, timeout=wait)
+        return Lease(self, *items[0]) if items else None
 
     async def lease_many(
-        self, count: int, lease_time: Duration, *, block: bool = True, timeout: Duration = 0
+        self, count: int, lease_time: Duration, *, block: bool = True, timeout: Duration | None = None
     ) -> list[Lease]:
-        """Lease up to `count` items: what is there, or, if there is nothing, the first that comes.
+        """Lease up to `count` items: those that wait, or, if the queue is empty, the first that arrive.
 
         Args:
             count: The most items, 1 to 1,000. Large payloads end a trip at 8 MiB, with fewer items.
-            lease_time: How long each is yours, in seconds.
-            block: Whether to wait when there is none.
-            timeout: How long to wait, in seconds; 0 is for ever.
+            lease_time: How long each is leased, in seconds.
+            block: Whether to wait while the queue is empty.
+            timeout: How long to wait, in seconds, as in `lease`.
 
         Returns:
-            The leases in queue order; empty if there was nothing (in time).
+            The leases in queue order; empty if there was no item (in time).
 
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `lease`.
         """
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
-        wait = seconds("timeout", timeout, zero=True)
-        leased = await self._engine.lease(count, lease_ms, blocks=block, timeout=wait)
-        return [Lease(self, *one) for one in leased]
+        wait = _waiting_time(timeout)
+        items = await self._engine().lease(count, lease_ms, blocks=block, timeout=wait)
+        return [Lease(self, *item) for item in items]
 
     async def complete(
         self,
@@ -192,27 +344,28 @@ class AsyncWorkQueue(QueueWithNouns):
         result: bytes | None = None,
         keep_result: Duration = 3600,
     ) -> bool:
-        """Finish an item: it is gone for good, and nobody leases it again.
+        """Finish an item: remove it for good.
 
-        The first holder of this incarnation of the item counts, even if its lease has ended and another
-        works on it. A holder of an earlier incarnation (completed, then added again) never does.
+        The server accepts the first holder of this incarnation of the item, even if its lease has expired and
+        another holder works on it. It rejects every holder of an earlier incarnation (completed, then added
+        again).
 
         Args:
-            lease: What `lease` gave.
-            fenced: Whether only the current holder counts.
-            result: What to keep for `results.get`; written only by the completion that counts.
-            keep_result: For how long, in seconds.
+            lease: The lease of the item.
+            fenced: Whether only the current holder is accepted.
+            result: What to keep for `results.get`; written only by the accepted completion.
+            keep_result: How long to keep it, in seconds.
 
         Returns:
-            True for exactly one holder of each incarnation; False: somebody else has completed it, or the
-            lease is of an earlier incarnation or, when fenced, over.
+            True for exactly one holder of each incarnation. False: another holder has completed it, or the
+            lease is of an earlier incarnation, or, with `fenced`, it is not the current one.
 
         Raises:
             InvalidArgument: If `lease` is no lease of this queue, or another argument cannot be used.
             QueueClosed, ServerError: As in `add_item`. Repeating is safe.
         """
         row = self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
-        return bool(await self._engine.one("complete_many", row, size=len(row[2]) + ROW_BYTES) == 1)
+        return bool(await self._engine().one("complete_many", row, size=len(row[2]) + ROW_BYTES) == 1)
 
     async def complete_many(
         self,
@@ -235,10 +388,11 @@ class AsyncWorkQueue(QueueWithNouns):
         return await self._settle("complete_many", rows, [len(row[2]) + ROW_BYTES for row in rows])
 
     async def renew(self, lease: Lease, lease_time: Duration) -> bool:
-        """Give yourself more time, counted from now.
+        """Let a lease end `lease_time` from now.
 
         Returns:
-            False if the item is no longer yours: completed, taken back, or leased to another. Stop working.
+            False if the item is no longer yours: completed, reclaimed, or leased to another holder. Stop
+            working on it.
 
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `complete`.
@@ -246,38 +400,38 @@ class AsyncWorkQueue(QueueWithNouns):
         return (await self.renew_many([lease], lease_time))[0]
 
     async def renew_many(self, leases: Sequence[Lease], lease_time: Duration) -> list[bool]:
-        """Give yourself more time for many items, each as `renew` would."""
+        """Renew many leases, each as `renew` would."""
         lease_ms = to_ms("lease_time", lease_time)
         asked_at = time.monotonic()
         rows = [self._claim(lease, b"%d" % lease_ms) for lease in leases]
         ends = await self._send("renew_many", rows)
         for lease, ends_ms in zip(leases, ends, strict=True):
             if ends_ms:
-                lease.extend(asked_at, lease_ms, ends_ms)
+                lease._renewed(asked_at, lease_ms, ends_ms)  # noqa: SLF001 - only its queue renews a lease
         return [ends_ms > 0 for ends_ms in ends]
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
-        """Give an item back before its lease ends. The delivery is taken back, too: it was no attempt.
+        """Release an item before its lease expires. The lease does not count as an attempt.
 
         Args:
-            lease: What `lease` gave.
-            delay: How long it stays out of sight, in seconds; 0 is not at all.
-            front: Whether it goes to the front of the queue, where it came from, or to the end. With a
-                `delay` it goes to the end when it falls due.
+            lease: The lease of the item.
+            delay: Seconds before it can be leased again; 0 is none.
+            front: Whether it returns to the front of the queue or to the end. With a `delay` it goes to the
+                end when it falls due.
 
         Returns:
-            False if it was no longer yours.
+            False if the item was no longer yours.
 
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `complete`.
         """
         tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
-        return bool(await self._engine.one("release_many", self._claim(lease, *tail)))
+        return bool(await self._engine().one("release_many", self._claim(lease, *tail)))
 
     async def release_many(
         self, leases: Sequence[Lease], *, delay: Duration = 0, front: bool = True
     ) -> list[bool]:
-        """Give many items back, each as `release` would. At the front they keep their order."""
+        """Release many items, each as `release` would. At the front they keep their order."""
         tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
         rows = [self._claim(lease, *tail) for lease in leases]
         return await self._settle("release_many", rows, last_first=front)
@@ -285,17 +439,17 @@ class AsyncWorkQueue(QueueWithNouns):
     async def fail(
         self, lease: Lease, error: str | BaseException, *, retry_in: Duration | None = None
     ) -> bool:
-        """Say that the work on an item went wrong: it is tried again, or becomes a dead letter.
+        """Report that the work on an item failed: it is retried, or becomes a dead letter.
 
         Args:
-            lease: What `lease` gave. Only the current holder counts.
-            error: What went wrong; of an exception the traceback is kept (16 KiB, without its middle if it
-                is longer). It is kept with a dead letter alone.
-            retry_in: When it can be leased again, in seconds; 0 is at once, at the end of the queue. None: it
-                becomes a dead letter: see `dead_letters`.
+            lease: The lease of the item. Only the current holder is accepted.
+            error: What went wrong; of an exception, the traceback. It is kept with a dead letter only: up to
+                16 KiB, a longer one without its middle.
+            retry_in: Seconds before it can be leased again; 0 puts it to the end of the queue at once. None
+                makes it a dead letter: see `dead_letters`.
 
         Returns:
-            False if it was no longer yours.
+            False if the item was no longer yours.
 
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `complete`.
@@ -303,7 +457,7 @@ class AsyncWorkQueue(QueueWithNouns):
         return (await self.fail_many([Failure(lease, error, retry_in)]))[0]
 
     async def fail_many(self, failures: Sequence[Failure]) -> list[bool]:
-        """Say of many items what went wrong, of each as `fail` would."""
+        """Report many failures, each as `fail` would."""
         rows = [self._claim(one.lease, *failing(one.error, one.retry_in)) for one in failures]
         sizes = [
             len(row[3]) + ROW_BYTES + (len(failure[0].data) if row[2] == b"-1" else 0)
@@ -311,30 +465,30 @@ class AsyncWorkQueue(QueueWithNouns):
         ]
         return await self._settle("fail_many", rows, sizes)
 
-    # ----------------------------------------------------------------- looking
+    # -------------------------------------------------------------- inspecting
 
     async def counts(self) -> Counts:
-        """How many items are waiting, leased, scheduled and dead, at one instant."""
-        return Counts(*await self._engine.run("counts"))
+        """Return how many items are waiting, leased, scheduled and dead, at one instant."""
+        return Counts(*await self._engine().run("counts"))
 
     async def queue_len(self) -> int:
-        """How many items wait, those under lease not included."""
+        """Return how many items are waiting; items under lease are not counted."""
         return (await self.counts()).waiting
 
     async def processing(self) -> int:
-        """How many items are under lease, expired leases that nobody has taken back yet included."""
+        """Return how many items are under lease, including expired leases that are not reclaimed yet."""
         return (await self.counts()).leased
 
     async def inspect(
         self, state: State = "waiting", *, start: int = 0, count: int = 100, data: bool = True
     ) -> list[ItemView]:
-        """Look at items of one state without touching them.
+        """Look at items of one state without changing them.
 
         Args:
             state: `"waiting"`, `"leased"` or `"scheduled"`.
             start: Where to begin: 0 is the next to be leased, or the first to fall due; -1 is the last.
-            count: How many, 1 to 1,000.
-            data: Whether to bring the payloads (8 MiB of them at most).
+            count: The most items, 1 to 1,000.
+            data: Whether to fetch the payloads (8 MiB of them at most).
 
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `lease`.
@@ -343,37 +497,63 @@ class AsyncWorkQueue(QueueWithNouns):
             raise InvalidArgument("state", state, ", ".join(STATES))
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        limit = INSPECT_BYTES if data else -1
-        reply = await self._engine.run(
+        limit = MAX_REPLY_BYTES if data else -1
+        reply = await self._engine().run(
             "inspect", state=state.encode(), start=start, count=count, max_bytes=limit
         )
         return read_inspection(state, reply, with_data=data)
 
+    async def find(self, item_id: str, *, data: bool = True) -> ItemView | None:
+        """Look at one item by its id without changing it.
+
+        Args:
+            item_id: The item's id.
+            data: Whether to fetch the payload, however large it is.
+
+        Returns:
+            The item; None if there is no unfinished one with this id. One that is neither scheduled nor
+            leased is shown as waiting.
+
+        Raises:
+            InvalidArgument: If `item_id` cannot be an id.
+            QueueClosed, ServerError: As in `counts`.
+        """
+        reply = await self._engine().run(
+            "find_many",
+            [encoded_id(item_id)],
+            which=b"living",
+            max_bytes=MAX_DATA_BYTES if data else -1,
+        )
+        return read_found(reply, with_data=data)
+
     # ---------------------------------------------------------------- cleaning
 
     async def light_clean(self) -> CleanReport:
-        """Bring back what foreign workers dropped, and drop what is done: one walk over the leased items.
+        """Reclaim what foreign workers dropped, and drop entries of finished items: one walk over the leases.
 
-        Our own items need no cleaner. Run it about as often as the shortest lease that clients of other
-        libraries take. It works in steps of 500 entries; any number of cleaners may run at once.
+        Items of Leasehold's own clients need no cleaner. Run it about as often as the shortest lease that
+        clients of other libraries take. It works in steps of 500 entries; any number of cleaners may run at
+        once.
         """
-        return await light_clean(self._engine)
+        return await light_clean(self._engine())
 
     async def deep_clean(self) -> CleanReport:
-        """Do a light clean, then find items that are in no list at all, and put them back.
+        """Do a light clean, then find items that are in no list at all, and requeue them.
 
-        A client of another library that dies between its commands leaves such orphans. It scans the keys
-        of the database in steps and holds the ids of the waiting items in memory while it runs, so run it
-        rarely. Nothing blocks meanwhile.
+        A client of another library that dies between its commands leaves such orphans. Deep cleaning scans
+        the keys of the database in steps, without blocking the server, and holds the ids of the waiting items
+        in memory. Run it rarely.
         """
-        return await deep_clean(self._engine, self._keys)
+        return await deep_clean(self._engine())
+
+    # ----------------------------------------------------------------- sending
 
     def _put(self, pipeline: Pipeline, row: Sequence[bytes]) -> None:
         # The name of the command as a text: the pipelines of clusters look it up.
-        pipeline.execute_command("EVAL", *self._engine.command("add_items", row)[1:])
+        pipeline.execute_command("EVAL", *self._engine().command("add_items", row)[1:])
 
     def _claim(self, lease: Lease, *tail: bytes) -> tuple[bytes, ...]:
-        """The row by which a script knows a lease, with what it wants to know besides."""
+        """Return the row that identifies a lease to a script, with further values."""
         if not isinstance(lease, Lease) or lease.queue_name != self._name:
             raise InvalidArgument("lease", lease, f"a lease of the queue {self._name!r}")
         return (encoded(lease), b"%d" % lease.token, *tail)
@@ -389,7 +569,21 @@ class AsyncWorkQueue(QueueWithNouns):
         """Send rows in as few trips as their sizes allow."""
         sizes = [ROW_BYTES] * len(rows) if sizes is None else sizes
         calls = [
-            self._engine.many(name, rows[start:stop], size=sum(sizes[start:stop]))
+            self._engine().many(name, rows[start:stop], size=sum(sizes[start:stop]))
             for start, stop in trips(sizes)
         ]
         return await all_trips(calls, last_first=last_first)
+
+
+def _waiting_time(timeout: Duration | None) -> float | None:
+    """Check a timeout and return it in seconds.
+
+    Raises:
+        InvalidArgument: If it is 0 or cannot be used.
+    """
+    if timeout is None:
+        return None
+    try:
+        return seconds("timeout", timeout, zero=False)
+    except InvalidArgument as error:
+        raise InvalidArgument("timeout", timeout, _TIMEOUT_ALLOWED) from error

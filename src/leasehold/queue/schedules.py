@@ -11,8 +11,7 @@ from leasehold.errors import ExtraMissing, InvalidArgument
 from leasehold.item import MAX_ID_BYTES, Item, check_id
 from leasehold.log import Log
 from leasehold.queue.cron import Cron, Every, Timing, moment, read_timing, stamp
-from leasehold.queue.encoding import encoded_id
-from leasehold.queue.leasing import MAX_BYTES
+from leasehold.queue.encoding import MAX_REPLY_BYTES, encoded_id
 
 if TYPE_CHECKING:
     import builtins
@@ -179,7 +178,7 @@ class Schedules:
         cursor = b""
         while cursor != b"0":
             cursor, *reply = await self._engine().run(
-                "schedules", cursor=cursor or b"0", count=_PAGE, max_bytes=MAX_BYTES if data else -1
+                "schedules", cursor=cursor or b"0", count=_PAGE, max_bytes=MAX_REPLY_BYTES if data else -1
             )
             for at in range(0, len(reply), _FIELDS):
                 found[reply[at]] = _view(reply[at : at + _FIELDS])
@@ -214,7 +213,7 @@ class Schedules:
                 passed_over += len(due) // _DUE_FIELDS  # none of these can be read
             for at in range(0, len(rows), MAX_OF_ALL):
                 values = [value for row in rows[at : at + MAX_OF_ALL] for value in row.values()]
-                await self._engine().run("tick", values, max_bytes=MAX_BYTES)
+                await self._engine().run("tick", values, max_bytes=MAX_REPLY_BYTES)
         return 0.0
 
     async def _put(self, name: str, data: bytes | str, timing: Timing, catch_up: CatchUp) -> bool:

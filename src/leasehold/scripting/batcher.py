@@ -1,7 +1,7 @@
-"""Concurrent calls share a trip: while one is under way, the next gathers.
+"""Gathers concurrent calls of one script into trips: while trips are in flight, the next calls gather.
 
-A lone call is sent at once. Calls made in the same turn of the event loop go together, up to a number
-of rows and of bytes. Each caller gets its own answers; one that is cancelled harms no other.
+A lone call is sent at once. Calls made in the same turn of the event loop go together, up to a number of rows
+and of bytes. Each caller gets its own answers. Cancelling one caller affects no other.
 """
 
 from __future__ import annotations
@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from leasehold.scripting.connection import OnReply
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
-#: How a batch is sent: the rows of all its calls, one after the other.
-Send = Callable[[list[bytes], OnReply], None]
+    from leasehold.scripting.connection import OnReply
+    from leasehold.scripting.runner import BoundScript
+
+
+class Sender(Protocol):
+    """What a batcher sends its trips with: a `Runner`."""
+
+    def send(self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply) -> None:
+        """Send a script with the rows of a trip, and pass the reply to `on_reply`."""
+        ...
 
 
 class _Gathered:
@@ -34,53 +42,51 @@ class Batcher:
     """Gathers the calls of one script.
 
     Args:
-        send: Sends a batch.
+        runner: Sends the trips.
+        script: The script.
         max_rows: The most rows in one trip.
-        lively_rows: The most rows in one trip while few wait. Several small trips under way keep server and
-            process busy at the same time; one large trip at a time has them take turns.
-        max_bytes: The most bytes in one trip; a single call may be larger and then goes alone.
-        max_waiting_bytes: When this much waits to be sent, further callers wait before they are taken in.
-        max_under_way: How many trips may be under way at once.
+        small_trip_rows: The most rows in one trip while few calls wait. Several small trips in flight keep
+            the server and this process busy at the same time; with one large trip they take turns.
+        max_bytes: The most bytes in one trip; a larger call goes alone.
+        max_waiting_bytes: When this many bytes wait to be sent, further callers wait too.
+        max_in_flight: How many trips may be in flight at once.
     """
 
     def __init__(
         self,
-        send: Send,
+        runner: Sender,
+        script: BoundScript,
         *,
         max_rows: int = 500,
-        lively_rows: int = 250,
+        small_trip_rows: int = 250,
         max_bytes: int = 1 << 20,
         max_waiting_bytes: int = 64 << 20,
-        max_under_way: int = 4,
+        max_in_flight: int = 4,
     ) -> None:
-        self._send = send
+        self._runner = runner
+        self._script = script
         self._max_rows = max_rows
-        self._lively_rows = min(lively_rows, max_rows)
+        self._small_trip_rows = min(small_trip_rows, max_rows)
         self._max_bytes = max_bytes
         self._max_waiting_bytes = max_waiting_bytes
-        self._max_under_way = max_under_way
+        self._max_in_flight = max_in_flight
         self._gathered: deque[_Gathered] = deque()
         self._waiting_bytes = 0
-        self._under_way = 0
+        self._in_flight = 0
         self._scheduled = False
         self._change = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def max_rows(self) -> int:
-        """The most rows that one call may bring."""
-        return self._max_rows
-
     async def call(self, values: Sequence[bytes], *, row_count: int = 1, size: int = 64) -> list[Any]:
-        """Send rows with whatever else is about to go, and return the answers to them.
+        """Send rows in the next trip, and return the answers to them.
 
         Args:
             values: The rows, flat.
             row_count: How many rows they are, at most `max_rows`.
-            size: Their weight in bytes, roughly.
+            size: About how many bytes they are.
 
         Raises:
-            LeaseholdError: What the trip ended with, if it failed.
+            LeaseholdError: The error that the trip failed with.
         """
         while self._waiting_bytes >= self._max_waiting_bytes:
             self._change.clear()
@@ -88,25 +94,25 @@ class Batcher:
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self._gathered.append(_Gathered(values, row_count, size, future))
         self._waiting_bytes += size
-        if not self._scheduled and self._under_way < self._max_under_way:
-            # At the end of this turn of the loop, so that calls made side by side go together.
+        if not self._scheduled and self._in_flight < self._max_in_flight:
+            # At the end of this turn of the event loop, so that concurrent calls go together.
             self._scheduled = True
             self._loop.call_soon(self._flush)
         return await future
 
     async def settled(self) -> None:
-        """Wait until everything that was called has been answered."""
-        while self._gathered or self._under_way:
+        """Wait until every call has been answered."""
+        while self._gathered or self._in_flight:
             self._change.clear()
             await self._change.wait()
 
     def _flush(self) -> None:
         self._scheduled = False
-        while self._gathered and self._under_way < self._max_under_way:
+        while self._gathered and self._in_flight < self._max_in_flight:
             batch, values = self._next_batch()
             if batch:
-                self._under_way += 1
-                self._dispatch(batch, values)
+                self._in_flight += 1
+                self._send(batch, values)
         self._change.set()
 
     def _next_batch(self) -> tuple[list[_Gathered], list[bytes]]:
@@ -114,25 +120,25 @@ class Batcher:
         values: list[bytes] = []
         row_count = size = 0
         gathered = self._gathered
-        few = len(gathered) <= self._lively_rows * self._max_under_way
-        most = self._lively_rows if few else self._max_rows
+        few = len(gathered) <= self._small_trip_rows * self._max_in_flight
+        max_rows = self._small_trip_rows if few else self._max_rows
         while gathered:
             call = gathered[0]
-            if batch and (row_count + call.row_count > most or size + call.size > self._max_bytes):
+            if batch and (row_count + call.row_count > max_rows or size + call.size > self._max_bytes):
                 break
             gathered.popleft()
             self._waiting_bytes -= call.size
             if call.future.done():
-                continue  # cancelled before it was sent: nothing happens
+                continue  # cancelled before it was sent
             batch.append(call)
             values.extend(call.values)
             row_count += call.row_count
             size += call.size
         return batch, values
 
-    def _dispatch(self, batch: list[_Gathered], values: list[bytes]) -> None:
+    def _send(self, batch: list[_Gathered], values: list[bytes]) -> None:
         def answered(reply: list[Any] | None, error: BaseException | None) -> None:
-            self._under_way -= 1
+            self._in_flight -= 1
             at = 0
             for call in batch:
                 if not call.future.done():
@@ -146,4 +152,4 @@ class Batcher:
             else:
                 self._change.set()
 
-        self._send(values, answered)
+        self._runner.send(self._script, values, answered)

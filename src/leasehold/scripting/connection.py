@@ -74,7 +74,7 @@ class Connection:
         self._waiting.append((due, on_reply))
         self._transport.write(packed)
         if self._alarm is None:
-            self._alarm = self._loop.call_at(due, self._look)
+            self._alarm = self._loop.call_at(due, self._check_reply_time)
 
     def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
         """Have messages of a channel brought to `on_message`, also while a blocking command is under way.
@@ -110,7 +110,7 @@ class Connection:
         await asyncio.gather(self._reader, return_exceptions=True)
         await self._redis_connection.disconnect(nowait=True)
 
-    async def hang_up(self, *, within: float) -> bool:
+    async def close_gracefully(self, *, within: float) -> bool:
         """End the connection, and wait until the server has ended it, too: it does nothing more for us then.
 
         Returns:
@@ -158,7 +158,7 @@ class Connection:
             _, on_reply = waiting.popleft()
             on_reply(reply, error)
 
-    def _look(self, overdue: tuple[float, OnReply] | None = None) -> None:
+    def _check_reply_time(self, overdue: tuple[float, OnReply] | None = None) -> None:
         """See whether the oldest call has waited too long: so it is if it was overdue a moment ago."""
         self._alarm = None
         if not self._waiting or self._ended:
@@ -168,10 +168,10 @@ class Connection:
             self._end(f"the server did not answer within {self._reply_timeout:g} s")
             self._transport.abort()  # which the reader meets, and then clears up
         elif oldest[0] > self._loop.time():
-            self._alarm = self._loop.call_at(oldest[0], self._look)
+            self._alarm = self._loop.call_at(oldest[0], self._check_reply_time)
         else:
             # Timers come before the reader when the event loop was blocked: give it a turn.
-            self._alarm = self._loop.call_later(UNREAD_SECONDS, self._look, oldest)
+            self._alarm = self._loop.call_later(UNREAD_SECONDS, self._check_reply_time, oldest)
 
     def _end(self, reason: str) -> None:
         if self._ended:

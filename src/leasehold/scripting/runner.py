@@ -16,7 +16,7 @@ from leasehold.scripting.connection import Connection, OnReply, open_connection
 from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from leasehold.keys import QueueKeys
     from leasehold.scripting.endpoints import Endpoint
@@ -44,30 +44,63 @@ class Call:
         return (b"EVALSHA", self.script.sha, *self.tail)
 
 
-class BoundScript:
-    """A script with the keys of one queue: what is left to give are its arguments, by name."""
+class CommonArguments:
+    """The arguments that are the same in every script of a queue: its prefix, its session, the time.
 
-    def __init__(self, script: Script, keys: QueueKeys) -> None:
+    Args:
+        keys: The queue's keys.
+        return_front: Whether expired items return to the front of the queue.
+        clock: Returns the time in seconds since 1970, in place of the server's clock; for tests.
+    """
+
+    def __init__(
+        self, keys: QueueKeys, *, return_front: bool, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._keys = keys
+        self._return_front = int(return_front)
+        self._clock = clock
+
+    def current(self) -> dict[str, bytes | int]:
+        """Return them by name, with the present time if there is a clock."""
+        return {
+            "prefix": self._keys.prefix,
+            "now_ms": b"" if self._clock is None else round(self._clock() * 1000),
+            "session": self._keys.session,
+            "return_front": self._return_front,
+        }
+
+
+class BoundScript:
+    """A script with the keys of one queue. Its arguments are given by name.
+
+    Args:
+        script: The script.
+        keys: The queue's keys.
+        common: The arguments that need not be given; None: all are given.
+    """
+
+    def __init__(self, script: Script, keys: QueueKeys, common: CommonArguments | None = None) -> None:
         self.script = script
         names = list(script.arguments)
         self._fixed = names[:-1] if names and script.arguments[names[-1]] == "rest" else names
-        self._rest = names[len(self._fixed) :]
         self._keys = (str(len(script.keys)).encode(), *(keys[name] for name in script.keys))
+        self._common = common
 
-    def tail(self, arguments: dict[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
-        """Put keys and arguments in the order of the header.
+    def tail(self, arguments: Mapping[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """Return keys and arguments in the order of the script's header.
 
         Raises:
             KeyError: If an argument of the header is missing.
         """
+        given = arguments if self._common is None else {**self._common.current(), **arguments}
         fixed = [
             value if isinstance(value, bytes) else b"%d" % value
-            for value in map(arguments.__getitem__, self._fixed)
+            for value in map(given.__getitem__, self._fixed)
         ]
         return (*self._keys, *fixed, *rest)
 
-    def command(self, arguments: dict[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
-        """The command with the script's text, for a pipeline of the user, where no reload is possible."""
+    def command(self, arguments: Mapping[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """Return the command with the script's text, for pipelines, where no reload is possible."""
         return (b"EVAL", self.script.body, *self.tail(arguments, rest))
 
 
@@ -89,14 +122,14 @@ class Runner:
         self._checked = False
         self._refusal: LeaseholdError | None = None
 
-    def submit(self, script: Script, tail: tuple[bytes, ...], on_reply: OnReply) -> None:
-        """Send a script now, or as soon as there is a connection; the reply goes to `on_reply`."""
-        self._post(Call(script, tail, on_reply))
+    def send(
+        self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply, **arguments: bytes | int
+    ) -> None:
+        """Send a script now, or once connected, and pass the reply to `on_reply`."""
+        self._post(Call(script.script, script.tail(arguments, rest), on_reply))
 
-    async def run(
-        self, bound: BoundScript, arguments: dict[str, bytes | int], rest: Iterable[bytes] = ()
-    ) -> Any:
-        """Send a script and wait for its reply.
+    async def run(self, script: BoundScript, rest: Iterable[bytes] = (), **arguments: bytes | int) -> Any:
+        """Send a script and return its reply.
 
         Raises:
             LeaseholdError: See `leasehold.errors`; each says whether anything was applied.
@@ -111,7 +144,7 @@ class Runner:
             else:
                 future.set_exception(error)
 
-        self.submit(bound.script, bound.tail(arguments, rest), settle)
+        self.send(script, rest, settle, **arguments)
         return await future
 
     async def close(self, refusal: LeaseholdError) -> None:
@@ -233,6 +266,6 @@ class Runner:
             )
 
 
-def bind(name: str, keys: QueueKeys) -> BoundScript:
-    """A script of the catalogue, for one queue."""
-    return BoundScript(load()[name], keys)
+def bind(name: str, keys: QueueKeys, common: CommonArguments | None = None) -> BoundScript:
+    """Return a script of the catalogue, bound to the keys of a queue."""
+    return BoundScript(load()[name], keys, common)

@@ -94,7 +94,7 @@ def add_batches(
 
 
 def _sent(there: Connected, run: str, rows: list[bytes], retry_timeout: float) -> Future[list[int]]:
-    return there.start(persistently, partial(there.queue.bulk.add_once, run.encode(), rows), retry_timeout)
+    return there.start(persistently, partial(there.bulk.add_once, run.encode(), rows), retry_timeout)
 
 
 def _trips(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) -> Iterator[list[bytes]]:

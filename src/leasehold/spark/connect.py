@@ -12,6 +12,7 @@ from pyspark.sql.utils import is_remote
 
 from leasehold.errors import InvalidArgument, LeaseholdError, ScriptFailed
 from leasehold.queue import AsyncWorkQueue
+from leasehold.queue.internals import bulk
 from leasehold.retry import Backoff
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from leasehold.queue import Counts
+    from leasehold.queue.bulk import Bulk
     from leasehold.spark.options import Target
 
 T = TypeVar("T")
@@ -36,6 +38,11 @@ class Connected:
     def __init__(self, queue: AsyncWorkQueue, portal: BlockingPortal) -> None:
         self.queue = queue
         self.portal = portal
+
+    @property
+    def bulk(self) -> Bulk:
+        """The queue's calls for rows that are already encoded."""
+        return bulk(self.queue)
 
     def call(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Run a coroutine function in the queue's event loop, and wait for what it returns."""
@@ -91,7 +98,7 @@ def check_queue(target: Target, instead: str) -> None:
     if any(check_server(target)):
         return
     with connected(target) as there:
-        _, used = there.call(there.queue.bulk.ids_of, "leased")
+        _, used = there.call(there.bulk.ids_of, "leased")
     if not used:
         allowed = f"a queue that has been used; with the option mayBeMissing {instead}"
         raise InvalidArgument("queue", target.queue, allowed)

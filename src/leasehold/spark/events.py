@@ -153,7 +153,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The number of the last event there has been, and of the first that is kept after another."""
         if self._open is None:
             self._open = self._close.enter_context(connected(self._target))
-        last, events = self._open.call(_page, self._open.queue.bulk, after, 1, self._retry_timeout)
+        last, events = self._open.call(_page, self._open.bulk, after, 1, self._retry_timeout)
         return last, events[0].number if events else None
 
     # ----------------------------------------------------------- on executors
@@ -166,7 +166,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             def page(after: int) -> tuple[int, list[Event]]:
                 count = min(PAGE, last - after)
-                return there.call(_page, there.queue.bulk, after, count, self._retry_timeout)
+                return there.call(_page, there.bulk, after, count, self._retry_timeout)
 
             after = partition.after
             while after < last:

@@ -185,9 +185,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream(self, name: str) -> tuple[Connected, LeaseStream]:
         if self._open is None:
             there = self._close.enter_context(connected(self._target))
-            stream = LeaseStream(
-                there.queue.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout
-            )
+            stream = LeaseStream(there.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout)
             there.call(stream.take_over)
             keeping = there.start(stream.keep)
             self._close.callback(keeping.cancel)
@@ -212,7 +210,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             async def page(start: int) -> tuple[int, int, list[Any]]:
                 return await read_set(
-                    there.queue.bulk,
+                    there.bulk,
                     name,
                     start=start,
                     count=min(STEP, stop - start),

@@ -75,7 +75,7 @@ class Sink(DataSourceStreamArrowWriter):
         if query and batchId > 0:
             run = _run(query, batchId - 1).encode()
             with connected(self.target) as there:
-                end = partial(there.queue.bulk.end_run, run, ended_ms=KEEP_ENDED_MS)
+                end = partial(there.bulk.end_run, run, ended_ms=KEEP_ENDED_MS)
                 there.call(persistently, end, self.retry_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leasehold.queue.bulk import MAX_ROWS
+from leasehold.queue.internals import bulk
 from leasehold.spark.connect import check_queue, check_server, connected, persistently
 from leasehold.spark.lookup import Wanted, look
 from leasehold.spark.options import Options
@@ -126,7 +127,7 @@ class SnapshotReader(DataSourceReader):
                     one.cancel()
 
     def _look(self, there: Connected, ids: list[bytes]) -> Future[list[Row]]:
-        step = partial(look, there.queue.bulk, ids, self.wanted, data="data" in self.schema.fieldNames())
+        step = partial(look, there.bulk, ids, self.wanted, data="data" in self.schema.fieldNames())
         return there.start(persistently, step, self.retry_timeout)
 
     def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
@@ -141,6 +142,6 @@ async def _list_ids(queue: AsyncWorkQueue, states: frozenset[str]) -> list[bytes
     met: dict[bytes, None] = {}
     for state, walk in _WALKS:
         if state in states:
-            ids, _ = await queue.bulk.ids_of(walk)
+            ids, _ = await bulk(queue).ids_of(walk)
             met.update(dict.fromkeys(ids))
     return list(met)

@@ -102,7 +102,7 @@ class BulkWriter(DataSourceArrowWriter):
         check_server(self.target)
         if name:
             with connected(self.target) as there:
-                open_run = there.queue.bulk.open_run
+                open_run = there.bulk.open_run
                 self.run = there.call(open_run, name.encode(), self.run.encode()).decode()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -120,7 +120,7 @@ class BulkWriter(DataSourceArrowWriter):
         told = json.dumps({"partitions": counted, "commit": uuid.uuid4().hex})
         with connected(self.target) as there:
             end = partial(
-                there.queue.bulk.end_run,
+                there.bulk.end_run,
                 self.run.encode(),
                 ended_ms=KEEP_ENDED_MS,
                 job=self.job.encode(),

@@ -10,11 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from leasehold.errors import InvalidArgument
+from leasehold.queue.internals import running_engine
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from leasehold.queue.engine import Engine
     from leasehold.queue.queue import AsyncWorkQueue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -100,14 +98,9 @@ class Clock:
 
     def _tell(self) -> None:
         for queue in list(self._watching):
-            engine = queue._running  # noqa: SLF001 - what nobody but tests wants is no call of the queue
-            if engine is not None and not (loop := loop_of(engine)).is_closed():
-                loop.call_soon_threadsafe(engine._expect, 0.0)  # noqa: SLF001 - the same
-
-
-def loop_of(engine: Engine) -> asyncio.AbstractEventLoop:
-    """The event loop that the running parts of a queue belong to."""
-    return engine._dispatcher._loop  # noqa: SLF001 - it is asked for when something has gone wrong, or in tests
+            engine = running_engine(queue)
+            if engine is not None and not engine.loop.is_closed():
+                engine.loop.call_soon_threadsafe(engine.due_in, 0.0)
 
 
 def _since_1970(argument: str, moment: datetime) -> float:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
+from leasehold.queue.internals import clock_of
 from leasehold.queue.views import State
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class QueueContents:
         letters: list[DeadLetter] = []
         while page_of_dead := await queue.dead_letters.list(start=len(letters), count=PAGE):
             letters += page_of_dead
-        clock = queue._clock or time.time  # noqa: SLF001 - for a message; nobody else asks for it
+        clock = clock_of(queue) or time.time
         return cls(queue.name, clock(), await queue.counts(), tuple(items), tuple(letters))
 
     def report(self) -> str:

@@ -13,15 +13,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from leasehold.embedded.server import Server, open_server
+from leasehold.queue.internals import running_engine
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.scripting.endpoints import client_of, close_client
-from leasehold.testing.clock import Clock, loop_of
 from leasehold.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from leasehold.durations import Duration
+    from leasehold.testing.clock import Clock
     from leasehold.testing.proxy import Proxy
 
 #: How long a worker that a test has left running may take to stop (s).
@@ -167,8 +168,8 @@ async def remove_keys(url: str, names: set[str]) -> None:
 
 async def _close(queue: AsyncWorkQueue) -> None:
     """Close a queue in the event loop that used it, which need not be the one of the fixtures."""
-    engine = queue._running  # noqa: SLF001 - only here an object is closed elsewhere than it was used
-    loop = None if engine is None else loop_of(engine)
+    engine = running_engine(queue)
+    loop = None if engine is None else engine.loop
     if loop is None or loop is asyncio.get_running_loop():
         await queue.close()
     elif not loop.is_closed():

@@ -15,7 +15,7 @@ from leasehold.errors import (
     ServerReadOnly,
 )
 from leasehold.log import Log
-from leasehold.queue.dead_letters import Failure
+from leasehold.queue.lease import Failure
 from leasehold.worker.outcomes import INTERRUPTED, Complete, Fail, Release
 
 if TYPE_CHECKING:

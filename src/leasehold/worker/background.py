@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from leasehold.log import Log
+from leasehold.queue.internals import twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -88,7 +89,7 @@ class BackgroundThread:
 
     async def _main(self) -> None:
         twins = {
-            handler: handler.queue.twin(reply_timeout=_reply_timeout(handler)) for handler in self._handlers
+            handler: twin(handler.queue, reply_timeout=_reply_timeout(handler)) for handler in self._handlers
         }
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._keep_up(task, twins)) for task in self._tasks]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
+from leasehold.queue.internals import release_arrivals
 
 if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
@@ -78,7 +79,7 @@ class Monitor:
             await asyncio.sleep(BEAT_SECONDS)
             if self.blocked_for() > 2 * BEAT_SECONDS:
                 # Of errors `watch` tells, and the next turn tries again.
-                returns = [queue.release_arrivals() for queue in queues.values()]
+                returns = [release_arrivals(queue) for queue in queues.values()]
                 await asyncio.gather(*returns, return_exceptions=True)
 
     def blocked_for(self) -> float:

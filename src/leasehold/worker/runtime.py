@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from leasehold.log import Log
+from leasehold.queue.internals import stop_listening
 from leasehold.worker.acknowledger import Acknowledger
 from leasehold.worker.background import BackgroundThread
 from leasehold.worker.executor import Executor
@@ -111,7 +112,7 @@ class WorkerRuntime:
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         waiting = self.renewer.all_waiting()
-        leaving = [asyncio.create_task(handler.queue.rest()) for handler in self._handlers]
+        leaving = [asyncio.create_task(stop_listening(handler.queue)) for handler in self._handlers]
         # What is on its way here comes behind what waits here: it goes back to the front before it.
         await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
         self._release(waiting)

@@ -81,7 +81,7 @@ def _requeue(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
         with connected(target) as there:
             for batch in batches:
                 ids = [item_id.encode() for item_id in batch.column("id").to_pylist()]
-                answers = there.call(there.queue.bulk.requeue, ids)
+                answers = there.call(there.bulk.requeue, ids)
                 counts = {
                     "chosen": len(ids),
                     "requeued": answers.count(1),

@@ -6,27 +6,20 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.errors import ConnectionLost, LeaseholdError, QueueClosed, ServerBusy
-from leasehold.queue.engine import Engine
+from leasehold.queue.engine import BATCHED, Engine
+from leasehold.queue.internals import set_engine_factory
 from leasehold.testing.history.events import Event
 from leasehold.worker.run import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from leasehold.queue.leasing import Leased
+    from leasehold.queue.leasing import LeasedItem
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.testing.history.events import HistoryLog, Kind
     from leasehold.worker.run import Run
 
-#: The batched scripts, with the kind of event for each of their rows.
-_ROWS: dict[str, Kind] = {
-    "add_items": "add",
-    "complete_many": "complete",
-    "renew_many": "renew",
-    "release_many": "release",
-    "fail_many": "retry",
-}
-#: Scripts that take ids, with the kind of event for each id.
+#: Scripts that take ids, with the kind of event for each id. The other ones are in `BATCHED`.
 _IDS: dict[str, Kind] = {"requeue_many": "requeue", "drop_many": "drop"}
 #: The outcome of a run that the worker ended.
 _CUTS = {Cut.STOP: "interrupted", Cut.LOST: "lost", Cut.LIMIT: "late"}
@@ -49,7 +42,7 @@ def record_calls(queue: AsyncWorkQueue, log: HistoryLog) -> AsyncWorkQueue:
     def make(*args: Any, **settings: Any) -> Engine:
         return _RecordingEngine(log, *args, **settings)
 
-    queue.make_engine = make
+    set_engine_factory(queue, make)
     return queue
 
 
@@ -99,9 +92,7 @@ class _RecordingEngine(Engine):
     def __init__(self, log: HistoryLog, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._log = log
-        self._name = self._keys.prefix.decode()
-        self._request_lease = self.lease
-        self.lease = self._lease
+        self._name = self.keys.prefix.decode()
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         with _Recorded(self, self._write_calls(name, [row])) as recorded:
@@ -121,16 +112,18 @@ class _RecordingEngine(Engine):
             recorded.values = value if calls else []
         return value
 
-    async def _lease(self, count: int, lease_ms: int, *, blocks: bool, timeout: float) -> list[Leased]:
-        leased = await self._request_lease(count, lease_ms, blocks=blocks, timeout=timeout)
+    async def lease(
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+    ) -> list[LeasedItem]:
+        leased = await super().lease(count, lease_ms, blocks=blocks, timeout=timeout)
         self._write_leases(leased)
         return leased
 
-    def _release_spare(self, spare: list[Leased]) -> None:
+    def _release_spare(self, spare: list[LeasedItem]) -> None:
         self._write_leases(spare)
         super()._release_spare(spare)
 
-    def _write_leases(self, leased: list[Leased]) -> None:
+    def _write_leases(self, leased: list[LeasedItem]) -> None:
         now = time.monotonic_ns()
         self._log.write(
             *(
@@ -148,15 +141,15 @@ class _RecordingEngine(Engine):
         )
 
     def _write_calls(self, name: str, rows: Sequence[Sequence[bytes]]) -> list[Event]:
-        kind = _ROWS.get(name) or _IDS[name]
+        kind: Kind = BATCHED[name] if name in BATCHED else _IDS[name]
         now = time.monotonic_ns()
         calls = [
             Event(
                 now,
-                "die" if name == "fail_many" and row[2] == b"-1" else kind,
+                "die" if kind == "retry" and row[2] == b"-1" else kind,
                 self._name,
                 row[0].decode(errors="surrogateescape"),
-                token=int(row[1]) if name in _ROWS and name != "add_items" else None,
+                token=int(row[1]) if name in BATCHED and kind != "add" else None,
             )
             for row in rows
         ]
