@@ -1,22 +1,35 @@
-"""What users install is tested, not the checkout: wheels in a clean environment, with no source near."""
+"""What users install: the wheel, its files and its dependencies.
+
+`make test` looks into the wheel and installs it without a network; `make test-long` installs it as users do.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
+
+
+#: The extras for users.
+USERS = ("embedded", "cli", "schedules", "spark", "testing")
+#: Imported without a requirement: redis[hiredis] and pyspark bring them.
+BROUGHT = {"hiredis", "py4j"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class Environment:
         return result.stdout
 
     def scripts_found(self) -> set[str]:
-        """The names of the Lua scripts that the installed catalogue writes out."""
+        """Return the names of the Lua scripts that the installed catalogue writes."""
         folder = self.elsewhere / "composed"
         self.run("python", "-m", "leasehold.scripting.catalogue", "--dump", folder)
         names = {path.name for path in folder.iterdir()}
@@ -72,7 +85,7 @@ def wheel_of_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def environment(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """A clean environment that takes the releases of requirements.lock, if it takes any."""
+    """Return a clean environment, which installs only the releases of requirements.lock."""
     home = tmp_path_factory.mktemp("clean")
     venv.create(home / "venv", with_pip=True, symlinks=True)
     pins = re.findall(r"^(\S+==\S+(?: *;.*?)?) *\\$", (root / "requirements.lock").read_text(), re.MULTILINE)
@@ -96,28 +109,75 @@ def scripts(root: Path) -> set[str]:
     return names
 
 
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_checkout: Path) -> None:
+    source = {path.relative_to(root / "src") for path in (root / "src" / "leasehold").rglob("*.py")}
+    lua = {path.relative_to(root) for path in (root / "lua").rglob("*.lua")}
+    expected = {str(path) for path in source} | {f"leasehold/{path}" for path in lua} | {"leasehold/py.typed"}
+    held = {name for name in contents(wheel_of_checkout) if name.startswith("leasehold/")}
+    assert held - {"leasehold/lua/README.md"} == expected
+    beside = {name for name in contents(wheel_of_checkout) if not name.startswith("leasehold")}
+    assert beside == {"_leasehold_pytest.py"}
+
+
+@pytest.mark.slow
+def test_the_wheel_installs_without_a_network_and_finds_its_scripts(
+    wheel_of_checkout: Path, tmp_path: Path, scripts: set[str]
+) -> None:
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--target",
+        "installed",
+    ]
+    subprocess.run([*pip, str(wheel_of_checkout)], cwd=tmp_path, check=True, capture_output=True)
+    found = subprocess.run(
+        [sys.executable, "-m", "leasehold.scripting.catalogue", "--dump", "composed"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert {path.name for path in (tmp_path / "composed").iterdir()} == scripts
+
+
+@pytest.mark.seed("RWQ-B18")
+def test_each_dependency_is_imported_and_each_import_is_declared(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    packages = packages_distributions()
+    imported = {
+        name.lower()
+        for module in imports_of(root / "src") - set(sys.stdlib_module_names)
+        for name in packages.get(module, [module])
+    }
+    assert names_of(project["dependencies"]) <= imported
+    users = [*project["dependencies"], *(one for extra in USERS for one in extras[extra])]
+    assert imported - {"leasehold"} - names_of(users) == BROUGHT
+
+
+@pytest.mark.long
 def test_both_wheels_hold_the_same_files(wheel_of_checkout: Path, wheel_of_sdist: Path) -> None:
     assert contents(wheel_of_checkout) == contents(wheel_of_sdist)
 
 
-def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_sdist: Path) -> None:
-    source = {path.relative_to(root / "src") for path in (root / "src" / "leasehold").rglob("*.py")}
-    lua = {path.relative_to(root) for path in (root / "lua").rglob("*.lua")}
-    expected = {str(path) for path in source} | {f"leasehold/{path}" for path in lua} | {"leasehold/py.typed"}
-    held = {name for name in contents(wheel_of_sdist) if name.startswith("leasehold/")}
-    assert held - {"leasehold/lua/README.md"} == expected
-    beside = {name for name in contents(wheel_of_sdist) if not name.startswith("leasehold")}
-    assert beside == {"_leasehold_pytest.py"}
-
-
+@pytest.mark.long
 def test_the_installed_wheel_finds_its_scripts(installed: Environment, scripts: set[str]) -> None:
     where = installed.run("python", "-c", "import leasehold; print(leasehold.__file__)")
     assert where.startswith(str(installed.bin.parent))
     assert installed.scripts_found() == scripts
 
 
-def test_a_wheel_that_is_not_unpacked_finds_its_scripts(installed: Environment, wheel_of_sdist: Path) -> None:
-    # As Spark's --py-files puts it on the path of the executors.
+@pytest.mark.long
+def test_a_packed_wheel_finds_its_scripts(installed: Environment, wheel_of_sdist: Path) -> None:
+    # Spark's --py-files puts the wheel on the path of the executors.
     code = "import sys; sys.path.insert(0, sys.argv[1]); import leasehold; "
     code += "from leasehold.scripting import catalogue; print(leasehold.__file__, len(catalogue.load()))"
     file, count = installed.run("python", "-c", code, wheel_of_sdist).split()
@@ -125,6 +185,7 @@ def test_a_wheel_that_is_not_unpacked_finds_its_scripts(installed: Environment, 
     assert int(count) > 20
 
 
+@pytest.mark.long
 def test_the_installed_wheel_runs_the_demo(installed: Environment) -> None:
     folder = installed.elsewhere / "letters"
     folder.mkdir()
@@ -133,6 +194,7 @@ def test_the_installed_wheel_runs_the_demo(installed: Environment) -> None:
     assert installed.run("leasehold", "demo", folder)
 
 
+@pytest.mark.long
 def test_an_editable_install_finds_the_scripts_of_the_checkout(
     installed: Environment, root: Path, wheel_of_sdist: Path, scripts: set[str]
 ) -> None:
@@ -147,7 +209,7 @@ def test_an_editable_install_finds_the_scripts_of_the_checkout(
 
 
 def build(root: Path, target: str, folder: Path) -> Path:
-    """Run the build backend as pip would, but with the release of it that requirements.lock names."""
+    """Run the build backend in the release that requirements.lock names."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
     subprocess.run(command, cwd=root, check=True, capture_output=True)
     (built,) = folder.iterdir()
@@ -155,6 +217,24 @@ def build(root: Path, target: str, folder: Path) -> Path:
 
 
 def contents(wheel: Path) -> dict[str, int]:
-    """The files of a wheel and their checksums."""
+    """Return the files of a wheel and their checksums."""
     with zipfile.ZipFile(wheel) as archive:
         return {entry.filename: entry.CRC for entry in archive.infolist()}
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    """Return the names of distributions, without extras, versions and markers."""
+    return {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in requirements}
+
+
+def imports_of(source: Path) -> set[str]:
+    """Return the top-level modules that the code imports, at the top or in functions, also for types only."""
+    return {module for path in source.rglob("*.py") for module in _imports(ast.parse(path.read_text()))}
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]

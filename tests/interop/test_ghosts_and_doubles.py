@@ -182,7 +182,7 @@ async def test_a_lease_key_of_a_finished_item_does_not_keep_the_next_one_back(
     await quick.add("a", b"data")
     assert await quick.lease(30) == ("a", b"data")
     await take_back(redis, name, "a", quick)
-    leasing = await gate.stop(slow.lease(3), before=f"SETEX {name}:leased_by_session:a")
+    leasing = await gate.stop(slow.lease(2), before=f"SETEX {name}:leased_by_session:a")
     assert await quick.complete("a")
     gate.let_go()
     assert await leasing == ("a", b"data")

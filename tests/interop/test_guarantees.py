@@ -178,7 +178,7 @@ async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_
     """
     worker, cleaner = await start(library, gated=True), await start("python")
     await worker.add("a", b"data")
-    leasing = await gate.stop(worker.lease(3), before=f"SETEX {name}:leased_by_session:a")
+    leasing = await gate.stop(worker.lease(2), before=f"SETEX {name}:leased_by_session:a")
     await cleaner.light_clean()
     gate.let_go()
     assert await leasing == ("a", b"data")

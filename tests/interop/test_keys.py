@@ -33,6 +33,7 @@ ITEMS = [
 FAMILY = ("queue", "processing", "item", "leased_by_session")
 
 
+@pytest.mark.seed("RWQ-L1", "RWQ-L3")
 async def test_an_added_item_is_its_raw_data_and_an_id_pushed_left(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -46,6 +47,7 @@ async def test_an_added_item_is_its_raw_data_and_an_id_pushed_left(
     }
 
 
+@pytest.mark.seed("RWQ-G16", "RWQ-L2", "RWQ-L4", "RWQ-B19")
 async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease_keys(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -56,6 +58,7 @@ async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease
         assert lease is not None
         assert lease.id == expected
     found = await contents(redis, name)
+    assert queue.session.startswith("lh:"), "cleaners and `inspect` tell our leases from foreign ones by it"
     holder = (b"string", True, queue.session.encode())
     family = {key: value for key, value in found.items() if key.split(":")[0] in {*FAMILY, "lease"}}
     assert family == {
@@ -107,6 +110,7 @@ async def test_we_write_what_a_foreign_client_writes(
     assert ours == theirs
 
 
+@pytest.mark.seed("RWQ-G5")
 async def test_items_go_from_us_to_a_foreign_client_unharmed(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:

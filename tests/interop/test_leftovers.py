@@ -22,6 +22,7 @@ pytestmark = pytest.mark.core
 # ------------------------------------------------------------------ in processing, without a lease key
 
 
+@pytest.mark.seed("RWQ-B5")
 async def test_an_item_that_is_just_being_leased_is_not_taken_away(
     queue: AsyncWorkQueue,
     redis: Redis,
@@ -76,6 +77,7 @@ async def test_an_item_whose_worker_died_before_it_wrote_its_lease_key_comes_bac
     assert await keys_of(redis, name) == {"fence"}
 
 
+@pytest.mark.seed("RWQ-T1")
 async def test_an_item_that_a_foreign_worker_dropped_comes_back_when_its_lease_ends(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
@@ -116,6 +118,7 @@ async def test_an_item_whose_producer_died_before_it_pushed_the_id_is_restored(
     assert await keys_of(redis, name) == {"fence"}
 
 
+@pytest.mark.seed("RWQ-T2")
 async def test_an_item_whose_cleaner_died_while_it_moved_it_is_restored(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library, gate: Gate
 ) -> None:
@@ -144,7 +147,7 @@ async def test_an_item_whose_worker_died_while_it_completed_it_comes_back_when_i
     """RWQ-B10: the id is in no list, but the lease still runs."""
     worker = await start("node", gated=True)
     await worker.add("a", b"data")
-    assert await worker.lease(3) == ("a", b"data")
+    assert await worker.lease(2) == ("a", b"data")
     await worker.kill(await gate.stop(worker.complete("a"), before=f"DEL {name}:item:a"))
     assert await keys_of(redis, name) == {"item:a", "leased_by_session:a"}
     assert (await queue.deep_clean()).restored == 0

@@ -1,4 +1,7 @@
-"""Producers, workers and cleaners of three libraries on one queue, in every pairing and all at once."""
+"""Producers, workers and cleaners of three libraries on one queue, in every pairing and all at once.
+
+The six pairings of three different libraries run in `make test`, the other 21 in `make test-long`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import asyncio
 import hashlib
 import itertools
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from leasehold import AsyncWorkQueue
-from tests.interop.crew import Books, Member, Ours, Theirs, clean, produce, rescue, work
-from tests.interop.state import keys_of
+from leasehold import AsyncWorkQueue, Item
+from tests.interop.clients import Member, Ours, Record, Theirs, clean, produce, rescue, work
+from tests.interop.state import keys_of, until_waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,11 +30,14 @@ pytestmark = pytest.mark.slow
 
 Side = Literal["ours", "python", "node"]
 SIDES: tuple[Side, ...] = ("ours", "python", "node")
-PAIRINGS = list(itertools.product(SIDES, repeat=3))
+PAIRINGS = [
+    pytest.param(*sides, id="-".join(sides), marks=[] if len(set(sides)) == 3 else [pytest.mark.long])
+    for sides in itertools.product(SIDES, repeat=3)
+]
 
 
 class Scene:
-    """A queue, and all that are busy on it."""
+    """A queue and the clients that use it."""
 
     def __init__(self, redis: Redis, name: str, start: StartForeign) -> None:
         self._redis = redis
@@ -39,7 +46,7 @@ class Scene:
         self._ending = AsyncExitStack()
 
     async def member(self, side: Side) -> Member:
-        """Start one more."""
+        """Start a client."""
         if side == "ours":
             return Ours(await self._ending.enter_async_context(AsyncWorkQueue(self._name, self._redis)))
         client = await self._start(side)
@@ -48,11 +55,11 @@ class Scene:
 
     async def run(
         self, producers: tuple[Side, ...], workers: tuple[Side, ...], cleaners: tuple[Side, ...], count: int
-    ) -> tuple[Books, int]:
-        """Let `count` items be added by each producer, and everything be finished.
+    ) -> tuple[Record, int]:
+        """Let each producer add `count` items, and wait until all are finished.
 
         Returns:
-            The books, and how often a deep clean had to help since nothing moved.
+            The record, and how often a deep clean was needed because no item was finished any more.
         """
         shares = [
             {
@@ -61,27 +68,27 @@ class Scene:
             }
             for side in producers
         ]
-        books = Books({item_id: data for share in shares for item_id, data in share.items()})
+        record = Record({item_id: data for share in shares for item_id, data in share.items()})
         sides = (*producers, *workers, *cleaners)
         members = iter(await asyncio.gather(*(self.member(side) for side in sides)))
-        async with asyncio.timeout(50), asyncio.TaskGroup() as crew:
+        async with asyncio.timeout(50), asyncio.TaskGroup() as clients:
             for share in shares:
-                crew.create_task(produce(next(members), share))
+                clients.create_task(produce(next(members), share))
             for _ in workers:
-                crew.create_task(work(next(members), books))
+                clients.create_task(work(next(members), record))
             for _ in cleaners:
-                crew.create_task(clean(next(members), books))
+                clients.create_task(clean(next(members), record))
             helper = await self._ending.enter_async_context(AsyncWorkQueue(self._name, self._redis))
-            helped = crew.create_task(rescue(helper, books))
+            helped = clients.create_task(rescue(helper, record))
         await self.end()
-        return books, helped.result()
+        return record, helped.result()
 
     async def end(self) -> None:
-        """Let everybody go home."""
+        """Stop all clients."""
         await self._ending.aclose()
 
     async def assert_empty(self) -> None:
-        """There is no item left, and after a clean of ours nothing else either."""
+        """Assert that no item is left, and after a clean of ours nothing else either."""
         left = await keys_of(self._redis, self._name)
         assert not [key for key in left if key.startswith("item:")]
         async with AsyncWorkQueue(self._name, self._redis, clock=lambda: time.time() + 3600) as last:
@@ -102,36 +109,71 @@ async def scene(redis: Redis, name: str, start: StartForeign) -> AsyncIterator[S
     await scene.end()
 
 
-def assert_kept(books: Books) -> None:
-    """Assert what we promise whoever else is there."""
-    assert books.missing == set()
-    assert max(books.finished_by_us.values(), default=1) == 1
-    for item_id, tokens in books.tokens.items():
-        assert tokens == sorted(set(tokens)), f"the numbers of {item_id} do not grow: {tokens}"
-    given = [token for tokens in books.tokens.values() for token in tokens]
+def assert_kept(record: Record) -> None:
+    """Assert what Leasehold guarantees beside any other client."""
+    assert record.missing == set()
+    assert max(record.finished_by_us.values(), default=1) == 1
+    for item_id, tokens in record.tokens.items():
+        assert tokens == sorted(set(tokens)), f"the tokens of {item_id} do not grow: {tokens}"
+    given = [token for tokens in record.tokens.values() for token in tokens]
     assert len(given) == len(set(given))
-    # Ghosts are ids that were finished, or the zero that the Node cleaner adds.
-    assert books.ghosts.keys() <= books.wanted.keys() | {"0"}
+    # A ghost is the id of a finished item, or the "0" that the Node cleaner adds.
+    assert record.ghosts.keys() <= record.wanted.keys() | {"0"}
 
 
-@pytest.mark.parametrize(("producer", "worker", "cleaner"), PAIRINGS, ids=["-".join(p) for p in PAIRINGS])
-async def test_every_item_is_finished_whoever_adds_works_and_cleans(
+@pytest.mark.parametrize(("producer", "worker", "cleaner"), PAIRINGS)
+async def test_every_item_is_finished_with_each_producer_worker_and_cleaner(
     scene: Scene, producer: Side, worker: Side, cleaner: Side
 ) -> None:
-    books, helped = await scene.run((producer,), (worker, worker), (cleaner,), 40)
-    assert_kept(books)
+    record, helped = await scene.run((producer,), (worker, worker), (cleaner,), 40)
+    assert_kept(record)
     if worker == "ours":
-        assert books.finished_by_us == dict.fromkeys(books.wanted, 1)
+        assert record.finished_by_us == dict.fromkeys(record.wanted, 1)
     else:
-        assert books.finished_by_us == {}
+        assert record.finished_by_us == {}
     assert helped == 0
     await scene.assert_empty()
 
 
 @pytest.mark.timeout(90)
-async def test_every_item_is_finished_with_all_nine_at_once(scene: Scene) -> None:
-    books, _ = await scene.run(SIDES, SIDES, SIDES, 200)
-    assert_kept(books)
-    assert books.finished_by_us
-    assert books.finished_by_them
+@pytest.mark.seed("RWQ-G15")
+async def test_every_item_is_finished_with_nine_clients_at_once(scene: Scene) -> None:
+    record, _ = await scene.run(SIDES, SIDES, SIDES, 200)
+    assert_kept(record)
+    assert record.finished_by_us
+    assert record.finished_by_them
     await scene.assert_empty()
+
+
+@pytest.mark.seed("RWQ-G15")
+async def test_each_library_finishes_its_share(
+    queue: AsyncWorkQueue, redis: Redis, start: StartForeign
+) -> None:
+    """One worker of each library waits; each new item goes to the one that has waited longest."""
+    clients = {side: await start(side) for side in ("python", "node")}
+    finished: Counter[Side] = Counter()
+    progress = asyncio.Semaphore(0)
+    rounds = 60
+
+    async def finish_one(side: Side) -> bool:
+        if side == "ours":
+            lease = await queue.lease(30, timeout=1)
+            return lease is not None and await queue.complete(lease)
+        item = await clients[side].lease(30, timeout=1)
+        return item is not None and await clients[side].complete(item.id)
+
+    async def work_on(side: Side) -> None:
+        while finished.total() < rounds:
+            if await finish_one(side):
+                finished[side] += 1
+                progress.release()
+
+    async with asyncio.timeout(50), asyncio.TaskGroup() as workers:
+        for side in SIDES:
+            workers.create_task(work_on(side))
+        for number in range(rounds):
+            await until_waiting(redis, len(SIDES))
+            await queue.add_item(Item(b"data", id=f"{number}"))
+            await progress.acquire()
+    fair = rounds / len(SIDES)
+    assert all(0.7 * fair <= finished[side] <= 1.3 * fair for side in SIDES), finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -174,3 +175,16 @@ async def test_looking_touches_nothing(make_queue: MakeQueue, redis: Redis, cloc
     for view in await queue.inspect("leased"):
         await queue.find(view.id)
     assert await snapshot(redis) == before
+
+
+@pytest.mark.seed("RWQ-T6", "RWQ-B16")
+async def test_counts_are_of_one_instant(queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"work"))
+    totals = set[int]()
+    for _ in range(20):
+        counts, lease = await asyncio.gather(queue.counts(), queue.lease(30, block=False))
+        assert lease is not None
+        later, released = await asyncio.gather(queue.counts(), queue.release(lease))
+        assert released
+        totals |= {counts.total, later.total}
+    assert totals == {1}

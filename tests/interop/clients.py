@@ -1,4 +1,4 @@
-"""Producers, workers and cleaners, the same for every library, and the books on what they did."""
+"""Producers, workers and cleaners, the same for each library, and a record of what they did."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
     from tests.interop.foreign import Foreign
 
-#: How long our leases last, and how long foreign ones do: whole seconds are all that they know.
+#: How long leases last (s), ours and those of foreign clients, which take whole seconds.
 OUR_LEASE, FOREIGN_LEASE = 0.4, 1
-#: How long a worker waits for an item before it looks around.
+#: How long a worker waits for an item (s).
 WAIT = 0.2
-#: How long a cleaner rests.
+#: How long a cleaner waits between two cleans (s).
 REST = 0.03
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """An item under lease. `token` is None if a foreign client holds it; `mark` is its lease key's value."""
+    """An item under lease: `token` is None if a foreign client holds it, `mark` its lease key's value."""
 
     id: str
     data: bytes
@@ -36,22 +36,22 @@ class Held:
 
 
 class Member(Protocol):
-    """One that adds, works or cleans, of whatever library."""
+    """A client of any library that adds, works or cleans."""
 
     async def add(self, item_id: str, data: bytes) -> None:
-        """Add an item that is new."""
+        """Add a new item."""
         ...
 
     async def lease(self) -> Held | None:
-        """Lease an item, or wait a little and give up."""
+        """Lease an item, or return None after WAIT."""
         ...
 
     async def complete(self, held: Held) -> bool:
-        """Complete an item."""
+        """Complete an item; return the library's answer."""
         ...
 
     async def is_over(self, held: Held) -> bool:
-        """Tell whether a lease has ended."""
+        """Return whether a lease has ended."""
         ...
 
     async def clean(self) -> None:
@@ -60,7 +60,7 @@ class Member(Protocol):
 
 
 class Ours:
-    """A member of our library."""
+    """A client of Leasehold."""
 
     def __init__(self, queue: AsyncWorkQueue) -> None:
         self._queue = queue
@@ -87,7 +87,7 @@ class Ours:
 
 
 class Theirs:
-    """A member of another library."""
+    """A client of another library."""
 
     def __init__(self, client: Foreign, redis: Redis, name: str) -> None:
         self._client = client
@@ -116,18 +116,18 @@ class Theirs:
 
 
 @dataclass
-class Books:
-    """What was added, who finished it, and with which numbers it was leased."""
+class Record:
+    """What was added, which side finished it, and the tokens of its leases."""
 
     wanted: dict[str, bytes]
-    #: By whom each item was finished: True was the answer.
+    #: How often each side was told `True` for an item.
     finished_by_us: Counter[str] = field(default_factory=Counter)
     finished_by_them: Counter[str] = field(default_factory=Counter)
-    #: The numbers of our leases, in the order in which they were given.
+    #: The tokens of our leases, in order.
     tokens: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     #: Items that were leased at least once.
     seen: set[str] = field(default_factory=set)
-    #: Ids without an item that foreign clients were given.
+    #: Ids without an item that foreign clients leased.
     ghosts: Counter[str] = field(default_factory=Counter)
     progress: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -138,17 +138,17 @@ class Books:
 
     @property
     def missing(self) -> set[str]:
-        """The items that nobody has finished."""
+        """The items that no client has finished."""
         return self.wanted.keys() - self.finished_by_us.keys() - self.finished_by_them.keys()
 
     def leased(self, held: Held) -> str:
-        """Note a lease; returns what its holder is to do: "complete", "drop" it, or come "late".
+        """Note a lease; return what its holder does: "complete" it, "drop" it, or complete it "late".
 
-        Every fourth item is mistreated, by the first that holds it.
+        The first holder of every fourth item drops it or comes late.
         """
         if held.token is None and held.data == b"":
             self.ghosts[held.id] += 1
-            return "complete"  # what a worker of that library does: it cannot tell
+            return "complete"  # as a worker of that library does: it cannot tell a ghost from empty data
         assert self.wanted[held.id] == held.data
         if held.token is not None:
             self.tokens[held.id].append(held.token)
@@ -158,7 +158,7 @@ class Books:
         return {1: "drop", 5: "late"}.get(number % 8, "complete") if first else "complete"
 
     def completed(self, held: Held, *, answer: bool) -> None:
-        """Note what `complete` answered."""
+        """Note the answer of `complete`."""
         if answer and held.token is not None:
             self.finished_by_us[held.id] += 1
         elif answer and held.data:
@@ -172,38 +172,38 @@ async def produce(member: Member, items: dict[str, bytes]) -> None:
         await member.add(item_id, data)
 
 
-async def work(member: Member, books: Books) -> None:
-    """Lease and complete, or drop, or come late, until everything is finished."""
+async def work(member: Member, record: Record) -> None:
+    """Lease and complete, drop or complete late, until all items are finished."""
     late: list[Held] = []
-    while not books.done:
+    while not record.done:
         held = await member.lease()
-        task = books.leased(held) if held else "nothing"
+        task = record.leased(held) if held else "nothing"
         if held and task == "complete":
-            books.completed(held, answer=await member.complete(held))
+            record.completed(held, answer=await member.complete(held))
         elif held and task == "late":
             late.append(held)
         for one in [one for one in late if await member.is_over(one)]:
             late.remove(one)
-            books.completed(one, answer=await member.complete(one))
+            record.completed(one, answer=await member.complete(one))
     for one in late:
-        books.completed(one, answer=await member.complete(one))
+        record.completed(one, answer=await member.complete(one))
 
 
-async def clean(member: Member, books: Books) -> None:
-    """Clean until everything is finished."""
-    while not books.done:
+async def clean(member: Member, record: Record) -> None:
+    """Clean until all items are finished."""
+    while not record.done:
         await member.clean()
         await asyncio.sleep(REST)
 
 
-async def rescue(queue: AsyncWorkQueue, books: Books, *, reply_timeout: float = 8) -> int:
-    """Help with a deep clean whenever nothing moves any more; returns how often that was needed."""
+async def rescue(queue: AsyncWorkQueue, record: Record, *, stall: float = 8) -> int:
+    """Run a deep clean whenever no item was finished for `stall` seconds; return how often."""
     helped = 0
-    while not books.done:
-        books.progress.clear()
+    while not record.done:
+        record.progress.clear()
         try:
-            async with asyncio.timeout(reply_timeout):
-                await books.progress.wait()
+            async with asyncio.timeout(stall):
+                await record.progress.wait()
         except TimeoutError:
             await queue.deep_clean()
             helped += 1
