@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for tests of code that uses Leasehold.
 
-It stands outside the package because pytest imports each installed plugin at its start: a project that uses
-no fixture of ours imports nothing of Leasehold by it. All the work is done in `leasehold.testing.plugin`.
+pytest imports every installed plugin when it starts. So this module is outside the package and imports
+nothing of Leasehold until a test uses a fixture. The implementation is in `leasehold.testing.plugin`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from leasehold.testing.plugin import Queues, Workers
 else:
     try:
-        # Under pytest-asyncio's strict mode its own decorator is needed.
+        # The strict mode of pytest-asyncio requires its decorator.
         from pytest_asyncio import fixture as async_fixture
-    except ImportError:  # anyio's plugin runs plain ones
+    except ImportError:  # anyio's plugin accepts plain fixtures
         async_fixture = pytest.fixture
 
 
 @pytest.fixture(scope="session")
 def leasehold_server() -> Iterator[Server]:
-    """The server of the test run: that of LEASEHOLD_TEST_URL or REDIS_URL, or else one of its own."""
+    """The server at LEASEHOLD_TEST_URL or REDIS_URL, or one that is started for the test run."""
     from leasehold.errors import EmbeddedServerError
     from leasehold.testing.plugin import running_server
 
@@ -42,7 +42,7 @@ def leasehold_server() -> Iterator[Server]:
 
 @pytest.fixture
 def leasehold_clock() -> Clock:
-    """A clock that the test moves: `advance(60)`. The queues of a test that asks for it go by it."""
+    """A clock that the test moves, as with `advance(60)`. The queues of the test use it."""
     from leasehold.testing.clock import Clock
 
     return Clock()
@@ -50,7 +50,7 @@ def leasehold_clock() -> Clock:
 
 @async_fixture
 async def leasehold_faults(leasehold_server: Server) -> AsyncIterator[Proxy]:
-    """A way to the server that fails on demand. The queues of a test that asks for it go through it."""
+    """A proxy to the server that injects network faults. The queues of the test connect through it."""
     from leasehold.testing.proxy import Proxy
 
     async with Proxy(leasehold_server.url) as proxy:
@@ -58,8 +58,8 @@ async def leasehold_faults(leasehold_server: Server) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-def _leasehold_asked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the queues of this test go by and through, as far as the test has asked for it."""
+def _leasehold_requested(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The clock and the proxy for the queues of this test, or None if the test does not use them."""
     return {
         name: request.getfixturevalue(f"leasehold_{name}")
         if f"leasehold_{name}" in request.fixturenames
@@ -70,12 +70,12 @@ def _leasehold_asked(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @async_fixture
 async def leasehold_queues(
-    leasehold_server: Server, _leasehold_asked: dict[str, Any]
+    leasehold_server: Server, _leasehold_requested: dict[str, Any]
 ) -> AsyncIterator[Queues]:
-    """Opens queues that no other test has: `leasehold_queues("emails")`. They go with the test."""
+    """Open queues that no other test uses: `leasehold_queues("emails")`. The test's end removes them."""
     from leasehold.testing.plugin import Queues
 
-    queues = Queues(leasehold_server, **_leasehold_asked)
+    queues = Queues(leasehold_server, **_leasehold_requested)
     try:
         yield queues
     finally:
@@ -84,13 +84,13 @@ async def leasehold_queues(
 
 @pytest.fixture
 def leasehold_queue(leasehold_queues: Queues) -> AsyncWorkQueue:
-    """A queue that no other test has, and that goes with the test."""
+    """A queue that no other test uses. The test's end removes it."""
     return leasehold_queues()
 
 
 @async_fixture
 async def leasehold_worker(leasehold_queues: Queues) -> AsyncIterator[Workers]:
-    """Makes workers: `leasehold_worker(concurrency=5)`, to be drained. None outlives the test."""
+    """Make workers: `leasehold_worker(concurrency=5)`. The test's end stops them."""
     from leasehold.testing.plugin import Workers
 
     workers = Workers(leasehold_queues)

@@ -54,7 +54,7 @@ class Gate(Proxy):
     async def _forward_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         parser = hiredis.Reader()
         while True:
-            parser.feed(await self._next_piece(reader))
+            parser.feed(await self._next_chunk(reader))
             while request := parser.gets():
                 self.commands.append(request[0].upper())
                 await self._hold(request)

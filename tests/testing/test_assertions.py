@@ -1,4 +1,4 @@
-"""The assertions for users' tests pass and fail as they should, and a failure says what is there instead."""
+"""The assertions pass and fail as documented, and a failure lists the contents of the queue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def queue(make_queue: MakeQueue, clock: Clock) -> AsyncWorkQueue:
 
 
 async def message_of(assertion: Awaitable[Any]) -> str:
-    """What an assertion says that fails."""
+    """Return the message of an assertion that fails."""
     with pytest.raises(AssertionError) as caught:
         await assertion
     return str(caught.value)
@@ -55,7 +55,7 @@ async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "wanted", "other"),
+    ("data", "equal", "other"),
     [
         (b"\x00\xff", b"\x00\xff", b"\x00"),
         ("blåbær", "blåbær", "bær"),
@@ -65,18 +65,18 @@ async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:
         (b"null", None, 0),
     ],
 )
-async def test_data_are_compared_as_bytes_or_as_json(
-    queue: AsyncWorkQueue, data: bytes | str, wanted: Any, other: Any
+async def test_data_is_compared_as_bytes_or_as_json(
+    queue: AsyncWorkQueue, data: bytes | str, equal: Any, other: Any
 ) -> None:
     await queue.add_item(Item(data, id="one"))
-    assert (await assert_added(queue, data=wanted)).id == "one"
+    assert (await assert_added(queue, data=equal)).id == "one"
     await assert_not_added(queue, data=other)
     assert f"'one' has other data: {Item(data).data!r}" in await message_of(
         assert_added(queue, "one", data=other)
     )
 
 
-async def test_a_failure_lists_what_is_there(queue: AsyncWorkQueue, clock: Clock) -> None:
+async def test_a_failure_lists_the_contents_of_the_queue(queue: AsyncWorkQueue, clock: Clock) -> None:
     for number in range(4):
         await queue.add_item(Item(f"data of {number}", id=f"item-{number}"))
     clock.advance(1)
@@ -87,14 +87,14 @@ async def test_a_failure_lists_what_is_there(queue: AsyncWorkQueue, clock: Clock
     assert await message_of(assert_added(queue, "other")) == (
         f"no item 'other' in queue {queue.name!r}, which holds 1 waiting, 1 leased, 2 scheduled, 1 dead:\n"
         "  waiting    'item-3'  b'data of 3'\n"
-        "  leased     'item-2'  b'data of 2', the lease ends in 30.0 s, attempt 1\n"
+        "  leased     'item-2'  b'data of 2', the lease expires in 30.0 s, attempt 1\n"
         "  scheduled  'item-1'  b'data of 1', due in 5.0 s, tried once\n"
         "  scheduled  'late'  b'later', due in 90.0 s\n"
         "  dead       'item-0'  b'data of 0', tried once, an error"
     )
 
 
-async def test_a_failure_says_what_has_become_of_the_item(queue: AsyncWorkQueue) -> None:
+async def test_a_failure_describes_items_that_match_in_part(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item("hello", id="one"))
     message = await message_of(assert_added(queue, "one", data="bye", state="leased"))
     assert message.startswith("no item 'one' with the data 'bye' that is leased in queue")
@@ -123,20 +123,20 @@ async def test_a_dead_letter_is_found_by_its_error(queue: AsyncWorkQueue) -> Non
     assert "no dead letter for item 'three' in queue" in await message_of(assert_dead(queue, "three"))
 
 
-async def test_a_completed_item_may_have_left_a_result(queue: AsyncWorkQueue) -> None:
+async def test_a_completed_item_may_have_a_result(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item("hello", id="one"))
     await queue.complete(await queue.lease(30), result=b'{"sent": 1}')
     await assert_completed(queue, "one")
     await assert_completed(queue, "one", result={"sent": 1})
     assert await message_of(assert_completed(queue, "one", result={"sent": 2})) == (
-        "item 'one' has left b'{\"sent\": 1}', not {'sent': 2}"
+        "item 'one' has the result b'{\"sent\": 1}', expected {'sent': 2}"
     )
     assert await message_of(assert_completed(queue, "two", result="done")) == (
-        "item 'two' has left no result, not 'done'"
+        "item 'two' has no result, expected 'done'"
     )
 
 
-async def test_an_empty_queue_has_no_dead_letters_either(queue: AsyncWorkQueue) -> None:
+async def test_an_empty_queue_has_no_dead_letters(queue: AsyncWorkQueue) -> None:
     await assert_empty(queue)
     await queue.add_item(Item("hello", id="one"))
     assert (await message_of(assert_empty(queue))).startswith(f"not empty: queue {queue.name!r}, which holds")
@@ -148,7 +148,7 @@ async def test_an_empty_queue_has_no_dead_letters_either(queue: AsyncWorkQueue) 
     assert "which is empty" in await message_of(assert_added(queue))
 
 
-async def test_every_page_is_looked_at_and_few_items_are_shown(queue: AsyncWorkQueue) -> None:
+async def test_all_items_are_compared_and_few_are_listed(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item("x" * 500, id=f"item-{number}") for number in range(PAGE + 2)])
     await assert_added(queue, f"item-{PAGE + 1}")
     message = await message_of(assert_added(queue, "other"))
@@ -156,13 +156,13 @@ async def test_every_page_is_looked_at_and_few_items_are_shown(queue: AsyncWorkQ
     assert len(message) < 3000
 
 
-async def test_what_cannot_be_looked_for_is_refused(queue: AsyncWorkQueue) -> None:
-    wrong: Any
-    for assertion, argument, wrong in (
+async def test_invalid_arguments_are_refused(queue: AsyncWorkQueue) -> None:
+    invalid: Any
+    for assertion, argument, invalid in (
         (assert_added, "item_id", b"one"),
         (assert_not_added, "state", "dead"),
         (assert_dead, "error", ValueError("no")),
     ):
         with pytest.raises(InvalidArgument) as caught:
-            await assertion(queue, **{argument: wrong})
+            await assertion(queue, **{argument: invalid})
         assert caught.value.argument == argument

@@ -1,4 +1,4 @@
-"""A clock that a hand moves, and what it moves."""
+"""A clock that the test moves, and the queues that use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 START = datetime(2030, 1, 31, 23, 59, tzinfo=UTC)
 
 
-def test_it_stands_still_until_it_is_moved() -> None:
+def test_the_clock_stands_still_until_it_is_moved() -> None:
     clock = Clock(START)
     assert (clock.now, clock()) == (START, START.timestamp())
     clock.advance(30)
@@ -31,7 +31,7 @@ def test_it_stands_still_until_it_is_moved() -> None:
     assert clock.now == datetime(2031, 12, 31, 23, tzinfo=UTC)
 
 
-def test_it_begins_at_the_present_second() -> None:
+def test_the_clock_starts_at_the_next_full_second() -> None:
     before = datetime.now(UTC)
     clock = Clock()
     assert before <= clock.now <= datetime.now(UTC) + timedelta(seconds=1)
@@ -39,14 +39,14 @@ def test_it_begins_at_the_present_second() -> None:
 
 
 @pytest.mark.parametrize("duration", [-1, math.nan, math.inf, "1", None, True, timedelta(seconds=-1)])
-def test_it_is_moved_forward_and_by_a_duration(duration: Any) -> None:
+def test_the_clock_only_advances_by_a_duration(duration: Any) -> None:
     clock = Clock(START)
     with pytest.raises(InvalidArgument, match="duration"):
         clock.advance(duration)
     assert clock.now == START
 
 
-def test_moments_have_a_time_zone_and_have_not_passed() -> None:
+def test_a_time_must_have_a_time_zone_and_not_have_passed() -> None:
     naive = START.replace(tzinfo=None)
     with pytest.raises(InvalidArgument, match="start"):
         Clock(naive)
@@ -57,7 +57,7 @@ def test_moments_have_a_time_zone_and_have_not_passed() -> None:
     assert clock.now == START
 
 
-async def test_who_waits_is_woken(make_queue: MakeQueue) -> None:
+async def test_a_waiting_caller_is_woken(make_queue: MakeQueue) -> None:
     clock = Clock()
     queue = clock.attach(make_queue(clock=clock))
     await queue.add_item(Item("hello"), delay=timedelta(days=2))
@@ -67,7 +67,7 @@ async def test_who_waits_is_woken(make_queue: MakeQueue) -> None:
     assert (await asyncio.wait_for(waiting, 5)).data == b"hello"
 
 
-async def test_from_another_thread_too(make_queue: MakeQueue) -> None:
+async def test_a_waiting_caller_is_woken_from_another_thread(make_queue: MakeQueue) -> None:
     clock = Clock()
     queue = clock.attach(make_queue(clock=clock))
     await queue.add_item(Item("hello"))
@@ -79,7 +79,7 @@ async def test_from_another_thread_too(make_queue: MakeQueue) -> None:
     assert (second.id, second.attempt) == (first.id, 2)
 
 
-async def test_a_queue_that_is_not_in_use_is_no_trouble(make_queue: MakeQueue) -> None:
+async def test_the_clock_moves_with_unused_and_closed_queues(make_queue: MakeQueue) -> None:
     clock = Clock()
     queue = clock.attach(make_queue(clock=clock))
     clock.advance(1)
@@ -88,5 +88,5 @@ async def test_a_queue_that_is_not_in_use_is_no_trouble(make_queue: MakeQueue) -
 
 
 async def parked(queue: AsyncWorkQueue) -> None:
-    """Wait until somebody waits for an item that is not there."""
-    await eventually("somebody waits", lambda: bool(queue._engine()._dispatcher._waiting))
+    """Return when a caller waits for an item."""
+    await eventually("a caller waits", lambda: bool(queue._engine()._dispatcher._waiting))

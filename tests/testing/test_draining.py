@@ -1,4 +1,4 @@
-"""Workers, leases and retries under a clock that is moved by hand, with the fixtures of the plugin."""
+"""Draining workers with the fixtures of the plugin and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from leasehold.testing import Clock, Proxy, Queues, Workers
 
 
-async def test_draining_runs_what_is_due_and_leaves_what_is_not(
+#: The further turns only repeat the first.
+TURNS = [0, *(pytest.param(turn, marks=pytest.mark.long) for turn in range(1, 5))]
+
+
+async def test_draining_runs_due_items_and_leaves_the_others(
     leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
 ) -> None:
     worker = leasehold_worker()
@@ -46,8 +50,8 @@ async def test_draining_runs_what_is_due_and_leaves_what_is_not(
     await assert_empty(leasehold_queue)
 
 
-@pytest.mark.parametrize("turn", range(5))
-async def test_retries_back_off_until_the_item_is_given_up(
+@pytest.mark.parametrize("turn", TURNS)
+async def test_retries_back_off_until_the_item_is_dead(
     leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock, turn: int
 ) -> None:
     worker = leasehold_worker(retry=RetryPolicy(attempts=4, first=10, longest=25, jitter=False))
@@ -74,8 +78,8 @@ async def test_retries_back_off_until_the_item_is_given_up(
     assert letter.attempt == 4
 
 
-@pytest.mark.parametrize("turn", range(5))
-async def test_draining_takes_over_leases_that_have_ended(
+@pytest.mark.parametrize("turn", TURNS)
+async def test_draining_reclaims_expired_leases(
     leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock, turn: int
 ) -> None:
     worker = leasehold_worker()
@@ -97,7 +101,7 @@ async def test_draining_takes_over_leases_that_have_ended(
     await assert_empty(leasehold_queue)
 
 
-async def test_draining_goes_on_with_what_handlers_add_to_any_of_its_queues(
+async def test_draining_includes_items_that_handlers_add(
     leasehold_queues: Queues, leasehold_worker: Workers
 ) -> None:
     first, second = leasehold_queues("first"), leasehold_queues("second")
@@ -121,14 +125,14 @@ async def test_draining_goes_on_with_what_handlers_add_to_any_of_its_queues(
     await assert_empty(second)
 
 
-async def test_batches_are_drained_whole(leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers) -> None:
+async def test_all_batches_are_drained(leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers) -> None:
     worker = leasehold_worker()
     ran: list[bytes] = []
 
     @worker.handler(leasehold_queue, batch=4)
-    async def handle(some: list[bytes]) -> None:
-        assert len(some) <= 4
-        ran.extend(some)
+    async def handle(batch: list[bytes]) -> None:
+        assert len(batch) <= 4
+        ran.extend(batch)
 
     await leasehold_queue.add_items([Item(f"{number:03}") for number in range(101)])
     await worker.drain()
@@ -136,7 +140,7 @@ async def test_batches_are_drained_whole(leasehold_queue: AsyncWorkQueue, leaseh
     await assert_empty(leasehold_queue)
 
 
-async def test_a_snoozed_item_comes_back_when_the_clock_says_so_to_a_worker_that_runs(
+async def test_a_running_worker_gets_a_snoozed_item_when_the_clock_reaches_its_time(
     leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
 ) -> None:
     worker = leasehold_worker()
@@ -155,7 +159,7 @@ async def test_a_snoozed_item_comes_back_when_the_clock_says_so_to_a_worker_that
     await leasehold_queue.add_item(Item("hello", id="one"))
     for attempt in (1, 2):
         await eventually("it has run", ran(attempt))
-        await counting(leasehold_queue, lambda counts: counts.scheduled == 1)
+        await counts_meet(leasehold_queue, lambda counts: counts.scheduled == 1)
         leasehold_clock.advance(timedelta(hours=8))
     await eventually("it has run", ran(3))
     assert attempts == [1, 1, 1]
@@ -164,42 +168,42 @@ async def test_a_snoozed_item_comes_back_when_the_clock_says_so_to_a_worker_that
     await assert_empty(leasehold_queue)
 
 
-async def test_a_worker_goes_on_when_the_way_to_the_server_is_healed(
+async def test_a_worker_continues_when_the_faults_are_removed(
     leasehold_queues: Queues, leasehold_worker: Workers, leasehold_faults: Proxy
 ) -> None:
     worker = leasehold_worker()
     queue, direct = leasehold_queues("queue"), leasehold_queues("queue", direct=True)
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun, proceed = asyncio.Event(), asyncio.Event()
 
     @worker.handler(queue)
     async def handle(_: bytes) -> None:
         begun.set()
-        await go_on.wait()
+        await proceed.wait()
 
     await queue.add_item(Item("hello", id="one"))
     draining = asyncio.create_task(worker.run())
     await begun.wait()
     await leasehold_faults.fail()
-    go_on.set()
+    proceed.set()
     await assert_added(direct, "one", state="leased")
     await leasehold_faults.heal()
-    await counting(direct, lambda counts: counts.total == 0)
+    await counts_meet(direct, lambda counts: counts.total == 0)
     worker.stop()
     await draining
     await assert_empty(direct)
 
 
-async def counting(queue: AsyncWorkQueue, condition: Callable[[Counts], bool]) -> None:
-    """Return as soon as the counts of a queue are as wanted."""
+async def counts_meet(queue: AsyncWorkQueue, condition: Callable[[Counts], bool]) -> None:
+    """Return when the counts of a queue meet a condition."""
     async with asyncio.timeout(5):
-        while not condition(await queue.counts()):  # noqa: ASYNC110 - the server tells nobody
+        while not condition(await queue.counts()):  # noqa: ASYNC110 - the server sends no notification
             await asyncio.sleep(0.005)
 
 
-async def test_a_worker_of_the_app_is_taken_over_to_queues_of_the_test(
+async def test_a_worker_is_copied_to_queues_of_the_test(
     leasehold_queues: Queues, leasehold_worker: Workers
 ) -> None:
-    nowhere = AsyncWorkQueue.from_url("redis://localhost:1", "emails")
+    unreachable = AsyncWorkQueue.from_url("redis://localhost:1", "emails")
     ran: list[tuple[str, str]] = []
 
     @asynccontextmanager
@@ -208,7 +212,7 @@ async def test_a_worker_of_the_app_is_taken_over_to_queues_of_the_test(
 
     app = Worker(lifespan=lifespan, concurrency=2)
 
-    @app.handler(nowhere, keep_result=60)
+    @app.handler(unreachable, keep_result=60)
     async def greet(name: str, greeting: str) -> str:
         ran.append((greeting, name))
         return f"{greeting} {name}"
@@ -218,12 +222,12 @@ async def test_a_worker_of_the_app_is_taken_over_to_queues_of_the_test(
     await worker.drain()
     assert ran == [("hello", "ada")]
     await assert_completed(leasehold_queues("emails"), "one", result="hello ada")
-    assert [handler.queue for handler in app.handlers] == [nowhere]
+    assert [handler.queue for handler in app.handlers] == [unreachable]
     assert worker.concurrency == 2
-    await nowhere.close()
+    await unreachable.close()
 
 
-async def test_schedules_go_by_the_clock_too(
+async def test_schedules_use_the_clock(
     leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
 ) -> None:
     leasehold_clock.move_to(datetime(2030, 3, 31, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""What the page on testing and the reference show is what there is."""
+"""The page on testing and the reference are correct."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import _leasehold_pytest
 import leasehold.testing
 from tests.docs.pages import DOCS, REFERENCE, blocks, table
 from tests.docs.test_api import members_of, section_of, signature_in, signature_of
-from tests.testing.runs import run_pytest
+from tests.testing.runs import run_pytest_in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,21 +18,7 @@ PAGE = DOCS / "how-to" / "testing.md"
 API = REFERENCE / "api.md"
 
 
-def test_the_files_of_tests_on_the_page_pass(tmp_path: Path) -> None:
-    files = {block.title: block.code for block in blocks(PAGE) if block.title}
-    for title, code in files.items():
-        (tmp_path / title).write_text(code)
-    names = [title for title in files if title.startswith("test_")]
-    assert len(names) == 2
-    run = run_pytest(tmp_path, "", *names)
-    assert run.counts() == {"passed": 4}, run.output
-
-
-def test_the_message_on_the_page_is_the_one_that_is_given(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"^AssertionError: .*?(?=\n```)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    emails, tests = (block.code for block in blocks(PAGE) if block.title in ("emails.py", "test_emails.py"))
-    (tmp_path / "emails.py").write_text(emails)
-    failing = """
+FAILING = """
 async def test_that_fails(leasehold_queue, leasehold_clock):
     mailbox = Mailbox()
     mailbox.full = True
@@ -41,9 +27,18 @@ async def test_that_fails(leasehold_queue, leasehold_clock):
     await make_worker(leasehold_queue, mailbox).drain()
     await assert_added(leasehold_queue, "welcome-eve")
 """
-    run = run_pytest(tmp_path, tests + failing, "-k", "that_fails")
-    given = re.findall(r"^E +(AssertionError.*\n(?:E .*\n)*)", run.output, re.MULTILINE)
-    unmarked = re.sub(r"^E {7}", "", given[0].rstrip(), flags=re.MULTILINE)
+
+
+def test_the_tests_on_the_page_pass_and_a_failure_prints_the_message_on_the_page(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"^AssertionError: .*?(?=\n```)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    files = {block.title: block.code for block in blocks(PAGE) if block.title}
+    assert len([name for name in files if name.startswith("test_")]) == 2
+    files["test_emails.py"] += FAILING
+    run = run_pytest_in_process(tmp_path, files)
+    assert run.counts() == {"failed": 1, "passed": 4}, run.output
+    assert "FAILED test_emails.py::test_that_fails" in run.output
+    printed = re.findall(r"^E +(AssertionError.*\n(?:E .*\n)*)", run.output, re.MULTILINE)
+    unmarked = re.sub(r"^E {7}", "", printed[0].rstrip(), flags=re.MULTILINE)
     assert without_label(unmarked) == without_label(shown)
 
 

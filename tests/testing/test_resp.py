@@ -1,4 +1,4 @@
-"""The names of commands are read off a stream of requests, however it is cut."""
+"""Command names are read from a stream of requests, in chunks of any size."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from leasehold.testing.resp import CommandReader
 
 
 def packed(*words: bytes) -> bytes:
-    """A command as a client sends it."""
-    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # theirs allow one word only
+    """Return a command as a client sends it."""
+    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its stubs allow one word only
     return command
 
 
@@ -28,29 +28,29 @@ STREAM = b"".join(packed(*command) for command in COMMANDS)
 NAMES = [command[0].upper() for command in COMMANDS]
 
 
-def test_in_one_piece() -> None:
+def test_a_stream_in_one_chunk() -> None:
     assert CommandReader().feed(STREAM) == NAMES
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_in_pieces_of_any_size(seed: int) -> None:
+def test_a_stream_in_chunks_of_any_size(seed: int) -> None:
     rng = random.Random(seed)
-    longest = rng.choice([3, 100, 70_000])
+    max_size = rng.choice([3, 100, 70_000])
     reader, names, at = CommandReader(), [], 0
     while at < len(STREAM):
-        size = rng.randint(1, longest)
+        size = rng.randint(1, max_size)
         names += reader.feed(STREAM[at : at + size])
         at += size
     assert names == NAMES
 
 
-def test_byte_by_byte_a_name_is_told_when_it_is_whole() -> None:
+def test_a_name_is_returned_when_it_is_complete() -> None:
     reader = CommandReader()
-    told = [reader.feed(bytes([byte])) for byte in packed(b"get", b"key")]
-    assert [names for names in told if names] == [[b"GET"]]
+    results = [reader.feed(bytes([byte])) for byte in packed(b"get", b"key")]
+    assert [names for names in results if names] == [[b"GET"]]
 
 
-def test_what_is_no_array_is_passed_over_and_does_not_pile_up() -> None:
+def test_other_bytes_are_ignored_and_not_kept() -> None:
     reader = CommandReader()
     assert reader.feed(b"PING\r\nINFO all\r\n") == []
     assert reader.feed(packed(b"PING")) == [b"PING"]

@@ -1,4 +1,4 @@
-"""What users' tests need: a server, queues and workers as fixtures, time moved by hand, faults on demand."""
+"""Test your code against a real server: assertions, a clock that the test moves, and network faults."""
 
 from leasehold.testing.assertions import (
     ANY,

@@ -1,4 +1,4 @@
-"""Assertions about what is in a queue, which say what is there instead."""
+"""Assertions about the contents of a queue. A failure lists what the queue contains."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.queue import AsyncWorkQueue
 
-#: Stands for "not asked for", as None is a value that JSON knows.
+#: Matches any value. None cannot be used for this, as it is a JSON value.
 ANY: Any = type("Any", (), {"__repr__": lambda _: "ANY"})()
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """Which items are meant."""
+class _Expected:
+    """The items that an assertion is about."""
 
     item_id: str | None
     data: Any
@@ -32,11 +32,11 @@ class _Wanted:
 
     def __post_init__(self) -> None:
         if self.item_id is not None and not isinstance(self.item_id, str):
-            raise InvalidArgument("item_id", self.item_id, "a text, or None for any")
+            raise InvalidArgument("item_id", self.item_id, "a str, or None for any item")
         if self.state is not None and self.state not in STATES:
             raise InvalidArgument("state", self.state, ", ".join(STATES))
         if self.error is not None and not isinstance(self.error, str):
-            raise InvalidArgument("error", self.error, "a part of the error's text, or None for any")
+            raise InvalidArgument("error", self.error, "a part of the error's text, or None for any error")
         words = "item" if self.item_id is None else f"item {self.item_id!r}"
         if self.data is not ANY:
             words += f" with the data {shorten(self.data)}"
@@ -44,21 +44,21 @@ class _Wanted:
             words += f" that is {self.state}"
         object.__setattr__(self, "words", words)
 
-    def fits(self, one: ItemView | DeadLetter) -> bool:
-        """Whether an item is one of those that are meant, its state and error not looked at."""
-        return (self.item_id is None or one.id == self.item_id) and (
-            self.data is ANY or _same(self.data, one.data)
+    def matches(self, item: ItemView | DeadLetter) -> bool:
+        """Return whether an item matches the id and the data."""
+        return (self.item_id is None or item.id == self.item_id) and (
+            self.data is ANY or _same(self.data, item.data)
         )
 
-    def live(self, contents: QueueContents) -> list[ItemView]:
-        """Those of them that are unfinished."""
+    def unfinished(self, contents: QueueContents) -> list[ItemView]:
+        """Return the unfinished items that match."""
         views = (view for view in contents.items if self.state is None or view.state == self.state)
-        return [view for view in views if self.fits(view)]
+        return [view for view in views if self.matches(view)]
 
     def dead(self, contents: QueueContents) -> list[DeadLetter]:
-        """Those of them that are dead letters."""
+        """Return the dead letters that match."""
         letters = (one for one in contents.dead_letters if self.error is None or self.error in one.error)
-        return [letter for letter in letters if self.fits(letter)]
+        return [letter for letter in letters if self.matches(letter)]
 
 
 async def assert_added(
@@ -70,75 +70,77 @@ async def assert_added(
         await assert_added(queue, data={"to": "ada@example.org"})
 
     Args:
-        queue: Where to look.
-        item_id: The item's id; None is any.
-        data: Its data: bytes as they are, a text as it is or as JSON, anything else as JSON.
-        state: The state that it is in: `"waiting"`, `"leased"` or `"scheduled"`; None is any.
+        queue: The queue.
+        item_id: The item's id; None matches any.
+        data: The item's data: bytes are compared with the data, a `str` with the data or its JSON value,
+            any other value with the JSON value.
+        state: The item's state: `"waiting"`, `"leased"` or `"scheduled"`; None matches any.
 
     Returns:
-        The item, the first of several.
+        The item; the first, if several match.
 
     Raises:
-        AssertionError: If there is none; the message lists what there is.
+        AssertionError: If no item matches; the message lists the contents of the queue.
         InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
     """
     __tracebackhide__ = True
-    wanted = _Wanted(item_id, data, state)
+    expected = _Expected(item_id, data, state)
     contents = await QueueContents.of(queue)
-    if found := wanted.live(contents):
+    if found := expected.unfinished(contents):
         return found[0]
-    raise AssertionError(f"no {wanted.words} in {contents.report()}{_near(wanted, contents)}")
+    raise AssertionError(f"no {expected.words} in {contents.report()}{_near(expected, contents)}")
 
 
 async def assert_not_added(
     queue: AsyncWorkQueue, item_id: str | None = None, *, data: Any = ANY, state: State | None = None
 ) -> None:
-    """Assert that no such unfinished item is in the queue. Dead letters are not looked at.
+    """Assert that no matching unfinished item is in the queue. Dead letters are ignored.
 
     Args:
-        queue: Where to look.
-        item_id: As for `assert_added`; None is any.
+        queue: The queue.
+        item_id: As for `assert_added`.
         data: As for `assert_added`.
         state: As for `assert_added`.
 
     Raises:
-        AssertionError: If there is one; the message lists what there is.
+        AssertionError: If an item matches; the message lists the contents of the queue.
         InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
     """
     __tracebackhide__ = True
-    wanted = _Wanted(item_id, data, state)
+    expected = _Expected(item_id, data, state)
     contents = await QueueContents.of(queue)
-    if found := wanted.live(contents):
-        there = describe_item(found[0], contents.now)
-        raise AssertionError(f"there is an {wanted.words}: {there}, in {contents.report()}")
+    if found := expected.unfinished(contents):
+        description = describe_item(found[0], contents.now)
+        raise AssertionError(f"unexpected {expected.words}: {description}, in {contents.report()}")
 
 
 async def assert_dead(
     queue: AsyncWorkQueue, item_id: str | None = None, *, data: Any = ANY, error: str | None = None
 ) -> DeadLetter:
-    """Assert that an item is among the dead letters.
+    """Assert that a matching dead letter is in the queue.
 
         await assert_dead(queue, "mail-1", error="no such address")
 
     Args:
-        queue: Where to look.
-        item_id: The item's id; None is any.
+        queue: The queue.
+        item_id: The item's id; None matches any.
         data: As for `assert_added`.
         error: A part of its error: of the reason, or of the traceback.
 
     Returns:
-        The dead letter, the newest of several.
+        The dead letter; the newest, if several match.
 
     Raises:
-        AssertionError: If there is none; the message lists what there is, and the error it has instead.
+        AssertionError: If no dead letter matches; the message lists the contents of the queue, and the actual
+            error if only that differs.
         InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
     """
     __tracebackhide__ = True
-    wanted = _Wanted(item_id, data, error=error)
+    expected = _Expected(item_id, data, error=error)
     contents = await QueueContents.of(queue)
-    if found := wanted.dead(contents):
+    if found := expected.dead(contents):
         return found[0]
-    others = _Wanted(item_id, data).dead(contents)
+    others = _Expected(item_id, data).dead(contents)
     if others and error is not None:
         raise AssertionError(
             f"dead letter {others[0].id!r} has no {error!r} in its error, which is:\n"
@@ -146,52 +148,52 @@ async def assert_dead(
         )
     alive = "".join(
         f"\n{view.id!r} is {view.state}, not dead: {tries(view.attempt)}"
-        for view in wanted.live(contents)[:3]
+        for view in expected.unfinished(contents)[:3]
     )
-    raise AssertionError(f"no dead letter for {wanted.words} in {contents.report()}{alive}")
+    raise AssertionError(f"no dead letter for {expected.words} in {contents.report()}{alive}")
 
 
 async def assert_completed(queue: AsyncWorkQueue, item_id: str, *, result: Any = ANY) -> None:
-    """Assert that an item is finished: it is neither in the queue nor among the dead letters.
+    """Assert that an item is neither unfinished nor a dead letter.
 
-    A queue keeps nothing of what is finished, unless a result was asked for. So without `result` an item that
-    was never added passes, too.
+    A queue keeps nothing of a completed item but its result. So without `result`, an item that was never
+    added passes as well.
 
     Args:
-        queue: Where to look.
+        queue: The queue.
         item_id: The item's id.
-        result: What it has left, compared as data are in `assert_added`.
+        result: The item's result, compared like the data in `assert_added`.
 
     Raises:
-        AssertionError: If it is still there, or has left something else.
+        AssertionError: If the item is in the queue, or its result differs.
         InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
     """
     __tracebackhide__ = True
-    wanted = _Wanted(item_id, ANY)
+    expected = _Expected(item_id, ANY)
     contents = await QueueContents.of(queue)
-    if found := wanted.live(contents):
-        there = describe_item(found[0], contents.now)
-        raise AssertionError(f"{wanted.words} is not completed but {found[0].state}: {there}")
-    if letters := wanted.dead(contents):
-        raise AssertionError(f"{wanted.words} is a dead letter: {describe_letter(letters[0])}")
+    if found := expected.unfinished(contents):
+        description = describe_item(found[0], contents.now)
+        raise AssertionError(f"{expected.words} is not completed but {found[0].state}: {description}")
+    if letters := expected.dead(contents):
+        raise AssertionError(f"{expected.words} is a dead letter: {describe_letter(letters[0])}")
     if result is ANY:
         return
-    left = await queue.results.get(item_id)
-    if left is None:
-        raise AssertionError(f"{wanted.words} has left no result, not {shorten(result)}")
-    if not _same(result, left):
-        raise AssertionError(f"{wanted.words} has left {shorten(left)}, not {shorten(result)}")
+    stored = await queue.results.get(item_id)
+    if stored is None:
+        raise AssertionError(f"{expected.words} has no result, expected {shorten(result)}")
+    if not _same(result, stored):
+        raise AssertionError(f"{expected.words} has the result {shorten(stored)}, expected {shorten(result)}")
 
 
 async def assert_empty(queue: AsyncWorkQueue, *, dead_letters: bool = False) -> None:
-    """Assert that everything is done: nothing waits, is leased or scheduled, and nothing was given up.
+    """Assert that the queue has no unfinished items and no dead letters.
 
     Args:
-        queue: Where to look.
-        dead_letters: Whether there may be dead letters.
+        queue: The queue.
+        dead_letters: Whether to allow dead letters.
 
     Raises:
-        AssertionError: If there is something; the message lists it.
+        AssertionError: If the queue is not empty; the message lists its contents.
         QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
     """
     __tracebackhide__ = True
@@ -201,18 +203,18 @@ async def assert_empty(queue: AsyncWorkQueue, *, dead_letters: bool = False) -> 
         raise AssertionError(f"not empty: {contents.report()}")
 
 
-def _near(wanted: _Wanted, contents: QueueContents) -> str:
-    """What became of the item that was looked for, if it is there in another way."""
+def _near(expected: _Expected, contents: QueueContents) -> str:
+    """Describe items that match only in part."""
     lines = []
-    for view in _Wanted(wanted.item_id, ANY).live(contents) if wanted.item_id else ():
-        if wanted.data is not ANY and not _same(wanted.data, view.data):
+    for view in _Expected(expected.item_id, ANY).unfinished(contents) if expected.item_id else ():
+        if expected.data is not ANY and not _same(expected.data, view.data):
             lines.append(f"{view.id!r} has other data: {shorten(view.data)}")
-        if wanted.state not in (None, view.state):
+        if expected.state not in (None, view.state):
             lines.append(f"{view.id!r} is {view.state}")
     lines += [
         f"{letter.id!r} is a dead letter: {describe_letter(letter)}"
-        for letter in _some(wanted.dead(contents))
-        if wanted.item_id or wanted.data is not ANY
+        for letter in _some(expected.dead(contents))
+        if expected.item_id or expected.data is not ANY
     ]
     return "".join(f"\n{line}" for line in lines)
 
@@ -221,15 +223,15 @@ def _some(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
     return list(letters)[:3]
 
 
-def _same(wanted: Any, there: bytes | None) -> bool:
-    if there is None:
+def _same(expected: Any, data: bytes | None) -> bool:
+    if data is None:
         return False
-    if isinstance(wanted, (bytes, bytearray, memoryview)):
-        return bytes(wanted) == there
-    if isinstance(wanted, str) and wanted.encode() == there:
+    if isinstance(expected, (bytes, bytearray, memoryview)):
+        return bytes(expected) == data
+    if isinstance(expected, str) and expected.encode() == data:
         return True
     try:
-        return bool(json.loads(there) == wanted)
+        return bool(json.loads(data) == expected)
     except ValueError:
         return False
 

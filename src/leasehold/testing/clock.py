@@ -1,4 +1,4 @@
-"""Time that a hand moves."""
+"""A clock that the test moves."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until it is moved, for `AsyncWorkQueue(clock=...)`.
+    """A clock that stands still until the test moves it, for `AsyncWorkQueue(clock=...)`.
 
         clock = Clock()
         async with AsyncWorkQueue.embedded("emails", clock=clock) as queue:
             lease = await queue.lease(30)
-            clock.advance(31)                   # the lease has ended
+            clock.advance(31)                   # the lease has expired
 
-    For its queues it takes the place of the server's clock: leases end, and delayed items, retries and
-    schedules fall due, when it says so. It begins at the present second. It may be read in any thread.
+    It replaces the server's clock for its queues: leases expire, and delayed items, retries and schedules
+    become due, by this clock. Any thread may read it.
 
     Args:
-        start: The time it begins with: a `datetime` with a time zone; None is now.
+        start: The first time of the clock, a `datetime` with a time zone; None: the current time, rounded up
+            to a second.
 
     Raises:
         InvalidArgument: If `start` has no time zone.
@@ -39,38 +40,38 @@ class Clock:
     def __init__(self, start: datetime | None = None) -> None:
         self._seconds = float(math.ceil(time.time())) if start is None else _since_1970("start", start)
         self._lock = threading.Lock()
-        self._watching: weakref.WeakSet[AsyncWorkQueue] = weakref.WeakSet()
+        self._attached: weakref.WeakSet[AsyncWorkQueue] = weakref.WeakSet()
 
     def __call__(self) -> float:
-        """The time, in seconds since 1970."""
+        """Return the time in seconds since 1970."""
         return self._seconds
 
     @property
     def now(self) -> datetime:
-        """The time, as a `datetime` in UTC."""
+        """The time as a `datetime` in UTC."""
         return _EPOCH + timedelta(seconds=self._seconds)
 
     def advance(self, duration: float | timedelta) -> None:
-        """Let time pass, as much as you like.
+        """Move the clock forward.
 
         Args:
-            duration: How much: seconds, or a `timedelta`.
+            duration: Seconds, or a `timedelta`, of any length.
 
         Raises:
-            InvalidArgument: If it is none, or negative: time does not run backwards.
+            InvalidArgument: If it is not a duration, or negative.
         """
         number = duration.total_seconds() if isinstance(duration, timedelta) else duration
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
             raise InvalidArgument("duration", duration, "seconds (a number or a timedelta), 0 or more")
         with self._lock:
             self._seconds += number
-        self._tell()
+        self._notify()
 
     def move_to(self, moment: datetime) -> None:
-        """Let time pass until a moment.
+        """Move the clock forward to a time.
 
         Args:
-            moment: When: a `datetime` with a time zone, not before `now`.
+            moment: A `datetime` with a time zone, not before `now`.
 
         Raises:
             InvalidArgument: If it has no time zone, or has passed.
@@ -78,26 +79,28 @@ class Clock:
         seconds = _since_1970("moment", moment)
         with self._lock:
             if seconds < self._seconds:
-                raise InvalidArgument("moment", moment, f"a time that has not passed: it is {self.now}")
+                raise InvalidArgument(
+                    "moment", moment, f"a time not before {self.now}, the time of the clock"
+                )
             self._seconds = seconds
-        self._tell()
+        self._notify()
 
     def attach(self, queue: AsyncWorkQueue) -> AsyncWorkQueue:
-        """From now on, let those who wait in a queue look again whenever the clock is moved.
+        """Wake the callers that wait in a queue each time the clock moves.
 
-        Otherwise they look when as much time has passed in truth. The fixtures do this for their queues.
+        Otherwise they look again only after as much real time has passed. The fixtures attach their queues.
 
         Args:
-            queue: A queue that was given this clock.
+            queue: A queue that uses this clock.
 
         Returns:
-            The queue.
+            The same queue.
         """
-        self._watching.add(queue)
+        self._attached.add(queue)
         return queue
 
-    def _tell(self) -> None:
-        for queue in list(self._watching):
+    def _notify(self) -> None:
+        for queue in list(self._attached):
             engine = running_engine(queue)
             if engine is not None and not engine.loop.is_closed():
                 engine.loop.call_soon_threadsafe(engine.due_in, 0.0)

@@ -1,4 +1,4 @@
-"""What a queue holds at one moment, in words."""
+"""Read what a queue contains, and describe it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from leasehold.queue.views import Counts, ItemView
 
 STATES: tuple[State, ...] = get_args(State)
-#: Items asked for at once, and shown of each state.
+#: Items read per call, and items shown of each state.
 PAGE = 1000
 SHOWN = 10
-#: The longest piece of data or of an error that is shown.
-LONGEST = 120
+#: The maximum number of characters shown of data or an error.
+MAX_SHOWN = 120
 
 
 @dataclass(frozen=True)
 class QueueContents:
-    """What a queue held when it was looked at.
+    """The contents of a queue at the time they were read.
 
     Attributes:
         name: The queue's name.
-        now: The time, as the queue has it, in seconds since 1970.
-        counts: How many of each.
-        items: The unfinished items: those that wait, those under lease, and the scheduled ones.
-        dead_letters: The newest first.
+        now: The time by the queue's clock, in seconds since 1970.
+        counts: The number of items in each state.
+        items: The unfinished items: waiting, then leased, then scheduled.
+        dead_letters: The dead letters, the newest first.
     """
 
     name: str
@@ -44,7 +44,7 @@ class QueueContents:
 
     @classmethod
     async def of(cls, queue: AsyncWorkQueue) -> QueueContents:
-        """Look at everything in a queue, page by page.
+        """Read all items and dead letters of a queue.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
@@ -62,14 +62,16 @@ class QueueContents:
         return cls(queue.name, clock(), await queue.counts(), tuple(items), tuple(letters))
 
     def report(self) -> str:
-        """What is there, some lines."""
-        there = [(state, count) for state, count in zip((*STATES, "dead"), self.counts, strict=True) if count]
-        if not there:
+        """Return a description of the contents, of some lines."""
+        counts = [
+            (state, count) for state, count in zip((*STATES, "dead"), self.counts, strict=True) if count
+        ]
+        if not counts:
             return f"queue {self.name!r}, which is empty"
         lines = [
-            f"queue {self.name!r}, which holds {', '.join(f'{count} {state}' for state, count in there)}:"
+            f"queue {self.name!r}, which holds {', '.join(f'{count} {state}' for state, count in counts)}:"
         ]
-        for state, count in there:
+        for state, count in counts:
             rows = self._rows(state)
             lines += [f"  {state:9}  {row}" for row in rows[:SHOWN]]
             if count > SHOWN:
@@ -84,11 +86,11 @@ class QueueContents:
 
 
 def describe_item(view: ItemView, now: float) -> str:
-    """An unfinished item: its data, its attempts, and when it falls due."""
+    """Describe an unfinished item: its data, its attempts, and when it is due."""
     words = [shorten(view.data)]
     if view.due is not None:
         left = view.due - now
-        what = "the lease ends" if view.state == "leased" else "due"
+        what = "the lease expires" if view.state == "leased" else "due"
         words.append(f"{what} in {left:.1f} s" if left >= 0 else f"{what} since {-left:.1f} s")
     if view.state == "leased":
         words.append(f"attempt {view.attempt}")
@@ -98,21 +100,21 @@ def describe_item(view: ItemView, now: float) -> str:
 
 
 def describe_letter(letter: DeadLetter) -> str:
-    """A dead letter: its data, its attempts, and the last line of its error."""
+    """Describe a dead letter: its data, its attempts, and one line of its error."""
     lines = [line for line in letter.error.splitlines() if line.strip()] or [""]
-    # A traceback says what it is about at its end, a reason at its beginning.
+    # The error itself is the last line of a traceback, and the first of another text.
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return f"{shorten(letter.data)}, {tries(letter.attempt)}, {shorten(line, quoted=False)}"
 
 
 def shorten(value: Any, *, quoted: bool = True) -> str:
-    """A value to be read in one line."""
+    """Return a value as one line of limited length."""
     text = repr(value) if quoted else str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 
 
 def tries(attempt: int) -> str:
-    """How often an item was tried."""
+    """Describe how often an item was tried."""
     if not attempt:
         return "not tried"
     return "tried once" if attempt == 1 else f"tried {attempt} times"

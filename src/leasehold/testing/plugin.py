@@ -1,4 +1,4 @@
-"""What the fixtures of the pytest plugin do. The fixtures themselves are in `_leasehold_pytest`."""
+"""The implementation of the pytest fixtures, which are declared in `_leasehold_pytest`."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     from leasehold.testing.clock import Clock
     from leasehold.testing.proxy import Proxy
 
-#: How long a worker that a test has left running may take to stop (s).
+#: Seconds within which a worker that a test left running must stop.
 STOP_SECONDS = 5.0
 _POLL_SECONDS = 0.005
 
 
 @contextmanager
 def running_server() -> Iterator[Server]:
-    """Give the server of LEASEHOLD_TEST_URL, or of REDIS_URL, or else one that is started for this run.
+    """Yield the server at LEASEHOLD_TEST_URL or REDIS_URL, or one that is started for this test run.
 
     Raises:
-        EmbeddedServerError: If there is no server program, or it does not start.
+        EmbeddedServerError: If no server program was found, or it did not start.
     """
     url = os.environ.get("LEASEHOLD_TEST_URL")
-    server = Server(url) if url else _elsewhere(open_server())
+    server = Server(url) if url else _run_in_thread(open_server())
     try:
         yield server
     finally:
-        _elsewhere(server.stop())
+        _run_in_thread(server.stop())
 
 
 class Queues:
-    """Opens the queues of one test: call it with a name. It leaves nothing of them behind.
+    """Opens the queues of one test, when called with a name, and removes their keys when the test ends.
 
     Args:
-        server: Where they are.
-        clock: The clock that the test moves, if it asked for one.
-        faults: The way to the server that the test spoils, if it asked for one.
+        server: The server of the queues.
+        clock: The test's clock, if it uses one.
+        faults: The proxy to the server, if the test uses one.
     """
 
     def __init__(self, server: Server, *, clock: Clock | None, faults: Proxy | None) -> None:
@@ -69,16 +69,16 @@ class Queues:
         return_to: str = "end",
         reply_timeout: Duration = 10.0,
     ) -> AsyncWorkQueue:
-        """Open a queue that no other test has; called with the same name again, another object of the same.
+        """Open a queue that no other test uses. The same name gives another object of the same queue.
 
         Args:
-            name: How its name begins.
-            direct: Whether to go straight to the server though the test has asked for `leasehold_faults`.
+            name: The first part of the queue's name.
+            direct: Whether to connect to the server directly although the test uses `leasehold_faults`.
             return_to: As for `AsyncWorkQueue`.
             reply_timeout: As for `AsyncWorkQueue`.
 
         Raises:
-            InvalidArgument: If one of them is not as said.
+            InvalidArgument: If an argument is invalid.
         """
         url = self._server.url if direct or self._faults is None else self._faults.url
         queue = AsyncWorkQueue.from_url(
@@ -93,17 +93,17 @@ class Queues:
         """Close the queues and remove their keys."""
         if self._faults is not None:
             await self._faults.heal()
-            await self._faults.cut()  # what waits for an answer that was swallowed gets it now: none
+            await self._faults.cut()  # callers whose reply was dropped fail now
         for queue in reversed(self._opened):
             await _close(queue)
         await remove_keys(self._server.url, {queue.name for queue in self._opened})
 
 
 class Workers:
-    """Makes the workers of one test: call it as `Worker`. None of them outlives the test.
+    """Makes the workers of one test, when called like `Worker`, and stops them when the test ends.
 
     Args:
-        queues: Opens the queues of the test.
+        queues: The queues of the test.
     """
 
     def __init__(self, queues: Queues) -> None:
@@ -124,35 +124,35 @@ class Workers:
         return worker
 
     def copy(self, worker: Worker) -> Worker:
-        """Make a worker with the settings and handlers of one of yours, on queues of this test.
+        """Make a worker with the settings and handlers of another worker, on queues of this test.
 
-        What yours takes from the queue `emails`, this one takes from `leasehold_queues("emails")`. Your
-        worker and its queues are left alone. A handler that itself adds to a queue of yours goes on doing
-        that: let the lifespan give it the queue, and replace that.
+        A handler for the queue `emails` becomes a handler for `leasehold_queues("emails")`. The original
+        worker and its queues are not changed. A handler that adds items to a queue of its module still does
+        so: let the lifespan provide that queue, and replace the lifespan in the test.
 
         Args:
-            worker: The worker, which need not run.
+            worker: The worker to copy. It need not be running.
         """
         made = copy.copy(worker)
-        made._loop = made._runtime = made._stopping = None  # noqa: SLF001 - it is a worker in the making
-        made._handlers = [copy.copy(handler) for handler in worker.handlers]  # noqa: SLF001 - the same
+        made._loop = made._runtime = made._stopping = None  # noqa: SLF001 - part of making the copy
+        made._handlers = [copy.copy(handler) for handler in worker.handlers]  # noqa: SLF001 - as above
         for handler in made.handlers:
             handler.queue = self._queues(handler.queue.name)
         self._made.append(made)
         return made
 
     async def close(self) -> None:
-        """Stop those that the test has left running."""
-        here = asyncio.get_running_loop()
+        """Stop the workers that the test left running."""
+        loop = asyncio.get_running_loop()
         for worker in self._made:
             worker.stop(now=True)
         async with asyncio.timeout(STOP_SECONDS):
-            while any(worker._loop is here for worker in self._made):  # noqa: ASYNC110, SLF001 - a test's
+            while any(worker._loop is loop for worker in self._made):  # noqa: ASYNC110, SLF001 - only tests need this
                 await asyncio.sleep(_POLL_SECONDS)
 
 
 async def remove_keys(url: str, names: set[str]) -> None:
-    """Remove all keys of some queues."""
+    """Remove all keys of the queues with these names."""
     if not names:
         return
     client = client_of(url)
@@ -167,7 +167,7 @@ async def remove_keys(url: str, names: set[str]) -> None:
 
 
 async def _close(queue: AsyncWorkQueue) -> None:
-    """Close a queue in the event loop that used it, which need not be the one of the fixtures."""
+    """Close a queue in the event loop that used it, which may differ from that of the fixtures."""
     engine = running_engine(queue)
     loop = None if engine is None else engine.loop
     if loop is None or loop is asyncio.get_running_loop():
@@ -176,14 +176,14 @@ async def _close(queue: AsyncWorkQueue) -> None:
         await asyncio.to_thread(loop.run_until_complete, queue.close())
 
 
-def _elsewhere(doing: Coroutine[Any, Any, Any]) -> Any:
-    """Run something in an event loop and a thread of its own: those of the tests are not ours."""
+def _run_in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a new event loop and thread, apart from the event loops of the tests."""
     done: Future[Any] = Future()
 
     def run() -> None:
         try:
-            done.set_result(asyncio.run(doing))
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+            done.set_result(asyncio.run(coroutine))
+        except BaseException as error:  # noqa: BLE001 - raised in the calling thread
             done.set_exception(error)
 
     thread = threading.Thread(target=run, name="leasehold test server")

@@ -1,4 +1,4 @@
-"""A way to the server that misbehaves when told to."""
+"""A proxy in front of the server that injects network faults."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from urllib.parse import urlsplit
 from leasehold.errors import InvalidArgument
 from leasehold.testing.resp import CommandReader
 
-_PIECE = 65536
+_CHUNK_SIZE = 65536
 
 
 class Proxy:
-    """Forwards connections to a server, and spoils them on demand. Everything may be changed at any time.
+    """A proxy that forwards connections to a server, and injects faults. Each fault may be set at any time.
 
         async with Proxy("redis://localhost") as proxy:
             queue = AsyncWorkQueue.from_url(proxy.url, "emails")
-            proxy.drop_replies = True
+            proxy.drop_replies = True  # steps are applied, and their replies lost
 
-    It lives in the event loop that it was started in.
+    It belongs to the event loop that it was started in.
 
     Args:
-        target: Where the server is: a `redis://` or `unix://` URL.
+        target: The URL of the server: `redis://` or `unix://`.
 
     Attributes:
-        delay: Seconds by which each piece is held up, in both directions.
-        drop_replies: Forward requests, drop what is answered: "applied, but nobody heard".
-        commands: The name of each command that was forwarded, in order: `[b"HELLO", b"EVALSHA"]`.
+        delay: Seconds by which to delay data, in both directions.
+        drop_replies: Whether to forward requests and drop their replies.
+        commands: The names of the forwarded commands, in order: `[b"HELLO", b"EVALSHA"]`.
 
     Raises:
-        InvalidArgument: If the URL is another one.
+        InvalidArgument: If the URL has another scheme.
     """
 
     def __init__(self, target: str) -> None:
@@ -43,7 +43,7 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._readers: set[asyncio.StreamReader] = set()
-        self._silent: set[asyncio.StreamReader] = set()
+        self._stalled: set[asyncio.StreamReader] = set()
         self._healed = asyncio.Event()
         self._reply_bytes_left: int | None = None
         self.delay = 0.0
@@ -52,11 +52,13 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """What a client connects to instead of the server."""
+        """The URL for clients to connect to instead of the server's."""
         login, at, _ = self._target.netloc.rpartition("@")
         path = "" if self._target.scheme == "unix" else self._target.path
-        ours = self._target._replace(scheme="redis", netloc=f"{login}{at}127.0.0.1:{self._port}", path=path)
-        return ours.geturl()
+        proxied = self._target._replace(
+            scheme="redis", netloc=f"{login}{at}127.0.0.1:{self._port}", path=path
+        )
+        return proxied.geturl()
 
     async def __aenter__(self) -> Self:
         await self.accept()
@@ -67,56 +69,56 @@ class Proxy:
         await self.cut()
 
     async def accept(self) -> None:
-        """Take connections, again and on the same port after `refuse`."""
+        """Accept connections; after `refuse`, again on the same port."""
         if self._listener is None:
             self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
             self._port = self._listener.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
-        """Take no more connections; those that are there go on until `cut`."""
+        """Refuse new connections. Existing ones continue until `cut`."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
 
     def stall(self) -> None:
-        """Forward nothing and close nothing, as a silent network does, until `resume`."""
+        """Stop forwarding on all connections, without closing them, until `resume`."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Forward again, beginning with what was held back."""
+        """Forward again, starting with the data that was held back."""
         self._flowing.set()
 
     def stall_connections(self) -> None:
-        """Forward nothing on the connections that are there and close none, until `heal`; new ones work.
+        """Stop forwarding on the existing connections, without closing them, until `heal`. New ones work.
 
-        So do balancers that have forgotten a connection.
+        A load balancer that has dropped a connection from its table behaves like this.
         """
-        self._silent |= self._readers
+        self._stalled |= self._readers
         self._healed.clear()
 
     async def cut(self) -> None:
-        """Close all connections, on both sides, now."""
+        """Close all connections on both sides."""
         connections = list(self._connections)
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
 
     def cut_after_bytes(self, replies: int) -> None:
-        """Let so many more bytes of replies through, then cut that connection, once."""
+        """Forward this number of further bytes of replies, then close that connection, once."""
         self._reply_bytes_left = replies
 
     async def fail(self) -> None:
-        """Be a server that is down: cut all connections and refuse new ones, until `heal`."""
+        """Behave like a server that is down: close all connections and refuse new ones, until `heal`."""
         self.refuse()
         await self.cut()
 
     async def heal(self) -> None:
-        """Be an honest way to the server again, whatever was asked for before."""
+        """Remove all faults."""
         self.delay = 0.0
         self.drop_replies = False
         self._reply_bytes_left = None
         self.resume()
-        self._silent.clear()
+        self._stalled.clear()
         self._healed.set()
         await self.accept()
 
@@ -130,15 +132,15 @@ class Proxy:
             from_server, to_server = await self._connect()
             try:
                 self._readers |= {from_client, from_server}
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(self._forward_requests(from_client, to_server))
-                    both.create_task(self._forward_replies(from_server, to_client))
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._forward_requests(from_client, to_server))
+                    tasks.create_task(self._forward_replies(from_server, to_client))
             finally:
                 self._readers -= {from_client, from_server}
-                self._silent -= {from_client, from_server}
+                self._stalled -= {from_client, from_server}
                 to_server.transport.abort()
         except* (OSError, EOFError):
-            pass  # one side has closed: close the other
+            pass  # one side has closed, so close the other
         finally:
             to_client.transport.abort()
 
@@ -150,30 +152,30 @@ class Proxy:
     async def _forward_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         names = CommandReader()
         while True:
-            piece = await self._next_piece(reader)
-            self.commands += names.feed(piece)
-            writer.write(piece)
+            chunk = await self._next_chunk(reader)
+            self.commands += names.feed(chunk)
+            writer.write(chunk)
             await writer.drain()
 
     async def _forward_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while self._reply_bytes_left != 0:
-            piece = await self._next_piece(reader)
+            chunk = await self._next_chunk(reader)
             if self.drop_replies:
                 continue
             if self._reply_bytes_left is not None:
-                piece = piece[: self._reply_bytes_left]
-                self._reply_bytes_left -= len(piece)
-            writer.write(piece)
+                chunk = chunk[: self._reply_bytes_left]
+                self._reply_bytes_left -= len(chunk)
+            writer.write(chunk)
             await writer.drain()
         self._reply_bytes_left = None
         raise EOFError
 
-    async def _next_piece(self, reader: asyncio.StreamReader) -> bytes:
-        piece = await reader.read(_PIECE)
+    async def _next_chunk(self, reader: asyncio.StreamReader) -> bytes:
+        chunk = await reader.read(_CHUNK_SIZE)
         await asyncio.sleep(self.delay)
         await self._flowing.wait()
-        if reader in self._silent:
+        if reader in self._stalled:
             await self._healed.wait()
-        if not piece:
+        if not chunk:
             raise EOFError
-        return piece
+        return chunk

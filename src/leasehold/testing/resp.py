@@ -1,26 +1,26 @@
-"""Reads the names of commands off a stream of requests."""
+"""Read the names of commands from a stream of requests."""
 
 from __future__ import annotations
 
 _END = b"\r\n"
-#: No header of a request and no name of a command is longer.
-_LONGEST = 512
+#: The maximum length of a header, and of a command's name.
+_MAX_LENGTH = 512
 
 
 class CommandReader:
-    """Knows where each command begins in what a client sends: arrays of texts, as every client sends them.
+    """Find the commands in the bytes that a client sends: RESP arrays of bulk strings.
 
-    It keeps a few bytes at most, however large the texts are. What is no such array is passed over.
+    It keeps at most a few bytes, however large the strings are. Bytes outside an array are ignored.
     """
 
     def __init__(self) -> None:
         self._rest = bytearray()
-        #: Bytes of a text that have yet to go by.
+        #: Remaining bytes of the current string.
         self._skip = 0
         self._named = True
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take the next bytes, and return the names of the commands that have begun in them, in capitals."""
+        """Read the next bytes, and return the names of the commands that begin in them, in upper case."""
         self._rest += piece
         names: list[bytes] = []
         while self._rest and self._step(names):
@@ -28,15 +28,15 @@ class CommandReader:
         return names
 
     def _step(self, names: list[bytes]) -> bool:
-        """Take in one header or (a piece of) one text; False: the next bytes are needed first."""
+        """Read one header, or (part of) one string. Return False if more bytes are needed."""
         if self._skip:
-            passed = min(self._skip, len(self._rest))
-            del self._rest[:passed]
-            self._skip -= passed
+            skipped = min(self._skip, len(self._rest))
+            del self._rest[:skipped]
+            self._skip -= skipped
             return True
-        end = self._rest.find(_END, 0, _LONGEST)
+        end = self._rest.find(_END, 0, _MAX_LENGTH)
         if end < 0:
-            if len(self._rest) >= _LONGEST:
+            if len(self._rest) >= _MAX_LENGTH:
                 self._rest.clear()
             return False
         kind, number = self._rest[:1], self._rest[1:end]
@@ -45,7 +45,7 @@ class CommandReader:
             self._named = False
         elif kind == b"$" and not self._named:
             stop = end + 2 + value
-            if len(self._rest) < stop + 2 and value <= _LONGEST:
+            if len(self._rest) < stop + 2 and value <= _MAX_LENGTH:
                 return False
             names.append(bytes(self._rest[end + 2 : stop]).upper())
             self._named = True
