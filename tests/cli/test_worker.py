@@ -122,7 +122,7 @@ async def test_when_the_grace_time_is_over_what_runs_is_given_back(
         await bench.began()
         assert await worker.stop() == 3
     assert bench.recorded("ended") == []
-    assert re.search("was cut off|goes on although|giving 1 runs back", worker.log)
+    assert re.search("was interrupted|keeps running although|releasing 1 runs", worker.log)
     await back_at_the_front(queue, "x")
 
 
@@ -145,7 +145,7 @@ async def test_a_second_signal_does_not_wait(bench: Bench, queue: AsyncWorkQueue
     async with bench.working("--grace", "600") as worker:
         await bench.began()
         worker.signal()
-        await worker.said("runs may go on for 600 s")
+        await worker.said("runs have 600 s to finish")
         assert await worker.stop() == 3
     await back_at_the_front(queue, "x")
 
@@ -211,7 +211,7 @@ async def test_a_lifespan_that_hangs_at_its_end_does_not_keep_the_process(bench:
     async with bench.working("--grace", "0", HANGS_AT="end") as worker:
         assert await worker.stop() == 3
     await worker.said("it hangs")
-    await worker.said("the worker does not come to its end")
+    await worker.said("the worker has not stopped in time")
 
 
 async def test_a_signal_during_the_import_ends_it_at_once(bench: Bench) -> None:
@@ -245,7 +245,7 @@ async def test_it_comes_to_its_end_while_the_server_is_away(
             finally:
                 if how == signal.SIGSTOP:
                     os.kill(pid, signal.SIGCONT)
-        await worker.said("1 items were neither settled nor given back.*when their leases end")
+        await worker.said("1 items were neither acknowledged nor released.*when their leases expire")
 
 
 async def test_it_ends_when_it_has_been_unhealthy_for_too_long(bench: Bench, make_server: MakeServer) -> None:
@@ -253,7 +253,7 @@ async def test_it_ends_when_it_has_been_unhealthy_for_too_long(bench: Bench, mak
     async with bench.working("--exit-on-unhealthy", "1", REDIS_URL=server.url) as worker:
         await server.stop()
         assert await worker.code() == 4
-    await worker.said(r"stopping: unhealthy for \d+ s: no work can be taken")
+    await worker.said(r"stopping: unhealthy for \d+ s: no items can be leased")
 
 
 async def server_pid(url: str) -> int:
@@ -275,7 +275,7 @@ CRASHING = "def inner():\n    raise KeyError('missing')\n\n\ninner()\n"
         ("app:nosuch", "app has no 'nosuch'; it has worker, idle, needy"),
         ("app:not_a_worker", "app:not_a_worker is 5 .int., not a Worker"),
         ("app:idle", "app:idle has no handler"),
-        ("app:needy", "database is not among it"),
+        ("app:needy", "does not provide database"),
         ("app:fails", "LookupError: no settings"),
         ("crashing:worker", "KeyError: 'missing'"),
         ("broken:worker", "SyntaxError"),
@@ -327,7 +327,7 @@ async def test_check_says_what_would_run(bench: Bench, queue: AsyncWorkQueue) ->
 async def test_check_notices_what_a_lifespan_does_not_give(bench: Bench) -> None:
     async with bench.worker("--check", target=f"{PROGRAM}:needy") as worker:
         assert await worker.code() == 2
-    assert "database is not among it" in worker.log
+    assert "does not provide database" in worker.log
 
 
 async def test_check_notices_that_a_lifespan_fails(bench: Bench) -> None:

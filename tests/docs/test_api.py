@@ -21,12 +21,6 @@ CLASSES = [
 ]
 #: Made by calling the class; the others are handed out by calls.
 MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "Worker"}
-#: Used inside the package alone.
-INTERNAL = {
-    *(f"Run.{name}" for name in ("arrived", "began", "begin", "cut", "end_early", "limit", "lose", "lost")),
-    *(f"Run.{name}" for name in ("facts", "outcomes", "over", "task", "thread", "unsettled")),
-    "Worker.runtime",
-}
 #: Defaults as they are written, where that is not how they show themselves.
 AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}
 
@@ -48,8 +42,6 @@ def test_a_class_is_shown_with_its_signatures_and_attributes(owner: type) -> Non
     section = section_of(CALLS, "##", owner.__name__)
     shown = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     for name, member in members_of(owner).items():
-        if f"{owner.__name__}.{name}" in INTERNAL:
-            continue
         if callable(member):
             assert signature_in(section_of(section, "###", name)) == signature_of(name, member)
         else:

@@ -10,8 +10,10 @@ import pytest
 from leasehold import InvalidArgument, PayloadError
 from leasehold.retry import RetryPolicy
 from leasehold.worker import Reject, Retry, Signal, Snooze
-from leasehold.worker.outcomes import Fail, Outcome, Release, outcome_of, poisoned
+from leasehold.worker.outcomes import Fail, Outcome, Release, attempts_used_up, outcome_of
+from tests.docs.pages import REFERENCE
 
+DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "consequence")
 POLICY = RetryPolicy(attempts=3, first=10, jitter=False, rules={KeyError: "never"})
 
 
@@ -58,9 +60,24 @@ def test_any_other_exception_is_for_the_policy_and_leaves_its_traceback() -> Non
 
 
 def test_a_poisoned_item_says_that_its_attempts_are_used_up() -> None:
-    outcome = poisoned(4)
+    outcome = attempts_used_up(4)
     assert outcome.retry_in is None
     assert outcome.error.startswith("Its 3 attempts are used up")
+
+
+@pytest.mark.parametrize("missing", ["counted_as", "is_attempt", "acknowledge", "consequence"])
+def test_an_outcome_that_does_not_declare_everything_cannot_be_defined(missing: str) -> None:
+    declarations = {name: value for name, value in vars(Fail).items() if name in DECLARATIONS}
+    assert len(declarations) == len(DECLARATIONS)
+    del declarations[missing]
+    with pytest.raises(TypeError, match=f"the outcome Park does not declare {missing}"):
+        type("Park", (Outcome,), declarations)
+
+
+def test_the_reference_lists_every_outcome() -> None:
+    page = (REFERENCE / "worker.md").read_text()
+    for name, outcome in Outcome.declared.items():
+        assert f"| `{name}` | {'yes' if outcome.is_attempt else 'no'} |" in page
 
 
 @pytest.mark.parametrize("signal", [Retry("why", delay=3), Retry(), Snooze(5), Reject("why")])

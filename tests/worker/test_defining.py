@@ -156,7 +156,7 @@ async def test_resources_that_nobody_gives_are_named(queue: AsyncWorkQueue) -> N
     @worker.handler(queue)
     async def handle(_: bytes, db: str, mailer: str) -> None: ...
 
-    with pytest.raises(InvalidArgument, match=r"handle'.*yields \(db, spare\); mailer is not among it"):
+    with pytest.raises(InvalidArgument, match=r"handle'.*does not provide mailer \(it provides db, spare\)"):
         await worker.run()
     with pytest.raises(InvalidArgument, match=r"mailer"):
         await worker.run()  # it is not busy: the first has ended

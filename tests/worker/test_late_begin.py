@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
-from leasehold.worker import Run, Worker
+from leasehold.worker import Worker
+from leasehold.worker.run import ActiveRun
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue, Lease
@@ -30,7 +31,7 @@ def begins(queue: AsyncWorkQueue, leases: list[Lease]) -> bool:
 
     task = asyncio.current_task()
     assert task is not None
-    return Run(worker.handlers[0], leases).begin(task, asyncio.get_running_loop())
+    return ActiveRun(worker.handlers[0], leases).start(task, asyncio.get_running_loop())
 
 
 async def test_a_run_begins_under_leases_that_go_on(queue: AsyncWorkQueue, leases: list[Lease]) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
     from leasehold.queue.leasing import LeaseDispatcher
+    from leasehold.worker import Worker
+    from leasehold.worker.run import ActiveRun
     from tests.queue.fixtures import MakeQueue
 
 
@@ -188,7 +190,7 @@ async def test_of_a_batch_the_lost_one_alone_is_nobodys_business(
     async with working(worker):
         await eventually("it has begun", lambda: len(leases) == 2)
         lost = await stolen(redis, make_queue(), name)
-        await eventually("the worker knows", lambda: bool(knows_lost(worker.runtime)))
+        await eventually("the worker knows", lambda: bool(knows_lost(worker)))
         go_on.set()
         await counted(queue, "the other is done", lambda counts: counts.leased == 1)
     assert lost.id == "1"
@@ -204,9 +206,9 @@ async def stolen(redis: Redis, other: AsyncWorkQueue, name: str) -> Lease:
                 return lease
 
 
-def knows_lost(runtime: object) -> list[object]:
-    held = getattr(runtime, "renewer").held  # noqa: B009 - of a worker that runs
-    return [run for run in held if run.lost]
+def knows_lost(worker: Worker) -> list[ActiveRun]:
+    assert worker._runtime is not None
+    return [run for run in worker._runtime._renewer.held if run.lost]
 
 
 async def test_a_thread_that_is_stuck_past_its_limit_loses_its_item(

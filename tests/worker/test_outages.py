@@ -172,25 +172,28 @@ async def test_health_is_red_while_the_server_is_frozen(
         await finished(queue)
 
 
-async def test_health_is_red_while_work_waits_that_is_not_taken(queue: AsyncWorkQueue) -> None:
+async def test_health_is_red_while_work_waits_that_is_not_taken(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = new_worker()
     Gate(worker, queue)
     async with working(worker):
         await eventually("all is well", lambda: worker.health().ok)
-        await neglect(worker)
+        await stop_fetching(worker, monkeypatch)
         await add(queue, b"x")
         await eventually("the worker says so", lambda: not worker.health().ok, within=5)
         (reason,) = worker.health().reasons
-        assert reason.startswith(f"1 items of {queue.name} wait, and none has been taken for ")
+        assert reason.startswith(f"1 items of {queue.name} wait, and none has been leased for ")
 
 
-async def neglect(worker: Worker) -> None:
+async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let it take nothing any more, without an error."""
-    assert worker.runtime is not None
-    worker.runtime.fetcher._may_go_on = lambda: False
-    for source in worker.runtime.fetcher._sources:
-        if source.asking is not None:
-            source.asking.cancel()
+    runtime = worker._runtime
+    assert runtime is not None
+    monkeypatch.setattr(runtime, "may_fetch", lambda: False)
+    for source in runtime._fetcher._sources:
+        if source.call is not None:
+            source.call.cancel()
     await asyncio.sleep(0)
 
 

@@ -137,7 +137,7 @@ async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(
     await add(queue, b"x")
     async with working(worker):
         letter = await the_dead(queue)
-    assert "returned coroutine, which nobody awaits" in letter.error
+    assert "returned coroutine, which is not awaited" in letter.error
 
 
 @pytest.mark.usefixtures("processes")

@@ -31,7 +31,7 @@ async def test_it_can_run_again_but_not_twice_at_once(queue: AsyncWorkQueue) -> 
                 await worker.drain()
             await queue.add_item(Item(b"x", id=f"{number}"))
             await finished(queue)
-        assert worker.health().reasons == ("the worker does not run",)
+        assert worker.health().reasons == ("the worker is not running",)
     assert gate.done == ["0", "1", "2"]
 
 

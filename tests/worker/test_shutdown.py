@@ -102,7 +102,7 @@ async def test_a_cancelled_run_gives_everything_back(
     assert sorted(await order_of(queue)) == [(f"{number}", 0) for number in range(1, 6)]
     assert not (await audit(redis, name)).leased
     await eventually("the office is closed", lambda: not office_threads())
-    assert worker.health().reasons == ("the worker does not run",)
+    assert worker.health().reasons == ("the worker is not running",)
 
 
 def office_threads() -> list[str]:

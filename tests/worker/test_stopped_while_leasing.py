@@ -34,7 +34,7 @@ async def test_leases_whose_taker_is_cancelled_before_it_has_them(
         leases: list[Lease] = await lease_many(*args, **kwargs)
         if leases:
             for task in asyncio.all_tasks():
-                if task.get_name().startswith("leasehold feed"):
+                if task.get_name().startswith("leasehold fetch "):
                     # When the leases are there, and before one who waits for them is told so.
                     asyncio.get_running_loop().call_soon(task.cancel)
             met.set()

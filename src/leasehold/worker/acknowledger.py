@@ -1,210 +1,195 @@
-"""Tells the server how runs ended: many at a time, and again until it has heard."""
+"""Send outcomes to the server: many in one call, and again until the server has answered."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leasehold.errors import (
-    ConnectionLost,
-    LeaseholdError,
-    QueueClosed,
-    ServerBusy,
-    ServerOutOfMemory,
-    ServerReadOnly,
-)
+from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.log import Log
-from leasehold.queue.lease import Failure
-from leasehold.worker.outcomes import INTERRUPTED, Complete, Fail, Release
+from leasehold.retry import Backoff
+from leasehold.worker.outcomes import INTERRUPTED, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
-    from leasehold.worker.outcomes import Outcome
-    from leasehold.worker.run import Run
+    from leasehold.worker.run import ActiveRun
 
-#: Trouble that may pass.
-PASSING = (ConnectionLost, ServerBusy, ServerOutOfMemory, ServerReadOnly)
-#: How many trips of one handler's outcomes may be under way; what comes meanwhile gathers.
-UNDER_WAY = 2
-#: The most outcomes of one trip.
-MOST = 500
+#: How many calls of one handler may be in flight; outcomes gather until one returns.
+MAX_IN_FLIGHT = 2
+#: The maximum of outcomes that one task sends.
+MAX_BATCH = 500
 #: The first and the longest pause between tries (s).
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 log = Log("leasehold.worker")
 
-#: A run's lease and what became of it.
-Entry = "tuple[Run, Lease, Outcome]"
+#: A run, one of its leases, and the outcome of that.
+Entry: TypeAlias = "tuple[ActiveRun, Lease, Outcome]"
 
 
 class Acknowledger:
-    """Settles the runs of one handler.
+    """Acknowledges the runs of one handler.
 
-    A run is settled once: each of its leases has one outcome. It is sent again over an outage, which is safe,
-    since each step counts for the holder of the lease alone; meanwhile the renewer keeps the lease.
+    An outcome is sent again after an outage, which is safe: the server accepts it from the holder of the
+    lease alone. Until then the lease is renewed.
 
     Args:
-        handler: Whose runs.
-        renewer: Told when a run is settled.
-        settled: Called after each trip.
+        handler: The handler.
+        renewer: Renews the leases; runs that are acknowledged are removed from it.
+        coordinator: Notified after each call; None: of nothing.
         queue: The handler's queue as an object of this event loop, if it is not the handler's own.
+
+    Attributes:
+        counts: How many items the server accepted an outcome for, by `Outcome.counted_as`.
+        rejected: How many outcomes were not sent or not accepted, because the lease was lost.
     """
 
     def __init__(
         self,
         handler: Handler,
         renewer: LeaseRenewer,
-        settled: Callable[[], None],
+        coordinator: Coordinator | None,
         *,
         queue: AsyncWorkQueue | None = None,
     ) -> None:
         self._handler = handler
         self._queue = handler.queue if queue is None else queue
         self._renewer = renewer
-        self._settled = settled
-        self._gathered: list[tuple[Run, Lease, Outcome]] = []
+        self._coordinator = coordinator
+        self._waiting: list[Entry] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
-        #: What became of how many items.
-        self.completed = self.failed = self.released = self.refused = 0
+        self.counts: dict[str, int] = {}
+        self.rejected = 0
 
-    def add(self, run: Run) -> None:
-        """A run has ended, with an outcome for each of its leases."""
+    def add(self, run: ActiveRun) -> None:
+        """Acknowledge a run that has an outcome for each of its leases.
+
+        Raises:
+            TypeError: If one of them is not an `Outcome`. Its lease is no longer renewed, so that the server
+                reclaims the item; the other outcomes are sent.
+        """
         lost = run.lost
+        unknown: list[object] = []
         for lease, outcome in zip(run.leases, run.outcomes, strict=True):
-            if lost and lease.token in lost:
-                self.refused += 1
-                self._forget(run)
+            if not isinstance(outcome, Outcome):
+                unknown.append(outcome)  # type: ignore[unreachable] # typed code cannot get here
+                self._drop(run)
+            elif lost and lease.token in lost:
+                self._drop(run)
             else:
-                self._gathered.append((run, lease, outcome))
-        if not self._scheduled and len(self._tasks) < UNDER_WAY:
+                self._waiting.append((run, lease, outcome))
+        if not self._scheduled and len(self._tasks) < MAX_IN_FLIGHT:
             self._scheduled = True
             self._loop.call_soon(self._flush)
+        if unknown:
+            raise TypeError(f"{run!r} has an outcome that is no subclass of Outcome: {unknown[0]!r:.200}")
 
-    def release(self, runs: Sequence[Run]) -> None:
-        """Runs that never began go back to the front, in order: all in one call, and not in trips of many."""
-        entries: list[tuple[Run, Lease, Outcome]] = [
-            (run, lease, INTERRUPTED) for run in runs for lease in run.leases
-        ]
+    def release(self, runs: Sequence[ActiveRun]) -> None:
+        """Release runs that have not started to the front of the queue, in one call to keep their order."""
+        entries: list[Entry] = [(run, lease, INTERRUPTED) for run in runs for lease in run.leases]
         if entries:
-            self._begin(self._send(entries))
+            self._start(self._send(entries))
 
     @property
-    def unsettled(self) -> int:
-        """How many outcomes gather; those under way are not counted."""
-        return len(self._gathered)
+    def waiting(self) -> int:
+        """How many outcomes wait to be sent, without those in flight."""
+        return len(self._waiting)
 
-    async def drained(self) -> None:
-        """Wait until everything is settled."""
-        while self._tasks or self._gathered:
+    async def drain(self) -> None:
+        """Wait until everything is acknowledged."""
+        while self._tasks or self._waiting:
             if self._tasks:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(0)
 
-    def give_up(self) -> None:
-        """Try no longer; what is not settled comes back when its lease ends."""
-        self._gathered.clear()
+    def cancel(self) -> None:
+        """Stop sending. Items that are not acknowledged are reclaimed when their leases expire."""
+        self._waiting.clear()
         for task in self._tasks:
             task.cancel()
 
     def _flush(self) -> None:
         self._scheduled = False
-        while self._gathered and len(self._tasks) < UNDER_WAY:
-            batch, self._gathered = self._gathered[:MOST], self._gathered[MOST:]
-            self._begin(self._send(batch))
+        while self._waiting and len(self._tasks) < MAX_IN_FLIGHT:
+            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            self._start(self._send(batch))
 
-    def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(sending, name="leasehold settle")
+    def _start(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(sending, name="leasehold acknowledge")
         self._tasks.add(task)
         task.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("an outcome could not be settled", exc_info=error)
+            log.error("outcomes of %s could not be sent", self._handler.name, exc_info=error)
         self._flush()
-        self._settled()
+        if self._coordinator is not None:
+            self._coordinator.acknowledged()
 
-    async def _send(self, batch: list[tuple[Run, Lease, Outcome]]) -> None:
-        done = [entry for entry in batch if isinstance(entry[2], Complete)]
-        if done:
-            answered = await self._until_heard(done, self._complete)
-            self.completed += answered  # not in one line: others count meanwhile
-        if len(done) == len(batch):
-            return
-        failures = [entry for entry in batch if isinstance(entry[2], Fail)]
-        if failures:
-            answered = await self._until_heard(failures, self._fail)
-            self.failed += answered
-        returns: dict[Outcome, list[tuple[Run, Lease, Outcome]]] = {}
+    async def _send(self, batch: list[Entry]) -> None:
+        groups: dict[object, list[Entry]] = {}
+        group: list[Entry] = []
+        last: Outcome | None = None
         for entry in batch:
-            if isinstance(entry[2], Release):
-                returns.setdefault(entry[2], []).append(entry)
-        for some in returns.values():
-            answered = await self._until_heard(some, self._release)
-            self.released += answered
+            outcome = entry[2]
+            if outcome is not last:  # most are the same object
+                last = outcome
+                group = groups.setdefault(outcome.group, [])
+            group.append(entry)
+        for group in groups.values():
+            await self._send_group(group)
 
-    async def _complete(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
+    async def _send_group(self, entries: list[Entry]) -> None:
+        """Send outcomes that share a call until the server has answered, and count what it accepted."""
         leases = [lease for _, lease, _ in entries]
-        keep = self._handler.keep_result
-        if keep is None:
-            return await self._queue.complete_many(leases)
-        results = [outcome.result if isinstance(outcome, Complete) else None for _, _, outcome in entries]
-        return await self._queue.complete_many(leases, results=results, keep_result=keep)
-
-    async def _fail(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
-        return await self._queue.fail_many(
-            [
-                Failure(lease, outcome.error, outcome.retry_in)
-                for _, lease, outcome in entries
-                if isinstance(outcome, Fail)
-            ]
-        )
-
-    async def _release(self, entries: Sequence[tuple[Run, Lease, Outcome]]) -> list[bool]:
-        how = entries[0][2]
-        if not isinstance(how, Release):
-            raise TypeError(f"{how} is not given back")
-        return await self._queue.release_many(
-            [lease for _, lease, _ in entries], delay=how.delay, front=how.front
-        )
-
-    async def _until_heard(
-        self,
-        entries: list[tuple[Run, Lease, Outcome]],
-        send: Callable[[Sequence[tuple[Run, Lease, Outcome]]], Awaitable[list[bool]]],
-    ) -> int:
-        """Send outcomes until the server has answered; returns how many it took."""
-        pause = FIRST_PAUSE
-        answers: list[bool] = []
-        try:
-            while not answers:
-                try:
-                    answers = await send(entries)
-                except PASSING as error:
-                    if pause == FIRST_PAUSE:
-                        log.warning("outcomes of %s wait for the server: %s", self._handler.name, error)
-                    await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
-                    pause = min(LONGEST_PAUSE, pause * 2)
-        except QueueClosed:
-            return 0  # somebody closed it: they are kept for the background thread to give back
-        except LeaseholdError:
-            log.exception("the server refuses outcomes of %s: the items come back", self._handler.name)
-            answers = [False] * len(entries)
+        outcomes = [outcome for _, _, outcome in entries]
+        kind = type(outcomes[0])
+        answers = await self._until_answered(kind, leases, outcomes)
+        if answers is None:
+            return  # the runs stay in the renewer, and the runtime releases them
+        accepted = sum(answers)
+        self.counts[kind.counted_as] = self.counts.get(kind.counted_as, 0) + accepted
+        self.rejected += len(answers) - accepted
         for run, _, _ in entries:
             self._forget(run)
-        self.refused += len(answers) - sum(answers)
-        return sum(answers)
 
-    def _forget(self, run: Run) -> None:
-        run.unsettled -= 1
-        if run.unsettled <= 0:
-            self._renewer.let_go(run)
+    async def _until_answered(
+        self, kind: type[Outcome], leases: list[Lease], outcomes: list[Outcome]
+    ) -> list[bool] | None:
+        """Send outcomes again until the server answers; return None if the queue is closed."""
+        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        while True:
+            try:
+                return await kind.acknowledge(self._queue, leases, outcomes)
+            except QueueClosed:
+                return None
+            except Exception as error:
+                if not (isinstance(error, LeaseholdError) and error.transient):
+                    # Another try would fail as well: let the leases expire, so that the items are reclaimed.
+                    log.exception(
+                        "the server rejected outcomes of %s; the items run again", self._handler.name
+                    )
+                    return [False] * len(leases)
+                if not backoff.failures:
+                    log.warning("outcomes of %s wait for the server: %s", self._handler.name, error)
+                await backoff.wait()
+
+    def _drop(self, run: ActiveRun) -> None:
+        """Discard one outcome of a run."""
+        self.rejected += 1
+        self._forget(run)
+
+    def _forget(self, run: ActiveRun) -> None:
+        run.unacknowledged -= 1
+        if run.unacknowledged <= 0:
+            self._renewer.remove(run)

@@ -1,7 +1,6 @@
-"""The background thread: a thread with an event loop and connections of its own.
+"""A thread with an event loop, for tasks that must not stop while a handler blocks the main event loop.
 
-What has to go on while a handler blocks the main event loop happens here: leases are renewed, queues cleaned,
-schedules ticked, and the worker's health is watched.
+It has separate connections. It renews leases, cleans queues, ticks schedules and watches the worker's health.
 """
 
 from __future__ import annotations
@@ -21,24 +20,25 @@ if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.handler import Handler
 
-#: How long the background thread may take to close (s).
-FAREWELL_SECONDS = 1.0
+#: How long the thread may take to close (s).
+CLOSE_SECONDS = 1.0
 
-#: The longest and the shortest wait for an answer of the server (s).
+#: The longest and the shortest time to wait for a reply of the server (s).
 MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
 
 log = Log("leasehold.worker")
-
-#: A queue for each handler, as an object of the background thread's own event loop.
-Twins = "dict[Handler, AsyncWorkQueue]"
 
 
 class BackgroundThread:
     """Runs tasks in a thread.
 
     Args:
-        handlers: Whose queues the tasks are about.
-        tasks: Each is called with the queues, and runs until it is cancelled.
+        handlers: The handlers whose queues the tasks use.
+        tasks: Each is called with `queues`, and runs until it is cancelled.
+
+    Attributes:
+        queues: For each handler, its queue as an object of the thread's event loop. Set once the thread has
+            started.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class BackgroundThread:
         handlers: Sequence[Handler],
         tasks: Sequence[Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]],
     ) -> None:
+        self.queues: dict[Handler, AsyncWorkQueue] = {}
         self._handlers = handlers
         self._tasks = tasks
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
@@ -53,16 +54,16 @@ class BackgroundThread:
         self._thread = threading.Thread(target=self._run, name="leasehold background", daemon=True)
 
     async def start(self) -> None:
-        """Start, and return when the tasks have begun."""
+        """Start the thread, and return when its tasks have begun."""
         self._thread.start()
         try:
-            await self._begun()
+            await self._started()
         except BaseException:
             await self.stop()
             raise
         self._ready.result()
 
-    async def _begun(self) -> None:
+    async def _started(self) -> None:
         while not self._ready.done():  # noqa: ASYNC110 - it is a thread
             await asyncio.sleep(0.001)
 
@@ -71,11 +72,11 @@ class BackgroundThread:
         return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
 
     async def stop(self) -> None:
-        """Cancel the tasks and close the connections, within FAREWELL_SECONDS if the server is away."""
-        await self._begun()
+        """Cancel the tasks and close the connections, within CLOSE_SECONDS even if the server is away."""
+        await self._started()
         if self._closing is not None and self._thread.is_alive():
             self._ready.result().call_soon_threadsafe(self._closing.set)
-            deadline = time.monotonic() + FAREWELL_SECONDS
+            deadline = time.monotonic() + CLOSE_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:  # noqa: ASYNC110 - it is a thread
                 await asyncio.sleep(0.005)
 
@@ -85,14 +86,14 @@ class BackgroundThread:
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(error)
-            log.critical("the background thread of the worker has failed", exc_info=error)
+            log.critical("the background thread of the worker failed", exc_info=error)
 
     async def _main(self) -> None:
-        twins = {
+        self.queues = {
             handler: twin(handler.queue, reply_timeout=_reply_timeout(handler)) for handler in self._handlers
         }
         self._closing = asyncio.Event()
-        tasks = [asyncio.create_task(self._keep_up(task, twins)) for task in self._tasks]
+        tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
         try:
             await asyncio.sleep(0)
             self._ready.set_result(asyncio.get_running_loop())
@@ -101,22 +102,20 @@ class BackgroundThread:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.gather(*(twin.close() for twin in twins.values()), return_exceptions=True)
+            await asyncio.gather(*(queue.close() for queue in self.queues.values()), return_exceptions=True)
 
-    async def _keep_up(
-        self,
-        task: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]],
-        twins: dict[Handler, AsyncWorkQueue],
+    async def _run_forever(
+        self, task: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]
     ) -> None:
-        """Restart a task that fails: the others depend on it, and it keeps no state that matters."""
+        """Run a task, and restart it if it fails."""
         while True:
             try:
-                await task(twins)
+                await task(self.queues)
             except Exception:
                 log.exception("a background task failed; restarting it")
             await asyncio.sleep(1)
 
 
 def _reply_timeout(handler: Handler) -> float:
-    """How long to wait for an answer: a connection that the network has dropped must not cost a lease."""
+    """Return how long to wait for a reply, so that a connection which fell silent costs no lease."""
     return min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, handler.lease_time / 4))

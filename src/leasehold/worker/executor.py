@@ -1,4 +1,4 @@
-"""The slots of a worker: each runs one run at a time, from its beginning to its outcome."""
+"""Run handlers in slots, each of which takes one run at a time from its start to its outcomes."""
 
 from __future__ import annotations
 
@@ -16,76 +16,78 @@ from leasehold.worker.outcomes import (
     Fail,
     Outcome,
     Signal,
-    in_short,
+    attempts_used_up,
+    consequences,
+    one_line,
     outcome_of,
-    poisoned,
 )
 from leasehold.worker.payload import encode_result
-from leasehold.worker.run import Cut, Run
+from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from leasehold.worker.coordinator import Coordinator
+    from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
+    from leasehold.worker.run import ActiveRun
 
-#: How long a handler that is cut off may take to clean up, and how long after a second signal (s).
+#: How long a cancelled handler may take to clean up, and how long after a second signal (s).
 CLEAN_UP_SECONDS, HURRIED_SECONDS = 3.0, 1.0
-#: In each turn of the event loop so many slots begin, with so many runs each if these wait for nothing. Then
-#: others get their turn: what has ended goes to the server, and more is taken, while the rest is run.
+#: In each turn of the event loop so many slots start, with so many runs each if these await nothing. In
+#: between, finished runs are sent to the server and more items are fetched.
 SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
+#: How long an item waits if its retry policy raises an error (s).
+RETRY_SECONDS = 1.0
 
 log = Log("leasehold.worker")
 
 
 class Executor:
-    """Runs what the renewer has waiting, so many at a time.
+    """Executes the runs that wait in the lease renewer, up to `concurrency` at once.
 
     Args:
-        concurrency: How many runs at once.
-        renewer: Where runs come from.
-        ended: Called with each run when it has its outcomes.
-        freed: Called when a slot is free later than its run had its outcomes.
-        torn_down: Says whether the whole event loop is being torn down.
+        concurrency: The maximum number of runs at once.
+        renewer: Holds the runs that wait.
+        coordinator: Notified when a run has finished or a slot is free.
+
+    Attributes:
+        running: The runs that occupy a slot, and the task of the slot.
+        finished: How many runs have ended, interrupted ones included.
+        interrupted: How many runs were interrupted because the worker stopped.
     """
 
-    def __init__(
-        self,
-        concurrency: int,
-        renewer: LeaseRenewer,
-        *,
-        ended: Callable[[Run], None],
-        freed: Callable[[], None],
-        torn_down: Callable[[], bool],
-    ) -> None:
+    def __init__(self, concurrency: int, renewer: LeaseRenewer, coordinator: Coordinator) -> None:
         self._concurrency = concurrency
         self._renewer = renewer
-        self._ended = ended
-        self._freed = freed
-        self._torn_down = torn_down
+        self._coordinator = coordinator
+        self._calls: Mapping[Handler, Callable[[ActiveRun], Awaitable[Any]]] = {}
         self._loop = asyncio.get_running_loop()
-        #: What each run begins with: what one sets for itself, the next must not see.
+        #: The context in which each slot starts: what a run sets must not reach the next run.
         self._context = contextvars.copy_context()
         self._idle: list[asyncio.Future[None]] = []
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self.running: set[Run] = set()
-        #: How many runs have ended, cut off ones included.
+        self.running: dict[ActiveRun, asyncio.Task[None]] = {}
         self.finished = 0
-        #: How many runs did not come to their end because the worker stopped.
-        self.cut_off = 0
-        self._abandoned: set[Run] = set()
-        #: Asked once, as this is between each run and the next.
-        self._chatty = log.isEnabledFor(logging.DEBUG)
+        self.interrupted = 0
+        self._abandoned: set[ActiveRun] = set()
+        #: Read once, since it is needed after each run.
+        self._debug = log.isEnabledFor(logging.DEBUG)
+
+    def prepare(self, calls: Mapping[Handler, Callable[[ActiveRun], Awaitable[Any]]]) -> None:
+        """Set how the runs of each handler are executed."""
+        self._calls = calls
 
     @property
     def free(self) -> int:
-        """How many more runs could begin now."""
+        """How many slots are free."""
         return self._concurrency - len(self.running)
 
     def wake(self) -> None:
-        """Runs wait: let slots look, as many as may begin in this turn, and the others after it."""
+        """Start runs that wait: some in this turn of the event loop, and the others after it."""
         self._scheduled = False
         if self._stopping:
             return
@@ -101,16 +103,16 @@ class Executor:
             task.add_done_callback(self._slot_ended)
             count -= 1
         if len(self._renewer.waiting) > SLOTS_PER_TURN and count == 0:
-            self._wake_more()
+            self._wake_later()
 
-    def _wake_more(self) -> None:
-        """Wake others in the next turn. Whoever goes idle though runs wait calls this."""
+    def _wake_later(self) -> None:
+        """Wake slots in the next turn. A slot that becomes idle although runs wait calls this."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.wake)
 
     async def finish(self, *, within: float, hurry: asyncio.Event) -> None:
-        """Begin nothing more. Let what runs go on for so many seconds, or until told to hurry."""
+        """Start no more runs. Wait up to `within` seconds, or until `hurry` is set, for the current ones."""
         self._stopping = True
         self._wake_all()
         hurried = asyncio.create_task(hurry.wait())
@@ -118,33 +120,35 @@ class Executor:
         while self._tasks and not hurried.done() and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait([*self._tasks, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        await self.cut_all(clean_up=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
+        await self.interrupt_all(clean_up=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
 
-    async def cut_all(self, *, clean_up: float = CLEAN_UP_SECONDS) -> None:
-        """End all runs now. A thread cannot be ended: its item is given back all the same.
+    async def interrupt_all(self, *, clean_up: float = CLEAN_UP_SECONDS) -> None:
+        """Interrupt all runs. The item of a thread, which cannot be interrupted, is released.
 
         Args:
-            clean_up: How long a cancelled handler may take to clean up, in seconds. What runs on is given
-                back while it does, since the process is about to end.
+            clean_up: How long cancelled handlers may take to clean up, in seconds. The items of those that
+                take longer are released, since the process is about to end.
         """
         self._stopping = True
         self._wake_all()
         for run in list(self.running):
-            run.end_early(Cut.STOP)
+            run.interrupt(Interruption.SHUTDOWN)
         if self._tasks:
             _, stuck = await asyncio.wait(self._tasks, timeout=clean_up)
             if stuck:
                 self._abandon()
 
     def _abandon(self) -> None:
-        """Give back what is in the hands of handlers that go on although they were cancelled."""
+        """Release the items of handlers that keep running although they were cancelled."""
         for run in list(self.running):
             if run.task is not None:
-                log.error("%r goes on although it was cancelled; it is given back", run, extra=run.facts)
+                log.error(
+                    "%r keeps running although it was cancelled; it is released", run, extra=run.log_fields
+                )
                 self._abandoned.add(run)
-                self.cut_off += 1
+                self.interrupted += 1
                 run.outcomes = [INTERRUPTED] * len(run.leases)
-                self._ended(run)
+                self._coordinator.run_finished(run)
 
     def _wake_all(self) -> None:
         for idle in self._idle:
@@ -155,12 +159,12 @@ class Executor:
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("a slot of the worker has failed", exc_info=error)
-            for run in [one for one in self.running if one.task is task]:
-                run.over()
-                run.outcomes = _judge_all(run, error)
-                self.running.discard(run)
-                self._ended(run)
+            log.critical("a slot of the worker failed", exc_info=error)
+            for run in [one for one, its_task in self.running.items() if its_task is task]:
+                run.finish()
+                run.outcomes = _after_failed_slot(run, error)
+                del self.running[run]
+                self._coordinator.run_finished(run)
         if self._renewer.waiting and not self._stopping:
             self.wake()
 
@@ -168,130 +172,147 @@ class Executor:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a slot runs as a task")
-        at = 0
+        count = 0
         while not self._stopping:
-            run = self._renewer.next_run() if at < RUNS_PER_SLOT else None
+            run = self._renewer.pop() if count < RUNS_PER_SLOT else None
             if run is None:
                 if self._renewer.waiting:
-                    self._wake_more()
+                    self._wake_later()
                 idle: asyncio.Future[None] = self._loop.create_future()
                 self._idle.append(idle)
                 await idle
-                at = 0
+                count = 0
                 continue
-            self.running.add(run)
-            await self._perform(run, task)
+            self.running[run] = task
+            await self._execute(run, task)
             if run in self._abandoned:
                 break
             self.finished += 1
-            if run.cut is not None and task.cancelling():
-                task.uncancel()  # it was the run that was to end, not the slot
+            if run.interruption is not None and task.cancelling():
+                task.uncancel()  # the run was to be cancelled, not the slot
             if run.thread is not None:
-                self._ended(run)
-                await self._outlive(run.thread)
-                self.running.discard(run)
-                self._freed()
+                self._coordinator.run_finished(run)
+                await self._wait_for(run.thread)
+                del self.running[run]
+                self._coordinator.slot_freed()
             else:
-                self.running.discard(run)
-                self._ended(run)
+                del self.running[run]
+                self._coordinator.run_finished(run)
             if task.cancelling() or contextvars.copy_context() != self._context:
-                break  # the run has left traces on this task: the next gets another one
-            at += 1
+                break  # the run has changed the state of this task: the next run gets another task
+            count += 1
 
-    async def _outlive(self, thread: Future[Any]) -> None:
-        """A thread cannot be cancelled: the slot is free when it has ended."""
+    async def _wait_for(self, thread: Future[Any]) -> None:
+        """Keep the slot until the thread, which cannot be cancelled, has ended."""
         while not thread.done() and not self._stopping:  # noqa: ASYNC110 - either
             await asyncio.sleep(0.05)
 
-    async def _perform(self, run: Run, task: asyncio.Task[None]) -> None:
-        """Run the handler, and write down what is to become of each item."""
+    async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
+        """Call the handler, and set the outcomes of the run."""
         if run.lost and len(run.lost) == len(run.leases):
-            run.outcomes = [INTERRUPTED] * len(run.leases)  # nobody will ask for them
+            run.outcomes = [INTERRUPTED] * len(run.leases)  # they will be discarded
             return
         if run.attempt > run.handler.max_attempts:
-            run.outcomes = (poisoned(run.attempt),)
-            log.warning("%r: %s It is a dead letter now", run, run.outcomes[0].error, extra=run.facts)
+            run.outcomes = (outcome := attempts_used_up(run.attempt),)
+            log.warning("%r: %s It is now a dead letter", run, outcome.error, extra=run.log_fields)
             return
-        if not run.begin(task, self._loop):
-            run.outcomes = [INTERRUPTED] * len(run.leases)  # the server decides whether they are still ours
+        if not run.start(task, self._loop):
+            run.outcomes = [INTERRUPTED] * len(run.leases)  # the server rejects those whose lease has expired
             return
         try:
-            value = await run.handler.call(run)
+            value = await self._calls[run.handler](run)
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler does not end the worker
-            run.over()
-            if run.cut is None and isinstance(error, asyncio.CancelledError) and self._torn_down():
-                run.cut, self._stopping = Cut.STOP, True
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler must not end the worker
+            run.finish()
+            if (
+                run.interruption is None
+                and isinstance(error, asyncio.CancelledError)
+                and self._coordinator.is_torn_down()
+            ):
+                run.interruption, self._stopping = Interruption.SHUTDOWN, True
             run.outcomes = self._after_error(run, error)
         else:
-            run.over()
+            run.finish()
             run.outcomes = _after_return(run, value)
-            if self._chatty:
-                log.debug("%r is done", run, extra=run.facts)
+            if self._debug:
+                log.debug("%r is done", run, extra=run.log_fields)
 
-    def _after_error(self, run: Run, error: BaseException) -> list[Outcome]:
-        if run.cut is Cut.LIMIT and isinstance(error, asyncio.CancelledError):
+    def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
+        why = run.interruption
+        if why is Interruption.TIMEOUT and isinstance(error, asyncio.CancelledError):
             error = TimeLimitExceeded(run.handler.timeout or 0)
-        elif run.cut in (Cut.STOP, Cut.LOST) and not isinstance(error, Signal):
-            # Whatever it was that came of the cancelling: an interrupted run is no attempt.
-            if run.cut is Cut.STOP:
-                self.cut_off += 1
-            log.warning("%r was cut off: %s", run, run.cut.value, extra=run.facts)
+        elif why in (Interruption.SHUTDOWN, Interruption.LEASE_LOST) and not isinstance(error, Signal):
+            # Any error may follow from the cancellation, so that the run does not count as an attempt.
+            if why is Interruption.SHUTDOWN:
+                self.interrupted += 1
+            log.warning("%r was interrupted: %s", run, why.value, extra=run.log_fields)
             return [INTERRUPTED] * len(run.leases)
-        return _judge_all(run, error)
+        return _decide_all(run, error)
 
 
-def _after_return(run: Run, value: Any) -> list[Outcome] | tuple[Outcome]:
+def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:
     if run.handler.batch is None:
-        return (_complete(run, value),) if run.handler.keep_result is not None else (DONE,)
+        return (_complete(run, value),)
     if value is None:
         value = [None] * len(run.leases)
     if not isinstance(value, list) or len(value) != len(run.leases):
-        problem = f"middleware gave {value!r:.60} as the answers of a batch of {len(run.leases)}"
-        return _judge_all(run, TypeError(problem))
+        problem = f"middleware returned {value!r:.60} as the answers of a batch of {len(run.leases)}"
+        return _decide_all(run, TypeError(problem))
     outcomes: list[Outcome] = []
     for at, answer in enumerate(value):
         if isinstance(answer, BaseException):
-            outcomes.append(_judge(run, at, answer))
-            _tell(run, answer, outcomes[-1:])
+            outcomes.append(_decide(run, at, answer))
+            _log_error(run, answer, outcomes[-1:])
         else:
-            outcomes.append(DONE if run.handler.keep_result is None else _complete(run, answer))
+            outcomes.append(_complete(run, answer))
     return outcomes
 
 
-def _complete(run: Run, value: Any) -> Outcome:
+def _complete(run: ActiveRun, value: Any) -> Outcome:
+    keep = run.handler.keep_result
+    if keep is None:
+        return DONE
     try:
-        return Complete(encode_result(value))
+        return Complete(encode_result(value), keep)
     except Exception as error:
-        # Not again: the handler has done its work. Its result is what cannot be kept.
-        log.exception("the result of %r cannot be written as JSON", run)
+        # No retry: the handler has done its work, and only its result cannot be kept.
+        log.exception("the result of %r cannot be encoded as JSON", run)
         return Fail(f"the handler returned what cannot be kept as a result: {error}", None)
 
 
-def _judge(run: Run, at: int, error: BaseException) -> Outcome:
+def _decide(run: ActiveRun, at: int, error: BaseException) -> Outcome:
     return outcome_of(error, attempt=run.leases[at].attempt, policy=run.handler.retry)
 
 
-def _judge_all(run: Run, error: BaseException) -> list[Outcome]:
-    outcomes = [_judge(run, at, error) for at in range(len(run.leases))]
-    _tell(run, error, outcomes)
+def _decide_all(run: ActiveRun, error: BaseException) -> list[Outcome]:
+    outcomes = [_decide(run, at, error) for at in range(len(run.leases))]
+    _log_error(run, error, outcomes)
     return outcomes
 
 
-def _tell(run: Run, error: BaseException, outcomes: list[Outcome]) -> None:
-    """One line for what went wrong, with the traceback when there is no further attempt."""
-    dead = [one for one in outcomes if isinstance(one, Fail) and one.retry_in is None]
-    if isinstance(error, Signal) and not dead:
-        log.info("%r: %s", run, in_short(error), extra=run.facts)
-        return
-    if dead:
-        then = "a dead letter now" if len(outcomes) == 1 else f"{len(dead)} dead letters now"
-    else:
-        waits = [one.retry_in or 0.0 for one in outcomes if isinstance(one, Fail)]
-        then = f"retry in {max(waits, default=0.0):.1f} s"
-    what = in_short(error)
-    trace = error if dead and not isinstance(error, (Signal, PayloadError)) else None
-    log.warning(
-        "%r failed (attempt %d): %s; %s", run, run.attempt, what, then, extra=run.facts, exc_info=trace
+def _after_failed_slot(run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
+    try:
+        return _decide_all(run, error)
+    except Exception:
+        log.exception("the retry policy of %s failed", run.handler.name)
+        final = run.attempt >= run.handler.max_attempts
+        return [Fail(one_line(error), None if final else RETRY_SECONDS)] * len(run.leases)
+
+
+def _log_error(run: ActiveRun, error: BaseException, outcomes: Sequence[Outcome]) -> None:
+    """Log one line, with the traceback of an unexpected error if there is no further attempt."""
+    final = any(outcome.is_final for outcome in outcomes)
+    unexpected = not isinstance(error, (Signal, PayloadError))
+    failed = final or not isinstance(error, Signal)
+    log.log(
+        logging.WARNING if failed else logging.INFO,
+        "%r %s (%s): %s; %s",
+        run,
+        "failed" if failed else "ended",
+        f"attempt {run.attempt}" if outcomes[0].is_attempt else "not an attempt",
+        one_line(error),
+        consequences(outcomes),
+        extra=run.log_fields,
+        exc_info=error if final and unexpected else None,
     )

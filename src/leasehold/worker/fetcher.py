@@ -1,35 +1,36 @@
-"""Takes work: asks each queue for as many items as can be begun soon, and for no more.
+"""Fetch work: lease as many items from each queue as can start soon, and no more.
 
-How many that is, is measured: the runs that end per second, times a short while. So quick items are at hand
-in hundreds when the last is done, and of slow ones none is taken before a slot is free for it.
+The fetcher measures how many runs finish per second, and leases as many items ahead as will start within
+a short time: some hundred quick ones, and of slow ones none before a slot is free.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from typing import TYPE_CHECKING, Literal
 
 from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.log import Log
-from leasehold.worker.run import Run
+from leasehold.retry import Backoff
+from leasehold.worker.run import ActiveRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from leasehold.queue.lease import Lease
+    from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.executor import Executor
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
 
-#: Items are taken so long before they are expected to begin (s); far less than `lease_renewer.STALE_SECONDS`.
+#: How far ahead items are leased (s); far less than `lease_renewer.STALE_SECONDS`.
 HORIZON_SECONDS = 0.03
-#: The most items that wait to be begun, and the most of one trip.
+#: The maximum of items that wait for a slot, and of one call.
 MAX_WAITING = 1000
-#: How much a new measurement of the pace counts.
+#: The weight of a new measurement in the moving average of the pace.
 WEIGHT_OF_NEW = 0.3
-#: No pace is measured over a shorter time (s).
+#: The pace is not measured over a shorter time (s).
 SHORTEST_MEASURE = 0.002
 #: The first and the longest pause after an error (s).
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
@@ -40,30 +41,38 @@ log = Log("leasehold.worker")
 
 
 class Source:
-    """One queue that work is taken from."""
+    """A queue that work is fetched from.
+
+    Attributes:
+        handler: Its handler.
+        waiting_for_items: Whether it was found empty, and a blocking call waits for an item.
+        empty: Whether it was found empty while no slot was free. It is asked again when one is.
+        served: How many runs it was given, divided by its weight. The source with the least is next.
+        failing: Since when it cannot be leased from, by `time.monotonic()`, and why.
+        call: The call in flight.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
-        #: Whether it was found empty, and now waits for an item to come.
         self.waiting_for_items = False
-        #: What it was given, in units of its weight: the next turn is that of the least.
-        self.served = 0.0
-        #: Whether it was found empty while no slot was free: it is asked again when one is.
         self.empty = False
-        #: Since when nothing can be taken from it, by `time.monotonic()`, and why.
-        self.trouble: tuple[float, LeaseholdError] | None = None
-        self.asking: asyncio.Task[list[Lease]] | None = None
+        self.served = 0.0
+        self.failing: tuple[float, LeaseholdError] | None = None
+        self.call: asyncio.Task[list[Lease]] | None = None
 
 
 class Fetcher:
-    """Keeps the slots supplied.
+    """Keeps the slots of the executor supplied.
 
     Args:
-        handlers: Whose queues; under `"strict"`, an earlier one goes before all later ones.
+        handlers: The handlers of the queues; under `"strict"`, an earlier one goes before all later ones.
         order: `"strict"`, or `"weighted"`: queues with work share the slots by their weights.
-        renewer: Takes in what arrives.
-        executor: Runs it.
-        may_go_on: Whether outcomes are being settled as fast as runs end.
+        renewer: Holds the runs that are made of the items.
+        executor: Executes them.
+        coordinator: Says whether there is room for more outcomes.
+
+    Attributes:
+        fetched_at: When items were last leased, by `time.monotonic()`.
     """
 
     def __init__(
@@ -72,87 +81,87 @@ class Fetcher:
         order: Order,
         renewer: LeaseRenewer,
         executor: Executor,
-        may_go_on: Callable[[], bool],
+        coordinator: Coordinator,
     ) -> None:
         self._sources = [Source(handler) for handler in handlers]
         self._strict = order == "strict"
         self._renewer = renewer
         self._executor = executor
-        self._may_go_on = may_go_on
-        self._asked = 0
+        self._coordinator = coordinator
+        #: How many runs the calls in flight may bring.
+        self._requested = 0
         self._pace = 0.0
         self._measured = (time.monotonic(), 0)
         self._concurrency = executor.free
-        #: While more than this wait, nobody may ask.
-        self._plenty = self._concurrency
+        #: While more runs than this wait, no source may fetch.
+        self._enough = self._concurrency
         self._waiting_for_room: dict[Source, asyncio.Future[None]] = {}
-        #: When items were last taken, by `time.monotonic()`.
-        self.took_at = time.monotonic()
+        self.fetched_at = time.monotonic()
 
     async def run(self) -> None:
-        """Take work until cancelled.
+        """Fetch work until cancelled.
 
         Raises:
-            QueueClosed: If somebody has closed one of the queues.
+            QueueClosed: If one of the queues is closed.
         """
         try:
-            async with asyncio.TaskGroup() as feeds:
+            async with asyncio.TaskGroup() as tasks:
                 for source in self._sources:
-                    feeds.create_task(self._feed(source), name=f"leasehold feed {source.handler.name}")
+                    tasks.create_task(self._fetch_from(source), name=f"leasehold fetch {source.handler.name}")
         except* QueueClosed as closed:
             raise closed.exceptions[0] from None
 
-    def look(self) -> None:
-        """Something has ended: let those ask who wait for room."""
-        if not self._waiting_for_room or len(self._renewer.waiting) > self._plenty:
-            return  # the quick way, as this is asked after each run
+    def wake(self) -> None:
+        """Let sources fetch that wait for room, if there is room now."""
+        if not self._waiting_for_room or len(self._renewer.waiting) > self._enough:
+            return  # the quick check, since this is called after each run
         for source, future in list(self._waiting_for_room.items()):
             if not future.done() and self._allowed(source) > 0:
                 future.set_result(None)
 
-    def take_in(self, handler: Handler, leases: list[Lease]) -> None:
-        """Begin what somebody else has leased from the queue of a handler."""
+    def accept(self, handler: Handler, leases: list[Lease]) -> None:
+        """Start runs on items that were leased outside of the fetcher."""
         self._arrived(next(one for one in self._sources if one.handler is handler), leases)
 
     def slow_down(self) -> None:
-        """Items had to wait too long: take no more ahead until the pace has been measured anew."""
+        """Fetch nothing ahead until the pace has been measured again: runs had to wait for too long."""
         self._pace = 0.0
-        self.look()
+        self.wake()
 
     @property
-    def trouble(self) -> tuple[float, LeaseholdError] | None:
-        """Since when, by `time.monotonic()`, nothing can be taken from one of the queues, and why."""
-        troubles = [source.trouble for source in self._sources if source.trouble is not None]
-        return min(troubles, key=lambda trouble: trouble[0], default=None)
+    def failing(self) -> tuple[float, LeaseholdError] | None:
+        """Since when one of the queues cannot be leased from, by `time.monotonic()`, and why."""
+        failing = [source.failing for source in self._sources if source.failing is not None]
+        return min(failing, key=lambda since_and_why: since_and_why[0], default=None)
 
     def room(self) -> int:
-        """How many more runs may be taken."""
-        return self._executor.free + self._ahead() - len(self._renewer.waiting) - self._asked
+        """Return how many more runs may be fetched."""
+        return self._executor.free + self._ahead() - len(self._renewer.waiting) - self._requested
 
     def _unclaimed(self) -> int:
-        """How many slots are free that nothing waits for."""
+        """Return how many slots are free and have no run waiting for them."""
         return self._executor.free - len(self._renewer.waiting)
 
     def _ahead(self) -> int:
         pace = self._pace
         since, finished = self._measured
         if (passed := time.monotonic() - since) > HORIZON_SECONDS:
-            # Nothing has been measured for a while: it was no faster than this since.
+            # The measurement is old: since then the pace was no faster than this.
             pace = min(pace, (self._executor.finished - finished + 1) / passed)
         return min(MAX_WAITING, int(pace * HORIZON_SECONDS))
 
     def _allowed(self, source: Source) -> int:
-        """How many runs this source may ask for now."""
+        """Return how many runs this source may fetch now."""
         room, half = self.room(), (self._ahead() + 1) // 2
-        if not self._may_go_on() or room <= 0 or (room < half and self._unclaimed() <= 0):
+        if not self._coordinator.may_fetch() or room <= 0 or (room < half and self._unclaimed() <= 0):
             return 0
-        # One half of what is taken ahead is on its way while the other is run.
+        # One half of the items ahead is fetched while the other is run.
         room = min(room, max(half, self._executor.free))
         if source.empty and self._unclaimed() <= 0:
             return 0
         if len(self._sources) == 1:
             return room
-        active = [one for one in self._sources if not (one.waiting_for_items or one.trouble)]
+        active = [one for one in self._sources if not (one.waiting_for_items or one.failing)]
         if self._strict:
             return 0 if any(one in active for one in self._before(source)) else room
         if any(
@@ -167,42 +176,41 @@ class Fetcher:
     def _before(self, source: Source) -> list[Source]:
         return self._sources[: self._sources.index(source)]
 
-    async def _feed(self, source: Source) -> None:
-        pause = FIRST_PAUSE
+    async def _fetch_from(self, source: Source) -> None:
+        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         while True:
             try:
-                await self._take(source)
-                pause = FIRST_PAUSE
+                await self._fetch(source)
+                backoff.reset()
             except QueueClosed:
                 raise
             except LeaseholdError as error:
                 source.waiting_for_items = False
-                if source.trouble is None:
-                    log.warning("%s takes no work: %s", source.handler.queue.name, error)
-                    source.trouble = (time.monotonic(), error)
-                    self.look()
-                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
-                pause = min(LONGEST_PAUSE, pause * 2)
+                if source.failing is None:
+                    log.warning("%s cannot be leased from: %s", source.handler.queue.name, error)
+                    source.failing = (time.monotonic(), error)
+                    self.wake()
+                await backoff.wait()
 
-    async def _take(self, source: Source) -> None:
-        """Ask once: for what is there and, if that is nothing, for the first that comes.
+    async def _fetch(self, source: Source) -> None:
+        """Lease the items that wait; if there are none, wait for the first that is added.
 
-        While no slot is free, only for what is there: what comes is better left to those who can begin it.
+        Do not wait while no slot is free: leave items that are added later to workers that can start them.
         """
-        runs = await self._turn(source)
+        runs = await self._wait_for_room(source)
         source.empty = False
-        can_begin = self._unclaimed() > 0
-        if len(self._sources) > 1 or not can_begin or source.trouble is not None:
-            if await self._ask(source, runs, block=False):
+        can_start = self._unclaimed() > 0
+        if len(self._sources) > 1 or not can_start or source.failing is not None:
+            if await self._lease(source, runs, block=False):
                 self._stop_waiting_for_items(source)
                 return
             source.waiting_for_items = True
-            source.empty = not can_begin
-            self.look()
+            source.empty = not can_start
+            self.wake()
             if source.empty:
                 return
             runs = max(1, min(runs, self.room()))
-        await self._ask(source, runs, block=True)
+        await self._lease(source, runs, block=True)
         self._stop_waiting_for_items(source)
 
     def _stop_waiting_for_items(self, source: Source) -> None:
@@ -211,8 +219,8 @@ class Fetcher:
             others = [one.served for one in self._sources if one is not source and not one.waiting_for_items]
             source.served = max(source.served, min(others, default=source.served))
 
-    async def _turn(self, source: Source) -> int:
-        """Wait until this source may ask; returns for how many runs."""
+    async def _wait_for_room(self, source: Source) -> int:
+        """Wait until this source may fetch; return how many runs."""
         while (runs := self._allowed(source)) <= 0:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting_for_room[source] = future
@@ -222,26 +230,27 @@ class Fetcher:
                 del self._waiting_for_room[source]
         return runs
 
-    async def _ask(self, source: Source, runs: int, *, block: bool) -> bool:
+    async def _lease(self, source: Source, runs: int, *, block: bool) -> bool:
+        """Lease items for so many runs; return whether there were any."""
         handler = source.handler
         count = min(MAX_WAITING, runs * (handler.batch or 1))
         reserved = runs if not source.waiting_for_items else 0
-        self._asked += reserved
-        asking = asyncio.create_task(handler.queue.lease_many(count, handler.lease_time, block=block))
-        source.asking = asking
+        self._requested += reserved
+        call = asyncio.create_task(handler.queue.lease_many(count, handler.lease_time, block=block))
+        source.call = call
         try:
-            leases = await asking
+            leases = await call
         except asyncio.CancelledError:
-            if asking.cancelled() and not _being_cancelled():
-                return False  # recalled, as there is no room any more
-            if asking.done() and not asking.cancelled() and asking.exception() is None:
-                # Leased in the very moment of the stop: not to be begun, but to be given back with the rest.
-                self._renewer.take_in(_runs(handler, asking.result()))
+            if call.cancelled() and not _being_cancelled():
+                return False  # `_arrived` cancelled it, as there is no room any more
+            if call.done() and not call.cancelled() and call.exception() is None:
+                # The items were leased at the moment of the stop: they are released with all others.
+                self._renewer.add(_runs(handler, call.result()))
             raise
         finally:
-            self._asked -= reserved
-            source.asking = None
-        source.trouble = None
+            self._requested -= reserved
+            source.call = None
+        source.failing = None
         if leases:
             self._arrived(source, leases)
         return bool(leases)
@@ -249,14 +258,14 @@ class Fetcher:
     def _arrived(self, source: Source, leases: list[Lease]) -> None:
         runs = _runs(source.handler, leases)
         source.served += len(runs) / source.handler.weight
-        self.took_at = time.monotonic()
+        self.fetched_at = time.monotonic()
         self._measure()
-        self._renewer.take_in(runs, at_once=len(runs) == 1 and self._executor.free > 0)
+        self._renewer.add(runs, at_once=len(runs) == 1 and self._executor.free > 0)
         self._executor.wake()
         if len(self._sources) > 1 and self._unclaimed() <= 0:
             for other in self._sources:
-                if other.waiting_for_items and other.asking is not None:
-                    other.asking.cancel()
+                if other.waiting_for_items and other.call is not None:
+                    other.call.cancel()
 
     def _measure(self) -> None:
         now, finished = time.monotonic(), self._executor.finished
@@ -264,20 +273,20 @@ class Fetcher:
         if now - since >= SHORTEST_MEASURE:
             pace = (finished - before) / (now - since)
             self._pace += WEIGHT_OF_NEW * (pace - self._pace)
-            self._plenty = self._concurrency + (self._ahead() + 1) // 2
+            self._enough = self._concurrency + (self._ahead() + 1) // 2
             self._measured = (now, finished)
 
 
-def _runs(handler: Handler, leases: list[Lease]) -> list[Run]:
+def _runs(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:
     size = handler.batch
     if size is None:
-        return [Run(handler, (lease,)) for lease in leases]
-    # The last attempt of an item is a run of its own: what fails or kills others with it ends alone.
+        return [ActiveRun(handler, (lease,)) for lease in leases]
+    # An item's last attempt is a separate run, so that its failure or crash affects no other item.
     together = [lease for lease in leases if lease.attempt < handler.max_attempts]
     alone = [lease for lease in leases if lease.attempt >= handler.max_attempts]
     return [
-        *(Run(handler, together[at : at + size]) for at in range(0, len(together), size)),
-        *(Run(handler, (lease,)) for lease in alone),
+        *(ActiveRun(handler, together[at : at + size]) for at in range(0, len(together), size)),
+        *(ActiveRun(handler, (lease,)) for lease in alone),
     ]
 
 

@@ -1,4 +1,4 @@
-"""A handler: a function of the user's, what it wants to be given, and where it runs."""
+"""A handler: a user's function, the queue whose items it is called with, and how it is run."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import inspect
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from leasehold.durations import Duration, check_int, seconds
-from leasehold.errors import InvalidArgument, PayloadError
+from leasehold.errors import InvalidArgument
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
 from leasehold.worker.payload import decoder
-from leasehold.worker.pools import InThread, in_process, noting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable
 
-    import anyio
-
-    from leasehold.worker.pools import Threads
-    from leasehold.worker.run import Run
-
-#: Where a handler runs: in the event loop, in a thread, or in a process of its own.
+#: Where a handler runs: in the event loop, in a thread, or in a separate process.
 Place = Literal["loop", "thread", "process"]
-#: What middleware calls to go on, and what it is itself.
-CallNext = "Callable[[Run], Awaitable[Any]]"
-Middleware = "Callable[[Run, CallNext], Awaitable[Any]]"
-#: The most items of one batch.
+#: The maximum of items in a batch.
 MAX_BATCH = 1000
 
 
 class Handler:
-    """A function, and how the items of one queue are run through it. `Worker.handler` makes it.
+    """A function and its settings. `Worker.handler` makes it; `Worker.handlers` lists them.
 
     Attributes:
         name: The function's name, for logs.
-        queue: Where its items come from.
-        batch: How many items it gets at once; None: it gets one.
+        queue: The queue whose items it is called with.
+        function: The function.
+        run_in: Where it runs: `"loop"`, `"thread"` or `"process"`.
+        batch: The maximum of items in one call; None: each call takes one item, not a list.
+        weight: Its share of the slots.
+        retry: When failed items are tried again.
+        max_attempts: After so many attempts an item is not run again.
         timeout: The longest that a run may take, in seconds, or None.
-        lease_time: How long items are leased; they are renewed while they are here.
+        lease_time: For how long items are leased, in seconds; the worker renews the leases.
+        keep_result: How long results are kept, in seconds; None: not at all.
+        decode: Turns a lease into the first argument of the function, or into an item of a batch.
+        lease_names: The parameters that take the lease.
+        resource_names: The parameters that take what the lifespan provides.
+        required: Those of them that have no default.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -71,119 +72,21 @@ class Handler:
         self.lease_time = seconds("lease_time", lease_time, zero=False)
         self.keep_result = None if keep_result is None else seconds("keep_result", keep_result, zero=False)
         first, *others = _parameters(function)
-        self._decode = decoder(_item_type(first) if self.batch else first.annotation)
-        self._lease_names = [one.name for one in others if one.annotation is Lease]
-        self.needs = [
-            one.name
-            for one in others
-            if one.annotation is not Lease and one.default is inspect.Parameter.empty
-        ]
-        self._wishes = [one.name for one in others if one.annotation is not Lease]
-        if self._lease_names and (self.batch or self.run_in == "process"):
+        payload = _item_type(first) if self.batch else first.annotation
+        self.decode = decoder(payload)
+        self.lease_names = [one.name for one in others if one.annotation is Lease]
+        resources = [one for one in others if one.annotation is not Lease]
+        self.resource_names = [one.name for one in resources]
+        self.required = [one.name for one in resources if one.default is inspect.Parameter.empty]
+        if self.lease_names and (self.batch or self.run_in == "process"):
             raise InvalidArgument(
                 "handler",
                 function,
                 "no Lease beside the payload: a batch takes list[Lease] as its first "
-                "parameter, and a lease cannot go to another process",
+                "parameter, and a lease cannot be sent to another process",
             )
-        if self.run_in == "process" and (_item_type(first) if self.batch else first.annotation) is Lease:
-            raise InvalidArgument("handler", function, "a payload: a lease cannot go to another process")
-        #: Runs the function on the items of a run; `prepare` sets it.
-        self.call: Callable[[Run], Awaitable[Any]] = self._unprepared
-
-    def prepare(
-        self,
-        resources: Mapping[str, Any],
-        middleware: Sequence[Callable[..., Awaitable[Any]]],
-        *,
-        threads: Threads,
-        processes: anyio.CapacityLimiter,
-    ) -> None:
-        """Put together what happens with each run.
-
-        Raises:
-            InvalidArgument: If the handler asks for something that the lifespan does not give.
-        """
-        missing = [name for name in self.needs if name not in resources]
-        if missing:
-            raise InvalidArgument(
-                "handler",
-                self.name,
-                f"a handler that asks for what the lifespan yields ({', '.join(resources) or 'nothing'}); "
-                f"{', '.join(missing)} is not among it",
-            )
-        given = {name: resources[name] for name in self._wishes if name in resources}
-        invoke = self._invoker(given, threads=threads, processes=processes)
-        call = self._batch_call(invoke) if self.batch else self._single_call(invoke)
-        if self.run_in == "thread":
-            call = functools.partial(noting, call)
-        for layer in reversed(middleware):
-            call = functools.partial(_through, layer, call)
-        self.call = call
-
-    async def _unprepared(self, _: Run) -> Any:
-        raise RuntimeError("the handler was not prepared")
-
-    def _invoker(
-        self,
-        given: Mapping[str, Any],
-        *,
-        threads: Threads,
-        processes: anyio.CapacityLimiter,
-    ) -> Callable[..., Awaitable[Any]]:
-        function = functools.partial(self.function, **given) if given else self.function
-        if self.run_in == "loop":
-            return function
-        if self.run_in == "process":
-            return in_process(function, self.name, processes)  # type: ignore[no-any-return]
-        return InThread(function, threads)
-
-    def _single_call(self, invoke: Callable[..., Awaitable[Any]]) -> Callable[[Run], Awaitable[Any]]:
-        decode, names = self._decode, self._lease_names
-        if not names:
-
-            async def call(run: Run) -> Any:
-                return await invoke(decode(run.leases[0]))
-        else:
-
-            async def call(run: Run) -> Any:
-                lease = run.leases[0]
-                return await invoke(decode(lease), **dict.fromkeys(names, lease))
-
-        return call
-
-    def _batch_call(self, invoke: Callable[..., Awaitable[Any]]) -> Callable[[Run], Awaitable[Any]]:
-        decode = self._decode
-
-        async def call(run: Run) -> list[Any]:
-            """Give an answer per item: a value, or the exception that stands for it."""
-            answers: list[Any] = [None] * len(run.leases)
-            good, payloads = [], []
-            for at, lease in enumerate(run.leases):
-                try:
-                    payloads.append(decode(lease))
-                    good.append(at)
-                except PayloadError as error:
-                    answers[at] = error
-            given = await invoke(payloads) if payloads else None
-            if given is None:
-                return answers
-            if not isinstance(given, list) or len(given) != len(payloads):
-                raise TypeError(
-                    f"{self.name} got {len(payloads)} items and returned {given!r:.60}; a batch handler "
-                    "returns None, or a list with a value or an exception for each item"
-                )
-            for at, answer in zip(good, given, strict=True):
-                answers[at] = answer
-            return answers
-
-        return call
-
-
-async def _through(
-    layer: Callable[..., Awaitable[Any]], call: Callable[[Run], Awaitable[Any]], run: Run
-) -> Any:
-    return await layer(run, call)
+        if self.run_in == "process" and payload is Lease:
+            raise InvalidArgument("handler", function, "a payload: a lease cannot be sent to another process")
 
 
 def _checked_queue(queue: AsyncWorkQueue) -> AsyncWorkQueue:
@@ -201,7 +104,7 @@ def _place(function: Callable[..., Any], wanted: Place | None) -> Place:
     if not inspect.isroutine(called):
         called = called.__call__
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise InvalidArgument("handler", function, "a function that returns; one that yields would not run")
+        raise InvalidArgument("handler", function, "a function that returns; a generator would not run")
     is_async = inspect.iscoroutinefunction(called)
     if wanted not in (None, "loop", "thread", "process"):
         raise InvalidArgument("run_in", wanted, '"loop", "thread" or "process"')
@@ -221,7 +124,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         raise InvalidArgument(
             "handler",
             function,
-            f"a handler whose annotations can be read when it is defined ({error}): import "
+            f"a handler whose annotations can be evaluated when it is defined ({error}): import "
             "them outside of `if TYPE_CHECKING`",
         ) from error
     except ValueError as error:
@@ -237,7 +140,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _item_type(parameter: inspect.Parameter) -> Any:
-    """What a batch is a list of."""
+    """Return the type of the items in a batch handler's list."""
     annotation = parameter.annotation
     if annotation in (inspect.Parameter.empty, list):
         return inspect.Parameter.empty

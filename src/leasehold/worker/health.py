@@ -1,4 +1,4 @@
-"""Health by progress: a worker is well if it takes the work that waits, and keeps what it has taken."""
+"""Judge a worker's health by its progress: whether it fetches the work that waits and renews its leases."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
 
-#: How often to look whether work waits while none is taken (s).
-LOOK_SECONDS = 1.3
-#: The event loop shows so often that it lives, and counts as blocked after so long (s).
+#: How often to check whether items wait while none is fetched (s).
+CHECK_SECONDS = 1.3
+#: How often the event loop sets a heartbeat, and for how long it may miss them (s).
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """How a worker is doing, at one instant."""
+    """The health of a worker at one moment."""
 
-    #: Whether it does what it is there for.
+    #: Whether the worker is healthy.
     ok: bool
-    #: What is wrong, a sentence each; empty if all is well.
+    #: What is wrong, a sentence each; empty if the worker is healthy.
     reasons: tuple[str, ...]
-    #: How many runs are under way, and how many items wait here to be begun.
+    #: How many runs are in progress, and how many leased items wait for a slot.
     running: int
     waiting: int
-    #: Seconds since it last took an item.
+    #: Seconds since it last leased an item.
     took_ago: float
 
 
@@ -44,9 +44,9 @@ class Monitor:
     """Watches one worker from the background thread.
 
     Args:
-        executor: Where its runs are.
-        renewer: What keeps its leases.
-        fetcher: What takes its work.
+        executor: Executes its runs.
+        renewer: Renews its leases.
+        fetcher: Fetches its work.
     """
 
     def __init__(self, executor: Executor, renewer: LeaseRenewer, fetcher: Fetcher) -> None:
@@ -54,42 +54,43 @@ class Monitor:
         self._renewer = renewer
         self._fetcher = fetcher
         self._beat_at = time.monotonic()
-        #: Since when work waits that is not taken and how much, and since when a server does not answer.
+        #: For each queue: since when items wait that are not fetched, and how many.
         self._ignored: dict[AsyncWorkQueue, tuple[float, int]] = {}
+        #: For each queue: since when its server does not answer, and the error.
         self._away: dict[AsyncWorkQueue, tuple[float, LeaseholdError]] = {}
 
     async def beat(self) -> None:
-        """Show that the main event loop lives, until cancelled."""
+        """Set the heartbeat of the main event loop, until cancelled."""
         while True:
             self._beat_at = time.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
 
     async def watch(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
-        """Look whether work waits that is not taken, until cancelled."""
-        took_at = self._fetcher.took_at
+        """Check whether items wait that are not fetched, until cancelled."""
+        fetched_at = self._fetcher.fetched_at
         while True:
-            await asyncio.sleep(LOOK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
-            idle = self._fetcher.took_at == took_at and self._executor.free > 0
-            took_at = self._fetcher.took_at
-            await asyncio.gather(*(self._look_at(queue, idle=idle) for queue in queues.values()))
+            await asyncio.sleep(CHECK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
+            idle = self._fetcher.fetched_at == fetched_at and self._executor.free > 0
+            fetched_at = self._fetcher.fetched_at
+            await asyncio.gather(*(self._check(queue, idle=idle) for queue in queues.values()))
 
-    async def rescue(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
-        """While the event loop is blocked, send back what is on its way to it, until cancelled."""
+    async def release_arrivals(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
+        """While the event loop is blocked, release items that were moved to its session, until cancelled."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             if self.blocked_for() > 2 * BEAT_SECONDS:
-                # Of errors `watch` tells, and the next turn tries again.
-                returns = [release_arrivals(queue) for queue in queues.values()]
-                await asyncio.gather(*returns, return_exceptions=True)
+                # `watch` reports errors, and the next turn tries again.
+                releasing = [release_arrivals(queue) for queue in queues.values()]
+                await asyncio.gather(*releasing, return_exceptions=True)
 
     def blocked_for(self) -> float:
-        """For how many seconds the main event loop has shown no life."""
+        """Return the seconds since the last heartbeat of the main event loop."""
         return time.monotonic() - self._beat_at
 
     def health(self) -> Health:
-        """How the worker is doing now; callable from any thread."""
+        """Return the worker's health; callable from any thread."""
         now = time.monotonic()
-        reasons = [*self._trouble(now), *self._neglect(now)]
+        reasons = [*self._failures(now), *self._ignored_queues(now)]
         if (blocked := self.blocked_for()) > BLOCKED_SECONDS:
             reasons.append(f"the event loop has been blocked for {blocked:.1f} s")
         return Health(
@@ -97,10 +98,10 @@ class Monitor:
             reasons=tuple(reasons),
             running=len(self._executor.running),
             waiting=len(self._renewer.waiting),
-            took_ago=now - self._fetcher.took_at,
+            took_ago=now - self._fetcher.fetched_at,
         )
 
-    async def _look_at(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
+    async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
         try:
             waiting = (await queue.counts()).waiting
         except LeaseholdError as error:
@@ -113,22 +114,22 @@ class Monitor:
         else:
             self._ignored.pop(queue, None)
 
-    def _trouble(self, now: float) -> list[str]:
+    def _failures(self, now: float) -> list[str]:
         found = [
-            ("no work can be taken", self._fetcher.trouble),
+            ("no items can be leased", self._fetcher.failing),
             ("leases cannot be renewed", min(list(self._renewer.failing.values()), key=_since, default=None)),
             ("the server does not answer", min(list(self._away.values()), key=_since, default=None)),
         ]
-        return [f"{what} for {now - trouble[0]:.1f} s: {trouble[1]}" for what, trouble in found if trouble]
+        return [f"{what} for {now - failure[0]:.1f} s: {failure[1]}" for what, failure in found if failure]
 
-    def _neglect(self, now: float) -> list[str]:
-        """What waits though there is a free slot. Seen once, it may just have come."""
+    def _ignored_queues(self, now: float) -> list[str]:
+        """Name the queues with items that were seen waiting twice although a slot was free."""
         return [
-            f"{waiting} items of {queue.name} wait, and none has been taken for {now - since:.1f} s"
+            f"{waiting} items of {queue.name} wait, and none has been leased for {now - since:.1f} s"
             for queue, (since, waiting) in list(self._ignored.items())
-            if now - since > LOOK_SECONDS
+            if now - since > CHECK_SECONDS
         ]
 
 
-def _since(trouble: tuple[float, LeaseholdError]) -> float:
-    return trouble[0]
+def _since(failure: tuple[float, LeaseholdError]) -> float:
+    return failure[0]

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
-from leasehold.worker.acknowledger import Acknowledger
+from leasehold.worker.run import by_handler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
-    from leasehold.worker.run import Run
+    from leasehold.worker.run import ActiveRun
 
-#: An item that has waited here so long, while another worker may be idle, is given back (s).
+#: A run that has waited for a slot so long is released, since another worker may be idle (s).
 STALE_SECONDS = 0.07
-#: How often to look while items wait, and at most otherwise (s).
-LIVELY_TICK = 0.02
-LAZY_TICK = 1.0
+#: How often to look for stale runs while some wait, and otherwise (s). The longer one also bounds renewals.
+BUSY_TICK = 0.02
+IDLE_TICK = 1.0
 #: A lease is renewed when this share of it has passed.
 RENEW_AFTER = 1 / 3
 
@@ -31,105 +31,90 @@ log = Log("leasehold.worker")
 
 
 class LeaseRenewer:
-    """Knows all leases of a worker. It renews them, and gives back what has waited too long to be begun.
+    """Holds the runs of a worker: renews their leases, and releases those that wait too long for a slot.
 
-    The main loop and the background thread share its collections without a lock: each touch is one step of a
-    dict or a deque.
+    The event loop and the background thread share its collections without a lock: each access is one
+    operation on a dict or a deque.
 
     Args:
-        lost: Called in the background thread's thread with a run and the lease that it has lost.
-        on_released: Called there when items were given back.
+        coordinator: Notified of lost leases and released runs, in the background thread.
+
+    Attributes:
+        held: The runs whose leases are renewed.
+        waiting: Those of them that have not started, in order.
+        failing: For each handler whose leases cannot be renewed: since when, by `time.monotonic()`, and why.
     """
 
-    def __init__(self, *, lost: Callable[[Run, Lease], None], on_released: Callable[[], None]) -> None:
-        self.held: dict[Run, None] = {}
-        self.waiting: deque[Run] = deque()
-        self.dozing = False
-        #: Whose renewals fail, since when by `time.monotonic()`, and with what.
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.held: dict[ActiveRun, None] = {}
+        self.waiting: deque[ActiveRun] = deque()
         self.failing: dict[Handler, tuple[float, LeaseholdError]] = {}
-        self._lost = lost
-        self._on_released = on_released
+        self._coordinator = coordinator
+        self._idle = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._poked = asyncio.Event()
+        self._woken = asyncio.Event()
         self._queues: dict[Handler, AsyncWorkQueue] = {}
 
-    # ------------------------------------------------------------------ main loop
+    # ------------------------------------------------------------------ event loop of the worker
 
-    def take_in(self, runs: Sequence[Run], *, at_once: bool = False) -> None:
-        """Runs have arrived: their leases are kept from now on, and they wait to be begun.
+    def add(self, runs: Sequence[ActiveRun], *, at_once: bool = False) -> None:
+        """Renew the leases of these runs from now on, and let the runs wait for a slot.
 
         Args:
-            runs: What has arrived.
-            at_once: Whether they will be begun at once, so that nobody has to watch how long they wait.
+            runs: The runs.
+            at_once: Whether they start at once, so that there is no need to look for stale ones.
         """
         for run in runs:
             self.held[run] = None
         self.waiting.extend(runs)
-        if self.dozing and not at_once and self._loop is not None:
-            self.dozing = False
-            self._loop.call_soon_threadsafe(self._poked.set)
+        if self._idle and not at_once and self._loop is not None:
+            self._idle = False
+            self._loop.call_soon_threadsafe(self._woken.set)
 
-    def next_run(self) -> Run | None:
-        """The run that has waited longest, which is now begun; None if none waits."""
+    def pop(self) -> ActiveRun | None:
+        """Return the run that has waited longest, for which there is a slot now; None if none waits."""
         try:
             return self.waiting.popleft()
         except IndexError:
             return None
 
-    def all_waiting(self) -> list[Run]:
-        """The runs that have not begun, which now never will, in order."""
-        found: list[Run] = []
-        while (run := self.next_run()) is not None:
+    def pop_all(self) -> list[ActiveRun]:
+        """Return the runs that wait, in order; they will not be started."""
+        found: list[ActiveRun] = []
+        while (run := self.pop()) is not None:
             found.append(run)
         return found
 
-    def let_go(self, run: Run) -> None:
-        """The run is settled."""
+    def remove(self, run: ActiveRun) -> None:
+        """Stop renewing the leases of a run."""
         self.held.pop(run, None)
 
-    # ---------------------------------------------------------------- background thread
+    # ------------------------------------------------------------------ background thread
 
-    async def keep(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
-        """Renew and give back until cancelled.
+    async def run(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
+        """Renew leases and release stale runs until cancelled.
 
         Args:
-            queues: For each handler, its queue as an object of this thread.
+            queues: For each handler, its queue as an object of the background thread.
         """
         self._loop = asyncio.get_running_loop()
         self._queues = queues
-        # Each by itself: one server that is away must cost no lease on another.
+        # One task for each queue: a server that is away must not delay renewals on another.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_waiting())
             for handler, queue in queues.items():
                 tasks.create_task(self._keep_renewed(handler, queue))
 
-    async def release_all(self) -> int:
-        """Give back every lease there is, as the process is about to end. Returns how many.
-
-        Runs that have ended and could not be settled in the main loop are settled from here.
-        """
-        acknowledgers = []
-        for handler, runs in _by_handler(list(self.held)):
-            acknowledger = Acknowledger(handler, self, lambda: None, queue=self._queues[handler])
-            for run in runs:
-                run.unsettled = len(run.leases)  # the server may know of some; to hear again does no harm
-                if run.outcomes:
-                    acknowledger.add(run)
-            acknowledger.release([run for run in runs if not run.outcomes])
-            acknowledgers.append(acknowledger)
-        await asyncio.gather(*(acknowledger.drained() for acknowledger in acknowledgers))
-        return sum(acknowledger.released for acknowledger in acknowledgers)
-
     async def _watch_waiting(self) -> None:
         while True:
-            self.dozing = not self.waiting
+            self._idle = not self.waiting
             try:
-                async with asyncio.timeout(LAZY_TICK if self.dozing else LIVELY_TICK):
-                    await self._poked.wait()
+                async with asyncio.timeout(IDLE_TICK if self._idle else BUSY_TICK):
+                    await self._woken.wait()
             except TimeoutError:
                 pass
-            self.dozing = False
-            self._poked.clear()
+            self._idle = False
+            self._woken.clear()
             await self._release_stale()
 
     async def _release_stale(self) -> None:
@@ -139,22 +124,22 @@ class LeaseRenewer:
             return
         if time.monotonic() - oldest < STALE_SECONDS:
             return
-        stale = _by_handler(self.all_waiting())
-        await asyncio.gather(*(self._release(handler, runs) for handler, runs in stale))
+        stale = by_handler(self.pop_all())
+        await asyncio.gather(*(self._release(handler, runs) for handler, runs in stale.items()))
 
-    async def _release(self, handler: Handler, runs: Sequence[Run]) -> None:
+    async def _release(self, handler: Handler, runs: Sequence[ActiveRun]) -> None:
         try:
             await self._queues[handler].release_many([lease for run in runs for lease in run.leases])
         except LeaseholdError:
-            # Away with the server: they go on waiting here, kept alive.
+            # The server is away: they wait again, and their leases are renewed.
             self.waiting.extendleft(reversed(runs))
             return
         for run in runs:
-            self.let_go(run)
-        self._on_released()
+            self.remove(run)
+        self._coordinator.runs_released()
 
     async def _keep_renewed(self, handler: Handler, queue: AsyncWorkQueue) -> None:
-        tick = min(LAZY_TICK, handler.lease_time * RENEW_AFTER / 3)
+        tick = min(IDLE_TICK, handler.lease_time * RENEW_AFTER / 3)
         while True:
             await asyncio.sleep(tick)
             try:
@@ -170,7 +155,7 @@ class LeaseRenewer:
         due = [
             (run, lease)
             for run in list(self.held)
-            if run.handler is handler and (run.limit is None or now < run.limit)
+            if run.handler is handler and (run.deadline is None or now < run.deadline)
             for lease in run.leases
             if lease.remaining() < handler.lease_time * (1 - RENEW_AFTER)
             and not (run.lost and lease.token in run.lost)
@@ -180,11 +165,4 @@ class LeaseRenewer:
         answers = await queue.renew_many([lease for _, lease in due], handler.lease_time)
         for (run, lease), renewed in zip(due, answers, strict=True):
             if not renewed and run in self.held:
-                self._lost(run, lease)
-
-
-def _by_handler(runs: Sequence[Run]) -> list[tuple[Handler, list[Run]]]:
-    found: dict[Handler, list[Run]] = {}
-    for run in runs:
-        found.setdefault(run.handler, []).append(run)
-    return list(found.items())
+                self._coordinator.lease_lost(run, lease)

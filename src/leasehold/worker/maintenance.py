@@ -1,4 +1,4 @@
-"""What a worker does for its queues besides working: cleans, ticks schedules, drops old dead letters."""
+"""Maintain the queues of a worker: clean them, tick their schedules, drop old dead letters."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
     from leasehold.queue.queue import AsyncWorkQueue
 
-#: After about so many light cleans comes a deep one.
+#: On average, one clean out of so many is a deep one.
 LIGHT_PER_DEEP = 60
-#: A schedule that somebody has just made is seen after so many seconds at most.
-LONGEST_DOZE = 5.0
+#: A new schedule is noticed after so many seconds at most.
+LONGEST_SLEEP = 5.0
 
 log = Log("leasehold.worker")
 
 
 class Maintenance:
-    """Looks after the queues of a worker. Any number of workers do it at once, without a leader.
+    """Maintains queues. Any number of workers do this at once, without a leader.
 
     Args:
-        clean_every: Seconds between two cleans of a queue; each wait is drawn around it.
-        keep_dead: How long dead letters are kept, in seconds; None: until somebody drops them.
+        clean_every: Average seconds between two cleans of a queue; each pause is random.
+        keep_dead: How long dead letters are kept, in seconds; None: until they are dropped by hand.
     """
 
     def __init__(self, *, clean_every: float, keep_dead: float | None) -> None:
@@ -35,14 +35,14 @@ class Maintenance:
         self._keep_dead = keep_dead
 
     async def run(self, queues: Mapping[Any, AsyncWorkQueue]) -> None:
-        """Clean and tick until cancelled."""
+        """Clean queues and tick schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for queue in queues.values():
                 tasks.create_task(self._clean(queue))
                 tasks.create_task(self._tick(queue))
 
     async def clean_once(self, queue: AsyncWorkQueue, *, deep: bool) -> None:
-        """Clean one queue, and drop the dead letters that have been kept long enough."""
+        """Clean one queue, and drop its dead letters that are older than `keep_dead`."""
         report = await (queue.deep_clean() if deep else queue.light_clean())
         if report.dropped or report.restored or report.adopted:
             log.info("cleaned %s: %s", queue.name, report)
@@ -51,7 +51,7 @@ class Maintenance:
 
     async def _clean(self, queue: AsyncWorkQueue) -> None:
         while True:
-            # Workers that were started together do not stay together.
+            # Random, so that workers that were started together do not clean together.
             await asyncio.sleep(self._clean_every * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
             try:
                 await self.clean_once(queue, deep=random.random() < 1 / LIGHT_PER_DEEP)  # noqa: S311 - no secret
@@ -66,9 +66,9 @@ class Maintenance:
                 due_in = await queue.schedules.tick()
             except LeaseholdError as error:
                 log.debug("the schedules of %s could not be ticked: %s", queue.name, error)
-                due_in = LONGEST_DOZE
-            except Exception:  # that one cannot be read must not keep the queues from being cleaned
+                due_in = LONGEST_SLEEP
+            except Exception:  # a schedule that cannot be read must not stop the cleaning
                 log.exception("the schedules of %s could not be ticked", queue.name)
-                due_in = LONGEST_DOZE
-            doze = LONGEST_DOZE * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
-            await asyncio.sleep(max(0.001, min(due_in, doze)))
+                due_in = LONGEST_SLEEP
+            longest = LONGEST_SLEEP * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+            await asyncio.sleep(max(0.001, min(due_in, longest)))

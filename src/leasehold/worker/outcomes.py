@@ -1,28 +1,41 @@
-"""What may become of a run: the signals that handlers raise, and what they and all else are turned into."""
+"""How runs end: the signals that handlers raise, and the outcomes that the worker sends to the server.
+
+To add an outcome, declare it here: a subclass of `Outcome`, and the exceptions that lead to it in
+`by_exception`. The rest of the worker reads the declaration and knows no outcome by its class.
+"""
 
 from __future__ import annotations
 
+import functools
 import traceback
+from abc import abstractmethod
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from leasehold.durations import Duration, seconds
 from leasehold.errors import PayloadError
+from leasehold.queue.lease import Failure
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from leasehold.queue.lease import Lease
+    from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.retry import RetryPolicy
 
 
 class Signal(Exception):
-    """Base of what a handler raises to say what becomes of its item. None of them is an error."""
+    """Base of the exceptions by which a handler chooses the outcome of its item. None of them is an error."""
 
 
 class Retry(Signal):
-    """Try the item again later. The run counts as an attempt; after the last, the item is a dead letter.
+    """Try the item again later. The run counts as an attempt; after the last one, the item is a dead letter.
 
     Args:
-        reason: Why; it is kept with a dead letter.
-        delay: How long to wait, in seconds; None: as long as the retry policy says.
+        reason: Why; kept with a dead letter.
+        delay: How long to wait, in seconds; None: as the retry policy says.
     """
 
     def __init__(
@@ -33,89 +46,247 @@ class Retry(Signal):
 
 
 class Snooze(Signal):
-    """Put the item aside for a while. The run does not count as an attempt.
+    """Release the item to the end of the queue, after a delay. The run does not count as an attempt.
 
     Args:
-        delay: How long, in seconds.
+        delay: How long to wait, in seconds.
     """
 
     def __init__(self, delay: Duration) -> None:
         self.delay = seconds("delay", delay, zero=True)
-        super().__init__(f"asked for again in {self.delay:g} s")
+        super().__init__(f"snoozed for {self.delay:g} s")
 
     def __reduce__(self) -> tuple[type[Snooze], tuple[float]]:
-        # On its way from another process it is made anew, of what it was made of.
+        # Pickle calls the constructor with `args`, which holds the text and not the delay.
         return type(self), (self.delay,)
 
 
 class Reject(Signal):
-    """Make the item a dead letter now: trying again is no use.
+    """Make the item a dead letter now: another attempt would not help.
 
     Args:
-        reason: Why; it is kept with the dead letter.
+        reason: Why; kept with the dead letter.
     """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
 
 
+class Outcome:
+    """How a run ended for one of its items. A subclass declares all that the worker needs to know of it.
+
+    Raises:
+        TypeError: When a subclass is defined without one of the declarations.
+    """
+
+    __slots__ = ()
+
+    #: The outcomes that have been declared, by what they are counted as.
+    declared: ClassVar[dict[str, type[Outcome]]] = {}
+    #: What the worker's summary counts it as: "5 completed".
+    counted_as: ClassVar[str]
+    #: Whether the run counts as one of the item's attempts.
+    is_attempt: ClassVar[bool]
+
+    def __init_subclass__(cls) -> None:
+        missing = [name for name in ("counted_as", "is_attempt") if not hasattr(cls, name)]
+        missing += [
+            name
+            for name in ("acknowledge", "consequence")
+            if getattr(getattr(cls, name), "__isabstractmethod__", False)
+        ]
+        if missing:
+            raise TypeError(f"the outcome {cls.__name__} does not declare {', '.join(missing)}")
+        Outcome.declared[cls.counted_as] = cls
+
+    @classmethod
+    @abstractmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Send outcomes of one `group` to the server in one call.
+
+        Args:
+            queue: The queue of the items.
+            leases: The leases of the items.
+            outcomes: The outcome of each.
+
+        Returns:
+            For each, whether the server accepted it.
+        """
+
+    @property
+    @abstractmethod
+    def consequence(self) -> str:
+        """What happens to the item next, in a few words, for the log."""
+
+    @property
+    def group(self) -> object:
+        """A hashable key: outcomes with equal keys may share a call."""
+        return type(self)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the item has failed for the last time."""
+        return False
+
+
 @dataclass(frozen=True, slots=True)
-class Complete:
-    """The item is done; `result` is kept if it is not None."""
+class Complete(Outcome):
+    """The item is done.
+
+    Attributes:
+        result: What to keep as its result.
+        keep_result: How long to keep the result, in seconds; None: not at all.
+    """
+
+    counted_as = "completed"
+    is_attempt = True
 
     result: bytes | None = None
+    keep_result: float | None = None
+
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Complete the items."""
+        keep = outcomes[0].keep_result
+        if keep is None:
+            return await queue.complete_many(leases)
+        results = [outcome.result for outcome in outcomes]
+        return await queue.complete_many(leases, results=results, keep_result=keep)
+
+    @property
+    def group(self) -> object:
+        """Results that are kept equally long."""
+        return Complete, self.keep_result
+
+    @property
+    def consequence(self) -> str:
+        """For the log."""
+        return "completed"
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
-    """The attempt failed; try again in so many seconds, or (None) make it a dead letter."""
+class Fail(Outcome):
+    """The attempt failed.
+
+    Attributes:
+        error: What went wrong; kept with the item.
+        retry_in: When to try again, in seconds; None: the item becomes a dead letter.
+    """
+
+    counted_as = "failed"
+    is_attempt = True
 
     error: str
     retry_in: float | None
 
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Fail the items."""
+        return await queue.fail_many(
+            [
+                Failure(lease, outcome.error, outcome.retry_in)
+                for lease, outcome in zip(leases, outcomes, strict=True)
+            ]
+        )
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the item becomes a dead letter."""
+        return self.retry_in is None
+
+    @property
+    def consequence(self) -> str:
+        """For the log."""
+        return "a dead letter now" if self.retry_in is None else f"retry in {self.retry_in:.1f} s"
+
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """The run was no attempt: back to the front, or to the end, perhaps after a while out of sight."""
+class Release(Outcome):
+    """The run does not count: the item goes back to the queue.
+
+    Attributes:
+        delay: When it can be leased again, in seconds.
+        front: Whether it goes to the front of the queue, rather than to the end.
+    """
+
+    counted_as = "released"
+    is_attempt = False
 
     delay: float = 0.0
     front: bool = True
 
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Release the items."""
+        how = outcomes[0]
+        return await queue.release_many(leases, delay=how.delay, front=how.front)
 
-Outcome = Complete | Fail | Release
+    @property
+    def group(self) -> object:
+        """Items that go to the same place after the same delay."""
+        return self
+
+    @property
+    def consequence(self) -> str:
+        """For the log."""
+        return f"released for {self.delay:.1f} s" if self.delay else "released"
+
+
 DONE = Complete()
 INTERRUPTED = Release()
 
 
 def outcome_of(error: BaseException, *, attempt: int, policy: RetryPolicy) -> Outcome:
-    """What an exception makes of an item.
+    """Decide the outcome of an item whose handler raised an exception.
 
     Args:
-        error: What the handler raised.
+        error: The exception.
         attempt: The number of the attempt, beginning with 1.
         policy: When to try again.
+
+    Raises:
+        TypeError: If the outcome registered for the exception is not an `Outcome`.
     """
-    if isinstance(error, Snooze):
-        return Release(error.delay, front=False)
-    if isinstance(error, Retry):
-        if attempt >= policy.attempts:
-            return Fail(_because(error), None)
-        return Fail(_because(error), policy.wait(attempt) if error.delay is None else error.delay)
-    if isinstance(error, (Reject, PayloadError)):
-        return Fail(_because(error), None)
+    outcome = by_exception(error, attempt, policy)
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"{type(error).__name__} leads to {outcome!r:.200}, which is no Outcome")
+    return outcome
+
+
+@functools.singledispatch
+def by_exception(error: BaseException, attempt: int, policy: RetryPolicy) -> Outcome:
+    """Return the outcome that an exception leads to. Functions for certain classes are registered below."""
     return Fail("".join(traceback.format_exception(error)), policy.delay_after(attempt, error))
 
 
-def in_short(error: BaseException) -> str:
-    """An error in one line, also if it is of a class whose text cannot be made."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - it is a user's code that makes the text
-        return type(error).__name__
+@by_exception.register(Snooze)
+def _(error: Snooze, attempt: int, policy: RetryPolicy) -> Outcome:  # noqa: ARG001 - as above
+    return Release(error.delay, front=False)
 
 
-def poisoned(attempt: int) -> Fail:
-    """What becomes of an item whose last run left no outcome, as when it kills its worker."""
+@by_exception.register(Retry)
+def _(error: Retry, attempt: int, policy: RetryPolicy) -> Outcome:
+    if attempt >= policy.attempts:
+        return Fail(_reason(error), None)
+    return Fail(_reason(error), policy.wait(attempt) if error.delay is None else error.delay)
+
+
+@by_exception.register(Reject)
+@by_exception.register(PayloadError)
+def _(error: BaseException, attempt: int, policy: RetryPolicy) -> Outcome:  # noqa: ARG001 - as above
+    return Fail(_reason(error), None)
+
+
+def attempts_used_up(attempt: int) -> Fail:
+    """Return the outcome of an item whose last attempt had none, for example because it killed its worker."""
     return Fail(
         f"Its {attempt - 1} attempts are used up, and the last one left no outcome: its worker died, "
         "or the lease was lost. It was not run again.",
@@ -123,8 +294,23 @@ def poisoned(attempt: int) -> Fail:
     )
 
 
-def _because(error: BaseException) -> str:
-    """The reason, and what it was raised from."""
+def consequences(outcomes: Sequence[Outcome]) -> str:
+    """Describe in a few words what happens next to the items of a run, for the log."""
+    counts = Counter(outcome.consequence for outcome in outcomes)
+    shown = [text if count == 1 else f"{text} ({count} items)" for text, count in counts.most_common(3)]
+    return ", ".join(shown) + (", and others" if len(counts) > 3 else "")
+
+
+def one_line(error: BaseException) -> str:
+    """Describe an error in one line, even if its `__str__` raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - `__str__` of a class of the user's
+        return type(error).__name__
+
+
+def _reason(error: BaseException) -> str:
+    """Describe a signal, with the traceback of what it was raised from."""
     cause = error.__cause__ or error.__context__
-    text = in_short(error)
+    text = one_line(error)
     return text if cause is None else f"{text}\n\n" + "".join(traceback.format_exception(cause))

@@ -1,4 +1,4 @@
-"""A process that ends when its parent dies, in whatever way."""
+"""Exit when the parent process dies."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import sys
 import threading
 import time
 
-#: "Send me this signal when my parent dies", of <linux/prctl.h>.
+#: The option of prctl(2) to be sent a signal when the parent dies.
 PR_SET_PDEATHSIG = 1
-#: Elsewhere: how often to look (s).
-LOOK_SECONDS = 0.5
+#: On other systems: how often to compare the parent's process id (s).
+POLL_SECONDS = 0.5
 
 
 @functools.cache
-def end_with(parent: int) -> None:
-    """End this process when its parent has died, whatever it is doing. It may be called more than once.
+def exit_with(parent: int) -> None:
+    """Exit this process when its parent has died, whatever it is doing. Calls after the first do nothing.
 
-    A handler may keep its process busy for hours, and looks neither at its standard input nor at anything
-    else that tells it of its parent's end.
+    A handler may keep its process busy for hours without reading a pipe, so that closing one would not end
+    it.
 
     Args:
-        parent: The process id of the parent, by itself: it may have died before this is called.
+        parent: The parent's process id, as the parent passed it: the parent may have died before this call.
     """
     if not _signal_on_death():
-        threading.Thread(target=_look, args=(parent,), name="leasehold orphan", daemon=True).start()
+        threading.Thread(target=_poll, args=(parent,), name="leasehold parent watch", daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
 
@@ -36,12 +36,12 @@ def end_with(parent: int) -> None:
 def _signal_on_death() -> bool:
     if sys.platform != "linux":
         return False
-    with contextlib.suppress(OSError, AttributeError):  # a C library without it
+    with contextlib.suppress(OSError, AttributeError):  # a C library without prctl
         return bool(ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
     return False
 
 
-def _look(parent: int) -> None:
+def _poll(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     os._exit(1)

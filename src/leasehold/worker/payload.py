@@ -1,4 +1,4 @@
-"""Payloads as handlers want them: the type of a handler's first parameter decides."""
+"""Decode payloads into the type of a handler's first parameter, and encode results."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from leasehold.errors import InvalidArgument, PayloadError
 from leasehold.item import MAX_DATA_BYTES, Item
 from leasehold.queue.lease import Lease
 
-#: Makes a payload of a lease.
+#: Turns a lease into a payload.
 Decode = Callable[[Lease], Any]
 
 
 def decoder(annotation: Any) -> Decode:
-    """Find the way from an item's bytes to a value of this type.
+    """Return a function that decodes an item's data into a value of this type.
 
-    `bytes` (or no annotation) gives the bytes, `str` the text, `Lease` the lease itself. A pydantic model
-    or a msgspec struct is read from JSON and checked. So is any other type if pydantic or msgspec is
-    installed; without them, `Any`, `dict`, `list`, `int`, `float` and `bool` are.
+    `bytes` (or no annotation) is the data itself, `str` the text, `Lease` the lease. A pydantic model or a
+    msgspec struct is read from JSON and validated. So is any other type if pydantic or msgspec is installed;
+    without them, `Any`, `dict`, `list`, `int`, `float` and `bool` are.
 
     Returns:
-        A function that raises PayloadError if a payload does not parse.
+        A function that raises PayloadError if the data does not parse.
 
     Raises:
-        InvalidArgument: If nothing installed can make a value of this type.
+        InvalidArgument: If no installed library can decode this type.
     """
     if annotation in (inspect.Parameter.empty, bytes):
         return lambda lease: lease.data
@@ -50,22 +50,22 @@ def _parser(annotation: Any) -> Callable[[bytes], Any]:
         return bytes.decode
     if annotation is Any:
         return json.loads
-    if hasattr(annotation, "model_validate_json"):  # a pydantic model; its package need not be imported here
+    if hasattr(annotation, "model_validate_json"):  # a pydantic model; no import is needed
         return annotation.model_validate_json  # type: ignore[no-any-return]
     if hasattr(annotation, "__struct_fields__"):
         return _by_msgspec(annotation)
-    # Neither knows the models of the other: what one refuses, the other may read.
-    refusals: list[str] = []
+    # Neither library knows the models of the other: a type that one rejects, the other may accept.
+    reasons: list[str] = []
     for make in (_by_pydantic, _by_msgspec):
         try:
             return make(annotation)
         except ModuleNotFoundError:
             continue
-        except Exception as error:  # noqa: BLE001 - each refuses with errors of its own
-            refusals.append(str(error))
-    if refusals:
+        except Exception as error:  # noqa: BLE001 - each library raises its own errors
+            reasons.append(str(error))
+    if reasons:
         raise InvalidArgument(
-            "handler", annotation, f"a first parameter of a type that JSON can be read as: {refusals[0]}"
+            "handler", annotation, f"a first parameter of a type that can be read from JSON: {reasons[0]}"
         )
     return _by_json(annotation)
 
@@ -76,7 +76,7 @@ def _by_pydantic(annotation: Any) -> Callable[[bytes], Any]:
 
 def _by_msgspec(annotation: Any) -> Callable[[bytes], Any]:
     json_of = importlib.import_module("msgspec.json")
-    json_of.schema(annotation)  # a decoder would take any class, and then refuse each payload
+    json_of.schema(annotation)  # `Decoder` would accept any class here, and then reject every payload
     return json_of.Decoder(annotation).decode  # type: ignore[no-any-return]
 
 
@@ -101,10 +101,10 @@ def _by_json(annotation: Any) -> Callable[[bytes], Any]:
 
 
 def encode_result(value: Any) -> bytes:
-    """What a handler returned, as bytes to keep: bytes as they are, anything else as JSON.
+    """Encode what a handler returned: bytes as they are, anything else as JSON.
 
     Raises:
-        TypeError, ValueError: If it cannot be written as JSON, or is too long.
+        TypeError, ValueError: If the value cannot be encoded as JSON, or is too long.
     """
     if isinstance(value, bytes):
         result = value
@@ -115,5 +115,5 @@ def encode_result(value: Any) -> bytes:
     else:
         result = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     if len(result) > MAX_DATA_BYTES:
-        raise ValueError(f"it takes {len(result)} bytes, and {MAX_DATA_BYTES} are the most")
+        raise ValueError(f"it is {len(result)} bytes long; the maximum is {MAX_DATA_BYTES}")
     return result

@@ -1,4 +1,4 @@
-"""Where plain functions run: in threads, or in processes of their own."""
+"""Run plain functions in threads or in separate processes."""
 
 from __future__ import annotations
 
@@ -19,44 +19,41 @@ import anyio.to_process
 
 from leasehold.errors import InvalidArgument
 from leasehold.worker.outcomes import Signal
-from leasehold.worker.parent_watch import end_with
+from leasehold.worker.parent_watch import exit_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold.worker.run import Run
-
-#: Where a run is made to happen: an async callable that takes the payload.
-Invoke = "Callable[..., Awaitable[Any]]"
+    from leasehold.worker.run import ActiveRun
 
 
 class Threads:
-    """The threads of a worker. They end with the process, whatever they are at.
+    """A pool of daemon threads.
 
-    The pool of the standard library waits for its threads when the process ends; one that is stuck would
-    keep a worker from ever leaving.
+    The pool of the standard library joins its threads when the process exits, so that one thread that hangs
+    would keep a worker from exiting.
 
     Args:
-        most: How many there may be at once.
+        maximum: The maximum number of threads.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
         self._count = 0
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Have something called in a thread. For the event loop alone."""
+        """Call a function in a thread. Only the event loop may use this."""
         future: Future[Any] = Future()
         self._jobs.put((future, call))
-        if not self._idle.acquire(blocking=False) and self._count < self._most:
+        if not self._idle.acquire(blocking=False) and self._count < self._maximum:
             self._count += 1
             threading.Thread(target=self._work, name=f"leasehold handler {self._count}", daemon=True).start()
         return future
 
     def close(self) -> None:
-        """Let each thread end after what it is at."""
+        """End each thread after its current call."""
         for _ in range(self._count):
             self._jobs.put(None)
 
@@ -66,22 +63,22 @@ class Threads:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+                except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
                     future.set_exception(error)
-            del job, future, call  # so that nothing of it lives on while this waits
+            del job, future, call  # keep no references while waiting
             self._idle.release()
 
 
-#: The run whose function is called.
-_current: contextvars.ContextVar[Run] = contextvars.ContextVar("leasehold run")
+#: The run whose handler is being called.
+_current: contextvars.ContextVar[ActiveRun] = contextvars.ContextVar("leasehold run")
 
 
 class InThread:
     """Runs a function in a thread, in a copy of the caller's context.
 
     Args:
-        function: What to run.
-        threads: Where.
+        function: The function.
+        threads: The pool.
     """
 
     def __init__(self, function: Callable[..., Any], threads: Threads) -> None:
@@ -89,10 +86,10 @@ class InThread:
         self._threads = threads
 
     async def __call__(self, payload: Any, **names: Any) -> Any:
-        """Run it, and wait for it. A thread cannot be cancelled: it goes on, and nobody hears of it."""
+        """Call the function and wait for it. If this is cancelled, note the running thread in the run."""
         context = contextvars.copy_context()
         thread = self._threads.submit(
-            functools.partial(context.run, _plainly, self._function, payload, **names)
+            functools.partial(context.run, _call_plain, self._function, payload, **names)
         )
         try:
             return await asyncio.wrap_future(thread)
@@ -102,10 +99,10 @@ class InThread:
             raise
 
 
-async def noting(call: Callable[[Run], Awaitable[Any]], run: Run) -> Any:
-    """Call what may run in a thread. Should the thread be left behind, the run has it then.
+async def with_current_run(call: Callable[[ActiveRun], Awaitable[Any]], run: ActiveRun) -> Any:
+    """Execute a run that uses a thread, so that `InThread` finds the run.
 
-    The task does not tell which run it is: middleware may have put the call into one of its own.
+    The task does not identify the run, since middleware may call the handler in another task.
     """
     before = _current.set(run)
     try:
@@ -115,12 +112,12 @@ async def noting(call: Callable[[Run], Awaitable[Any]], run: Run) -> Any:
 
 
 def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityLimiter) -> Any:
-    """Run a function in a process of its own, which is killed if the run is cut off.
+    """Wrap a function to run in a separate process, which is killed if the run is cancelled.
 
     Raises:
-        InvalidArgument: If it cannot be sent to another process.
+        InvalidArgument: If the function cannot be sent to another process.
     """
-    call = functools.partial(_apart, function)
+    call = functools.partial(_in_child, function)
     try:
         pickle.dumps(call)
     except Exception as error:
@@ -136,8 +133,8 @@ def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityL
     return invoke
 
 
-def _plainly(function: Callable[..., Any], payload: Any, **names: Any) -> Any:
-    """Call a function, and let nothing out that an event loop would take for its own."""
+def _call_plain(function: Callable[..., Any], payload: Any, **names: Any) -> Any:
+    """Call a function. Convert exceptions that have a meaning for the event loop or for generators."""
     try:
         value = function(payload, **names)
     except (StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError) as error:
@@ -146,32 +143,33 @@ def _plainly(function: Callable[..., Any], payload: Any, **names: Any) -> Any:
         if inspect.iscoroutine(value):
             value.close()
         raise TypeError(
-            f"the handler returned {type(value).__name__}, which nobody awaits: make it an async function"
+            f"the handler returned {type(value).__name__}, which is not awaited: make it an async function"
         )
     return value
 
 
-def _apart(function: Callable[..., Any], parent: int, payload: Any) -> Any:
-    """What happens in the other process."""
-    # A terminal and some supervisors signal the whole group. The worker decides when this process ends.
+def _in_child(function: Callable[..., Any], parent: int, payload: Any) -> Any:
+    """Call a function in the child process."""
+    # A terminal and some supervisors signal the whole process group. The worker decides when this process
+    # ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    end_with(parent)
+    exit_with(parent)
     try:
-        return _plainly(function, payload)
+        return _call_plain(function, payload)
     except Signal:
         raise
-    except Exception as error:  # noqa: BLE001 - it is sent on
+    except Exception as error:  # noqa: BLE001 - raised again in the worker
         text = "".join(traceback.format_exception(error))
-        raise _sendable(error, f"In the other process:\n{text}") from None
+        raise _picklable(error, f"In the other process:\n{text}") from None
 
 
-def _sendable(error: BaseException, note: str) -> BaseException:
-    """The error as it can go to another process: its traceback cannot, but is in the note."""
+def _picklable(error: BaseException, note: str) -> BaseException:
+    """Return the error, or a substitute, in a form that can be pickled, with its traceback as a note."""
     error.__cause__ = error.__context__ = None
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of this very moment
-    except Exception:  # noqa: BLE001 - whatever keeps it from travelling
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled by this process in the same line
+    except Exception:  # noqa: BLE001 - any error of a user's class
         error = RuntimeError(f"{type(error).__qualname__}: {error}")
     error.add_note(note)
     return error

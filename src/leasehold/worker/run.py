@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from typing import Any
 
@@ -17,70 +17,87 @@ if TYPE_CHECKING:
     from leasehold.worker.outcomes import Outcome
 
 
-class Cut(enum.Enum):
-    """Why a run is ended from outside."""
+class Interruption(enum.Enum):
+    """Why the worker cancels a run."""
 
-    LOST = "its lease was lost"
-    LIMIT = "its time limit has passed"
-    STOP = "the worker stops"
+    LEASE_LOST = "its lease was lost"
+    TIMEOUT = "its time limit has passed"
+    SHUTDOWN = "the worker is stopping"
 
 
 class Run:
-    """One run of a handler, from the arrival of its items to their outcome. Middleware is given it.
+    """One run of a handler, as middleware sees it.
 
     Attributes:
-        handler: What runs.
-        leases: The items that it works on: one, or those of a batch.
-        arrived: When they were leased, by `time.monotonic()`.
-        began: When the handler was called, by the same clock; 0 before.
-        limit: When its time is up, by `time.monotonic()`; None before it has begun, or if there is no limit.
-        cut: Why it was ended from outside, or None.
-        lost: The numbers of those leases that are known to be lost.
+        handler: The handler.
+        leases: The items of the run: one, or those of a batch.
+        began: When the handler was called, by `time.monotonic()`; 0 before.
+        interruption: Why the worker cancelled the run, or None.
+    """
+
+    __slots__ = ("began", "handler", "interruption", "leases")
+
+    def __init__(self, handler: Handler, leases: Sequence[Lease]) -> None:
+        self.handler = handler
+        self.leases = leases
+        self.began = 0.0
+        self.interruption: Interruption | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """The item of the run; the first one of a batch."""
+        return self.leases[0]
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, beginning with 1; runs whose items were released do not count."""
+        return self.leases[0].attempt
+
+    def __repr__(self) -> str:
+        ids = ", ".join(repr(lease.id) for lease in self.leases[:3])
+        more = f" and {len(self.leases) - 3} more" if len(self.leases) > 3 else ""
+        return f"<run of {self.handler.name} on {ids}{more}>"
+
+
+class ActiveRun(Run):
+    """A run as the parts of the worker see it, until its outcomes are acknowledged.
+
+    Attributes:
+        arrived: When the items were leased, by `time.monotonic()`.
+        deadline: When the run's time limit ends, by `time.monotonic()`; None before it starts and without a
+            limit.
+        lost: The tokens of its leases that are known to be lost; None: none.
+        outcomes: One for each lease, once the run has finished.
+        task: The task that runs the handler, while it does.
+        thread: The thread that still runs the function although the run was cancelled.
+        unacknowledged: How many of its outcomes the server has not accepted or rejected yet.
     """
 
     __slots__ = (
         "_timer",
         "arrived",
-        "began",
-        "cut",
-        "handler",
-        "leases",
-        "limit",
+        "deadline",
         "lost",
         "outcomes",
         "task",
         "thread",
-        "unsettled",
+        "unacknowledged",
     )
 
     def __init__(self, handler: Handler, leases: Sequence[Lease]) -> None:
-        self.handler = handler
-        self.leases = leases
+        super().__init__(handler, leases)
         self.arrived = time.monotonic()
-        self.began = 0.0
-        self.limit: float | None = None
-        self.cut: Cut | None = None
+        self.deadline: float | None = None
         self.lost: set[int] | None = None
         self.outcomes: Sequence[Outcome] = ()
         self.task: asyncio.Task[None] | None = None
-        #: The thread that goes on although the run was cancelled, by the worker or by middleware.
         self.thread: Future[Any] | None = None
-        self.unsettled = len(leases)
+        self.unacknowledged = len(leases)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def lease(self) -> Lease:
-        """The item of a run that is no batch; the first of a batch."""
-        return self.leases[0]
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, beginning with 1: runs that were given back do not count."""
-        return self.leases[0].attempt
-
-    @property
-    def facts(self) -> dict[str, object]:
-        """What a log line says of it besides its text."""
+    def log_fields(self) -> dict[str, object]:
+        """The `extra` fields of each log record about this run."""
         return {
             "queue": self.handler.queue.name,
             "handler": self.handler.name,
@@ -88,10 +105,12 @@ class Run:
             "attempt": self.attempt,
         }
 
-    def begin(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> bool:
-        """The handler is about to be called, in this task; False if it must not be, as a lease has ended.
+    def start(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> bool:
+        """Start the time limit, before the handler is called in `task`.
 
-        That happens when the process stood still, or the server was away. Another may have the item by now.
+        Returns:
+            False if the handler must not be called: a lease has expired, because the process stood still or
+            the server was away, and another worker may hold the item by now.
         """
         self.began = time.monotonic()
         for lease in self.leases:
@@ -100,30 +119,33 @@ class Run:
         self.task = task
         timeout = self.handler.timeout
         if timeout is not None:
-            self.limit = self.began + timeout
-            self._timer = loop.call_later(timeout, self.end_early, Cut.LIMIT)
+            self.deadline = self.began + timeout
+            self._timer = loop.call_later(timeout, self.interrupt, Interruption.TIMEOUT)
         return True
 
-    def over(self) -> None:
-        """The handler has ended; from here on nothing can cut the run short."""
-        # While its outcome waits for the server, its lease is kept whatever its limit was.
-        self.task = self.limit = None
+    def finish(self) -> None:
+        """Note that the handler has ended: the run can no longer be interrupted."""
+        # Without a deadline, the lease is renewed until its outcome is acknowledged.
+        self.task = self.deadline = None
         if self._timer is not None:
             self._timer.cancel()
 
-    def end_early(self, why: Cut) -> None:
-        """Cancel the handler, if it is still at work."""
-        if self.task is not None and self.cut is None:
-            self.cut = why
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel the handler if it is running."""
+        if self.task is not None and self.interruption is None:
+            self.interruption = why
             self.task.cancel()
 
     def lose(self, lease: Lease) -> None:
-        """One of the leases is another's now: its outcome is nobody's business any more."""
+        """Discard the outcome of a lost lease. Interrupt the run if it has no other lease."""
         self.lost = (self.lost or set()) | {lease.token}
         if len(self.lost) == len(self.leases):
-            self.end_early(Cut.LOST)
+            self.interrupt(Interruption.LEASE_LOST)
 
-    def __repr__(self) -> str:
-        ids = ", ".join(repr(lease.id) for lease in self.leases[:3])
-        more = f" and {len(self.leases) - 3} more" if len(self.leases) > 3 else ""
-        return f"<run of {self.handler.name} on {ids}{more}>"
+
+def by_handler(runs: Iterable[ActiveRun]) -> dict[Handler, list[ActiveRun]]:
+    """Group runs by their handler, in order."""
+    found: dict[Handler, list[ActiveRun]] = {}
+    for run in runs:
+        found.setdefault(run.handler, []).append(run)
+    return found

@@ -1,8 +1,9 @@
-"""One runtime of a worker: everything that lives from its start to its stop."""
+"""The parts of a running worker: created at its start, connected, and stopped in order at its end."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,12 +12,16 @@ from leasehold.log import Log
 from leasehold.queue.internals import stop_listening
 from leasehold.worker.acknowledger import Acknowledger
 from leasehold.worker.background import BackgroundThread
+from leasehold.worker.coordinator import Coordinator
 from leasehold.worker.executor import Executor
 from leasehold.worker.fetcher import Fetcher
 from leasehold.worker.health import Monitor
+from leasehold.worker.invocation import build_call
 from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.maintenance import Maintenance
+from leasehold.worker.outcomes import Outcome
 from leasehold.worker.pools import Threads
+from leasehold.worker.run import by_handler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,28 +29,34 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
     from leasehold.worker.fetcher import Order
     from leasehold.worker.handler import Handler
-    from leasehold.worker.run import Run
+    from leasehold.worker.run import ActiveRun
 
-#: When so many outcomes wait for the server, no more work is taken.
-MAX_UNSETTLED = 5000
-#: For how long after the grace time outcomes are sent again while the server is away, and at least (s).
-SETTLE_SECONDS = 5.0
-SHORTEST_SETTLE = 1.0
-#: How often `drained` looks at the server (s).
-DRAIN_LOOK = 0.02
+#: While more outcomes than this wait for the server, nothing is fetched.
+MAX_UNACKNOWLEDGED = 5000
+#: While the server is away, outcomes are sent again until so long after the grace time, and at least so long
+#: (s).
+ACKNOWLEDGE_SECONDS = 5.0
+SHORTEST_ACKNOWLEDGE = 1.0
+#: How often `drained` asks the server (s).
+DRAIN_TICK = 0.02
 
 log = Log("leasehold.worker")
 
 
-class WorkerRuntime:
-    """The parts of a running worker, put together.
+class WorkerRuntime(Coordinator):
+    """The parts of a running worker.
 
     Args:
-        handlers: What it runs; at least one.
-        concurrency: How many runs at once.
-        order: How it chooses among queues.
-        clean_every: Seconds between two cleans; None: it does not clean, tick or drop.
+        handlers: The worker's handlers; at least one.
+        concurrency: The maximum number of runs at once.
+        order: How the fetcher chooses among queues.
+        clean_every: Seconds between two cleans; None: no cleaning, no ticks of schedules, no dropping.
         keep_dead: How long dead letters are kept, in seconds, or None.
+
+    Attributes:
+        hurry: Set it to interrupt what runs during `end`.
+        monitor: Watches the worker's health.
+        unacknowledged: How many items the server could not be notified about at the end.
     """
 
     def __init__(
@@ -60,87 +71,107 @@ class WorkerRuntime:
         self._loop = asyncio.get_running_loop()
         self._handlers = handlers
         self._concurrency = concurrency
-        self.hurry = asyncio.Event()
-        self.renewer = LeaseRenewer(lost=self._lost, on_released=self._on_released)
-        self.executor = Executor(
-            concurrency, self.renewer, ended=self._ended, freed=self._settled, torn_down=self._torn_down
-        )
-        self.acknowledgers = {
-            handler: Acknowledger(handler, self.renewer, self._settled) for handler in handlers
-        }
-        self.fetcher = Fetcher(handlers, order, self.renewer, self.executor, self._may_go_on)
-        self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
-        tasks = [self.renewer.keep, self.monitor.watch, self.monitor.rescue]
+        self._renewer = LeaseRenewer(self)
+        self._executor = Executor(concurrency, self._renewer, self)
+        self._acknowledgers = {handler: Acknowledger(handler, self._renewer, self) for handler in handlers}
+        self._fetcher = Fetcher(handlers, order, self._renewer, self._executor, self)
+        self.monitor = Monitor(self._executor, self._renewer, self._fetcher)
+        tasks = [self._renewer.run, self.monitor.watch, self.monitor.release_arrivals]
         if clean_every is not None:
             tasks.append(Maintenance(clean_every=clean_every, keep_dead=keep_dead).run)
-        self.background = BackgroundThread(handlers, tasks)
+        self._background = BackgroundThread(handlers, tasks)
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
-        #: How many items the server could not be told of, at the end.
-        self._untold = 0
+        self.hurry = asyncio.Event()
+        self.unacknowledged = 0
 
     async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
-        """Begin to work; returns the task that takes work, which ends only with an error.
+        """Start to work; return the task that fetches, which ends only with an error.
 
         Raises:
-            InvalidArgument: If a handler asks for something that the resources do not hold.
+            InvalidArgument: If a handler has a parameter that the resources do not provide.
         """
         self.prepare(resources, middleware)
-        await self.background.start()
-        taking = asyncio.create_task(self.fetcher.run(), name="leasehold fetch")
-        self._tasks = [taking, asyncio.create_task(self.monitor.beat(), name="leasehold beat")]
-        return taking
+        await self._background.start()
+        fetching = asyncio.create_task(self._fetcher.run(), name="leasehold fetcher")
+        self._tasks = [fetching, asyncio.create_task(self.monitor.beat(), name="leasehold heartbeat")]
+        return fetching
 
     def prepare(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> None:
-        """Give the handlers what they ask for.
+        """Pass the resources to the handlers.
 
         Raises:
-            InvalidArgument: If a handler asks for something that the resources do not hold.
+            InvalidArgument: If a handler has a parameter that the resources do not provide.
         """
         processes = anyio.CapacityLimiter(self._concurrency)
-        for handler in self._handlers:
-            handler.prepare(resources, middleware, threads=self._threads, processes=processes)
+        self._executor.prepare(
+            {
+                handler: build_call(
+                    handler, resources, middleware, threads=self._threads, processes=processes
+                )
+                for handler in self._handlers
+            }
+        )
 
     async def end(self, *, grace: float) -> None:
-        """Stop: take no more, give back what has not begun, let runs end or cut them off, settle, leave.
+        """Stop fetching, release what has not started, finish or interrupt the runs, acknowledge, disconnect.
 
-        Renewal goes on until the last outcome is settled, so no lease ends meanwhile. It takes a few seconds
-        more than the grace time at most.
+        Leases are renewed until the last outcome is acknowledged. This takes at most a few seconds longer
+        than the grace time.
         """
-        cut_at = self._loop.time() + grace
-        taking, *others = self._tasks
-        taking.cancel()
-        await asyncio.gather(taking, return_exceptions=True)
-        waiting = self.renewer.all_waiting()
+        interrupt_at = self._loop.time() + grace
+        fetching, *others = self._tasks
+        fetching.cancel()
+        await asyncio.gather(fetching, return_exceptions=True)
+        waiting = self._renewer.pop_all()
         leaving = [asyncio.create_task(stop_listening(handler.queue)) for handler in self._handlers]
-        # What is on its way here comes behind what waits here: it goes back to the front before it.
-        await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
+        # This releases items that were being moved to this session. They are later in the queue than those
+        # that wait here, and all of them go to its front: so they go first.
+        await asyncio.wait(leaving, timeout=SHORTEST_ACKNOWLEDGE)
         self._release(waiting)
-        await self.executor.finish(within=grace, hurry=self.hurry)
-        await self._settle_rest(until=max(cut_at + SETTLE_SECONDS, self._loop.time() + SHORTEST_SETTLE))
+        await self._executor.finish(within=grace, hurry=self.hurry)
+        await self._acknowledge_rest(
+            until=max(interrupt_at + ACKNOWLEDGE_SECONDS, self._loop.time() + SHORTEST_ACKNOWLEDGE)
+        )
         await self._release_rest()
-        await asyncio.wait(leaving, timeout=SHORTEST_SETTLE)
+        await asyncio.wait(leaving, timeout=SHORTEST_ACKNOWLEDGE)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self.background.stop()
+        await self._background.stop()
         self._threads.close()
 
-    @property
-    def loose_ends(self) -> int:
-        """How many items will run again, as runs were cut off, or the server was not told of their end."""
-        return self.executor.cut_off + self._untold
+    def release_from_any_thread(self, *, timeout: float) -> int:
+        """Release all items from the background thread, as the process is about to end.
 
-    def tally(self) -> str:
-        """What has been done, in words."""
-        acknowledgers = self.acknowledgers.values()
-        counts = {
-            "completed": sum(one.completed for one in acknowledgers),
-            "failed": sum(one.failed for one in acknowledgers),
-            "given back": sum(one.released for one in acknowledgers),
-            "cut off": self.executor.cut_off,
-            "not settled": self._untold,
-        }
+        Args:
+            timeout: How long to wait for that, in seconds.
+
+        Returns:
+            How many items were released.
+
+        Raises:
+            TimeoutError, LeaseholdError: If that did not succeed.
+        """
+        return int(self._background.call(self._release_held).result(timeout))
+
+    @property
+    def held(self) -> int:
+        """How many runs have not been acknowledged or released yet."""
+        return len(self._renewer.held)
+
+    @property
+    def unfinished(self) -> int:
+        """How many items run again because a run was interrupted or could not be acknowledged."""
+        return self._executor.interrupted + self.unacknowledged
+
+    def summary(self) -> str:
+        """Describe what the worker has done, for the log."""
+        counts: Counter[str] = Counter(dict.fromkeys(Outcome.declared, 0))
+        for acknowledger in self._acknowledgers.values():
+            counts.update(acknowledger.counts)
+        counts["interrupted"] = self._executor.interrupted
+        counts["not acknowledged"] = self.unacknowledged
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing was done"
 
     def __str__(self) -> str:
@@ -148,90 +179,120 @@ class WorkerRuntime:
         return f"{names}, {self._concurrency} runs at once"
 
     async def drained(self) -> None:
-        """Wait until nothing that can be leased is left in any queue, and nothing is here."""
+        """Wait until no item that can be leased is left in any queue, and no run is left."""
         while True:
-            took_at = self.fetcher.took_at
-            if not self.renewer.held and not await self._take_more():
-                # What came for the fetcher while we looked has been taken in when the loop has gone round.
+            fetched_at = self._fetcher.fetched_at
+            if not self._renewer.held and not await self._lease_more():
+                # Let the event loop turn, so that items which arrived for the fetcher become runs.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                if not self.renewer.held and self.fetcher.took_at == took_at:
+                if not self._renewer.held and self._fetcher.fetched_at == fetched_at:
                     return
-            await asyncio.sleep(DRAIN_LOOK)
+            await asyncio.sleep(DRAIN_TICK)
 
-    async def _take_more(self) -> bool:
-        """Take what one of the queues has, and say whether there was anything.
+    async def _lease_more(self) -> bool:
+        """Lease items from one of the queues, and return whether there were any.
 
-        Counting would not do: it does not bring back what is due, and what is on its way to the fetcher is
-        in no queue any more.
+        Counting would not do: it does not reclaim items that are due, and items that are being moved to the
+        fetcher's session are in no queue.
         """
         for handler in self._handlers:
             leases = await handler.queue.lease_many(handler.batch or 1, handler.lease_time, block=False)
             if leases:
-                self.fetcher.take_in(handler, leases)
+                self._fetcher.accept(handler, leases)
                 return True
         return False
 
-    # ------------------------------------------------------------------ between the parts
+    # ------------------------------------------------------------------ Coordinator
 
-    def _ended(self, run: Run) -> None:
-        self.acknowledgers[run.handler].add(run)
-        self.fetcher.look()
+    def run_finished(self, run: ActiveRun) -> None:
+        """See `Coordinator`."""
+        self._acknowledgers[run.handler].add(run)
+        self._fetcher.wake()
 
-    def _settled(self) -> None:
-        self.fetcher.look()
+    def slot_freed(self) -> None:
+        """See `Coordinator`."""
+        self._fetcher.wake()
 
-    def _torn_down(self) -> bool:
-        """Whether all tasks are cancelled, and not that of a run alone, which may do it itself."""
+    def acknowledged(self) -> None:
+        """See `Coordinator`."""
+        self._fetcher.wake()
+
+    def may_fetch(self) -> bool:
+        """See `Coordinator`."""
+        return sum(one.waiting for one in self._acknowledgers.values()) < MAX_UNACKNOWLEDGED
+
+    def is_torn_down(self) -> bool:
+        """See `Coordinator`. The tasks of runs say nothing: a handler may cancel its task."""
         return any(task.cancelling() for task in self._tasks[1:])
 
-    def _may_go_on(self) -> bool:
-        return sum(acknowledger.unsettled for acknowledger in self.acknowledgers.values()) < MAX_UNSETTLED
-
-    def _lost(self, run: Run, lease: Lease) -> None:
-        log.warning("the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.facts)
+    def lease_lost(self, run: ActiveRun, lease: Lease) -> None:
+        """See `Coordinator`."""
+        log.warning(
+            "the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.log_fields
+        )
         self._loop.call_soon_threadsafe(run.lose, lease)
 
-    def _on_released(self) -> None:
-        self._loop.call_soon_threadsafe(self.fetcher.slow_down)
+    def runs_released(self) -> None:
+        """See `Coordinator`."""
+        self._loop.call_soon_threadsafe(self._fetcher.slow_down)
 
-    def _release(self, waiting: Sequence[Run]) -> None:
-        for handler, acknowledger in self.acknowledgers.items():
-            acknowledger.release([run for run in waiting if run.handler is handler])
+    # ------------------------------------------------------------------ ending
+
+    def _release(self, waiting: Sequence[ActiveRun]) -> None:
+        for handler, runs in by_handler(waiting).items():
+            self._acknowledgers[handler].release(runs)
 
     async def _release_rest(self) -> None:
-        """Give back what nobody has settled: of a queue that was closed, or in other hands at that moment."""
-        if self.renewer.held and not self._untold:
-            giving = asyncio.wrap_future(self.background.call(self.renewer.release_all))
-            await asyncio.wait([giving], timeout=SHORTEST_SETTLE)
+        """Release what is still held, because a queue was closed or a renewal had taken it at that moment."""
+        if self._renewer.held and not self.unacknowledged:
+            releasing = asyncio.wrap_future(self._background.call(self._release_held))
+            await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
+
+    async def _release_held(self) -> int:
+        """Acknowledge the runs that have finished, and release all others, in the background thread."""
+        acknowledgers = []
+        for handler, runs in by_handler(list(self._renewer.held)).items():
+            queue = self._background.queues[handler]
+            acknowledger = Acknowledger(handler, self._renewer, None, queue=queue)
+            for run in runs:
+                # The server may have accepted some of the outcomes; to send them again changes nothing.
+                run.unacknowledged = len(run.leases)
+                if run.outcomes:
+                    acknowledger.add(run)
+            acknowledger.release([run for run in runs if not run.outcomes])
+            acknowledgers.append(acknowledger)
+        await asyncio.gather(*(acknowledger.drain() for acknowledger in acknowledgers))
+        return sum(acknowledger.counts.get("released", 0) for acknowledger in acknowledgers)
 
     async def _drain_acknowledgers(self) -> None:
-        await asyncio.gather(*(acknowledger.drained() for acknowledger in self.acknowledgers.values()))
+        await asyncio.gather(*(acknowledger.drain() for acknowledger in self._acknowledgers.values()))
 
-    async def _settle_rest(self, *, until: float) -> None:
-        """Settle what is left, and try again while the server is away: until then, or until told to hurry."""
-        ends = max(
-            (lease.remaining() for run in list(self.renewer.held) for lease in run.leases), default=0.0
-        )
-        until = min(until, self._loop.time() + max(SHORTEST_SETTLE, ends))
+    def _lease_ends(self) -> float:
+        """Return in how many seconds the last lease expires."""
+        held = list(self._renewer.held)
+        return max((lease.remaining() for run in held for lease in run.leases), default=0.0)
+
+    async def _acknowledge_rest(self, *, until: float) -> None:
+        """Acknowledge what is left. If the server is away, try again until then, or until `hurry` is set."""
+        until = min(until, self._loop.time() + max(SHORTEST_ACKNOWLEDGE, self._lease_ends()))
         draining = asyncio.create_task(self._drain_acknowledgers())
         hurried = asyncio.create_task(self.hurry.wait())
         left = until - self._loop.time()
         await asyncio.wait([draining, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if not draining.done() and hurried.done():
-            await asyncio.wait([draining], timeout=min(SHORTEST_SETTLE, until - self._loop.time()))
+            await asyncio.wait([draining], timeout=min(SHORTEST_ACKNOWLEDGE, until - self._loop.time()))
         hurried.cancel()
         if draining.done():
             draining.result()
             return
         draining.cancel()
-        held = [lease.remaining() for run in list(self.renewer.held) for lease in run.leases]
-        self._untold = sum(run.unsettled for run in list(self.renewer.held))
+        self.unacknowledged = sum(run.unacknowledged for run in list(self._renewer.held))
         log.error(
-            "the server is away: %d items were neither settled nor given back. They come back by themselves "
-            "when their leases end, in %.0f s at most",
-            self._untold,
-            max([0.0, *held]),
+            "the server is away: %d items were neither acknowledged nor released. They run again "
+            "when their leases expire, in at most %.0f s",
+            self.unacknowledged,
+            max(0.0, self._lease_ends()),
         )
-        for acknowledger in self.acknowledgers.values():
-            acknowledger.give_up()
+        for acknowledger in self._acknowledgers.values():
+            acknowledger.cancel()

@@ -1,4 +1,4 @@
-"""The worker: handlers in, runs out."""
+"""The worker: calls handlers with the items of queues, until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from leasehold.worker.fetcher import Order
 from leasehold.worker.handler import Handler, Place
 from leasehold.worker.health import Health
 from leasehold.worker.runtime import WorkerRuntime
-from leasehold.worker.signals import CUT_OFF, STOPPED, UNHEALTHY, SignalHandler
+from leasehold.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasehold.queue.queue import AsyncWorkQueue
 
-#: Gives what handlers may ask for by name, for as long as the worker runs.
+#: Provides resources for handlers, by name, while the worker runs.
 Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
-#: How long leaving the queues may take at the end (s).
-LEAVING_SECONDS = 1.0
+#: How long closing the queues may take at the end (s).
+CLOSE_SECONDS = 1.0
 
 log = Log("leasehold.worker")
 
 
 class Worker:
-    """Takes items from queues, runs handlers on them, and sees to leases, retries, dead letters and shutdown.
+    """Leases items from queues and calls handlers with them.
+
+    It renews leases, retries failures and shuts down cleanly.
 
         emails = AsyncWorkQueue.from_url("redis://localhost", "emails")
         worker = Worker(concurrency=50)
@@ -46,27 +48,27 @@ class Worker:
 
         asyncio.run(worker.serve())
 
-    An item is completed when its handler returns, tried again when it raises, and a dead letter after the
-    last attempt. While it is here its lease is renewed, from a thread of its own, whatever the handler does.
-    Execution is at least once: a handler may run twice for one item, if a lease was lost.
+    An item is completed when its handler returns, retried when it raises, and a dead letter after the last
+    attempt. Its lease is renewed from a separate thread, even while the handler blocks the event loop.
+    Execution is at least once: if a lease is lost, a handler may run twice for one item.
 
     Args:
-        concurrency: How many runs at once, over all handlers: 1 to 10,000.
+        concurrency: The maximum number of runs at once, over all handlers: 1 to 10,000.
         order: How to choose among queues with work: `"weighted"`, by the handlers' weights, or `"strict"`, in
-            the order in which the handlers were made.
-        lease_time: For how long items are leased, in seconds: how soon another worker takes over if this one
-            dies.
-        grace: How long runs may go on after a stop, in seconds.
+            the order in which the handlers were defined.
+        lease_time: For how long items are leased, in seconds. If this worker dies, other workers get its
+            items after this time.
+        grace: How long runs may continue after a stop, in seconds.
         retry: When failed items are tried again.
-        lifespan: Called once at the start: an async context manager that yields a mapping. Handlers are given
-            what it holds under the names of their parameters.
+        lifespan: Called once at the start: an async context manager that yields a mapping. A handler is
+            passed the values whose names are among its parameters.
         middleware: Async functions `(run, call_next)`, the outermost first, around each run.
-        clean_every: Seconds between two light cleans of each queue; None: somebody else cleans, ticks the
-            schedules and drops old dead letters.
-        keep_dead: How long dead letters are kept, in seconds; None: until somebody drops them.
+        clean_every: Average seconds between two light cleans of each queue; None: this worker cleans nothing,
+            ticks no schedules and drops no dead letters.
+        keep_dead: How long dead letters are kept, in seconds; None: until they are dropped by hand.
 
     Raises:
-        InvalidArgument: If one of them is not as said.
+        InvalidArgument: If an argument is invalid.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -103,18 +105,13 @@ class Worker:
         self._runtime: WorkerRuntime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        #: The task that waits for the lifespan to begin.
+        #: The task that waits for the lifespan to start.
         self._starting: asyncio.Task[Any] | None = None
         self._signal_handler: SignalHandler | None = None
 
     @property
-    def runtime(self) -> WorkerRuntime | None:
-        """What it does now; for use inside the package."""
-        return self._runtime
-
-    @property
     def handlers(self) -> tuple[Handler, ...]:
-        """The handlers, in the order in which they were made."""
+        """The handlers, in the order in which they were defined."""
         return tuple(self._handlers)
 
     def handler(
@@ -129,37 +126,35 @@ class Worker:
         lease_time: Duration | None = None,
         keep_result: Duration | None = None,
     ) -> Callable[[AnyFunction], AnyFunction]:
-        """Make a function the handler of a queue; the function itself stays as it is.
+        """Make a function the handler of a queue. The function itself is returned unchanged.
 
-        Its first parameter takes the payload, in the type of its annotation: `bytes`, `str`, a pydantic model
-        or a msgspec struct, any other type in JSON, or `Lease` for all of it. A further parameter annotated
-        `Lease` is given the lease; any other, what the lifespan holds under its name. A payload that does not
-        parse is a dead letter at once.
+        The annotation of its first parameter decides how the payload is passed: `bytes`, `str`, a pydantic
+        model or a msgspec struct, any other type decoded from JSON, or `Lease` for the lease itself. Another
+        parameter annotated `Lease` is passed the lease; any other parameter, the resource of its name from
+        the lifespan. An item whose data does not parse is a dead letter at once.
 
         Args:
-            queue: Whose items; one handler each.
+            queue: The queue; it has one handler in a worker.
             run_in: `"loop"` for async functions; for others `"thread"` (the default), or `"process"` for work
-                that
-                keeps a CPU busy: the function must then be importable and the payload picklable.
-            batch: If given, the handler gets a list of up to so many payloads, and returns None, or a list
-                with a
-                value or an exception for each.
+                that keeps a CPU busy: then the function must be importable and the payload picklable.
+            batch: Pass a list of up to so many payloads. The function returns None, or a list with a value or
+                an exception for each.
             weight: Its share of the slots while several queues have work.
-            retry: When failed items are tried again; None: as the worker says.
+            retry: When failed items are tried again; None: as the worker does.
             timeout: The longest a run may take, in seconds. Then it is cancelled, which counts as a failure.
-            lease_time: For how long its items are leased, in seconds; None: as the worker says.
-            keep_result: If given, what the handler returns is kept as the item's result for so many seconds:
-                bytes as they are, anything else as JSON.
+            lease_time: For how long its items are leased, in seconds; None: as the worker does.
+            keep_result: For how many seconds the returned value is kept as the item's result, bytes as they
+                are and anything else as JSON; None: not at all.
 
         Raises:
-            InvalidArgument: If one of them, or the function's signature, cannot be used.
+            InvalidArgument: If an argument, or the function's signature, is invalid.
         """
         if any(
             one.queue.name == getattr(queue, "name", None) and one.queue is queue for one in self._handlers
         ):
             raise InvalidArgument("queue", queue, "a queue that has no handler of this worker yet")
 
-        def take(function: AnyFunction) -> AnyFunction:
+        def register(function: AnyFunction) -> AnyFunction:
             self._handlers.append(
                 Handler(
                     queue,
@@ -175,21 +170,21 @@ class Worker:
             )
             return function
 
-        return take
+        return register
 
     async def run(self) -> None:
-        """Work until `stop` is called; signals are left to the caller.
+        """Work until `stop` is called. The caller handles signals.
 
         Raises:
-            InvalidArgument: If there is no handler, or one asks for something that the lifespan does not
-                give.
-            WorkerBusy: If this worker runs already.
-            QueueClosed: If somebody closes one of its queues.
+            InvalidArgument: If there is no handler, or one has a parameter that the lifespan does not
+                provide.
+            WorkerBusy: If this worker is already running.
+            QueueClosed: If one of its queues is closed.
         """
         await self._work(self._until_stopped)
 
     async def check(self) -> None:
-        """Begin the lifespan and end it, and see whether it gives what the handlers ask for. Take no work.
+        """Start and end the lifespan, to check that it provides the handlers' parameters. Lease nothing.
 
         Raises:
             InvalidArgument: If it does not.
@@ -205,10 +200,9 @@ class Worker:
             ).prepare(resources or {}, self._middleware)
 
     async def drain(self) -> None:
-        """Work until nothing is left: no item waits in its queues, and none is in its hands. Then stop.
+        """Work until no item waits in its queues and no run is left, then stop.
 
-        Delayed items that are not due yet stay where they are. Schedules are not ticked and nothing is
-        cleaned.
+        Delayed items that are not due stay in the queue. Schedules are not ticked and nothing is cleaned.
 
         Raises:
             InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
@@ -217,46 +211,49 @@ class Worker:
         await self._work(self._until_drained, maintenance=False)
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop: take no more work, give back what has not begun, let the rest go on for the grace time.
+        """Stop: fetch nothing more, release what has not started, give runs the grace time to finish.
 
-        What is cut off at the end of it goes back to the front of its queue, and was no attempt. This returns
-        at once; `run` returns when all is done. It may be called from any thread, and once more to hurry.
+        Runs that take longer are interrupted: their items return to the front of the queue, and the runs do
+        not count as attempts. This returns at once; `run` returns when everything is done. Call it from any
+        thread, and a second time with `now` to shorten the wait.
 
         Args:
-            now: Whether to cut runs off at once.
+            now: Whether to interrupt runs at once.
         """
         signal_handler, loop = self._signal_handler, self._loop
         if signal_handler is not None:
             signal_handler.stopping(now=now)
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has just been closed
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
                 loop.call_soon_threadsafe(self._stop, now)
 
     def health(self) -> Health:
-        """How it is doing, callable from any thread.
+        """Return the worker's health; callable from any thread.
 
-        It turns red within 5 s when work waits and none is taken though a slot is free, when leases cannot be
-        renewed, when the server does not answer, and when a handler blocks the event loop.
+        It turns bad within 5 s when items wait and none is leased though a slot is free, when leases cannot
+        be renewed, when the server does not answer, and when a handler blocks the event loop.
         """
         runtime = self._runtime
         if runtime is None:
-            return Health(ok=False, reasons=("the worker does not run",), running=0, waiting=0, took_ago=0.0)
+            return Health(
+                ok=False, reasons=("the worker is not running",), running=0, waiting=0, took_ago=0.0
+            )
         return runtime.monitor.health()
 
     async def serve(self, *, unhealthy_after: Duration | None = None) -> int:
-        """Work until SIGTERM or SIGINT, stop as `stop` does, and close the queues.
+        """Work until SIGTERM or SIGINT, then stop as `stop` does, and close the queues.
 
-        A second signal cuts off what runs, a third ends the process. Call it in the main thread of a program
-        that does nothing else. Once told to stop, it comes to its end within the grace time and 10 s more,
-        also while the server is away. Should a handler block the event loop for longer, all is given back
-        from another thread, and the process ends there and then.
+        A second signal interrupts the runs, a third ends the process. Call it in the main thread of a program
+        that does nothing else. After the first signal, the process ends within the grace time and 10 s, even
+        while the server is away. If a handler blocks the event loop for longer, all items are released from
+        another thread, and the process exits from there.
 
         Args:
-            unhealthy_after: Stop when `health` has been red for so many seconds; None: go on.
+            unhealthy_after: Stop when `health` has been bad for so many seconds; None: never.
 
         Returns:
-            The code for the process to exit with: 0 if every run came to its end, 3 if some were cut off or
-            the server could not be told of their end, 4 if it was unhealthy.
+            The exit code for the process: 0 if every run finished, 3 if some were interrupted or could not be
+            acknowledged, 4 if the worker was unhealthy.
 
         Raises:
             InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
@@ -271,7 +268,7 @@ class Worker:
                 self._signal_handler = None
         if signal_handler.unhealthy:
             return UNHEALTHY
-        return CUT_OFF if runtime is not None and runtime.loose_ends else STOPPED
+        return INTERRUPTED if runtime is not None and runtime.unfinished else STOPPED
 
     # -------------------------------------------------------------------------- inside
 
@@ -295,58 +292,58 @@ class Worker:
                     clean_every=self._clean_every if maintenance else None,
                     keep_dead=self._keep_dead,
                 )
-                await self._until_over(runtime, until, resources)
+                await self._run_until(runtime, until, resources)
                 return runtime
         finally:
             self._loop = self._stopping = None
 
     async def _resources(self, stack: AsyncExitStack) -> Mapping[str, Any] | None:
-        """Begin the lifespan and give what it yields; None if the worker is to stop before it has begun."""
+        """Start the lifespan and return what it yields; None if the worker is stopped before that."""
         if self._lifespan is None:
             return {}
         task = self._starting = asyncio.current_task()
         try:
             return await stack.enter_async_context(self._lifespan()) or {}
         except asyncio.CancelledError:
-            if task is None or not self._told_to_stop or task.uncancel():
+            if task is None or not self._is_stopping or task.uncancel():
                 raise
             return None
         finally:
             self._starting = None
 
     async def _close_queues(self) -> None:
-        """Leave, so that nothing is on its way to a process that is about to end."""
+        """Close the queues, so that no item is moved to the session of a process that is about to end."""
         closing = [asyncio.create_task(handler.queue.close()) for handler in self._handlers]
-        _, late = await asyncio.wait(closing, timeout=LEAVING_SECONDS)
+        _, late = await asyncio.wait(closing, timeout=CLOSE_SECONDS)
         if late:
-            log.warning("the server is away: connections are dropped, and the session expires by itself")
+            log.warning("the server is away: disconnecting; the session expires later")
 
-    async def _until_over(
+    async def _run_until(
         self, runtime: WorkerRuntime, until: Callable[[WorkerRuntime], Any], resources: Mapping[str, Any]
     ) -> None:
-        taking = await runtime.start(resources, self._middleware)
-        self._runtime = runtime
+        fetching = await runtime.start(resources, self._middleware)
+        self._set_runtime(runtime)
         log.info("working on %s", runtime)
         waiting = asyncio.create_task(until(runtime), name="leasehold until")
         grace = 0.0
         try:
-            await asyncio.wait([taking, waiting], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([fetching, waiting], return_when=asyncio.FIRST_COMPLETED)
             grace = self.grace
         finally:
             waiting.cancel()
-            # When a queue was closed, nothing that goes on could be settled.
+            # If a queue was closed, runs that finish later could not be acknowledged.
             try:
-                await self._end(runtime, grace=0.0 if taking.done() else grace)
+                await self._end(runtime, grace=0.0 if fetching.done() else grace)
             finally:
-                self._runtime = None
-                log.info("stopped: %s", runtime.tally())
-        if taking.done() and not taking.cancelled():
-            taking.result()
+                self._set_runtime(None)
+                log.info("stopped: %s", runtime.summary())
+        if fetching.done() and not fetching.cancelled():
+            fetching.result()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
 
     async def _end(self, runtime: WorkerRuntime, *, grace: float) -> None:
-        """End a runtime. Also when this task is cancelled, and once more, everything has to be given back."""
+        """End a runtime. Release everything even if this task is cancelled, any number of times."""
         ending = asyncio.create_task(runtime.end(grace=grace), name="leasehold end")
         cancelled: asyncio.CancelledError | None = None
         while not ending.done():
@@ -374,8 +371,13 @@ class Worker:
             stopping.cancel()
             drained.cancel()
 
+    def _set_runtime(self, runtime: WorkerRuntime | None) -> None:
+        self._runtime = runtime
+        if self._signal_handler is not None:
+            self._signal_handler.runtime = runtime
+
     @property
-    def _told_to_stop(self) -> bool:
+    def _is_stopping(self) -> bool:
         return self._stopping is not None and self._stopping.is_set()
 
     def _stop(self, now: bool) -> None:  # noqa: FBT001 - call_soon_threadsafe gives no names

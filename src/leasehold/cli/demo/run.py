@@ -19,7 +19,7 @@ from leasehold.cli.demo.check import check, merge
 from leasehold.cli.demo.faults import interrupt, resume
 from leasehold.cli.demo.files import describe
 from leasehold.cli.demo.workers import watch, worker_process
-from leasehold.worker.signals import CUT_OFF, STOPPED
+from leasehold.worker.signals import INTERRUPTED, STOPPED
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -79,12 +79,12 @@ class Demo:
             finished = group.create_task(self._until_finished(queue))
             pause_at = len(self.files) // 20
             killed = await start(-signal.SIGKILL, pause_at=pause_at)
-            stopped = await start(STOPPED, CUT_OFF, pause_at=pause_at)
+            stopped = await start(STOPPED, INTERRUPTED, pause_at=pause_at)
             # The others begin after both faults, so that a folder with a single file is enough.
             await asyncio.gather(
                 interrupt(killed, signal.SIGKILL, self.say), interrupt(stopped, signal.SIGSTOP, self.say)
             )
-            others = [await start(STOPPED, CUT_OFF) for _ in range(2, self.workers)]
+            others = [await start(STOPPED, INTERRUPTED) for _ in range(2, self.workers)]
             await finished
             resume(stopped, self.say)
             for worker in (stopped, *others):

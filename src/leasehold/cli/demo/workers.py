@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
 from leasehold.cli.demo.files import describe
 from leasehold.cli.formatting import printable
-from leasehold.worker.parent_watch import end_with
+from leasehold.worker.parent_watch import exit_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -89,6 +89,6 @@ async def _work(name: str, folder: Path, output: Path, lease_seconds: float, pau
 
 
 if __name__ == "__main__":
-    end_with(int(sys.argv.pop()))
+    exit_with(int(sys.argv.pop()))
     _, _name, _folder, _output, _lease_seconds, _pause_at = sys.argv
     sys.exit(asyncio.run(_work(_name, Path(_folder), Path(_output), float(_lease_seconds), int(_pause_at))))

@@ -9,7 +9,7 @@ from leasehold.errors import ConnectionLost, LeaseholdError, QueueClosed, Server
 from leasehold.queue.engine import BATCHED, Engine
 from leasehold.queue.internals import set_engine_factory
 from leasehold.testing.history.events import Event
-from leasehold.worker.run import Cut
+from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 #: Scripts that take ids, with the kind of event for each id. The other ones are in `BATCHED`.
 _IDS: dict[str, Kind] = {"requeue_many": "requeue", "drop_many": "drop"}
-#: The outcome of a run that the worker ended.
-_CUTS = {Cut.STOP: "interrupted", Cut.LOST: "lost", Cut.LIMIT: "late"}
+#: The outcome of a run that the worker interrupted.
+_INTERRUPTIONS = {
+    Interruption.SHUTDOWN: "interrupted",
+    Interruption.LEASE_LOST: "lost",
+    Interruption.TIMEOUT: "late",
+}
 
 
 def record_calls(queue: AsyncWorkQueue, log: HistoryLog) -> AsyncWorkQueue:
@@ -58,7 +62,8 @@ def record_runs(log: HistoryLog) -> Callable[[Run, Callable[[Run], Awaitable[Any
         try:
             value = await call_next(run)
         except BaseException:
-            _write_run(log, run, "end", outcome="raised" if run.cut is None else _CUTS[run.cut])
+            why = run.interruption
+            _write_run(log, run, "end", outcome="raised" if why is None else _INTERRUPTIONS[why])
             raise
         _write_run(log, run, "end", outcome="returned")
         return value

@@ -1,0 +1,42 @@
+"""What the parts of a running worker report to each other, and ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from leasehold.queue.lease import Lease
+    from leasehold.worker.run import ActiveRun
+
+
+class Coordinator(Protocol):
+    """Connects the parts of a running worker, so that none of them needs to know the others.
+
+    `WorkerRuntime` implements it. The methods are called in the worker's event loop, except where it says
+    otherwise.
+    """
+
+    def run_finished(self, run: ActiveRun) -> None:
+        """Acknowledge a run that has its outcomes. The executor calls this.
+
+        Raises:
+            TypeError: If one of its outcomes is not an `Outcome`. The item's lease is no longer renewed.
+        """
+
+    def slot_freed(self) -> None:
+        """Fetch for a slot that a thread had kept after `run_finished`. The executor calls this."""
+
+    def acknowledged(self) -> None:
+        """Fetch again if the unacknowledged outcomes had stopped that. The acknowledger calls this."""
+
+    def lease_lost(self, run: ActiveRun, lease: Lease) -> None:
+        """Discard the outcome of a lost lease. The lease renewer calls this, in the background thread."""
+
+    def runs_released(self) -> None:
+        """Fetch less ahead: runs waited too long. The lease renewer calls this, in the background thread."""
+
+    def may_fetch(self) -> bool:
+        """Return whether outcomes are acknowledged as fast as runs finish. The fetcher asks this."""
+
+    def is_torn_down(self) -> bool:
+        """Return whether all tasks of the event loop are being cancelled. The executor asks this."""
