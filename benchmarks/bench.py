@@ -1,46 +1,164 @@
-"""What every scenario of the queue, the worker and Spark is given: a server, names and connections."""
+"""The server of a benchmark, the processes beside it, and what every scenario is given."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import AsyncExitStack, asynccontextmanager
+import json
+import multiprocessing
+import os
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import Redis
 
-from benchmarks.processes import CLIENT_CORE, STEP_TIMEOUT, fresh_server, pin
 from leasehold import AsyncWorkQueue
+from leasehold.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from multiprocessing.connection import Connection
+    from pathlib import Path
 
-Amount = TypeVar("Amount", int, float)
+Size = TypeVar("Size")
+
+#: The longest wait for one step of a benchmark, and for a line of a program (s).
+STEP_TIMEOUT, LINE_TIMEOUT = 60.0, 300.0
+#: The time that a program has to end by itself (s).
+EXIT_TIMEOUT = 5.0
+#: The longest line of a program: its report of every run.
+LINE_BYTES = 1 << 26
+
+_cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+#: Without fixed cores the kernel moves both processes about, and figures differ by a factor of two.
+SERVER_CORE, CLIENT_CORE = _cores[:1], _cores[1:2] or _cores[:1]
+
+#: Children fork from a process that has imported the scenarios and holds no connection.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["benchmarks.scenarios.waiting", "benchmarks.scenarios.worker"])
 
 
-class NotEmpty(Exception):
-    """The named server holds data, which a benchmark would delete."""
+def pin(cores: list[int]) -> None:
+    """Move this process to some cores, where the system allows it; processes that it starts inherit them."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def pinned(cores: list[int]) -> Iterator[None]:
+    """Run the block on some cores, so that the processes that it starts run there."""
+    before = sorted(os.sched_getaffinity(0)) if cores else []
+    pin(cores)
+    try:
+        yield
+    finally:
+        pin(before)
+
+
+async def start_server(*, dir: Path | None = None, port: int | None = None) -> EmbeddedServer:  # noqa: A002
+    """Start a server on the first core."""
+    with pinned(SERVER_CORE):
+        return await EmbeddedServer.start(dir=dir, port=port)
+
+
+@asynccontextmanager
+async def fresh_server(*, cores: bool = True) -> AsyncIterator[tuple[str, Redis]]:
+    """Run an empty server, on the first core if `cores`; yield its URL and a client to observe it."""
+    server = await (start_server() if cores else EmbeddedServer.start())
+    async with server, Redis.from_url(server.url) as redis:
+        yield server.url, redis
+
+
+class Child:
+    """A forked process that runs `work` with a pipe to this one; it ends with this process."""
+
+    def __init__(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        self._pipe, theirs = _context.Pipe()
+        self._process = _context.Process(target=_run, args=(work, theirs, *arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    async def receive(self) -> Any:
+        """Wait for a value from the child.
+
+        Raises:
+            EOFError: If it has ended.
+        """
+        return await asyncio.to_thread(self._pipe.recv)
+
+    def kill(self) -> None:
+        """End the child with SIGKILL; it can be called again."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _run(work: Callable[..., Coroutine[Any, Any, None]], pipe: Connection, *arguments: Any) -> None:
+    asyncio.run(work(pipe, *arguments))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A running program that reads and writes one JSON value per line."""
+
+    label: str
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+
+    async def ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Write a line and read the reply; see `receive`."""
+        self.stdin.write(json.dumps(command).encode() + b"\n")
+        return await self.receive()
+
+    async def receive(self) -> dict[str, Any]:
+        """Read a line.
+
+        Raises:
+            RuntimeError: If the program ends or writes nothing for five minutes.
+        """
+        try:
+            async with asyncio.timeout(LINE_TIMEOUT):
+                value: dict[str, Any] = json.loads(await self.stdout.readline())
+        except (TimeoutError, json.JSONDecodeError) as error:
+            raise RuntimeError(f"{self.label} has ended or wrote nothing: see its output above") from error
+        return value
+
+
+@asynccontextmanager
+async def program(
+    command: list[str], label: str, *, env: dict[str, str], cores: list[int] = CLIENT_CORE
+) -> AsyncIterator[Program]:
+    """Run a program until the block ends; it ends when its standard input is closed."""
+    pipe = asyncio.subprocess.PIPE
+    with pinned(cores):
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, env=env, limit=LINE_BYTES
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Program(label, process.stdin, process.stdout)
+    finally:
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(EXIT_TIMEOUT):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 @dataclass
 class Bench:
-    """The server that is measured, and what a scenario has opened on it.
-
-    Attributes:
-        server_url: The server's address.
-        redis: A client that observes the server; it is never measured.
-        quick: Whether to do only as much as shows that everything works.
-        scenario: The scenario that runs.
-        stack: What the scenario has opened; `reset` closes it.
-    """
+    """The server that is measured, and what a scenario has opened on it."""
 
     server_url: str
-    redis: Redis
-    quick: bool = False
-    scenario: str = ""
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    redis: Redis  #: observes the server, and is never measured
+    quick: bool = False  #: whether to do only as much as shows that everything works
+    scenario: str = ""  #: the scenario that runs
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)  #: what the scenario has opened
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def url(self, database: int = 0) -> str:
@@ -60,14 +178,9 @@ class Bench:
         """Open a client of redis-py with its defaults; `reset` closes it."""
         return await self.stack.enter_async_context(Redis.from_url(self.url(database)))
 
-    def scaled(self, full: Amount, quick: Amount) -> Amount:
-        """Return the number for a full run or for a quick one."""
+    def scaled(self, full: Size, quick: Size) -> Size:
+        """Return the size for a full run or for a quick one."""
         return quick if self.quick else full
-
-    async def info(self, section: str) -> dict[str, Any]:
-        """Return a section of the server's INFO."""
-        info: dict[str, Any] = await self.redis.info(section)
-        return info
 
     async def blocked(self, count: int) -> None:
         """Wait until exactly so many connections wait in a blocking command.
@@ -76,7 +189,7 @@ class Bench:
             TimeoutError: If that takes a minute.
         """
         async with asyncio.timeout(STEP_TIMEOUT):
-            while (await self.info("clients"))["blocked_clients"] != count:  # noqa: ASYNC110 - no event exists
+            while (await self.redis.info("clients"))["blocked_clients"] != count:  # noqa: ASYNC110 - no event exists
                 await asyncio.sleep(0.002)
 
     async def reset(self) -> None:
@@ -93,23 +206,21 @@ async def open_bench(url: str | None, *, quick: bool, cores: bool = True) -> Asy
     Args:
         url: A running server to use instead; it must be empty, and is emptied again.
         quick: See `Bench`.
-        cores: Whether to pin the processes to cores at all.
+        cores: Whether to pin the processes to cores.
 
     Raises:
-        NotEmpty: If the server of the URL holds data.
+        SystemExit: If the server of the URL holds data.
     """
-    if url is not None:
-        async with Redis.from_url(url) as redis:
+    async with AsyncExitStack() as stack:
+        if url is None:
+            server_url, redis = await stack.enter_async_context(fresh_server(cores=cores))
+            if cores:
+                pin(CLIENT_CORE)
+        else:
+            server_url, redis = url, await stack.enter_async_context(Redis.from_url(url))
             if (await redis.info("keyspace")) != {}:
-                raise NotEmpty(f"{url} holds data; a benchmark deletes everything, so name an empty server")
-            bench = Bench(url, redis, quick=quick)
-            async with bench.stack:
-                yield bench
-            await redis.flushall()
-        return
-    async with fresh_server(cores=cores) as (server_url, redis):
-        if cores:
-            pin(CLIENT_CORE)
+                raise SystemExit(f"{url} holds data; a benchmark deletes everything, so name an empty server")
+            stack.push_async_callback(redis.flushall)
         bench = Bench(server_url, redis, quick=quick)
-        async with bench.stack:
-            yield bench
+        await stack.enter_async_context(bench.stack)
+        yield bench

@@ -8,30 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benchmarks.rows import Row
+    from benchmarks.measure import Row
 
     Measure = Callable[[Sequence[Row]], float | None]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One figure to reach.
+    """One figure to reach."""
 
-    Attributes:
-        sentence: The goal, with its number.
-        measure: Takes the figure from the rows; None if its scenario was not run.
-        limit: The number.
-        unit: Its unit.
-        at_least: Whether the limit is a minimum.
-        margin: The factor by which a noisy machine may miss it before `--check` fails.
-    """
-
-    sentence: str
-    measure: Measure
+    sentence: str  #: with its number
+    measure: Measure  #: takes the figure from the rows; None if its scenario was not run
     limit: float
     unit: str = "x"
-    at_least: bool = False
-    margin: float = 1.5
+    at_least: bool = False  #: whether the limit is a minimum
+    margin: float = 1.5  #: the factor by which a noisy machine may miss it before `--check` fails
 
     def reached(self, measured: float, *, margin: float = 1.0) -> bool:
         """Whether a measured figure reaches the goal."""
@@ -48,15 +39,7 @@ class Goal:
 def highest(
     scenario: str, what: str, who: str | None = "leasehold", cost: str = "", **setting: int | str
 ) -> Measure:
-    """Take the highest value, or cost, of the rows with this name that have this setting.
-
-    Args:
-        scenario: See `Row`.
-        what: See `Row`.
-        who: See `Row`; None takes all targets.
-        cost: A key of `Row.more` to take instead of the value.
-        setting: See `Row`.
-    """
+    """Take the highest value, or figure of `Row.more`, of such rows; `who=None` takes all targets."""
 
     def measure(rows: Sequence[Row]) -> float | None:
         found = [
@@ -95,21 +78,25 @@ def growth(scenario: str, what: str, by: str, cost: str, **setting: int | str) -
     return measure
 
 
-_CYCLES = highest("cycle", "cycle", payload=100, coroutines=1_000)
+def at_least(limit: float, sentence: str, measure: Measure, *, margin: float = 1.5) -> Goal:
+    """Return a goal whose limit is a minimum."""
+    return Goal(sentence, measure, limit, at_least=True, margin=margin)
+
+
+def beside(who: str, scenario: str, what: str) -> Measure:
+    """Divide the figure of Leasehold by that of another target."""
+    return ratio(highest(scenario, what), highest(scenario, what, who))
+
+
+def _cycles(who: str) -> Measure:
+    ours = highest("cycle", "cycle", payload=100, coroutines=1_000)
+    return ratio(ours, highest("cycle", "cycle", who, payload=100))
+
+
 _QUEUE = (
-    Goal(
-        "whole cycle, 1,000 coroutines: at least 12 times the bare loop",
-        ratio(_CYCLES, highest("cycle", "cycle", "bare", payload=100)),
-        12,
-        at_least=True,
-        margin=2,
-    ),
-    Goal(
-        "whole cycle, 1,000 coroutines: at least 0.60 of the ceiling",
-        ratio(_CYCLES, highest("cycle", "cycle", "ceiling", payload=100)),
-        0.60,
-        at_least=True,
-        margin=2,
+    at_least(12, "whole cycle, 1,000 coroutines: at least 12 times the bare loop", _cycles("bare"), margin=2),
+    at_least(
+        0.6, "whole cycle, 1,000 coroutines: at least 0.60 of the ceiling", _cycles("ceiling"), margin=2
     ),
     *(
         Goal(
@@ -157,16 +144,15 @@ _QUEUE = (
     Goal("10,000 add_item at once: at most 22 EVALSHA", highest("gather", "trips"), 22, "EVALSHA", margin=1),
 )
 _WORKER = (
-    Goal(
+    at_least(
+        0.6,
         "jobs that do nothing, through a worker: at least 0.60 of the whole cycle by calls of the queue",
         ratio(highest("worker", "jobs that do nothing"), highest("worker", "whole cycle")),
-        0.60,
-        at_least=True,
     ),
     Goal(
         "2,000 jobs of 50 ms, 100 at once: at most 1.10 times the ideal",
         highest("worker", "jobs of 50 ms, time over ideal"),
-        1.10,
+        1.1,
         margin=1.3,
     ),
     Goal(
@@ -177,37 +163,29 @@ _WORKER = (
         margin=4,
     ),
 )
-_NO_OP = highest("drain", "drain_per_s")
 _RIVALS = (
-    Goal(
-        "no-op jobs: at least 3 times BullMQ on Node",
-        ratio(_NO_OP, highest("drain", "drain_per_s", "bullmq")),
-        3,
-        at_least=True,
-    ),
-    Goal(
-        "no-op jobs: at least 12 times the best other library in Python",
-        ratio(_NO_OP, highest("drain", "drain_per_s", None, ours="no", runtime="Python")),
+    at_least(3, "no-op jobs: at least 3 times BullMQ on Node", beside("bullmq", "drain", "drain_per_s")),
+    at_least(
         12,
-        at_least=True,
+        "no-op jobs: at least 12 times the best other library in Python",
+        ratio(
+            highest("drain", "drain_per_s"),
+            highest("drain", "drain_per_s", None, ours="no", runtime="Python"),
+        ),
     ),
-    Goal(
-        "jobs of 50 ms: at least 0.95 of the ideal", highest("fifty", "fifty_of_ideal"), 0.95, at_least=True
-    ),
+    at_least(0.95, "jobs of 50 ms: at least 0.95 of the ideal", highest("fifty", "fifty_of_ideal")),
     Goal("idle, from add to handler: p50 under 0.6 ms", highest("idle", "idle_p50_ms"), 0.6, "ms"),
 )
 _SPARK = (
-    Goal(
-        "bulk add with Spark: at least 0.8 of a plain process with 1,000 items a call",
-        ratio(highest("bulk_add", "add"), highest("bulk_add", "add", "ceiling")),
+    at_least(
         0.8,
-        at_least=True,
+        "bulk add with Spark: at least 0.8 of a plain process with 1,000 items a call",
+        beside("ceiling", "bulk_add", "add"),
     ),
-    Goal(
-        "bulk add with Spark: at least twice foreachPartition with a pipeline of redis-py",
-        ratio(highest("bulk_add", "add"), highest("bulk_add", "add", "bare")),
+    at_least(
         2,
-        at_least=True,
+        "bulk add with Spark: at least twice foreachPartition with a pipeline of redis-py",
+        beside("bare", "bulk_add", "add"),
     ),
 )
 

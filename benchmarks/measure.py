@@ -1,12 +1,14 @@
-"""Measure steps: rounds in turns, the wall clock, CPU time on both sides, the server's command statistics."""
+"""Measure steps, in rounds that take turns, and return their figures as rows."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -15,46 +17,36 @@ if TYPE_CHECKING:
 
 #: The commands that call our scripts. Their time includes that of the commands inside the scripts.
 SCRIPT_COMMANDS = ("evalsha", "eval")
-#: Command -> (calls, µs on the server).
-Commands = dict[str, tuple[int, float]]
 
 
 @dataclass
 class Sample:
-    """The cost of one measured step.
-
-    Attributes:
-        items: How many items it processed.
-        seconds: Wall-clock time.
-        client_cpu: CPU seconds of this process.
-        server_cpu: CPU seconds of the server's main thread, where the server reports it separately.
-        commands: The commands that the server ran, those inside scripts included.
-    """
+    """The cost of one measured step."""
 
     items: int = 0
-    seconds: float = 0.0
-    client_cpu: float = 0.0
-    server_cpu: float = 0.0
-    commands: Commands = field(default_factory=dict)
+    seconds: float = 0.0  #: wall-clock time
+    client_cpu: float = 0.0  #: CPU seconds of this process
+    server_cpu: float = 0.0  #: CPU seconds of the server's main thread, where it reports it separately
+    calls: Counter[str] = field(default_factory=Counter)  #: of each command, also inside scripts
+    micros: Counter[str] = field(default_factory=Counter)  #: the server's µs in each command
 
     @property
-    def calls(self) -> int:
+    def script_calls(self) -> int:
         """The number of script calls."""
-        return sum(self.commands.get(name, (0, 0.0))[0] for name in SCRIPT_COMMANDS)
+        return sum(self.calls[name] for name in SCRIPT_COMMANDS)
 
     @property
-    def script_us(self) -> float:
+    def script_us(self) -> int:
         """The server's µs in scripts."""
-        return sum(self.commands.get(name, (0, 0.0))[1] for name in SCRIPT_COMMANDS)
+        return sum(self.micros[name] for name in SCRIPT_COMMANDS)
 
     def __iadd__(self, other: Sample) -> Sample:  # noqa: PYI034 - the result is no subclass
         self.items += other.items
         self.seconds += other.seconds
         self.client_cpu += other.client_cpu
         self.server_cpu += other.server_cpu
-        for name, (calls, micros) in other.commands.items():
-            before = self.commands.get(name, (0, 0.0))
-            self.commands[name] = (before[0] + calls, before[1] + micros)
+        self.calls += other.calls
+        self.micros += other.micros
         return self
 
 
@@ -64,7 +56,7 @@ COSTS: dict[str, Callable[[Sample], float]] = {
     "client_cpu_us_per_item": lambda sample: 1e6 * sample.client_cpu,
     "server_cpu_us_per_item": lambda sample: 1e6 * sample.server_cpu,
     "script_us_per_item": lambda sample: sample.script_us,
-    "calls_per_item": lambda sample: sample.calls,
+    "calls_per_item": lambda sample: sample.script_calls,
 }
 
 
@@ -72,29 +64,27 @@ COSTS: dict[str, Callable[[Sample], float]] = {
 async def metered(redis: Redis, items: int) -> AsyncIterator[Sample]:
     """Measure the block, which processes so many items; the sample is complete after the block."""
     sample = Sample(items=items)
-    before, server_before = await command_stats(redis), await server_cpu(redis)
+    (calls, micros), server_before = await _command_stats(redis), await _server_cpu(redis)
     cpu_before, started = time.process_time(), time.perf_counter()
     yield sample
     sample.seconds = time.perf_counter() - started
     sample.client_cpu = time.process_time() - cpu_before
-    after, server_after = await command_stats(redis), await server_cpu(redis)
+    (calls_after, micros_after), server_after = await _command_stats(redis), await _server_cpu(redis)
     sample.server_cpu = server_after - server_before
-    for name, (calls, micros) in after.items():
-        calls_before, micros_before = before.get(name, (0, 0.0))
-        if calls > calls_before:
-            sample.commands[name] = (calls - calls_before, micros - micros_before)
+    sample.calls, sample.micros = calls_after - calls, micros_after - micros
 
 
-async def command_stats(redis: Redis) -> Commands:
-    """Return the server's command statistics since it started."""
-    stats = await redis.info("commandstats")
-    return {
-        name.removeprefix("cmdstat_"): (int(entry["calls"]), float(entry["usec"]))
-        for name, entry in stats.items()
-    }
+async def _command_stats(redis: Redis) -> tuple[Counter[str], Counter[str]]:
+    """Return the calls and the µs of each command since the server started."""
+    stats = (await redis.info("commandstats")).items()
+    calls, micros = (
+        Counter({name.removeprefix("cmdstat_"): int(entry[figure]) for name, entry in stats})
+        for figure in ("calls", "usec")
+    )
+    return calls, micros
 
 
-async def server_cpu(redis: Redis) -> float:
+async def _server_cpu(redis: Redis) -> float:
     """Return the CPU seconds that the server's main thread has used."""
     info = await redis.info("cpu")
     kinds = ("used_cpu_user", "used_cpu_sys")
@@ -115,3 +105,66 @@ def percentile(values: Iterable[float], percent: float) -> float:
     """Return the smallest value that at least so many percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, ceil(len(ordered) * percent / 100) - 1)]
+
+
+Setting = dict[str, int | str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure."""
+
+    scenario: str = ""
+    what: str
+    who: str = "leasehold"  #: or a reference, "bare" or "ceiling", or another library
+    setting: Setting = field(default_factory=dict)  #: the number of coroutines, the payload and so on
+    unit: str  #: of `value`, `low` and `high`
+    value: float  #: the median of the rounds
+    low: float
+    high: float
+    rounds: int = 1
+    more: dict[str, float] = field(default_factory=dict)  #: further figures, with the unit in the name
+    samples: list[float] = field(default_factory=list)  #: single measurements, where a plot needs them
+    command: str = ""  #: the command that measures this row
+
+
+class Target(TypedDict, total=False):
+    """The fields of a row that say what was measured."""
+
+    who: str
+    setting: Setting
+
+
+def number_row(
+    what: str,
+    unit: str,
+    values: Sequence[float],
+    samples: Sequence[float] = (),
+    more: dict[str, float] | None = None,
+    **target: Unpack[Target],
+) -> Row:
+    """Return a row with the median, the minimum and the maximum of some values."""
+    row = Row(what=what, unit=unit, value=median(values), low=min(values), high=max(values), **target)
+    return replace(row, rounds=len(values), more=more or {}, samples=list(samples))
+
+
+def speed_row(
+    what: str,
+    samples: Sequence[Sample],
+    unit: str = "items/s",
+    costs: Iterable[str] = COSTS,
+    **target: Unpack[Target],
+) -> Row:
+    """Return a row of items per second, with the cost of an item."""
+    speeds = [sample.items / sample.seconds for sample in samples]
+    more = {cost: median(COSTS[cost](sample) / sample.items for sample in samples) for cost in costs}
+    return number_row(what, unit, speeds, more=more, **target)
+
+
+def time_row(what: str, seconds: Sequence[float], rounds: int = 1, **target: Unpack[Target]) -> Row:
+    """Return a row of ms from many single measurements, with percentiles; the samples are kept."""
+    ms = sorted(1000 * one for one in seconds)
+    target["setting"] = {**target.get("setting", {}), "samples": len(ms)}
+    more = {f"p{percent}_ms": percentile(ms, percent) for percent in (90, 99)}
+    row = number_row(what, "ms", ms, [round(one, 4) for one in ms], more, **target)
+    return replace(row, rounds=rounds)

@@ -12,8 +12,8 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measure import COSTS, SCRIPT_COMMANDS, Sample, metered
-from benchmarks.report import aligned, text
+from benchmarks.measure import SCRIPT_COMMANDS, Sample, Setting, metered, speed_row
+from benchmarks.report import aligned, table, text
 from benchmarks.targets import Ours, Trial
 from leasehold.scripting.catalogue import load
 
@@ -28,23 +28,6 @@ SPY = """To profile Python, run it longer and record it from another terminal:
     py-spy top --pid {pid}"""
 
 
-class _GarbageCollector:
-    """Adds up the CPU seconds of Python's garbage collector while the block runs."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __enter__(self) -> None:
-        gc.callbacks.append(self._on_event)
-
-    def __exit__(self, *_: object) -> None:
-        gc.callbacks.remove(self._on_event)
-
-    def _on_event(self, phase: str, _: dict[str, int]) -> None:
-        now = time.process_time()
-        self.seconds += now if phase == "stop" else -now
-
-
 async def profile(bench: Bench, seconds: float) -> None:
     """Run cycles for so many seconds, and print where the time goes."""
     print(SPY.format(pid=os.getpid()), flush=True)
@@ -52,15 +35,22 @@ async def profile(bench: Bench, seconds: float) -> None:
     items = bench.scaled(10_000, 2_000)
     await ours.prepare_cycle(items, PAYLOAD)
     await ours.cycle()
-    total, collector = Sample(), _GarbageCollector()
+    total, collected = Sample(), 0.0
+
+    def on_collection(phase: str, _: dict[str, int]) -> None:
+        nonlocal collected
+        collected += time.process_time() if phase == "stop" else -time.process_time()
+
+    gc.callbacks.append(on_collection)
     until = time.monotonic() + seconds
     while not total.items or time.monotonic() < until:
-        with collector:
-            async with metered(bench.redis, items) as sample:
-                await ours.cycle()
+        async with metered(bench.redis, items) as sample:
+            await ours.cycle()
         total += sample
-    _print_sides(f"Whole cycle, {COROUTINES:,} coroutines, {PAYLOAD} bytes", total)
-    print(f"    {1e6 * collector.seconds / total.items:.1f} µs CPU of the client in the garbage collector\n")
+    gc.callbacks.remove(on_collection)
+    setting: Setting = {"coroutines": COROUTINES, "payload": PAYLOAD}
+    print("\n" + aligned(table([speed_row("cycle", [total], setting=setting)])))
+    print(f"of client µs, {1e6 * collected / total.items:.1f} in the garbage collector\n")
     lines = [["script", "calls", "µs/item"]]
     for name, times in sorted((await _slow_log(bench, ours)).items()):
         lines.append([name, text(len(times)), f"{sum(times) / items:.2f}"])
@@ -73,21 +63,9 @@ async def profile(bench: Bench, seconds: float) -> None:
         total = Sample()
         for sample in samples:
             total += sample
-        _print_sides(f"{phase} alone", total)
+        print("\n" + aligned(table([speed_row(phase, [total])])))
         _print_commands(total)
     await bench.reset()
-
-
-def _print_sides(title: str, total: Sample) -> None:
-    """Print the wall-clock time, and the CPU time of both sides."""
-    per_item = {name: cost(total) / total.items for name, cost in COSTS.items()}
-    print(
-        f"\n{title}, per item:\n"
-        f"    {per_item['us_per_item']:.1f} µs ({total.items / total.seconds:,.0f} a second);"
-        f" {per_item['client_cpu_us_per_item']:.1f} µs CPU of the client,"
-        f" {per_item['server_cpu_us_per_item']:.1f} µs CPU of the server, concurrently;"
-        f" {per_item['script_us_per_item']:.1f} µs in scripts, {per_item['calls_per_item']:.3f} script calls"
-    )
 
 
 async def _slow_log(bench: Bench, ours: Ours) -> dict[str, list[int]]:
@@ -116,14 +94,15 @@ async def _slow_log(bench: Bench, ours: Ours) -> dict[str, list[int]]:
 
 def _print_commands(total: Sample) -> None:
     """Print the µs per item of each command inside the scripts, and of Lua itself."""
-    inside = {name: cost for name, cost in total.commands.items() if name not in (*SCRIPT_COMMANDS, "info")}
-    lua = total.script_us - sum(micros for _, micros in inside.values())
+    outside = (*SCRIPT_COMMANDS, "info")
+    inside = {name: micros for name, micros in total.micros.most_common() if name not in outside}
+    lua = total.script_us - sum(inside.values())
     lines = [["command", "calls/item", "µs/item", "µs/call"]]
-    for name, (calls, micros) in sorted(inside.items(), key=lambda entry: -entry[1][1]):
-        per_item = micros / total.items
+    for name, micros in inside.items():
+        calls, per_item = total.calls[name], micros / total.items
         if per_item >= 0.005:
             lines.append([name, f"{calls / total.items:.3f}", f"{per_item:.2f}", f"{micros / calls:.2f}"])
     lines.append(["(Lua itself)", "", f"{lua / total.items:.2f}", ""])
-    calls_per_item, us_per_item = total.calls / total.items, total.script_us / total.items
-    lines.append(["all scripts", f"{calls_per_item:.3f}", f"{us_per_item:.2f}", ""])
+    calls_per_item = total.script_calls / total.items
+    lines.append(["all scripts", f"{calls_per_item:.3f}", f"{total.script_us / total.items:.2f}", ""])
     print("\n" + aligned(lines))

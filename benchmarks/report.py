@@ -8,14 +8,15 @@ import platform
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.goals import GOALS, Goal
-from benchmarks.rows import Row, find
+from benchmarks.goals import GOALS, Goal, highest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from redis.asyncio import Redis
+
+    from benchmarks.measure import Row
 
 Table = list[list[str]]
 
@@ -43,23 +44,14 @@ class Section:
 
 @dataclass
 class Report:
-    """What one result file holds.
+    """The content of a JSON file, a Markdown file and the plots."""
 
-    Attributes:
-        name: The stem of the files, and the key of its goals and plots.
-        title: The title of the Markdown file.
-        facts: What the figures were measured on.
-        rows: The figures.
-        sections: The tables; by default one per scenario.
-        details: What the JSON file holds besides the facts and goals; by default the rows.
-    """
-
-    name: str
+    name: str  #: the stem of the files, and the key of the goals and plots
     title: str
-    facts: dict[str, Any]
+    facts: dict[str, Any]  #: what the figures were measured on
     rows: list[Row]
-    sections: list[Section] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)  #: by default one per scenario
+    details: dict[str, Any] = field(default_factory=dict)  #: the rest of the JSON file; by default the rows
 
     def __post_init__(self) -> None:
         if not self.sections:
@@ -79,13 +71,8 @@ class Report:
         from benchmarks.plots import draw
 
         goals = [
-            {
-                "goal": goal.sentence,
-                "limit": goal.limit,
-                "unit": goal.unit,
-                "measured": value,
-                "ok": goal.reached(value),
-            }
+            {"goal": goal.sentence, "limit": goal.limit, "unit": goal.unit}
+            | {"measured": value, "ok": goal.reached(value)}
             for goal, value in self.goals()
         ]
         content = {"about": self.facts, "goals": goals, **self.details}
@@ -142,10 +129,12 @@ def _ratio(rows: Sequence[Row], row: Row, who: str) -> float | None:
     """Divide a row's value by that of a reference at the same setting; None if there is none."""
     if row.who != "leasehold":
         return None
-    setting = {name: value for name, value in row.setting.items() if name not in ("coroutines", "samples")}
+    setting: dict[str, Any] = {**row.setting}
+    for name in ("coroutines", "samples"):
+        setting.pop(name, None)
     what = "complete" if row.what == "complete_many" else row.what
-    reference = find(rows, row.scenario, what, who, setting)
-    return row.value / reference.value if reference else None
+    reference = highest(row.scenario, what, who, **setting)(rows)
+    return row.value / reference if reference else None
 
 
 def text(value: float | str | None) -> str:

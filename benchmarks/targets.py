@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from benchmarks.measure import Sample, metered, take_turns
-from benchmarks.rows import Row, Setting, speed_row
+from benchmarks.measure import Row, Sample, Setting, metered, speed_row, take_turns
 from leasehold import AsyncWorkQueue, Item, Lease
 from leasehold.keys import QueueKeys
 from leasehold.scripting.runner import bind
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from benchmarks.bench import Bench
+
+    Step = Callable[[], Awaitable[None]]
 
 _Work = TypeVar("_Work")
 _numbers = itertools.count(1)
@@ -228,45 +229,37 @@ class Raw:
 
 @dataclass
 class Trial:
-    """A target at one setting: its measured steps, what prepares them, and the samples.
-
-    Attributes:
-        who: See `Row`.
-        setting: See `Row`.
-        items: How many items each step processes.
-        steps: Name -> a step that is measured, in order.
-        prepare: Name -> what runs before that step, not measured.
-    """
+    """A target at one setting: its measured steps, what prepares them, and the samples."""
 
     who: str
     setting: Setting
-    items: int
-    steps: dict[str, Callable[[], Awaitable[None]]]
-    prepare: dict[str, Callable[[], Awaitable[None]]]
+    items: int  #: how many items each step processes
+    steps: dict[str, tuple[Step | None, Step]]  #: name -> its preparation, and what is measured
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     @classmethod
     def phases(cls, target: Ours | Raw, setting: Setting, items: int, payload: int) -> Trial:
         """Measure add, lease and complete separately; the queue is empty after a round."""
-        return cls(
-            target.who,
-            setting,
-            items,
-            {"add": target.add, "lease": target.lease, "complete": target.complete},
-            {"add": partial(target.prepare, items, payload), "complete": target.prepare_complete},
-        )
+        steps: dict[str, tuple[Step | None, Step]] = {
+            "add": (partial(target.prepare, items, payload), target.add),
+            "lease": (None, target.lease),
+            "complete": (target.prepare_complete, target.complete),
+        }
+        return cls(target.who, setting, items, steps)
 
     @classmethod
-    def cycle(cls, target: Ours | Raw, setting: Setting, items: int, payload: int) -> Trial:
+    def cycle(
+        cls, target: Ours | Raw, setting: Setting, items: int, payload: int, what: str = "cycle"
+    ) -> Trial:
         """Measure the whole cycle of an item."""
         prepare = partial(target.prepare_cycle, items, payload)
-        return cls(target.who, setting, items, {"cycle": target.cycle}, {"cycle": prepare})
+        return cls(target.who, setting, items, {what: (prepare, target.cycle)})
 
     async def round(self, redis: Redis) -> None:
         """Run and measure each step once."""
-        for what, step in self.steps.items():
-            if what in self.prepare:
-                await self.prepare[what]()
+        for what, (prepare, step) in self.steps.items():
+            if prepare is not None:
+                await prepare()
             async with metered(redis, self.items) as sample:
                 await step()
             self.samples.setdefault(what, []).append(sample)

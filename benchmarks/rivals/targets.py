@@ -1,4 +1,4 @@
-"""The libraries: the program of each, and how its keys show that no job is left."""
+"""The libraries: the program of each, and the commands that count its jobs on the server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import CLIENT_CORE, Program, program
+from benchmarks.bench import CLIENT_CORE, Program, program
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from redis.asyncio import Redis
@@ -26,26 +25,18 @@ PLACES = ROOT / "build" / "rivals"
 
 @dataclass(frozen=True)
 class Library:
-    """One library.
+    """One library."""
 
-    Attributes:
-        name: Its name, also that of its program, its requirements and its environment.
-        left: Returns how many jobs the server still holds, running ones included.
-        title: Its label in the results; by default the name.
-        plain: Whether to run it without uvloop.
-        here: Whether to run it with the Python of this process instead of its environment.
-    """
-
-    name: str
-    left: Callable[[Redis], Awaitable[int]]
-    title: str = ""
-    plain: bool = False
-    here: bool = False
+    name: str  #: also that of its program, its requirements and its environment
+    held: tuple[str, ...]  #: the commands that count its jobs on the server, also running ones
+    completed: str = ""  #: a command that counts completed jobs among them
+    plain: bool = False  #: whether to run it without uvloop
+    here: bool = False  #: whether to run it with the Python of this process
 
     @property
     def label(self) -> str:
         """Its name in the results."""
-        return self.title or self.name
+        return f"{self.name}, without uvloop" if self.plain else self.name
 
     @property
     def ours(self) -> bool:
@@ -56,6 +47,14 @@ class Library:
     def on_node(self) -> bool:
         """Whether it runs on Node."""
         return self.name == "bullmq"
+
+    async def left(self, redis: Redis) -> int:
+        """Return how many jobs the server holds."""
+        replies = [await redis.execute_command(*command.rsplit(" ", 1)) for command in self.held]  # type: ignore[no-untyped-call]
+        for groups in (reply for reply in replies if isinstance(reply, list)):
+            replies = [group["pending"] + group["lag"] for group in groups]
+        gone = await redis.execute_command(*self.completed.split()) if self.completed else 0  # type: ignore[no-untyped-call]
+        return int(sum(replies) - gone)
 
     def program(
         self, part: str, task: dict[str, Any], cores: list[int] = CLIENT_CORE
@@ -89,46 +88,16 @@ class Library:
         return ", ".join(one.replace("==", " ") for one in pinned if not (self.plain and "uvloop" in one))
 
 
-async def _leasehold(redis: Redis) -> int:
-    # Completed ids are removed from this list later.
-    leased = await redis.llen("jobs:processing") - await redis.scard("jobs:gone")
-    return int(await redis.llen("jobs:queue") + leased)
-
-
-async def _bullmq(redis: Redis) -> int:
-    return int(await redis.llen("bull:jobs:wait") + await redis.llen("bull:jobs:active"))
-
-
-async def _taskiq(redis: Redis) -> int:
-    groups: list[dict[str, Any]] = await redis.xinfo_groups("jobs")
-    return sum(int(group["pending"]) + int(group["lag"]) for group in groups)
-
-
-async def _saq(redis: Redis) -> int:
-    return int(await redis.zcard("saq:jobs:incomplete"))
-
-
-async def _arq(redis: Redis) -> int:
-    return int(await redis.zcard("arq:queue"))
-
-
-async def _streaq(redis: Redis) -> int:
-    return int(await redis.xlen("streaq:jobs:queues:normal"))
-
-
-async def _dramatiq(redis: Redis) -> int:
-    return int(await redis.hlen("dramatiq:default.msgs"))
-
-
+_OURS = ("LLEN jobs:queue", "LLEN jobs:processing")
 LIBRARIES = (
-    Library("leasehold", _leasehold),
-    Library("leasehold", _leasehold, title="leasehold, without uvloop", plain=True),
-    Library("bullmq", _bullmq),
-    Library("taskiq-redis", _taskiq),
-    Library("saq", _saq),
-    Library("arq", _arq),
-    Library("streaq", _streaq),
-    Library("dramatiq", _dramatiq),
+    Library("leasehold", _OURS, completed="SCARD jobs:gone"),
+    Library("leasehold", _OURS, completed="SCARD jobs:gone", plain=True),
+    Library("bullmq", ("LLEN bull:jobs:wait", "LLEN bull:jobs:active")),
+    Library("taskiq-redis", ("XINFO GROUPS jobs",)),
+    Library("saq", ("ZCARD saq:jobs:incomplete",)),
+    Library("arq", ("ZCARD arq:queue",)),
+    Library("streaq", ("XLEN streaq:jobs:queues:normal",)),
+    Library("dramatiq", ("HLEN dramatiq:default.msgs",)),
 )
 #: The names that the command line accepts.
 NAMES = tuple(dict.fromkeys(library.name for library in LIBRARIES))

@@ -6,24 +6,19 @@ import asyncio
 import random
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.measure import SCRIPT_COMMANDS, Sample, metered
-from benchmarks.processes import STEP_TIMEOUT, Child
-from benchmarks.rows import Row, Setting, number_row, time_row
-from benchmarks.targets import LEASE_SECONDS, Raw
+from benchmarks.bench import STEP_TIMEOUT, Child
+from benchmarks.measure import SCRIPT_COMMANDS, Row, Sample, Setting, metered, number_row, time_row
+from benchmarks.targets import Raw
 from leasehold import AsyncWorkQueue, Item
 from leasehold.scripting.catalogue import load
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from multiprocessing.connection import Connection
 
     from benchmarks.bench import Bench
-    from leasehold import Lease
-
-
-# ---------------------------------------------------------------------------------------------- latency
 
 
 async def latency(bench: Bench) -> list[Row]:
@@ -48,30 +43,27 @@ async def latency(bench: Bench) -> list[Row]:
 
 async def _wake(bench: Bench, producer: AsyncWorkQueue, worker: AsyncWorkQueue) -> float:
     """Return the seconds from the call of add_item until the waiting worker has its lease."""
-
-    async def wait() -> tuple[Lease, float]:
-        lease = await worker.lease(LEASE_SECONDS)
-        assert lease is not None
-        return lease, time.perf_counter()
-
-    waiting = asyncio.create_task(wait())
+    waiting = asyncio.create_task(_work_once(worker, time.perf_counter))
     await bench.blocked(1)
     item = Item(bytes(100))
     started = time.perf_counter()
     await producer.add_item(item)
-    lease, at = await waiting
-    assert lease.id == item.id
-    assert await worker.complete(lease)
-    return at - started
+    item_id, leased = await waiting
+    assert item_id == item.id
+    return leased - started
 
 
-# ------------------------------------------------------------------------------------------------- idle
+async def _work_once(queue: AsyncWorkQueue, clock: Callable[[], float]) -> tuple[str, float]:
+    """Wait for an item, and complete it; return its id and when it was leased."""
+    lease = await queue.lease(60)
+    assert lease is not None
+    leased = clock()
+    assert await queue.complete(lease)
+    return lease.id, leased
+
 
 #: The commands that a waiter sends and that no script calls.
 SENT = (*SCRIPT_COMMANDS, "blmove", "ping", "hello", "select", "client|setinfo")
-#: Waiters in this process, further processes, waiters in each of those.
-CROWDS = ((1, 0, 0), (200, 0, 0), (0, 4, 50))
-QUICK_CROWDS = ((1, 0, 0), (20, 0, 0), (0, 2, 10))
 #: Marks the end of the commands that MONITOR reports.
 END = "leasehold benchmark end"
 
@@ -82,7 +74,9 @@ async def idle(bench: Bench) -> list[Row]:
     A waiter is woken when its connection asks for a lease after an item was added, according to MONITOR.
     """
     rows: list[Row] = []
-    for here, processes, each in QUICK_CROWDS if bench.quick else CROWDS:
+    # Waiters in this process, further processes, waiters in each of those.
+    crowds = bench.scaled(((1, 0, 0), (200, 0, 0), (0, 4, 50)), ((1, 0, 0), (20, 0, 0), (0, 2, 10)))
+    for here, processes, each in crowds:
         waiters = here + processes * each
         setting: Setting = {"waiters": waiters, "processes": processes or 1}
         name = bench.name()
@@ -135,7 +129,7 @@ async def idle_sample(bench: Bench, seconds: float) -> Sample:
 
 def commands_per_second(sample: Sample) -> float:
     """Return how many commands per second all waiters sent."""
-    return sum(sample.commands.get(name, (0, 0.0))[0] for name in SENT) / sample.seconds
+    return sum(sample.calls[name] for name in SENT) / sample.seconds
 
 
 async def _wakes(bench: Bench, name: str, waiters: int) -> list[int]:
@@ -154,35 +148,19 @@ async def _wakes(bench: Bench, name: str, waiters: int) -> list[int]:
                     await asyncio.sleep(0.001)
             await bench.blocked(waiters)
         await bench.redis.echo(END)
-        seen: list[dict[str, Any]] = []
+        add, lease = (load()[name].sha.decode() for name in ("add_items", "lease_many"))
+        woken: list[set[tuple[str, str]]] = []  # per item, the connections that asked for a lease
         async for command in monitor.listen():
             if END in command["command"]:
-                return _connections_per_item(seen)
-            seen.append(command)
-    raise AssertionError("the server stopped reporting its commands")
+                break
+            if add in command["command"]:
+                woken.append(set())
+            elif lease in command["command"] and woken:
+                woken[-1].add((command["client_address"], command["client_port"]))
+    return [len(connections) for connections in woken]
 
-
-def _connections_per_item(seen: list[dict[str, Any]]) -> list[int]:
-    """Count, for each added item, the connections that asked for a lease before the next was added."""
-    add, lease = (load()[name].sha.decode() for name in ("add_items", "lease_many"))
-    found: list[set[tuple[str, str]]] = []
-    for command in seen:
-        if add in command["command"]:
-            found.append(set())
-        elif lease in command["command"] and found:
-            found[-1].add((command["client_address"], command["client_port"]))
-    return [len(connections) for connections in found]
-
-
-# ------------------------------------------------------------------------------------------------- kill
 
 CASES = ("began to wait after the lease", "waited all along")
-#: The shortest lease: long enough to kill all workers and to be idle again (s).
-KILL_LEASE_SECONDS = 1.2
-#: The same on a busy machine, where the figures mean nothing.
-QUICK_KILL_LEASE_SECONDS = 4.0
-#: Leases expire over this time (s).
-SPREAD_SECONDS = 0.8
 
 
 async def kill(bench: Bench) -> list[Row]:
@@ -205,22 +183,22 @@ async def kill(bench: Bench) -> list[Row]:
 async def _wave(bench: Bench, kills: int, *, early: bool) -> list[float]:
     """Kill so many workers; return the seconds from each lease's expiry to the item's next lease."""
     name = bench.name()
-    minimum = bench.scaled(KILL_LEASE_SECONDS, QUICK_KILL_LEASE_SECONDS)
+    # Leases are long enough to kill all workers and to be idle again, also on a busy machine.
+    minimum = bench.scaled(1.2, 4.0)
     producer, waiter = await bench.queue(name), await bench.queue(name)
-    victims = [
-        Child(_victim, bench.url(), name, minimum + random.uniform(0, SPREAD_SECONDS)) for _ in range(kills)
-    ]
+    seconds = [minimum + random.uniform(0, 0.8) for _ in range(kills)]
+    victims = [Child(_victim, bench.url(), name, one) for one in seconds]
     try:
         await bench.blocked(kills)
         # The server serves the longest waiters first: the victims.
-        waits = [asyncio.create_task(_lease_again(waiter)) for _ in range(kills if early else 0)]
+        waits = [asyncio.create_task(_work_once(waiter, time.time)) for _ in range(kills if early else 0)]
         await bench.blocked(kills + (1 if early else 0))
         await producer.add_items([Item(b"of a victim") for _ in victims])
         ends: dict[str, float] = dict(await asyncio.gather(*(victim.receive() for victim in victims)))
     finally:
         for victim in victims:
             victim.kill()
-    waits += [asyncio.create_task(_lease_again(waiter)) for _ in range(0 if early else kills)]
+    waits += [asyncio.create_task(_work_once(waiter, time.time)) for _ in range(0 if early else kills)]
     await bench.blocked(1)
     assert time.time() < min(ends.values()), "this machine is too slow for leases this short"
     async with asyncio.timeout(STEP_TIMEOUT):
@@ -236,12 +214,3 @@ async def _victim(pipe: Connection, url: str, name: str, lease_seconds: float) -
         assert lease is not None
         pipe.send((lease.id, lease.deadline))
         await asyncio.Event().wait()
-
-
-async def _lease_again(queue: AsyncWorkQueue) -> tuple[str, float]:
-    """Wait for an item, and complete it; return its id and when it was leased."""
-    lease = await queue.lease(60)
-    assert lease is not None
-    at = time.time()
-    assert await queue.complete(lease)
-    return lease.id, at

@@ -9,21 +9,19 @@ import random
 import signal
 import tempfile
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.measure import COSTS, SCRIPT_COMMANDS, Sample
-from benchmarks.processes import STEP_TIMEOUT, Child, start_server
-from benchmarks.rows import Row, Setting, number_row, time_row
+from benchmarks.bench import STEP_TIMEOUT, Child, start_server
+from benchmarks.measure import COSTS, SCRIPT_COMMANDS, Row, Sample, Setting, number_row, time_row
 from benchmarks.scenarios.waiting import commands_per_second, idle_sample
 from benchmarks.targets import Ours, Trial, measured
 from leasehold import AsyncWorkQueue, Item, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable
     from multiprocessing.connection import Connection
 
     from benchmarks.bench import Bench
@@ -33,9 +31,6 @@ CONCURRENCY = 100
 COROUTINES = 1_000
 NO_OP = "jobs that do nothing"
 SLEEP_SECONDS = 0.05
-
-
-# ----------------------------------------------------------------------------------------------- worker
 
 
 async def worker(bench: Bench) -> list[Row]:
@@ -59,21 +54,9 @@ async def worker(bench: Bench) -> list[Row]:
     ours: Setting = {"payload": PAYLOAD, "concurrency": CONCURRENCY}
     calls: Setting = {"payload": PAYLOAD, "coroutines": COROUTINES}
     trials = [
-        Trial("leasehold", ours, jobs, {NO_OP: drained.run}, {NO_OP: drained.fill}),
-        Trial(
-            "leasehold",
-            calls,
-            jobs // 2,
-            {"whole cycle": cycled.cycle},
-            {"whole cycle": partial(cycled.prepare_cycle, jobs // 2, PAYLOAD)},
-        ),
-        Trial(
-            "leasehold",
-            calls,
-            jobs // 2,
-            {"lease, complete": lease_and_complete},
-            {"lease, complete": add},
-        ),
+        Trial("leasehold", ours, jobs, {NO_OP: (drained.fill, drained.run)}),
+        Trial.cycle(cycled, calls, jobs // 2, PAYLOAD, "whole cycle"),
+        Trial("leasehold", calls, jobs // 2, {"lease, complete": (add, lease_and_complete)}),
     ]
     rows = await measured(bench, trials, bench.scaled(7, 2))
     rows += _where_time_goes(trials[0].samples[NO_OP], ours)
@@ -112,25 +95,18 @@ class _Drained:
 def _where_time_goes(samples: list[Sample], setting: Setting) -> list[Row]:
     """Return rows of µs per job: in Python, on the server, and by command inside the scripts."""
 
-    def row(what: str, micros: list[float]) -> Row:
+    def row(what: str, micros: Iterable[float]) -> Row:
         per_job = [one / sample.items for one, sample in zip(micros, samples, strict=True)]
         return number_row(what, "µs/job", per_job, setting=setting)
 
-    rows = [
-        row(what, [COSTS[cost](sample) for sample in samples])
-        for what, cost in (
-            ("Python", "client_cpu_us_per_item"),
-            ("server", "server_cpu_us_per_item"),
-            ("server: all scripts", "script_us_per_item"),
-        )
+    names = {name for sample in samples for name in sample.calls} - {"info", *SCRIPT_COMMANDS}
+    commands = [row(f"server: {name.upper()}", (sample.micros[name] for sample in samples)) for name in names]
+    return [
+        row("Python", map(COSTS["client_cpu_us_per_item"], samples)),
+        row("server", map(COSTS["server_cpu_us_per_item"], samples)),
+        row("server: all scripts", map(COSTS["script_us_per_item"], samples)),
+        *sorted((row for row in commands if row.value >= 0.05), key=lambda row: -row.value),
     ]
-    names = {name for sample in samples for name in sample.commands} - {"info", *SCRIPT_COMMANDS}
-    commands = [
-        row(f"server: {name.upper()}", [sample.commands.get(name, (0, 0.0))[1] for sample in samples])
-        for name in names
-    ]
-    commands.sort(key=lambda row: -row.value)
-    return rows + [row for row in commands if row.value >= 0.05]
 
 
 async def _sleepers(bench: Bench) -> Row:
@@ -138,14 +114,11 @@ async def _sleepers(bench: Bench) -> Row:
     jobs = bench.scaled(2_000, 2 * CONCURRENCY)
     drained = _Drained(await bench.queue(), jobs, SLEEP_SECONDS)
     setting: Setting = {"jobs": jobs, "concurrency": CONCURRENCY}
-    trial = Trial("leasehold", setting, jobs, {"sleep": drained.run}, {"sleep": drained.fill})
+    trial = Trial("leasehold", setting, jobs, {"sleep": (drained.fill, drained.run)})
     await measured(bench, [trial], bench.scaled(5, 1))
     ideal = jobs * SLEEP_SECONDS / CONCURRENCY
     ratios = [sample.seconds / ideal for sample in trial.samples["sleep"]]
     return number_row("jobs of 50 ms, time over ideal", "x", ratios, setting=setting)
-
-
-# ------------------------------------------------------------------------------------------ worker_idle
 
 
 async def worker_idle(bench: Bench) -> list[Row]:
@@ -157,10 +130,8 @@ async def worker_idle(bench: Bench) -> list[Row]:
     count = bench.scaled(500, 30)
     async with _idle_worker(bench, time.monotonic) as (queue, started):
         producer = Child(_produce, bench.url(), queue.name, count)
-        try:
-            added = await _receive(started, count)
-        finally:
-            producer.kill()
+        added = [await started.get() for _ in range(count)]
+        producer.kill()
 
     count = bench.scaled(300, 20)
     first, last = bench.scaled(0.5, 0.3), bench.scaled(5.5, 0.8)
@@ -169,7 +140,7 @@ async def worker_idle(bench: Bench) -> list[Row]:
         times = [round(time.time() + random.uniform(first, last), 3) for _ in range(count)]
         items = [queue.add_item(Item(str(at)), at=datetime.fromtimestamp(at, UTC)) for at in times]
         await asyncio.gather(*items)
-        due = await _receive(started, count)
+        due = [await started.get() for _ in range(count)]
 
     async with _idle_worker(bench, time.time):
         sample = await idle_sample(bench, bench.scaled(10, 1))
@@ -198,7 +169,7 @@ async def _idle_worker(
     async def work(since: str) -> None:
         delays.put_nowait(clock() - float(since))
 
-    async with _running(worker):
+    async with asyncio.timeout(STEP_TIMEOUT), _running(worker):
         await bench.blocked(1)
         yield queue, delays
     await bench.stack.aclose()
@@ -214,11 +185,6 @@ async def _running(worker: Worker) -> AsyncIterator[None]:
         await working
 
 
-async def _receive(delays: Delays, count: int) -> list[float]:
-    async with asyncio.timeout(STEP_TIMEOUT):
-        return [await delays.get() for _ in range(count)]
-
-
 async def _produce(_pipe: Connection, url: str, name: str, items: int) -> None:
     """Add items that hold the current time, with irregular pauses."""
     if hasattr(os, "sched_setaffinity"):
@@ -230,13 +196,6 @@ async def _produce(_pipe: Connection, url: str, name: str, items: int) -> None:
             await queue.add_item(Item(str(time.monotonic())))
 
 
-# --------------------------------------------------------------------------------------- worker_restart
-
-#: Seconds without a server -> how often.
-OUTAGES = {0.2: 5, 3.0: 5}
-QUICK_OUTAGES = {0.2: 1}
-
-
 async def worker_restart(bench: Bench) -> list[Row]:
     """Measure how soon a worker continues after the server was killed and started again.
 
@@ -244,24 +203,14 @@ async def worker_restart(bench: Bench) -> list[Row]:
     starts.
     """
     rows: list[Row] = []
-    with _silent_log(), tempfile.TemporaryDirectory(prefix="leasehold-bench-") as folder:
-        for away, times in (QUICK_OUTAGES if bench.quick else OUTAGES).items():
+    logging.getLogger("leasehold").setLevel(logging.CRITICAL)  # the outages are intended
+    with tempfile.TemporaryDirectory(prefix="leasehold-bench-") as folder:
+        # Seconds without a server -> how often.
+        for away, times in bench.scaled({0.2: 5, 3.0: 5}, {0.2: 1}).items():
             late = await _outages(Path(folder), away, times)
             setting: Setting = {"away": f"{away:g} s"}
             rows.append(time_row("server back to handler", late, setting=setting, rounds=times))
     return rows
-
-
-@contextmanager
-def _silent_log() -> Iterator[None]:
-    """Log nothing about an outage that is intended."""
-    log = logging.getLogger("leasehold")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 async def _outages(folder: Path, away: float, times: int) -> list[float]:

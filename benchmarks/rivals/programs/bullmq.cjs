@@ -1,10 +1,10 @@
 // BullMQ on Node, with ioredis. It speaks the protocol that protocol.py describes.
 //
-// - It is at-least-once by nature: a job stays in the active list, under a lock that is renewed, until it has ended.
-// - Finished jobs are deleted at once (removeOnComplete), which is less work for it than keeping them.
-// - The script that finishes a job also fetches the next one. 1 at once is its default; the best for jobs of no
-//   time is below.
-// - Many are added by addBulk.
+// - It is at-least-once: a job stays in the active list, under a lock that is renewed, until it has ended.
+// - Finished jobs are deleted at once (removeOnComplete), which is less work than keeping them.
+// - The script that finishes a job also fetches the next one. Its default is 1 at once; the best number for jobs
+//   that do nothing is below.
+// - addBulk adds many at once.
 "use strict";
 
 const { Queue, Worker } = require("bullmq");

@@ -37,19 +37,12 @@ WIDTH = 50
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker runs.
-
-    Attributes:
-        url: The server's address.
-        runs: How many jobs there are.
-        warm: How many of them, the first ones, warm it up.
-        concurrency: How many run at once; None: as many as suit the library best for jobs that do nothing.
-    """
+    """What a worker runs."""
 
     url: str
-    runs: int
-    warm: int
-    concurrency: int | None
+    runs: int  #: all jobs
+    warm: int  #: how many of them, the first ones, warm it up
+    concurrency: int | None  #: None: as many at once as suit the library best for jobs that do nothing
 
 
 class Record:
@@ -126,9 +119,8 @@ async def produce(
         each: list[tuple[int, int]] = []
         for number in numbers:
             if command["pause"]:
-                await asyncio.sleep(
-                    command["pause"] * random.uniform(0.5, 1.5)
-                )  # matches no polling interval
+                # Irregular, so that it matches no polling interval.
+                await asyncio.sleep(command["pause"] * random.uniform(0.5, 1.5))
             began = now()
             await add(number, ms)
             each.append((began, now()))

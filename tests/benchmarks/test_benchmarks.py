@@ -1,4 +1,4 @@
-"""The benchmarks run and write all their results; no test asserts a speed."""
+"""The benchmarks run, check what they count and write all their results; no test asserts a speed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,18 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import FILES, SPARK, names
 from benchmarks.goals import GOALS
-from benchmarks.rivals.results import FIGURES
-from benchmarks.rows import Row
-from benchmarks.suites import QUEUE, SPARK, WORKER
+from benchmarks.measure import Row
+from benchmarks.rivals.suite import FIGURES, Figures, Result, checked
+from benchmarks.rivals.targets import HERE, LIBRARIES
 
 ROOT = Path(__file__).parents[2]
 PLOTS = {f"{name}.png" for name in ("backlog", "cost", "flight", "kill", "latency", "memory", "payload")}
 WORKER_FIGURES = {
-    "jobs that do nothing",
-    "whole cycle",
-    "Python",
-    "server",
-    "server: all scripts",
-    "jobs of 50 ms, time over ideal",
-    "add_item to handler",
-    "due to handler",
-    "CPU of an idle worker",
-    "commands of an idle worker",
-    "server back to handler",
+    *("jobs that do nothing", "whole cycle", "Python", "server", "server: all scripts"),
+    *("jobs of 50 ms, time over ideal", "add_item to handler", "due to handler", "CPU of an idle worker"),
+    *("commands of an idle worker", "server back to handler"),
 }
 
 
@@ -74,6 +67,36 @@ def test_every_goal_finds_its_rows_in_the_committed_results(name: str) -> None:
     assert [goal.measure(rows) for goal in GOALS[name]] == [goal["measured"] for goal in content["goals"]]
 
 
+@pytest.mark.parametrize("numbers", [[0, 1, 1], [0, 1], [0, 1, 2, 2], [0, 1, 3]])
+def test_a_job_that_ran_twice_or_not_at_all_is_an_error(numbers: list[int]) -> None:
+    with pytest.raises(AssertionError, match="3 jobs"):
+        checked({"runs": [[number, 0] for number in numbers]}, 3, LIBRARIES[0])
+
+
+def test_one_run_of_each_job_is_accepted() -> None:
+    assert checked({"runs": [[2, 7], [0, 8], [1, 9]]}, 3, LIBRARIES[0]) == {0: 8, 1: 9, 2: 7}
+
+
+def test_goals_are_ratios_to_the_best_library() -> None:
+    speeds = {"leasehold": 60_000.0, "bullmq": 20_000.0, "saq": 4_000.0, "dramatiq": 6_000.0}
+    rows = [
+        row
+        for library in LIBRARIES
+        if library.name in speeds and not library.plain
+        for row in Result(library, [Figures({"drain_per_s": speeds[library.name]})]).rows()
+    ]
+    measured = [(goal, goal.measure(rows)) for goal in GOALS["rivals"]]
+    found = [(value, goal.reached(value)) for goal, value in measured if value is not None]
+    assert found == [(3.0, True), (10.0, False)]
+
+
+def test_every_library_has_a_program_and_pinned_versions() -> None:
+    for library in LIBRARIES:
+        assert library.versions()
+        suffix = ".cjs" if library.on_node else ".py"
+        assert (HERE / "programs" / f"{library.name.replace('-', '_')}{suffix}").exists()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
@@ -83,8 +106,8 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
     plots = PLOTS | {"throughput.png", "worker.png"}
     assert {path.name for path in tmp_path.iterdir()} == texts | plots
     content: dict[str, Any] = {}
-    for name, scenarios in (("queue", QUEUE), ("worker", WORKER)):
-        content = written(tmp_path, name, *plots)
+    for name in FILES:
+        content, scenarios = written(tmp_path, name, *plots), names(FILES[name])
         assert {row["scenario"] for row in content["rows"]} == set(scenarios)
         assert all(row["command"] == f"make bench ARGS='--only {row['scenario']}'" for row in content["rows"])
         assert [goal["goal"] for goal in content["goals"]] == [goal.sentence for goal in GOALS[name]]

@@ -1,4 +1,4 @@
-"""The speed of add, lease and complete: by coroutines, payload, backlog and items in flight."""
+"""What add, lease and complete cost: by coroutines, payload, backlog and items in flight; and memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.measure import Sample, metered, take_turns
-from benchmarks.rows import Row, Setting, number_row, speed_row
+from benchmarks.measure import Row, Sample, Setting, metered, number_row, speed_row, take_turns
 from benchmarks.targets import CEILING_ITEMS, LEASE_SECONDS, Ours, Raw, Trial, measured
 from leasehold import Item
 
@@ -77,13 +76,9 @@ async def gather(bench: Bench) -> list[Row]:
         await bench.reset()
     setting: Setting = {"calls": 10_000}
     return [
-        number_row("trips", "EVALSHA", [sample.calls for sample in samples], setting=setting),
+        number_row("trips", "EVALSHA", [sample.script_calls for sample in samples], setting=setting),
         speed_row("add", samples, setting=setting),
     ]
-
-
-BACKLOGS = (1_000, 10_000, 100_000, 1_000_000)
-QUICK_BACKLOGS = (1_000, 20_000)
 
 
 async def backlog(bench: Bench) -> list[Row]:
@@ -92,7 +87,8 @@ async def backlog(bench: Bench) -> list[Row]:
     Each round completes as many items as it adds, so the backlog keeps its size.
     """
     trials: list[Trial] = []
-    for database, size in enumerate(QUICK_BACKLOGS if bench.quick else BACKLOGS):
+    sizes = bench.scaled((1_000, 10_000, 100_000, 1_000_000), (1_000, 20_000))
+    for database, size in enumerate(sizes):
         queue = await bench.queue(database=database)
         bare, ceiling = [
             await Raw.open(bench, per_call, database, queue.name) for per_call in (1, CEILING_ITEMS)
@@ -108,9 +104,6 @@ async def backlog(bench: Bench) -> list[Row]:
     return await measured(bench, trials, bench.scaled(9, 2))
 
 
-FLIGHTS = (100, 1_000, 10_000, 100_000)
-QUICK_FLIGHTS = (100, 5_000)
-ORDERS = ("in order", "in reverse", "at random")
 #: Items completed per round, and at most between two refills, so that 100 in flight stay about 100.
 ROUND_ITEMS = 160
 PORTION = 20
@@ -124,8 +117,8 @@ async def flight(bench: Bench) -> list[Row]:
     measurement.
     """
     flights: list[Flight] = []
-    for database, size in enumerate(QUICK_FLIGHTS if bench.quick else FLIGHTS):
-        for order in ORDERS:
+    for database, size in enumerate(bench.scaled((100, 1_000, 10_000, 100_000), (100, 5_000))):
+        for order in ("in order", "in reverse", "at random"):
             queue = await bench.queue(database=database)
             bare, ceiling = [
                 await Raw.open(bench, per_call, database, queue.name) for per_call in (1, CEILING_ITEMS)
@@ -210,3 +203,52 @@ class Flight:
                 for at in range(0, len(leases), PORTION):
                     assert all(await self._queue.complete_many(leases[at : at + PORTION]))
         return sample
+
+
+#: Payload -> items.
+MEMORY_ITEMS = {0: 100_000, 100: 100_000, 10_000: 5_000}
+
+
+async def memory(bench: Bench) -> list[Row]:
+    """Measure by the server's `used_memory`; ids have 32 characters."""
+    rows: list[Row] = []
+    for payload, full in MEMORY_ITEMS.items():
+        items = bench.scaled(full, full // 10)
+        name, bytes_used = bench.name(), {}
+        await bench.reset()
+        empty = await _used(bench)
+        raw, queue = await Raw.open(bench, CEILING_ITEMS, name=name), await bench.queue(name)
+        await raw.prepare(items, payload)
+        await raw.add()
+        bytes_used["waiting item", "leasehold"] = await _used(bench) - empty
+        for _ in range(0, items, CEILING_ITEMS):
+            await queue.lease_many(CEILING_ITEMS, LEASE_SECONDS)
+        bytes_used["leased item", "leasehold"] = await _used(bench) - empty
+        await bench.reset()
+        bytes_used["SET and LPUSH", "bare"] = await _plain(bench, items, payload)
+        await bench.reset()
+        setting: Setting = {"payload": payload, "items": items}
+        rows += [
+            number_row(what, "bytes/item", [size / items], who=who, setting=setting)
+            for (what, who), size in bytes_used.items()
+        ]
+    return rows
+
+
+async def _plain(bench: Bench, items: int, payload: int) -> int:
+    """Store the same ids and bytes in the least space that a queue of the family needs."""
+    empty = await _used(bench)
+    client = await bench.client()
+    for start in range(0, items, 1_000):
+        pipeline = client.pipeline(transaction=False)
+        ids = [f"{number:032x}" for number in range(start, min(start + 1_000, items))]
+        for item_id in ids:
+            pipeline.set(f"bench-memory-0:item:{item_id}", bytes(payload))
+        pipeline.lpush("bench-memory-0:queue", *ids)
+        await pipeline.execute()
+    await bench.stack.aclose()
+    return await _used(bench) - empty
+
+
+async def _used(bench: Bench) -> int:
+    return int((await bench.redis.info("memory"))["used_memory"])

@@ -3,39 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import uuid
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import SparkSession
 from redis import Redis
 
-from benchmarks.measure import Sample, metered, take_turns
-from benchmarks.rows import Row, Setting, number_row, speed_row
-from benchmarks.spark.session import CORES, PAYLOAD, table
+from benchmarks.measure import Row, Sample, Setting, metered, number_row, speed_row, take_turns
 from leasehold.keys import QueueKeys
 from leasehold.scripting.runner import bind
+from leasehold.spark import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from benchmarks.bench import Bench
 
+#: Threads, and partitions of every table.
+CORES = 2
+PAYLOAD = 100
 #: Items per call of the plain process, and rows per pipeline of redis-py.
 AT_ONCE = 1_000
 COSTS = ("us_per_item", "script_us_per_item")
+
+
+@contextmanager
+def open_session(folder: Path) -> Iterator[SparkSession]:
+    """Run a session that writes its files into a folder."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("leasehold benchmarks")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": str(CORES),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def table(spark: SparkSession, rows: int) -> Iterator[DataFrame]:
+    """Hold a table of ids and 100 bytes of data in memory."""
+    created = spark.range(0, rows, 1, CORES).selectExpr(
+        "concat('item-', id) as id", f"cast(repeat('x', {PAYLOAD}) as binary) as data"
+    )
+    created.cache().count()
+    try:
+        yield created
+    finally:
+        created.unpersist()
 
 
 async def _measured(bench: Bench, items: int, step: Callable[[], object]) -> Sample:
     async with metered(bench.redis, items) as sample:
         step()
     return sample
-
-
-# --------------------------------------------------------------------------------------------- bulk_add
 
 
 async def bulk_add(bench: Bench, spark: SparkSession) -> list[Row]:
@@ -121,8 +164,6 @@ class Plain:
             self._redis.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py has no types
 
 
-# --------------------------------------------------------------------------------------------- snapshot
-
 COLUMNS = {
     "all columns": "",
     "without data": "id string, state string, size long, attempt int, token long, holder string, "
@@ -155,13 +196,10 @@ def _read_all(spark: SparkSession, url: str, name: str, schema: str = "") -> Non
     _load(spark, url, name, schema).write.format("noop").mode("overwrite").save()
 
 
-# ----------------------------------------------------------------------------------------------- growth
-
-
 async def growth(bench: Bench, spark: SparkSession) -> list[Row]:
     """Measure bulk adds and snapshots of 10,000 to 1,000,000 rows, each on an empty server."""
     rows: list[Row] = []
-    for count in (1_000, 3_000) if bench.quick else (10_000, 100_000, 1_000_000):
+    for count in bench.scaled((10_000, 100_000, 1_000_000), (1_000, 3_000)):
         samples: dict[str, list[Sample]] = {"add": [], "snapshot": []}
         with table(spark, count) as df:
             for _ in range(1 + bench.scaled(4 if count < 1_000_000 else 2, 1)):
@@ -180,11 +218,6 @@ async def growth(bench: Bench, spark: SparkSession) -> list[Row]:
     return rows
 
 
-# ------------------------------------------------------------------------------------------------ drain
-
-#: Items per batch -> the number of batches.
-BATCHES = {1_000: 20, 10_000: 12, 50_000: 6, 200_000: 4}
-QUICK_BATCHES = {500: 3}
 #: The size of a batch whose time is all overhead.
 SMALL = 50
 #: The steps of a micro-batch -> their names in Spark's progress.
@@ -204,7 +237,9 @@ async def drain(bench: Bench, spark: SparkSession) -> list[Row]:
     The rows are discarded. The first micro-batch of a query, in which Spark starts its workers, is left out.
     """
     rows: list[Row] = []
-    for batch, count in (QUICK_BATCHES if bench.quick else BATCHES).items():
+    # Items per batch -> the number of batches.
+    batches = bench.scaled({1_000: 20, 10_000: 12, 50_000: 6, 200_000: 4}, {500: 3})
+    for batch, count in batches.items():
         found = await _micro_batches(bench, spark, batch, count)
         for what, step in (("drain", STEPS["all"]), ("complete and lease", STEPS["complete and lease"])):
             samples = [Sample(items=batch, seconds=one[step] / 1000) for one in found]
