@@ -1,13 +1,6 @@
 -- Add items: those whose id is not there yet, or, as unique, without looking.
 --
--- Keys:
---   queue       list    ids that wait
---   processing  list    ids under lease
---   gone        set     completed ids still to be swept out of `processing`
---   deadlines   zset    id -> end of its lease
---   scheduled   zset    id -> due time
---   ledger      hash    id -> tokens and attempt of this incarnation
---   events      stream  what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix      text      the queue's name
 --   now_ms      integer   the time, or empty for the server's

@@ -3,14 +3,7 @@
 -- A job whose tasks run twice adds nothing twice, even if items were completed in between. Which ids it has
 -- added is kept in the set `once:<run>`, until `once_drop`: from then on the run adds nothing at all.
 --
--- Keys:
---   queue       list    ids that wait
---   processing  list    ids under lease
---   gone        set     completed ids still to be swept out of `processing`
---   deadlines   zset    id -> end of its lease
---   scheduled   zset    id -> due time
---   ledger      hash    id -> tokens and attempt of this incarnation
---   events      stream  what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's

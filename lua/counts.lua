@@ -2,13 +2,7 @@
 --
 -- Ids on their way to a waiting process count as waiting.
 --
--- Keys:
---   queue       list  ids that wait
---   processing  list  ids under lease
---   gone        set   completed ids still to be swept out of `processing`
---   scheduled   zset  id -> due time
---   sessions    zset  session -> until when it is alive
---   dead        zset  id -> when it became a dead letter
+-- Keys: queue, processing, gone, scheduled, sessions, dead
 -- Arguments:
 --   prefix  text  the queue's name
 -- Reply: waiting, leased (expired and not yet returned included), scheduled, dead letters.

@@ -1,7 +1,6 @@
 -- Look at dead letters without touching them: some by their ids, or as they come, the newest first.
 --
--- Keys:
---   dead  zset  id -> when it became a dead letter
+-- Keys: dead
 -- Arguments:
 --   prefix     text     the queue's name
 --   start      integer  where to begin, if no ids are given: 0 is the newest, -1 the oldest

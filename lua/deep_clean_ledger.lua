@@ -1,9 +1,6 @@
 -- One step through the ledger: forget items that a foreign client completed while they waited.
 --
--- Keys:
---   deadlines  zset    id -> end of its lease
---   ledger     hash    id -> tokens and attempt of this incarnation
---   events     stream  what became of items, if that is kept
+-- Keys: deadlines, ledger, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time, or empty for the server's

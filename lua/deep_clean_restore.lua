@@ -3,13 +3,7 @@
 -- Whatever was leased since then has moved by itself and is left alone; what a foreign client has taken
 -- without having written its lease key yet gets a short grace, as in `light_clean`.
 --
--- Keys:
---   queue       list    ids that wait
---   processing  list    ids under lease
---   deadlines   zset    id -> end of its lease
---   scheduled   zset    id -> due time
---   ledger      hash    id -> tokens and attempt of this incarnation
---   events      stream  what became of items, if that is kept
+-- Keys: queue, processing, deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix      text     the queue's name
 --   now_ms      integer  the time, or empty for the server's

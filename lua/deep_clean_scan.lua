@@ -2,9 +2,7 @@
 --
 -- Most of them simply wait; the walk over the lists tells those apart.
 --
--- Keys:
---   deadlines  zset  id -> end of its lease
---   scheduled  zset  id -> due time
+-- Keys: deadlines, scheduled
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's

@@ -1,8 +1,6 @@
 -- One step of a walk over the ids that wait, those on their way to a process first.
 --
--- Keys:
---   queue     list  ids that wait
---   sessions  zset  session -> until when it is alive
+-- Keys: queue, sessions
 -- Arguments:
 --   prefix  text     the queue's name
 --   start   integer  where to begin, from the end of the queue (0: the youngest)

@@ -1,8 +1,6 @@
 -- Drop dead letters for good.
 --
--- Keys:
---   dead    zset    id -> when it became a dead letter
---   events  stream  what became of items, if that is kept
+-- Keys: dead, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's

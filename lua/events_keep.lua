@@ -1,7 +1,6 @@
 -- Say which events are kept, from now on; what was kept before stays, within the new bounds.
 --
--- Keys:
---   events  stream  what became of items
+-- Keys: events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time, or empty for the server's

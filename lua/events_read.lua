@@ -1,7 +1,6 @@
 -- Read kept events, the oldest first.
 --
--- Keys:
---   events  stream  what became of items
+-- Keys: events
 -- Arguments:
 --   prefix  text     the queue's name
 --   after   text     the number of the last event that is known; 0: from the oldest

@@ -2,15 +2,7 @@
 --
 -- The data of a dead letter moves away from the keys of the family, so that no client brings it back.
 --
--- Keys:
---   queue       list    ids that wait
---   processing  list    ids under lease
---   gone        set     completed ids still to be swept out of `processing`
---   deadlines   zset    id -> end of its lease
---   scheduled   zset    id -> due time
---   ledger      hash    id -> tokens and attempt of this incarnation
---   dead        zset    id -> when it became a dead letter
---   events      stream  what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's
@@ -77,7 +69,11 @@ for _, letter in ipairs(dying) do
   redis.call('HDEL', ledger, id)
 end
 for i, id in ipairs(emitting and leaving or {}) do
-  emit(fields[i].size and 'died' or 'failed', id, fields[i])
+  if fields[i].size then
+    emit('died', id, fields[i])
+  else
+    emit('failed', id, fields[i])
+  end
 end
 flush()
 return answers

@@ -3,11 +3,7 @@
 -- An item that is neither scheduled nor under anybody's lease counts as waiting: the list is not searched. An id
 -- that was added again after it died is both an item and a dead letter: both are in the reply, as of the same moment.
 --
--- Keys:
---   deadlines  zset  id -> end of its lease
---   scheduled  zset  id -> due time
---   ledger     hash  id -> tokens and attempt of this incarnation
---   dead       zset  id -> when it became a dead letter
+-- Keys: deadlines, scheduled, ledger, dead
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's

@@ -1,10 +1,6 @@
 -- Look at items of one state without touching them.
 --
--- Keys:
---   queue      list  ids that wait
---   deadlines  zset  id -> end of its lease
---   scheduled  zset  id -> due time
---   ledger     hash  id -> tokens and attempt of this incarnation
+-- Keys: queue, deadlines, scheduled, ledger
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's

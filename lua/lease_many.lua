@@ -2,17 +2,7 @@
 --
 -- Ids without data (ghosts) and ids that are under lease or delayed (doubles) are dropped on the way.
 --
--- Keys:
---   queue       list     ids that wait
---   inbox       list     ids on their way to this session
---   processing  list     ids under lease
---   gone        set      completed ids still to be swept out of `processing`
---   deadlines   zset     id -> end of its lease
---   scheduled   zset     id -> due time
---   ledger      hash     id -> tokens and attempt of this incarnation
---   fence       counter  the last token given out
---   sessions    zset     session -> until when it is alive
---   events      stream   what became of items, if that is kept
+-- Keys: queue, inbox, processing, gone, deadlines, scheduled, ledger, fence, sessions, events
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's

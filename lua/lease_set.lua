@@ -3,16 +3,7 @@
 -- A call made again because its reply was lost leases nothing twice: items are added only to a set that has
 -- as many as the caller knows of.
 --
--- Keys:
---   queue       list     ids that wait
---   processing  list     ids under lease
---   gone        set      completed ids still to be swept out of `processing`
---   deadlines   zset     id -> end of its lease
---   scheduled   zset     id -> due time
---   ledger      hash     id -> tokens and attempt of this incarnation
---   fence       counter  the last token given out
---   sessions    zset     session -> until when it is alive
---   events      stream   what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, sessions, events
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's

@@ -1,9 +1,6 @@
 -- What is on its way to a session goes back to the front: it waits no more, or has no time to look.
 --
--- Keys:
---   queue     list  ids that wait
---   inbox     list  ids on their way to this session
---   sessions  zset  session -> until when it is alive
+-- Keys: queue, inbox, sessions
 -- Arguments:
 --   prefix   text  the queue's name
 --   session  text  whose inbox

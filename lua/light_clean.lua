@@ -4,15 +4,7 @@
 -- client: its lease is watched from now on, or, if it has none, it gets a short grace (a client between
 -- taking an id and writing its lease key), after which it is brought back as any expired lease.
 --
--- Keys:
---   queue       list    ids that wait
---   processing  list    ids under lease
---   gone        set     completed ids still to be swept out of `processing`
---   deadlines   zset    id -> end of its lease
---   scheduled   zset    id -> due time
---   ledger      hash    id -> tokens and attempt of this incarnation
---   sessions    zset    session -> until when it is alive
---   events      stream  what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, events
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time, or empty for the server's

@@ -2,14 +2,7 @@
 --
 -- What is in that state from the first step to the last is met; some may be met twice.
 --
--- Keys:
---   queue       list     ids that wait
---   processing  list     ids under lease
---   sessions    zset     session -> until when it is alive
---   deadlines   zset     id -> end of its lease
---   scheduled   zset     id -> due time
---   dead        zset     id -> when it became a dead letter
---   fence       counter  the last token
+-- Keys: queue, processing, sessions, deadlines, scheduled, dead, fence
 -- Arguments:
 --   prefix  text     the queue's name
 --   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by whoever it be

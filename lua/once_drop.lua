@@ -3,8 +3,7 @@
 -- Which ids it has added is forgotten. That it has ended is known for a time, as tasks may outlive it. Called
 -- again with the same report, it answers the same.
 --
--- Keys:
---   queue  list  ids that wait
+-- Keys: queue
 -- Arguments:
 --   prefix    text     the queue's name
 --   run       text     the run

@@ -3,8 +3,7 @@
 -- `add_once` goes by the run and not by the job's name, so that the name can be used again when the job has
 -- ended, while a task of the run that has ended adds nothing any more. Called again, it answers the same.
 --
--- Keys:
---   queue  list  ids that wait
+-- Keys: queue
 -- Arguments:
 --   prefix   text     the queue's name
 --   job      text     the job's name

@@ -3,10 +3,7 @@
 -- Sent on the waiting connection, right before the move, so that no move is ever under way for a
 -- session that is not on the list: what arrives for a process that died is found through it.
 --
--- Keys:
---   deadlines  zset  id -> end of its lease
---   scheduled  zset  id -> due time
---   sessions   zset  session -> until when it is alive
+-- Keys: deadlines, scheduled, sessions
 -- Arguments:
 --   now_ms   integer  the time, or empty for the server's
 --   session  text     who waits

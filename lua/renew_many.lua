@@ -1,10 +1,6 @@
 -- Give current holders more time, counted from now.
 --
--- Keys:
---   deadlines  zset    id -> end of its lease
---   scheduled  zset    id -> due time
---   ledger     hash    id -> tokens and attempt of this incarnation
---   events     stream  what became of items, if that is kept
+-- Keys: deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's

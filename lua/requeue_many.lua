@@ -1,14 +1,6 @@
 -- Put dead letters back to the end of the queue, as items that were never leased.
 --
--- Keys:
---   queue       list    ids that wait
---   processing  list    ids under lease
---   gone        set     completed ids still to be swept out of `processing`
---   deadlines   zset    id -> end of its lease
---   scheduled   zset    id -> due time
---   ledger      hash    id -> tokens and attempt of this incarnation
---   dead        zset    id -> when it became a dead letter
---   events      stream  what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, events
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's

@@ -1,7 +1,6 @@
 -- Read the results of completed items.
 --
--- Keys:
---   queue  list  ids that wait
+-- Keys: queue
 -- Arguments:
 --   prefix   text  the queue's name
 --   entries  rest  ids

@@ -1,8 +1,6 @@
 -- Remove schedules. The items that they have added stay.
 --
--- Keys:
---   schedules  hash  name -> definition
---   ticks      zset  name -> next due time
+-- Keys: schedules, ticks
 -- Arguments:
 --   prefix   text  the queue's name
 --   entries  rest  names

@@ -3,9 +3,7 @@
 -- A definition is "<version> <catch-up policy> <when>". Only the caller understands <when>, so it gives the
 -- first due time. It is asked for only when it is needed: call without, and once more if told so.
 --
--- Keys:
---   schedules  hash  name -> definition
---   ticks      zset  name -> next due time
+-- Keys: schedules, ticks
 -- Arguments:
 --   prefix      text     the queue's name
 --   now_ms      integer  the time, or empty for the server's

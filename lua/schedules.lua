@@ -1,8 +1,6 @@
 -- Look at schedules without touching them, in steps.
 --
--- Keys:
---   schedules  hash  name -> definition
---   ticks      zset  name -> next due time
+-- Keys: schedules, ticks
 -- Arguments:
 --   prefix     text     the queue's name
 --   cursor     text     where the last step ended; "0" to begin

@@ -3,9 +3,7 @@
 -- What is not, is given up if the caller says so: its place tells it from then on, so whoever completes the set
 -- leaves it out, too. `set_renew` leases again what only waits, so it is called before anything is given up.
 --
--- Keys:
---   deadlines  zset  id -> end of its lease
---   ledger     hash  id -> tokens and attempt of this incarnation
+-- Keys: deadlines, ledger
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's

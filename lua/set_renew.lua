@@ -5,15 +5,7 @@
 -- near one of the ends, where items come back; deeper it stays behind, as a double that is dropped when it is met.
 -- What is not held after that keeps its place, too: it may have been read before. `set_read` gives up.
 --
--- Keys:
---   queue       list     ids that wait
---   processing  list     ids under lease
---   gone        set      completed ids still to be swept out of `processing`
---   deadlines   zset     id -> end of its lease
---   scheduled   zset     id -> due time
---   ledger      hash     id -> tokens and attempt of this incarnation
---   fence       counter  the last token given out
---   events      stream   what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time, or empty for the server's

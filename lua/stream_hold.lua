@@ -1,7 +1,6 @@
 -- Take over a stream of leases, or hold it: its reader is here, and its sets are in use or done with.
 --
--- Keys:
---   queue  list  ids that wait
+-- Keys: queue
 -- Arguments:
 --   prefix   text     the queue's name
 --   stream   text     the name of the stream

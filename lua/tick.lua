@@ -3,16 +3,7 @@
 -- Whoever calls has read what is due, and reckoned from it. A row counts only if all is as it was read, so
 -- any number of processes may tick at once: each tick is added by exactly one.
 --
--- Keys:
---   queue       list    ids that wait
---   processing  list    ids under lease
---   gone        set     completed ids still to be swept out of `processing`
---   deadlines   zset    id -> end of its lease
---   scheduled   zset    id -> due time
---   ledger      hash    id -> tokens and attempt of this incarnation
---   schedules   hash    name -> definition
---   ticks       zset    name -> next due time
---   events      stream  what became of items, if that is kept
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, schedules, ticks, events
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time, or empty for the server's

@@ -1,8 +1,6 @@
 -- Tell which schedules are due, the longest due first, and when the next one will be. Nothing is changed.
 --
--- Keys:
---   schedules  hash  name -> definition
---   ticks      zset  name -> next due time
+-- Keys: schedules, ticks
 -- Arguments:
 --   now_ms  integer  the time, or empty for the server's
 --   start   integer  how many of those that are due are passed over

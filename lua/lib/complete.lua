@@ -76,12 +76,10 @@ local function complete()
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not settled[id] then
       settled[id] = true
       done[#done + 1] = id
-      if emitting then
-        emit(
-          answers[i] == 1 and 'completed' or 'vanished',
-          id,
-          { token = answers[i] == 1 and ARGV[entries + 3 * i - 1] }
-        )
+      if emitting and answers[i] == 1 then
+        emit('completed', id, { token = ARGV[entries + 3 * i - 1] })
+      elseif emitting then
+        emit('vanished', id, {})
       end
       if scores[i] then
         leased[#leased + 1] = id

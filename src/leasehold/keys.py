@@ -1,10 +1,83 @@
-"""The keys of a queue: the only place where a key's name is written in Python."""
+"""The keys of a queue: their only declaration, from which the scripts and the reference take them."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from leasehold.errors import InvalidArgument
+
+
+class Key(NamedTuple):
+    """One key of a queue, or one for each item, session or job."""
+
+    #: The type, as the server calls it; a counter is a string that holds a number.
+    type: str
+    #: What the key holds. Times are the server's, in ms since 1970.
+    contents: str
+
+
+#: The keys that the scripts declare, by what follows the queue's name. There is an inbox for each session.
+KEYS = {
+    "queue": Key("list", "ids that wait; pushed left, taken right"),
+    "processing": Key("list", "ids under lease; pushed left"),
+    "inbox": Key("list", "ids on their way to one waiting process; pushed left"),
+    "gone": Key("set", "ids whose entry in `P:processing` is done but has not been met yet"),
+    "deadlines": Key(
+        "zset",
+        "id → when its lease expires. An item is under a lease of ours if and only if it is here with a "
+        "whole number; watched leases of other clients end on half a millisecond",
+    ),
+    "scheduled": Key("zset", "id → when it falls due"),
+    "ledger": Key(
+        "hash",
+        "id → `first last attempt at`: the first and the last token of this incarnation, the number of the "
+        "last attempt, and when it was last leased",
+    ),
+    "fence": Key("counter", "the last token"),
+    "sessions": Key("zset", "session → until when it is alive"),
+    "dead": Key("zset", "id → when it became a dead letter"),
+    "schedules": Key(
+        "hash", "name → what the schedule says: [its definition](protocol.md#scripts-for-schedules)"
+    ),
+    "ticks": Key("zset", "name → when the schedule is due next"),
+    "events": Key(
+        "stream", "the kept events, their ids `<number>-1`: [the fields](protocol.md#scripts-for-events)"
+    ),
+}
+#: The keys whose names the scripts make of the queue's name and an id, or another name.
+MADE_KEYS = {
+    "item:<id>": Key("string", "the data, raw bytes. The item exists if and only if this key does"),
+    "lease:<id>": Key(
+        "string, `PX`",
+        "the session that holds the item. For other clients to see: ours go by `P:deadlines`",
+    ),
+    "leased_by_session:<id>": Key("string, `PX`", "the same, under the name that redis-work-queue 0.1 uses"),
+    "dead:<id>": Key(
+        "hash",
+        "the dead letter: `data`, `error` (text), `attempt`, `token` (its last token). It exists if and only "
+        "if this key does",
+    ),
+    "schedule:<name>": Key(
+        "string", "the data of the items that the schedule adds; without data there is no key"
+    ),
+    "events:keep": Key(
+        "hash",
+        "that events are kept: `count` and `age_ms` (0: no bound), `last` (the number of the last event). "
+        "Without this key none are",
+    ),
+    "once:<run>": Key(
+        "set, with a time to live",
+        "the ids that a run of a bulk job has added; the empty id alone: it has ended",
+    ),
+    "once:<job>:run": Key("string, `PX`", "the run of the bulk job of this name that has not ended"),
+    "set:<name>": Key(
+        "list, with a time to live",
+        "a set of leased items: `<token> <id>`, or `-` where one was given up",
+    ),
+    "stream:<name>": Key("hash, with a time to live", "a stream of leases: `reader`, who reads it"),
+    "result:<id>": Key("string, `PX`", "what a completion left; under the name of a bulk job, its report"),
+}
 
 
 class KeyPrefix(str):
@@ -34,25 +107,13 @@ class KeyPrefix(str):
 
 
 class QueueKeys:
-    """The keys that scripts declare, by the names they have there.
-
-    Keys of single items (`:item:<id>`, `:lease:<id>`, `:dead:<id>`, `:result:<id>`) and of single schedules
-    (`:schedule:<name>`) are made inside the scripts, from the prefix.
-    """
-
-    #: The names, which are also what follows the prefix. Two more: `inbox`, one per
-    #: session, and `due`, which is a channel.
-    NAMES = (
-        *("queue", "processing", "deadlines", "scheduled", "ledger", "fence", "gone", "sessions", "dead"),
-        *("schedules", "ticks", "events"),
-    )
+    """The keys of one queue that scripts declare, by their names in `KEYS`, and its channel `due`."""
 
     def __init__(self, prefix: str, session: str) -> None:
         self.prefix = prefix.encode()
         self.session = session.encode()
-        self._by_name = {name: f"{prefix}:{name}".encode() for name in self.NAMES}
+        self._by_name = {name: f"{prefix}:{name}".encode() for name in (*KEYS, "due")}
         self._by_name["inbox"] = f"{prefix}:inbox:{session}".encode()
-        self._by_name["due"] = f"{prefix}:due".encode()
 
     def __getitem__(self, name: str) -> bytes:
         return self._by_name[name]

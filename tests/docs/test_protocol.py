@@ -4,38 +4,76 @@ from __future__ import annotations
 
 import re
 
+from docs import generated
 from leasehold import errors
-from leasehold.keys import QueueKeys
+from leasehold.keys import KEYS as KEYS_OF_SCRIPTS
+from leasehold.keys import MADE_KEYS
 from leasehold.scripting import catalogue, server_errors
-from tests.docs import contracts
+from leasehold.states import GONE, EventKind
+from leasehold.states import STATES as ALL_STATES
 from tests.docs.pages import REFERENCE, blocks
 
+PROTOCOL = REFERENCE / "protocol.md"
 KEYS = REFERENCE / "keys.md"
 STATES = REFERENCE / "states.md"
 ERRORS = REFERENCE / "errors.md"
 
 
 def test_every_script_has_its_contract_on_the_protocol_page() -> None:
-    assert contracts.scripts_of(contracts.PAGE.read_text()) == set(catalogue.load())
+    text = PROTOCOL.read_text()
+    places = re.findall(r"^#+ `(\w+)`\n\n<!-- contract (\w+) -->$", text, re.MULTILINE)
+    assert all(title == name for title, name in places)
+    assert sorted(name for name, _ in places) == sorted(catalogue.load())
+    assert text.count("<!-- contract ") == len(places)
 
 
-def test_the_contracts_are_those_of_the_headers() -> None:
-    page = contracts.PAGE.read_text()
-    assert page == contracts.renewed(page), "bring it up to date: python -m tests.docs.contracts"
+def test_a_contract_says_what_the_header_says() -> None:
+    contract = generated.contract("renew_many")
+    assert "| `ARGV[2]` | `now_ms` | integer | " in contract
+    assert "| `ARGV[4…]` | `entries` | rest | id, token, " in contract
+    assert "- **Keys**, in this order: `P:deadlines`, `P:scheduled`, `P:ledger`, `P:events`\n" in contract
+    assert "- **Limits**: at most 1,000 items a call.\n" in contract
+    assert contract.endswith("- **Events**: `renewed`")
+    inbox = generated.contract("leave")
+    assert "`P:inbox:<session>`" in inbox
+    assert "Events" not in inbox
 
 
-def test_every_key_has_its_row() -> None:
+def test_an_event_is_described_by_its_declaration_and_the_scripts_that_emit_it() -> None:
+    rows = generated.events().splitlines()
+    assert len(rows) == len(EventKind) + 2
+    [row] = [row for row in rows if row.startswith("| `failed` ")]
+    assert row == (
+        "| `failed` | `fail_many` | leased | waiting; with `due`: scheduled | "
+        "`token`, `attempt`, `due`, `error` |"
+    )
+
+
+def test_nothing_is_left_to_fill_in_on_the_built_pages() -> None:
+    for page in (PROTOCOL, KEYS, STATES):
+        text = generated.on_page_markdown(page.read_text())
+        assert re.findall(r"<!--.*|^\| `(?:P:|leasehold).* \|  ?\|.*", text, re.MULTILINE) == [], page.name
+
+
+def test_every_key_has_its_row_and_no_other() -> None:
     in_scripts = {
         match[1]
         for script in catalogue.load().values()
-        for match in re.finditer(r"':(\w+):'", script.body.decode())
+        for match in re.finditer(r"':(\w+):(?:'|keep')", script.body.decode())
     }
-    described = set(re.findall(r"^\| `P:(\w+)(?::<\w+>)?` \|", KEYS.read_text(), re.MULTILINE))
-    assert described == in_scripts | set(QueueKeys.NAMES)
+    assert in_scripts == {name.partition(":")[0] for name in (*MADE_KEYS, "inbox:<session>")}
+    described = re.findall(r"^\| `P:([^`]+)` \| \| \|", KEYS.read_text(), re.MULTILINE)
+    assert sorted(described) == sorted({*KEYS_OF_SCRIPTS, "inbox:<session>"} - {"inbox"} | {*MADE_KEYS})
 
 
 def test_every_script_has_its_place_among_the_states() -> None:
-    assert not [name for name in catalogue.load() if f"`{name}`" not in STATES.read_text()]
+    text = generated.on_page_markdown(STATES.read_text())
+    assert [name for name in catalogue.load() if f"`{name}`" not in text] == []
+
+
+def test_every_state_has_its_row() -> None:
+    rows = re.findall(r"^\| (\w+) \| [^|]* \| [^|]* \|$", STATES.read_text(), re.MULTILINE)
+    assert rows == ["state", *ALL_STATES, GONE]
 
 
 def test_the_picture_of_the_states_names_scripts_that_exist() -> None:

@@ -9,45 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.keys import QueueKeys
+from leasehold.keys import KEYS, QueueKeys
 from leasehold.scripting import catalogue, linker
 from leasehold.scripting.runner import BoundScript, bind
+from leasehold.states import FIELDS, EventKind
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold.scripting.catalogue import Script
-
-pytestmark = pytest.mark.core
-
 SCRIPTS = catalogue.load()
 FOLDER = Path(str(catalogue.folder()))
-EACH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 
-#: What goes to the server when it does not know a script yet, and stays in its memory.
+#: The longest text that goes to the server when it does not know a script yet, and stays in its memory.
 MAX_BYTES = 13 * 1024
 
-#: What a header calls the contents of its keys, and the names that it may give them.
-KEY_KINDS = {
-    "queue": "list",
-    "inbox": "list",
-    "processing": "list",
-    "gone": "set",
-    "deadlines": "zset",
-    "scheduled": "zset",
-    "sessions": "zset",
-    "ledger": "hash",
-    "fence": "counter",
-    "dead": "zset",
-    "schedules": "hash",
-    "ticks": "zset",
-    "events": "stream",
-}
-
-
-def header(name: str) -> str:
-    text = (FOLDER / f"{name}.lua").read_text()
-    return text[: re.search(r"^[^-]|^$", text, re.MULTILINE).start()]  # type: ignore[union-attr]  # code follows
+#: Commands whose cost has no bound, that read the whole database, or are of no use in a script.
+FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS", b"HVALS", b"DEL", b"SORT"}
 
 
 def test_there_is_one_script_for_each_file() -> None:
@@ -57,50 +34,37 @@ def test_there_is_one_script_for_each_file() -> None:
     assert all(name == script.name for name, script in SCRIPTS.items())
 
 
-@EACH
-def test_a_composed_script_is_small(script: Script) -> None:
-    assert len(script.body) <= MAX_BYTES
+def test_composed_scripts_are_small() -> None:
+    assert {name: len(script.body) for name, script in SCRIPTS.items() if len(script.body) > MAX_BYTES} == {}
 
 
-@EACH
-def test_a_header_is_complete(script: Script) -> None:
-    text = header(script.name)
-    first = text.splitlines()[0]
-    assert re.fullmatch(r"-- [A-Z].*[.:]", first), "it begins with a sentence"
-    sections = re.findall(r"^-- (\w+):", text, re.MULTILINE)
-    assert [section for section in sections if section in catalogue.SECTIONS] == [*catalogue.SECTIONS]
+def test_headers_begin_with_a_sentence_and_have_their_sections_in_order() -> None:
+    for name in SCRIPTS:
+        header, _ = linker.split((FOLDER / f"{name}.lua").read_text())
+        assert re.fullmatch(r"[A-Z].*[.:,]|[A-Z].*[a-z]", header[0]), f"{name}: {header[0]}"
+        titles = [line.partition(":")[0] for line in header]
+        assert [title for title in titles if title in catalogue.SECTIONS] == [*catalogue.SECTIONS], name
 
 
-@EACH
-def test_a_header_names_each_key_as_python_does_and_says_what_it_holds(script: Script) -> None:
-    assert script.keys, "a cluster finds the node by the first key"
+def test_each_script_has_a_key_and_each_declared_key_is_used() -> None:
     keys = QueueKeys("q", "lh:s")
-    text = header(script.name)
-    for name in script.keys:
-        assert keys[name].startswith(b"q:" + name.encode())
-        assert re.search(rf"^--   {name} +{KEY_KINDS[name]} ", text, re.MULTILINE)
+    for script in SCRIPTS.values():
+        assert script.keys, f"{script.name}: a cluster finds the node by the first key"
+        assert all(keys[name].startswith(b"q:" + name.encode()) for name in script.keys)
+    assert {name for script in SCRIPTS.values() for name in script.keys} == KEYS.keys()
 
 
-def test_python_knows_no_key_that_no_script_has() -> None:
-    used = {name for script in SCRIPTS.values() for name in script.keys}
-    assert used == {*QueueKeys.NAMES, "inbox"} == KEY_KINDS.keys()
+def test_the_prefix_is_the_first_argument_where_it_is_used() -> None:
+    for script in SCRIPTS.values():
+        assert [*script.arguments][:1] == ["prefix"] or b"prefix" not in script.body, script.name
 
 
-@EACH
-def test_the_prefix_is_an_argument_and_many_things_come_last(script: Script) -> None:
-    assert [*script.arguments][:1] == ["prefix"] or b"prefix" not in script.body
-    assert "rest" not in [*script.arguments.values()][:-1]
-
-
-@EACH
-def test_no_script_walks_the_whole_database_or_blocks(script: Script) -> None:
-    commands = {*re.findall(rb"call\('(\w+)'", script.body)}
-    assert commands
-    assert not {command for command in commands if command.startswith(b"B") or command in FORBIDDEN}
-
-
-#: Bound to nothing, or to the size of the whole database, or of no use in a script.
-FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS", b"HVALS", b"DEL", b"SORT"}
+def test_no_script_walks_the_whole_database_or_blocks() -> None:
+    for script in SCRIPTS.values():
+        commands = {*re.findall(rb"call\('(\w+)'", script.body)}
+        assert commands, script.name
+        wrong = {command for command in commands if command.startswith(b"B") or command in FORBIDDEN}
+        assert wrong == set(), script.name
 
 
 def test_every_shared_function_is_used_by_a_script() -> None:
@@ -112,13 +76,20 @@ def test_every_shared_function_is_used_by_a_script() -> None:
         assert [name for name in piece.functions if f"local function {name}(" not in bodies] == [], piece.name
 
 
-@EACH
-async def test_the_server_takes_it_and_gives_it_the_name_that_we_give_it(
-    redis: Redis, script: Script
-) -> None:
-    assert hashlib.sha1(script.body, usedforsecurity=False).hexdigest().encode() == script.sha
-    # redis-py decodes this one reply, whatever it is told.
-    assert (await redis.script_load(script.body)).encode() == script.sha
+def test_every_declared_event_is_emitted_and_its_fields_are_those_of_the_stream() -> None:
+    assert {kind for script in SCRIPTS.values() for kind in script.events} == {*EventKind}
+    entry = (FOLDER / "lib/emit.lua").read_text().partition("'XADD'")[2].partition("\n  end\n")[0]
+    written = re.findall(r"'(\w+)',", entry)
+    assert written == [*FIELDS]
+    assert all({*kind.fields} <= FIELDS.keys() for kind in EventKind)
+
+
+@pytest.mark.core
+async def test_the_server_takes_each_script_and_names_it_as_we_do(redis: Redis) -> None:
+    for script in SCRIPTS.values():
+        assert hashlib.sha1(script.body, usedforsecurity=False).hexdigest().encode() == script.sha
+        # redis-py decodes this one reply, whatever it is told.
+        assert (await redis.script_load(script.body)).encode() == script.sha, script.name
 
 
 def test_a_bound_script_puts_names_into_the_order_of_the_header() -> None:

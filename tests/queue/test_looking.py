@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import Counts, InvalidArgument, Item, ItemView
 from leasehold.queue import queue as queue_module
-from leasehold.queue.views import STATES
+from leasehold.states import ITEM_STATES
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 
@@ -140,8 +140,8 @@ async def test_an_item_is_found_in_each_state(make_queue: MakeQueue, clock: Cloc
     await queue.add_item(Item(b"data", id="leased"))
     await take(queue, 10)
     await queue.add_item(Item(b"data", id="waiting"))
-    for state in STATES:
-        [view] = await queue.inspect(state)  # type: ignore[arg-type]
+    for state in ITEM_STATES:
+        [view] = await queue.inspect(state)
         assert await queue.find(state) == view
         assert (view.id, view.state, view.data) == (state, state, b"data")
         bare = await queue.find(state, data=False)

@@ -10,6 +10,7 @@ import pytest
 
 from leasehold.scripting import catalogue
 from leasehold.scripting.linker import BrokenContract, Library
+from leasehold.states import EventKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +22,8 @@ SCRIPT = """\
 --
 -- It may take more than a line to say so.
 --
--- Keys:
---   numbers  hash  name -> number
---   names    set   those that were seen
+-- Keys: ledger,
+--   gone
 -- Arguments:
 --   prefix  text     the queue's name
 --   by      integer  how much
@@ -34,9 +34,9 @@ SCRIPT = """\
 -- Limits: one at a time.
 
 -- A comment of no weight.
-redis.call('SADD', names, prefix)
+redis.call('SADD', gone, prefix)
 for at = rows + 1, #ARGV do
-  redis.call('HINCRBY', numbers, ARGV[at], by) -- at last
+  redis.call('HINCRBY', ledger, ARGV[at], by) -- at last
 end
 return loud and shout(prefix)
 """
@@ -59,13 +59,13 @@ def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
 
 def test_names_get_their_values_and_pieces_come_before_the_script() -> None:
     script = compose("add_one", SCRIPT, PIECES)
-    assert (script.name, script.keys) == ("add_one", ("numbers", "names"))
+    assert (script.name, script.keys) == ("add_one", ("ledger", "gone"))
     assert script.arguments == {"prefix": "text", "by": "integer", "loud": "flag", "rows": "rest"}
     lines = script.body.decode().splitlines()
-    code = lines[lines.index("local numbers = KEYS[1]") :]
+    code = lines[lines.index("local ledger = KEYS[1]") :]
     assert [line.replace("redis.call(", "call(") for line in code] == [
-        "local numbers = KEYS[1]",
-        "local names = KEYS[2]",
+        "local ledger = KEYS[1]",
+        "local gone = KEYS[2]",
         "local prefix = ARGV[1]",
         "local by = tonumber(ARGV[2])",
         "local loud = ARGV[3] == '1'",
@@ -73,9 +73,9 @@ def test_names_get_their_values_and_pieces_come_before_the_script() -> None:
         "local function shout(text)",
         "return text .. '!'",
         "end",
-        "call('SADD', names, prefix)",
+        "call('SADD', gone, prefix)",
         "for at = rows + 1, #ARGV do",
-        "call('HINCRBY', numbers, ARGV[at], by)",
+        "call('HINCRBY', ledger, ARGV[at], by)",
         "end",
         "return loud and shout(prefix)",
     ]
@@ -97,30 +97,27 @@ def test_comments_change_nothing() -> None:
 BROKEN = {
     "no header": (SCRIPT[: SCRIPT.index("-- A comment")], "", "lacks Keys"),
     "no first sentence": ("-- Add one to a number.\n", "--\n", "lacks a first sentence"),
-    "no keys": (
-        "-- Keys:\n--   numbers  hash  name -> number\n--   names    set   those that were seen\n",
-        "",
-        "lacks Keys",
-    ),
-    "no key": (
-        "--   numbers  hash  name -> number\n--   names    set   those that were seen\n",
-        "",
-        "lacks Keys",
+    "no keys": ("-- Keys: ledger,\n--   gone\n", "", "lacks Keys"),
+    "no key": ("-- Keys: ledger,\n--   gone\n", "-- Keys:\n", "lacks Keys"),
+    "an unknown key": (
+        "-- Keys: ledger,",
+        "-- Keys: ledger, numbers,",
+        "leasehold.keys does not declare a key numbers",
     ),
     "no arguments": ("-- Arguments:\n", "-- Words:\n", "lacks Arguments"),
     "no reply": ("-- Reply: the number.\n", "", "lacks Reply"),
     "an empty reply": ("-- Reply: the number.", "-- Reply:", "lacks Reply"),
     "no cost": ("-- Cost: O(1).\n", "", "lacks Cost"),
     "no limits": ("-- Limits: one at a time.\n", "", "lacks Limits"),
-    "a key without a meaning": ("set   those that were seen", "set", "cannot read"),
+    "an argument without a meaning": ("integer  how much", "integer", "cannot read"),
     "an argument on two lines": ("how much\n", "how much\n--   of it all\n", "expected one of"),
     "an unreadable line": ("--   by      integer  how much", "-- by: how much", "cannot read"),
     "an unknown kind": ("by      integer", "by      number", "by has kind 'number'"),
     "rest is not last": ("--   loud    flag", "--   loud    rest", "loud is a rest and must come last"),
-    "a key that is not used": ("redis.call('SADD', names, prefix)\n", "", "names is declared and never used"),
+    "a key that is not used": ("redis.call('SADD', gone, prefix)\n", "", "gone is declared and never used"),
     "an argument that is not used": (", by) -- at last", ", 1)", "by is declared and never used"),
     "a name only in a comment": (", by) -- at last", ", 1) -- not by", "by is declared and never used"),
-    "a position of a key": ("numbers, ARGV[at]", "KEYS[1], ARGV[at]", "uses a position"),
+    "a position of a key": ("ledger, ARGV[at]", "KEYS[1], ARGV[at]", "uses a position"),
     "a position of an argument": ("ARGV[at], by", "ARGV[2], by", "uses a position"),
     "a position with blanks": ("ARGV[at], by", "ARGV [ 2 ], by", "uses a position"),
     "an unknown piece": (
@@ -137,8 +134,8 @@ BROKEN = {
     "two arguments of one name": ("--   loud    flag ", "--   by      flag ", "by is declared twice"),
     "a key and an argument of one name": (
         "--   by      integer",
-        "--   names   integer",
-        "names is declared twice",
+        "--   gone    integer",
+        "gone is declared twice",
     ),
 }
 
@@ -159,7 +156,7 @@ def function(name: str, code: str = "return 1") -> str:
 
 
 def composed(code: str, pieces: dict[str, str], needs: str = "") -> list[str]:
-    header = "-- Do.\n-- Keys:\n--   queue  list  ids\n-- Arguments:\n--   prefix  text  a name\n"
+    header = "-- Do.\n-- Keys: queue\n-- Arguments:\n--   prefix  text  a name\n"
     header += f"-- Reply: one.\n-- Cost: O(1).\n-- Limits: none.\n-- Needs: {needs}\n\n"
     text = header + f"redis.call('LLEN', queue, prefix)\n{code}\n"
     lines = compose("do", text, pieces).body.decode().splitlines()
@@ -239,6 +236,24 @@ def test_a_piece_without_a_part_of_its_header_is_refused(title: str) -> None:
 def test_a_piece_must_define_what_it_gives() -> None:
     with pytest.raises(BrokenContract, match="lib/shout: gives whisper and does not define it"):
         Library({"shout": SHOUT.replace("Gives: shout", "Gives: shout, whisper")})
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("emit('aded', prefix)", "emits 'aded', which leasehold.states does not declare"),
+        ("emit_all('', {})", "emits .*: write the name"),
+        ("emit(\n  name or 'added', prefix)", "emits name: write the name of the event there, in quotes"),
+    ],
+)
+def test_an_event_that_is_not_declared_is_refused(call: str, why: str) -> None:
+    with pytest.raises(BrokenContract, match=f"^do: {why}"):
+        composed(call, {})
+
+
+def test_a_script_knows_which_events_it_can_emit() -> None:
+    text = SCRIPT.replace("return loud", "emit(\n  'due', by)\nemit_all('added', { by })\nreturn loud")
+    assert compose("add_one", text, PIECES).events == {EventKind.ADDED, EventKind.DUE}
 
 
 def test_all_scripts_are_read_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,17 +21,12 @@ from leasehold.cli.formatting import (
 )
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, carry_out, complain, opened, say
 from leasehold.cli.times import written
+from leasehold.states import ITEM_STATES, State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasehold import Counts, DeadLetter, ItemView
-
-
-class State(Enum):
-    """The states that can be asked for."""
-
-    WAITING = "waiting"
-    LEASED = "leased"
-    SCHEDULED = "scheduled"
 
 
 def show(
@@ -56,16 +50,16 @@ def show(
     The exit code is 1 if there is none of them.
     """
     if item_id is None:
-        carry_out(_show_items(url, queue, [state] if state else [*State], count, as_json=as_json))
+        carry_out(_show_items(url, queue, [state] if state else [*ITEM_STATES], count, as_json=as_json))
     carry_out(_show_one(url, queue, item_id or "", as_json=as_json))
 
 
-async def _show_items(url: str, name: str, states: list[State], count: int, *, as_json: bool) -> Code:
+async def _show_items(url: str, name: str, states: Sequence[State], count: int, *, as_json: bool) -> Code:
     views: list[ItemView] = []
     async with opened(url, name) as queue:
         counts = await queue.counts()
         for state in states:
-            views += await queue.inspect(state.value, count=count)
+            views += await queue.inspect(state, count=count)
     if as_json:
         for view in views:
             print_json({"queue": name, **item_document(view)})
@@ -76,12 +70,12 @@ async def _show_items(url: str, name: str, states: list[State], count: int, *, a
     return Code.DONE
 
 
-def _say_what_else(name: str, counts: Counts, states: list[State], shown: int) -> None:
-    there = sum(getattr(counts, state.value) for state in states)
+def _say_what_else(name: str, counts: Counts, states: Sequence[State], shown: int) -> None:
+    there = sum(getattr(counts, state) for state in states)
     if there > shown:
         say(f"{there - shown:,} more; --count says how many are shown")
     if not there and not shown:
-        say(f"{name} has no {states[0].value if len(states) == 1 else 'unfinished'} items")
+        say(f"{name} has no {states[0] if len(states) == 1 else 'unfinished'} items")
     if counts.dead:
         say(f"{counts.dead:,} dead letter{'s' * (counts.dead != 1)}: leasehold dead ls {name}")
 

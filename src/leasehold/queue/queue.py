@@ -28,8 +28,9 @@ from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lifecycle import Lifecycle
 from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
-from leasehold.queue.views import STATES, CleanReport, Counts, ItemView, State, read_found, read_inspection
+from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
 from leasehold.scripting.endpoints import Client, client_of, cluster_of
+from leasehold.states import ITEM_STATES, State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -493,8 +494,8 @@ class AsyncWorkQueue:
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `lease`.
         """
-        if state not in STATES:
-            raise InvalidArgument("state", state, ", ".join(STATES))
+        if state not in ITEM_STATES:
+            raise InvalidArgument("state", state, ", ".join(ITEM_STATES))
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         limit = MAX_REPLY_BYTES if data else -1

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-#: The states that `inspect` can show.
-State = Literal["waiting", "leased", "scheduled"]
-STATES = ("waiting", "leased", "scheduled")
+if TYPE_CHECKING:
+    from leasehold.states import State
 
 
 class Counts(NamedTuple):

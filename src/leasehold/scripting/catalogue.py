@@ -1,8 +1,8 @@
-"""The catalogue of `lua/`: each file's header is a contract, read here and enforced.
+"""The catalogue of `lua/`: compose each script from its file, and enforce the contract in its header.
 
-A script names its keys and arguments in its header. The catalogue puts a `local` of that name before
-the body, pulls in shared pieces, and refuses what is undocumented or unused, so that no position is
-ever written by hand on either side.
+The header of a script names its keys and arguments. The catalogue writes a `local` for each name before the
+code, so no position is written by hand on either side. It adds the shared functions that the script uses, and
+refuses a script with an undocumented or unused name or an event that is not declared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leasehold.keys import KEYS
 from leasehold.scripting.linker import BrokenContract, Library, names_in, split, strip
+from leasehold.states import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,33 +26,38 @@ if TYPE_CHECKING:
 
 KINDS = {"text": "{0}", "integer": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
+#: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
+#: name in the variable `what`.
+_EMIT = re.compile(r"(?<!function )\bemit(?:_all)?\((?!what\b)\s*(?:'(\w+)',|([^,\s]*))")
 _ENTRY = re.compile(r"^  (\w+) +(\w+) +\S")
 
 
 @dataclass(frozen=True)
 class Script:
-    """One composed script.
+    """A composed script.
 
     Attributes:
         name: The file's name, without `.lua`.
         keys: The names of its keys, in order.
-        arguments: Name -> kind of its arguments, in order; the last may be of kind `rest`.
-        body: What is sent to the server.
-        sha: The SHA-1 of the body, in hex, by which the server knows it.
+        arguments: The names and kinds of its arguments, in order; the last may be of kind `rest`.
+        events: The events that it can emit.
+        body: The text that is sent to the server.
+        sha: The SHA-1 of the body, in hex: its name on the server.
     """
 
     name: str
     keys: tuple[str, ...]
     arguments: dict[str, str]
+    events: frozenset[EventKind]
     body: bytes
     sha: bytes
 
 
 def folder() -> Traversable:
-    """Where the scripts are: inside the package, which may be in a zip file, or beside `src` in a checkout.
+    """Return the folder of the scripts: in the package (perhaps a zip file), or beside `src` in a checkout.
 
     Raises:
-        FileNotFoundError: If neither is there; the package was not built properly.
+        FileNotFoundError: If there is neither, because the package was not built properly.
     """
     package = resources.files("leasehold")
     for place in (package / "lua", Path(str(package)).parents[1] / "lua"):
@@ -64,7 +71,7 @@ def load() -> dict[str, Script]:
     """Read, check and compose all scripts.
 
     Raises:
-        BrokenContract: If a file does not keep to the form.
+        BrokenContract: If a file breaks a rule.
     """
     place = folder()
     library = Library(dict(_texts(place / "lib")))
@@ -72,22 +79,25 @@ def load() -> dict[str, Script]:
 
 
 def _texts(place: Traversable) -> Iterator[tuple[str, str]]:
-    """The name and the text of each file, in the order of the names."""
+    """Yield the name and the text of each file, in the order of the names."""
     for file in sorted(place.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".lua"):
             yield file.name.removesuffix(".lua"), file.read_text()
 
 
 def compose(name: str, text: str, library: Library) -> Script:
-    """Make a script of its file and the shared pieces that it uses.
+    """Compose a script from the text of its file and the shared functions that it uses.
 
     Raises:
-        BrokenContract: If the header is incomplete, something is undocumented or unused, or a piece needs a
-            key or an argument that the script does not declare.
+        BrokenContract: If the header is incomplete, a key or an argument is unused, an event is not declared,
+            or a shared function needs a key or an argument that the header does not name.
     """
     header, code = split(text)
-    sections = _sections(name, header)
-    keys = tuple(entry for entry, _ in _entries(name, sections["Keys"]))
+    sections = sections_of(name, header)
+    keys = tuple(names_listed(sections["Keys"]))
+    unknown = [key for key in keys if key not in KEYS]
+    if unknown:
+        raise BrokenContract(f"{name}: leasehold.keys does not declare a key {unknown[0]}")
     entries = _entries(name, sections["Arguments"])
     declared = [*keys, *(argument for argument, _ in entries)]
     twice = sorted({word for word in declared if declared.count(word) > 1})
@@ -98,15 +108,22 @@ def compose(name: str, text: str, library: Library) -> Script:
         raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
     arguments = dict(entries)
     preamble, own = _preamble(name, keys, arguments), strip(code)
-    pieces = library.link(name, own, re.findall(r"\w+", " ".join(sections.get("Needs", []))), declared)
+    pieces = library.link(name, own, names_listed(sections.get("Needs", [])), declared)
     _check_use(name, own, f"{pieces}\n{own}", declared)
     composed = "\n".join(part for part in (preamble, pieces, own) if part)
-    # A local is found faster than a field of a global, and most of a script's time is spent calling.
+    # Reading a local is faster than reading a field of a global, and scripts mostly call the server.
     body = ("local call = redis.call\n" + composed.replace("redis.call(", "call(")).encode()
-    return Script(name, keys, arguments, body, hashlib.sha1(body, usedforsecurity=False).hexdigest().encode())
+    events = _events(name, f"{pieces}\n{own}")
+    sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
+    return Script(name, keys, arguments, events, body, sha)
 
 
-def _sections(name: str, header: list[str]) -> dict[str, list[str]]:
+def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:
+    """Return the lines of each section of a script's header.
+
+    Raises:
+        BrokenContract: If a section or the first sentence is missing.
+    """
     found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in header:
@@ -119,6 +136,11 @@ def _sections(name: str, header: list[str]) -> dict[str, list[str]]:
     if missing or not header or not header[0].strip():
         raise BrokenContract(f"{name}: the header lacks {', '.join(missing) or 'a first sentence'}")
     return found
+
+
+def names_listed(lines: list[str]) -> list[str]:
+    """Return the names in a section that lists them with commas."""
+    return re.findall(r"\w+", " ".join(lines))
 
 
 def _entries(name: str, lines: list[str]) -> list[tuple[str, str]]:
@@ -138,7 +160,7 @@ def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str]) -> st
             raise BrokenContract(f"{name}: {argument} has kind {kind!r}, expected one of {', '.join(KINDS)}")
         if kind == "rest" and i != len(arguments):
             raise BrokenContract(f"{name}: {argument} is a rest and must come last")
-        # A rest is the position before its first value: `ARGV[name + 1]`.
+        # The value of a rest is the position before its first value: `ARGV[name + 1]`.
         lines.append(
             f"local {argument} = " + (str(i - 1) if kind == "rest" else KINDS[kind].format(f"ARGV[{i}]"))
         )
@@ -156,8 +178,20 @@ def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
         raise BrokenContract(f"{name}: has no code of its own")
 
 
+def _events(name: str, code: str) -> frozenset[EventKind]:
+    kinds = {kind.value: kind for kind in EventKind}
+    found = set()
+    for event, other in _EMIT.findall(code):
+        if other:
+            raise BrokenContract(f"{name}: emits {other}: write the name of the event there, in quotes")
+        if event not in kinds:
+            raise BrokenContract(f"{name}: emits {event!r}, which leasehold.states does not declare")
+        found.add(kinds[event])
+    return frozenset(found)
+
+
 def main(arguments: list[str]) -> None:
-    """Write every composed script into a folder, for the Lua linters: `--dump FOLDER`."""
+    """Write the composed scripts into a folder, for linters and for other clients: `--dump FOLDER`."""
     if len(arguments) != 2 or arguments[0] != "--dump":
         raise SystemExit("usage: python -m leasehold.scripting.catalogue --dump FOLDER")
     target = Path(arguments[1])

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from leasehold.item import MAX_DATA_BYTES
+from leasehold.states import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from leasehold.queue.bulk import Bulk
 
-#: The states that an item can be in.
-STATES = ("waiting", "leased", "scheduled", "dead")
 #: How much data one look brings at most; what does not fit is asked for again.
 LOOK_BYTES = 8 << 20
 #: Values per item in the reply of `find_many`.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import InvalidArgument
-from leasehold.queue.views import STATES, ItemView, State
+from leasehold.states import ITEM_STATES, State
 from leasehold.testing.contents import QueueContents, describe_item, describe_letter, shorten, tries
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.views import ItemView
 
 #: Matches any value. None cannot be used for this, as it is a JSON value.
 ANY: Any = type("Any", (), {"__repr__": lambda _: "ANY"})()
@@ -33,8 +34,8 @@ class _Expected:
     def __post_init__(self) -> None:
         if self.item_id is not None and not isinstance(self.item_id, str):
             raise InvalidArgument("item_id", self.item_id, "a str, or None for any item")
-        if self.state is not None and self.state not in STATES:
-            raise InvalidArgument("state", self.state, ", ".join(STATES))
+        if self.state is not None and self.state not in ITEM_STATES:
+            raise InvalidArgument("state", self.state, ", ".join(ITEM_STATES))
         if self.error is not None and not isinstance(self.error, str):
             raise InvalidArgument("error", self.error, "a part of the error's text, or None for any error")
         words = "item" if self.item_id is None else f"item {self.item_id!r}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.internals import clock_of
-from leasehold.queue.views import State
+from leasehold.states import ITEM_STATES, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.queue.views import Counts, ItemView
 
-STATES: tuple[State, ...] = get_args(State)
 #: Items read per call, and items shown of each state.
 PAGE = 1000
 SHOWN = 10
@@ -50,7 +49,7 @@ class QueueContents:
             QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
         """
         items: list[ItemView] = []
-        for state in STATES:
+        for state in ITEM_STATES:
             start = 0
             while page := await queue.inspect(state, start=start, count=PAGE):
                 items += page
@@ -63,9 +62,7 @@ class QueueContents:
 
     def report(self) -> str:
         """Return a description of the contents, of some lines."""
-        counts = [
-            (state, count) for state, count in zip((*STATES, "dead"), self.counts, strict=True) if count
-        ]
+        counts = [(state, count) for state, count in zip(STATES, self.counts, strict=True) if count]
         if not counts:
             return f"queue {self.name!r}, which is empty"
         lines = [

@@ -13,26 +13,24 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
+from leasehold.states import DEAD_LETTERS, ENDS, ENTERS, GONE, ITEM_STATES, LETTER_ONLY, EventKind
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: What puts an item where it waits, or will wait.
-ENTERS = ("added", "due", "expired", "released", "failed", "requeued", "restored")
-#: What ends the life of an item, or of a dead letter.
-_ENDS, _LETTER = ("completed", "vanished", "died"), ("died", "requeued", "dropped")
 #: The percentiles that are told, and how exact they are: one place in so many.
 PERCENTILES, ACCURACY = (0.5, 0.9, 0.99), 10_000
 #: What is counted, and the event that it counts.
 COUNTED = {
-    "added": "added",
-    "leased": "leased",
-    "completed": "completed",
-    "retries": "failed",
-    "redeliveries": "expired",
-    "released": "released",
-    "dead_letters": "died",
-    "requeued": "requeued",
-    "vanished": "vanished",
+    "added": EventKind.ADDED,
+    "leased": EventKind.LEASED,
+    "completed": EventKind.COMPLETED,
+    "retries": EventKind.FAILED,
+    "redeliveries": EventKind.EXPIRED,
+    "released": EventKind.RELEASED,
+    "dead_letters": EventKind.DIED,
+    "requeued": EventKind.REQUEUED,
+    "vanished": EventKind.VANISHED,
 }
 
 
@@ -58,24 +56,24 @@ class Lives:
         of_id = Window.partitionBy("id").orderBy("number")
         before = of_id.rowsBetween(Window.unboundedPreceding, -1)
         of_lease = Window.partitionBy("id", "token")
-        leased = sql.col("what") == "leased"
+        leased, completed = _is(EventKind.LEASED), _is(EventKind.COMPLETED)
         known = (
             self.events.withColumn("ms", sql.unix_millis("at"))
             .withColumn("entered", sql.last(_if(_is(*ENTERS), "ms"), ignorenulls=True).over(before))
-            .withColumn("added", sql.last(_if(_is("added"), "at"), ignorenulls=True).over(before))
+            .withColumn("added", sql.last(_if(_is(EventKind.ADDED), "at"), ignorenulls=True).over(before))
             .withColumn("bytes", sql.last("size", ignorenulls=True).over(before))
             .withColumn("last_holder", sql.last(_if(leased, "holder"), ignorenulls=True).over(before))
             .withColumn("lease_at", sql.max(_if(leased, "ms")).over(of_lease))
             .withColumn("lease_holder", sql.max(_if(leased, "holder")).over(of_lease))
             .withColumn("attempt", sql.max(_if(leased, "attempt")).over(of_lease))
         )
-        worker = sql.when(_is("expired"), sql.col("last_holder")).when(
+        worker = sql.when(_is(EventKind.EXPIRED), sql.col("last_holder")).when(
             sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder")
         )
         return (
             known.withColumn("wait", _if(leased, (sql.col("ms") - sql.col("entered")) / 1000))
             .withColumn("waited", sql.max("wait").over(of_lease))
-            .withColumn("service", _if(_is("completed"), (sql.col("ms") - sql.col("lease_at")) / 1000))
+            .withColumn("service", _if(completed, (sql.col("ms") - sql.col("lease_at")) / 1000))
             .withColumn("worker", worker)
             .drop("entered", "last_holder", "lease_at", "lease_holder")
         )
@@ -101,20 +99,19 @@ class Lives:
         """How many items were in each state after the last event, as `AsyncWorkQueue.counts` says it."""
         what_due = sql.struct("what", "due")
         states = self.events.groupBy("id").agg(
-            _last(what_due, ~_is("renewed", "dropped")).alias("item"),
-            _last(what_due, _is(*_LETTER)).alias("letter"),
+            _last(what_due, ~_is(*LETTER_ONLY)).alias("item"),
+            _last(what_due, _is(*DEAD_LETTERS)).alias("letter"),
         )
-        what = sql.col("item.what")
-        state = (
-            sql.when(what.isNull() | what.isin(*_ENDS), "gone")
-            .when(what == "leased", "leased")
-            .when(sql.col("item.due").isNotNull(), "scheduled")
-            .otherwise("waiting")
-        )
-        names = ("waiting", "leased", "scheduled")
+        what, delayed = sql.col("item.what"), sql.col("item.due").isNotNull()
+        state = sql.when(what.isNull(), GONE)
+        for kind in EventKind:
+            if kind.can_delay:
+                state = state.when((what == kind.value) & delayed, "scheduled")
+            state = state.when(what == kind.value, GONE if kind in ENDS else kind.after)
+        state = state.otherwise(sql.raise_error(sql.concat(sql.lit("unknown event: "), what)))
         row = states.select(state.alias("state"), "letter").agg(
-            *(sql.count_if(sql.col("state") == name).alias(name) for name in names),
-            sql.count_if(sql.col("letter.what") == "died").alias("dead"),
+            *(sql.count_if(sql.col("state") == name).alias(name) for name in ITEM_STATES),
+            sql.count_if(sql.col("letter.what") == EventKind.DIED.value).alias("dead"),
         )
         first = row.first()
         return first.asDict() if first else {}
@@ -149,7 +146,7 @@ class Lives:
 
         `wait` is that of the lease that was completed. What no event tells, as the first are gone, is null.
         """
-        return self.marked.where(_is("completed")).select(
+        return self.marked.where(_is(EventKind.COMPLETED)).select(
             "id",
             "added",
             "at",
@@ -168,8 +165,8 @@ class Lives:
         return timed.orderBy(sql.desc("service"), "number").limit(count)
 
 
-def _is(*what: str) -> Column:
-    return sql.col("what").isin(*what)
+def _is(*kinds: EventKind) -> Column:
+    return sql.col("what").isin(*(kind.value for kind in kinds))
 
 
 def _if(condition: Column, value: str | Column) -> Column:

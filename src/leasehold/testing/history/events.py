@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 from leasehold.errors import InvalidArgument
+from leasehold.states import ITEM_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +137,7 @@ class FinalState:
             QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
         """
         unfinished: set[str] = set()
-        for state in ("waiting", "leased", "scheduled"):
+        for state in ITEM_STATES:
             start = 0
             while views := await queue.inspect(state, start=start, count=_PAGE, data=False):
                 unfinished.update(view.id for view in views if view.size is not None)

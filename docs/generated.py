@@ -1,0 +1,100 @@
+"""A hook of MkDocs: write the parts of the reference that are made from the code when the docs are built.
+
+A comment on a page stands for such a part: `<!-- contract lease_many -->` for the contract in the header of
+a script; `<!-- commands -->` for the commands that the scripts send; `<!-- fields -->` and `<!-- events -->`
+for the tables of the fields of an event and of the events. In a row of a table that begins with a key
+(`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the empty cells after it are filled in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from leasehold.keys import KEYS, MADE_KEYS
+from leasehold.scripting import catalogue, linker
+from leasehold.states import FIELDS, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PART = re.compile(r"<!-- (contract|commands|fields|events)(?: (\w+))? -->")
+_KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
+_CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
+_COMMAND = re.compile(r"""(?:\bp?call|in_chunks)\('([A-Z]+)'|'([A-Z]+)' or '([A-Z]+)'|, '(GET|STRLEN)'""")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the generated parts into the text of a page."""
+    text = _PART.sub(lambda match: _part(match[1], match[2]), markdown)
+    text = _KEY.sub(lambda match: f"| `P:{match[1]}` | {' | '.join(_key(match[1]))} |", text)
+    return _CONSTANT.sub(lambda match: f"| `{match[1]}.{match[2]}` | {_constant(match[1], match[2])} |", text)
+
+
+def contract(name: str) -> str:
+    """Return the contract of a script: its keys, arguments, reply, cost, limits and events."""
+    script = catalogue.load()[name]
+    header, _ = linker.split((catalogue.folder() / f"{name}.lua").read_text())
+    sections = catalogue.sections_of(name, header)
+    arguments: list[list[str]] = []
+    for place, (argument, line) in enumerate(zip(script.arguments, sections["Arguments"], strict=True), 1):
+        _, kind, meaning = line.split(maxsplit=2)
+        arguments.append([f"`ARGV[{place}{'…' * (kind == 'rest')}]`", f"`{argument}`", kind, meaning])
+    keys = (f"`P:{key}:<session>`" if key == "inbox" else f"`P:{key}`" for key in script.keys)
+    facts = [f"**Keys**, in this order: {', '.join(keys)}"]
+    facts += [
+        f"**{title}**: {' '.join(line.strip() for line in sections[title])}"
+        for title in ("Reply", "Cost", "Limits")
+    ]
+    if script.events:
+        facts.append("**Events**: " + ", ".join(f"`{kind}`" for kind in EventKind if kind in script.events))
+    return "\n".join(
+        [*_table(["argument", "", "kind", "meaning"], arguments), "", *(f"- {fact}" for fact in facts)]
+    )
+
+
+def commands() -> str:
+    """Return the commands that the scripts send, sorted."""
+    bodies = "\n".join(script.body.decode() for script in catalogue.load().values())
+    found = {command for match in _COMMAND.finditer(bodies) for command in match.groups() if command}
+    return textwrap.fill(", ".join(f"`{command}`" for command in sorted(found)), 110) + "."
+
+
+def fields() -> str:
+    """Return the table of the fields of an event."""
+    return "\n".join(
+        _table(["field", "meaning"], ([f"`{name}`", meaning] for name, meaning in FIELDS.items()))
+    )
+
+
+def events() -> str:
+    """Return the table of the events: which scripts emit each, and the states before and after it."""
+    rows = []
+    for kind in EventKind:
+        scripts = (f"`{script.name}`" for script in catalogue.load().values() if kind in script.events)
+        after = f"{kind.after}; with `due`: scheduled" if kind.can_delay else kind.after
+        note = f"; {kind.note}" if kind.note else ""
+        marked = ", ".join(f"`{field}`" for field in kind.fields)
+        rows.append([f"`{kind}`", ", ".join(scripts), ", ".join(kind.before) + note, after, marked])
+    return "\n".join(_table(["`what`", "emitted by", "from", "to", "fields"], rows))
+
+
+def _part(kind: str, name: str | None) -> str:
+    if kind == "contract":
+        return contract(name or "")
+    return {"commands": commands, "fields": fields, "events": events}[kind]()
+
+
+def _key(name: str) -> tuple[str, str]:
+    return {**KEYS, **MADE_KEYS}[name.replace("inbox:<session>", "inbox")]
+
+
+def _constant(module: str, name: str) -> str:
+    return f"{getattr(importlib.import_module(module), name):,}"
+
+
+def _table(titles: list[str], rows: Iterable[list[str]]) -> list[str]:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
