@@ -1,4 +1,4 @@
-"""`leasehold worker` in a process of its own, as tests see it."""
+"""`leasehold worker` in a separate process, for tests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
 TARGET = f"{PROGRAM}:worker"
-#: Far longer than anything takes, on the slowest machine.
+#: Far longer than any step takes, also on a slow machine.
 TIMEOUT = 40.0
+#: For tests that reach the time limits of a stop: shorter limits, and the real ones among the long tests.
+LIMITS = pytest.mark.parametrize("limits", ["short", pytest.param("real", marks=pytest.mark.long)])
 
 
 class Running:
-    """A process that runs `leasehold worker`, and what it logs."""
+    """A process that runs `leasehold worker`, and its log."""
 
     def __init__(self, process: Process, output: Path) -> None:
         self.process = process
@@ -36,19 +38,19 @@ class Running:
 
     @property
     def log(self) -> str:
-        """All that it has logged so far."""
+        """The log so far."""
         return "".join(self.lines)
 
-    async def said(self, pattern: str, *, times: int = 1) -> list[str]:
-        """Wait until it has logged something so many times; returns what it was."""
+    async def logged(self, pattern: str, *, times: int = 1) -> list[str]:
+        """Wait until the log has this many lines that match; return what the last group matches."""
         await eventually(
-            f"it says {pattern!r} {times} times", lambda: len(self._found(pattern)) >= times, within=TIMEOUT
+            f"it logs {pattern!r} {times} times", lambda: len(self._found(pattern)) >= times, within=TIMEOUT
         )
         return self._found(pattern)
 
     @property
     def printed(self) -> str:
-        """What it has printed."""
+        """The standard output so far."""
         return self._output.read_text()
 
     def _found(self, pattern: str) -> list[str]:
@@ -56,31 +58,31 @@ class Running:
         return [match[match.lastindex or 0] for match in found if match]
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send it a signal."""
+        """Send a signal."""
         self.process.send_signal(number)
 
     async def code(self) -> int:
-        """Wait for its end, and for that of its log."""
+        """Wait for the end of the process and of its log; return the exit code."""
         async with asyncio.timeout(TIMEOUT):
             code = await self.process.wait()
             await self._reading
         return code
 
     async def stop(self) -> int:
-        """Stop it as an orchestrator does."""
+        """Send SIGTERM and wait for the exit code."""
         self.signal()
         return await self.code()
 
     async def end(self) -> None:
-        """Kill it if it is still there."""
+        """Kill the process if it still runs."""
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
-        # Processes of its own may go on for a moment, and hold the pipe.
+        # Its child processes may run for a moment longer, and keep the pipe open.
         await asyncio.wait([self._reading], timeout=TIMEOUT)
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        self.process._transport.close()  # type: ignore[attr-defined]  # or it warns, if nobody closed the pipe
+        self.process._transport.close()  # type: ignore[attr-defined]  # else asyncio warns of an open pipe
 
     async def _read(self) -> None:
         if self.process.stderr is None:
@@ -90,7 +92,7 @@ class Running:
 
 
 class Bench:
-    """A folder, a queue's name and a server: where workers of one test run."""
+    """A folder, a queue's name and a server, for the worker processes of one test."""
 
     def __init__(self, folder: Path, url: str, queue: str) -> None:
         self.folder = folder
@@ -104,7 +106,7 @@ class Bench:
 
     @asynccontextmanager
     async def worker(self, *options: str, target: str = TARGET, **environment: str) -> AsyncIterator[Running]:
-        """Run one; it is killed at the end of the block, if it has not ended by then."""
+        """Run a worker process; kill it at the end of the block if it still runs."""
         output = self.folder / "output"
         with output.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
@@ -123,38 +125,38 @@ class Bench:
 
     @asynccontextmanager
     async def working(self, *options: str, **environment: str) -> AsyncIterator[Running]:
-        """Run one, and wait until it works."""
+        """Run a worker process, and wait until it leases items."""
         async with self.worker(*options, **environment) as running:
-            await running.said("working on")
+            await running.logged("working on")
             yield running
 
     def release(self) -> None:
-        """Let the runs go on that hold."""
+        """Let the runs continue that hold."""
         (self.folder / "release").touch()
 
-    def recorded(self, what: str) -> list[tuple[str, int]]:
-        """The ids of the items of which this is recorded, and the process."""
+    def recorded(self, event: str) -> list[tuple[str, int]]:
+        """Return the item ids of the runs with this event in the record, and their processes."""
         lines = self.record.read_text().splitlines() if self.record.exists() else []
         words = [line.split() for line in lines]
-        return [(id_, int(pid)) for verb, id_, pid, *_ in words if verb == what]
+        return [(id_, int(pid)) for verb, id_, pid, *_ in words if verb == event]
 
     async def began(self, count: int = 1) -> list[tuple[str, int]]:
-        """Wait until so many runs have begun."""
+        """Wait until this many runs have started."""
         await eventually(
-            f"{count} runs have begun", lambda: len(self.recorded("began")) >= count, within=TIMEOUT
+            f"{count} runs have started", lambda: len(self.recorded("began")) >= count, within=TIMEOUT
         )
         return self.recorded("began")
 
     async def ended(self, count: int = 1) -> list[tuple[str, int]]:
-        """Wait until so many runs have ended."""
+        """Wait until this many runs have ended."""
         await eventually(
             f"{count} runs have ended", lambda: len(self.recorded("ended")) >= count, within=TIMEOUT
         )
         return self.recorded("ended")
 
 
-def is_there(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet buried does not."""
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -170,7 +172,7 @@ def is_there(pid: int) -> bool:
 
 async def gone(*pids: int) -> None:
     """Wait until none of the processes runs."""
-    await eventually(f"{pids} are gone", lambda: not any(map(is_there, pids)), within=TIMEOUT)
+    await eventually(f"{pids} have ended", lambda: not any(map(is_running, pids)), within=TIMEOUT)
 
 
 @pytest.fixture

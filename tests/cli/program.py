@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -30,23 +30,23 @@ class Outcome(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """What it said as one JSON document, on one line."""
+        """The output as one JSON document on one line."""
         [document] = self.documents
         return document
 
     @property
     def documents(self) -> list[Any]:
-        """What it said as JSON, a document on each line."""
+        """The output as JSON documents, one on each line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def table(self) -> list[list[str]]:
-        """What it said as a table: rows of cells, of which none holds a space."""
+        """The output as a table: rows of cells without spaces."""
         return [line.split() for line in self.out.splitlines()]
 
     @property
-    def complaint(self) -> str:
-        """What it said on standard error: one line that is no traceback."""
+    def error(self) -> str:
+        """The single line on standard error, which is no traceback."""
         [line] = self.err.splitlines()
         assert line.startswith("leasehold: ")
         return line.removeprefix("leasehold: ")
@@ -98,7 +98,7 @@ async def started(
     stderr: int = asyncio.subprocess.PIPE,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Process]:
-    """Start `leasehold`; it ends with the block at the latest."""
+    """Start `leasehold`; kill it at the end of the block if it still runs."""
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -118,7 +118,7 @@ async def started(
 
 
 def usage_error(outcome: Outcome) -> str:
-    """Check that a command was refused as wrong usage, and give what it said, on one line."""
+    """Check that a command was refused as wrong usage, and return the message on one line."""
     assert (outcome.code, outcome.out) == (2, "")
     assert "Traceback" not in outcome.err
     return " ".join(outcome.err.replace("│", " ").split())

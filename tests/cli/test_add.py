@@ -31,17 +31,19 @@ async def test_adds_an_item_and_prints_its_id(leasehold: Leasehold, queue: Async
     assert re.fullmatch(r"[0-9a-f]{32}", view.id)
 
 
-async def test_tells_machines_what_it_did(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_the_json_has_the_queue_the_id_and_whether_it_was_added(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
     outcome = await leasehold("add", queue.name, "hello", "--id", "gruß", "--json")
     assert outcome.code == 0
     assert outcome.document == {"queue": queue.name, "id": "gruß", "added": True}
 
 
-async def test_an_id_that_is_there_is_refused(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_an_id_that_is_in_the_queue_is_refused(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"first", id="x"))
     outcome = await leasehold("add", queue.name, "second", "--id", "x")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "has an unfinished item with the id 'x'" in outcome.complaint
+    assert "has an unfinished item with the id 'x'" in outcome.error
     outcome = await leasehold("add", queue.name, "second", "--id", "x", "--json")
     assert (outcome.code, outcome.err) == (1, "")
     assert outcome.document["added"] is False
@@ -49,7 +51,7 @@ async def test_an_id_that_is_there_is_refused(leasehold: Leasehold, queue: Async
 
 
 @pytest.mark.parametrize("data", [b"", b"one\ntwo\n", bytes(range(256))])
-async def test_takes_data_from_standard_input_as_they_are(
+async def test_data_from_standard_input_is_not_changed(
     leasehold: Leasehold, queue: AsyncWorkQueue, data: bytes
 ) -> None:
     assert (await leasehold("add", queue.name, "-", stdin=data)).code == 0
@@ -57,14 +59,14 @@ async def test_takes_data_from_standard_input_as_they_are(
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", "gruß".encode()])
-async def test_takes_data_from_the_command_line_as_they_are(
+async def test_data_from_the_command_line_is_not_changed(
     leasehold: Leasehold, queue: AsyncWorkQueue, data: bytes
 ) -> None:
     assert (await leasehold("add", queue.name, data)).code == 0
     assert await data_in(queue) == [data]
 
 
-async def test_an_item_that_is_to_wait(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_an_item_can_be_delayed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     now = datetime.now(UTC)
     tomorrow = (now + timedelta(days=1)).replace(microsecond=0)
     assert (await leasehold("add", queue.name, "x", "--id", "later", "--delay", "1h30m")).code == 0
@@ -87,7 +89,7 @@ async def test_each_line_of_a_file_is_an_item(
     assert await data_in(queue) == [b"one", b"two", b"\xff three", b"four"]
 
 
-async def test_a_large_file_goes_in_pieces(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_a_large_file_is_added_in_several_calls(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     lines = b"".join(b"%d\n" % n for n in range(5_000))
     assert (await leasehold("add", queue.name, "--file", "-", stdin=lines)).out == "5,000 added\n"
     assert await queue.queue_len() == 5_000
@@ -100,27 +102,27 @@ async def test_equal_content_is_added_once(leasehold: Leasehold, queue: AsyncWor
     assert outcome == (0, "2 added, 1 already there\n", "")
     outcome = await leasehold("add", queue.name, "one", "--content-id")
     assert outcome.code == 1
-    assert hashlib.sha256(b"one").hexdigest() in outcome.complaint
+    assert hashlib.sha256(b"one").hexdigest() in outcome.error
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
-        ((), "give one: the data, - for standard input, or --file"),
-        (("x", "--file", "-"), "give one: the data, - for standard input, or --file"),
-        (("--file", "-", "--id", "x"), "cannot be given with --content-id or --file"),
-        (("x", "--content-id", "--id", "x"), "cannot be given with --content-id or --file"),
-        (("x", "--delay", "soon"), "'soon' is no duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w"),
+        ((), "give either the data, - for standard input, or --file"),
+        (("x", "--file", "-"), "give either the data, - for standard input, or --file"),
+        (("--file", "-", "--id", "x"), "cannot be combined with --content-id or --file"),
+        (("x", "--content-id", "--id", "x"), "cannot be combined with --content-id or --file"),
+        (("x", "--delay", "soon"), "'soon' is not a duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w"),
         (("x", "--delay", "40d"), "at most 30 days"),
-        (("x", "--at", "2030-01-31T09:00"), "is no time with a zone; write 2030-01-31T09:00Z"),
-        (("x", "--at", "tomorrow"), "is no time with a zone"),
+        (("x", "--at", "2030-01-31T09:00"), "is not a time with a zone; write 2030-01-31T09:00Z"),
+        (("x", "--at", "tomorrow"), "is not a time with a zone"),
         (("x", "--at", "2030-01-31T09:00Z", "--delay", "5m"), "a delay or a time, not both"),
         (("--file", "/nowhere"), "/nowhere: No such file or directory; 0 items were added"),
         (("x", "--id", ""), "id: got '', expected a text of 1 to 512 bytes"),
     ],
 )
-async def test_wrong_usage_is_told_and_adds_nothing(
-    leasehold: Leasehold, queue: AsyncWorkQueue, arguments: tuple[str, ...], says: str
+async def test_wrong_usage_adds_no_item(
+    leasehold: Leasehold, queue: AsyncWorkQueue, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert says in usage_error(await leasehold("add", queue.name, *arguments, stdin=b"x\n"))
+    assert message in usage_error(await leasehold("add", queue.name, *arguments, stdin=b"x\n"))
     assert (await queue.counts()).total == 0

@@ -1,4 +1,4 @@
-"""`leasehold clean`, once and as a process of its own."""
+"""`leasehold clean`, once and with `--watch`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
-
-import pytest
 
 from leasehold import Item
 from tests.cli.program import started, usage_error
@@ -26,35 +24,35 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 
-async def leave_a_lapsed_lease(queue: AsyncWorkQueue, item_id: str) -> None:
-    """Do what a worker does that takes an item and dies."""
+async def leave_an_expired_lease(queue: AsyncWorkQueue, item_id: str) -> None:
+    """Lease an item for a millisecond, as a worker that dies."""
     await queue.add_item(Item(b"x", id=item_id))
     await take(queue, 0.001)
 
 
 async def leave_an_orphan(redis: Redis, queue: AsyncWorkQueue, item_id: str) -> None:
-    """Do what a client of another library does that dies in the middle of adding."""
+    """Write the data of an item only, as a client of another library that dies while it adds an item."""
     await redis.set(f"{queue.name}:item:{item_id}", "x")
 
 
-async def is_back(queue: AsyncWorkQueue, item_id: str) -> None:
+async def is_waiting(queue: AsyncWorkQueue, item_id: str) -> None:
     async def waits() -> bool:
         return item_id in [view.id for view in await queue.inspect()]
 
-    await until(f"{item_id} is back", waits)
+    await until(f"{item_id} waits", waits)
 
 
 @asynccontextmanager
 async def watching(url: str, *arguments: str) -> AsyncIterator[tuple[Process, asyncio.StreamReader]]:
-    """Run `leasehold clean --watch` from its first line on."""
+    """Run `leasehold clean --watch`, and wait for its first log line."""
     async with started("clean", "--watch", "--every", "200ms", "--url", url, *arguments) as process:
         assert process.stderr
         assert b"watching" in await process.stderr.readline()
         yield process, process.stderr
 
 
-async def test_brings_back_what_dead_workers_held(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    await leave_a_lapsed_lease(queue, "x")
+async def test_expired_leases_are_reclaimed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await leave_an_expired_lease(queue, "x")
     outcome = await leasehold("clean", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, row = outcome.table
@@ -64,7 +62,7 @@ async def test_brings_back_what_dead_workers_held(leasehold: Leasehold, queue: A
     assert await queue.counts() == (1, 0, 0, 0)
 
 
-async def test_a_deep_clean_finds_what_is_in_no_list(
+async def test_a_deep_clean_restores_items_that_are_in_no_list(
     leasehold: Leasehold, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     first, second = make_queue(name=f"{name}-1"), make_queue(name=f"{name}-2")
@@ -79,23 +77,20 @@ async def test_a_deep_clean_finds_what_is_in_no_list(
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_watch_brings_back_what_dead_workers_held_until_it_is_stopped(
-    queue: AsyncWorkQueue, redis_url: str, number: signal.Signals
-) -> None:
-    await leave_a_lapsed_lease(queue, "before")
+async def test_a_watch_reclaims_expired_leases_until_ctrl_c(queue: AsyncWorkQueue, redis_url: str) -> None:
+    await leave_an_expired_lease(queue, "before")
     async with watching(redis_url, queue.name) as (process, _):
-        await is_back(queue, "before")
+        await is_waiting(queue, "before")
         await take(queue, 100)
-        await leave_a_lapsed_lease(queue, "meanwhile")
-        await is_back(queue, "meanwhile")
-        process.send_signal(number)
+        await leave_an_expired_lease(queue, "second")
+        await is_waiting(queue, "second")
+        process.send_signal(signal.SIGINT)
         out, err = await process.communicate()
         assert (process.returncode, out) == (0, b"")
         assert err.endswith(b"stopped\n")
 
 
-async def test_a_watch_ticks_schedules_and_drops_old_dead_letters(
+async def test_a_watch_runs_schedules_and_drops_old_dead_letters_until_sigterm(
     queue: AsyncWorkQueue, redis_url: str
 ) -> None:
     await queue.add_item(Item(b"x", id="dead"))
@@ -112,7 +107,7 @@ async def test_a_watch_ticks_schedules_and_drops_old_dead_letters(
         assert await process.wait() == 0
 
 
-async def test_a_watch_can_begin_with_a_deep_clean_and_speak_to_machines(
+async def test_a_watch_can_start_with_a_deep_clean_and_log_json(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str
 ) -> None:
     await leave_an_orphan(redis, queue, "x")
@@ -125,7 +120,7 @@ async def test_a_watch_can_begin_with_a_deep_clean_and_speak_to_machines(
         assert await process.wait() == 0
 
 
-async def test_a_watch_goes_on_when_the_server_was_away(
+async def test_a_watch_continues_when_the_server_was_away(
     make_server: MakeServer, make_queue: MakeQueue
 ) -> None:
     server = await make_server()
@@ -135,14 +130,14 @@ async def test_a_watch_goes_on_when_the_server_was_away(
         assert b"emails could not be cleaned" in await err.readline()
         await make_server(port=port)
         queue = make_queue(name="emails", url=url)
-        await leave_a_lapsed_lease(queue, "x")
-        await is_back(queue, "x")
+        await leave_an_expired_lease(queue, "x")
+        await is_waiting(queue, "x")
         process.terminate()
         assert await process.wait() == 0
 
 
-async def test_wrong_usage_is_told(leasehold: Leasehold) -> None:
+async def test_wrong_usage_is_refused(leasehold: Leasehold) -> None:
     assert "Missing argument 'QUEUE'" in usage_error(await leasehold("clean"))
-    assert "at least 0.1 s" in usage_error(await leasehold("clean", "q", "--watch", "--every", "0s"))
+    assert "must be at least 0.1 s" in usage_error(await leasehold("clean", "q", "--watch", "--every", "0s"))
     for option in ("--every", "--keep-dead"):
-        assert "it goes with --watch" in usage_error(await leasehold("clean", "q", option, "1s"))
+        assert "needs --watch" in usage_error(await leasehold("clean", "q", option, "1s"))

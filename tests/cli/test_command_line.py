@@ -1,4 +1,4 @@
-"""What all commands have in common: help, completion, errors and exit codes."""
+"""What is the same for all commands: help, completion, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 from redis.asyncio import Redis
+from typer.testing import CliRunner
 
 from leasehold import Item
-from leasehold.cli.app import COMMANDS, load
-from leasehold.cli.times import duration, written
-from tests.cli.program import started, usage_error
+from leasehold.cli.app import COMMANDS, app, load
+from leasehold.cli.times import format_time, parse_duration
+from tests.cli.program import run_process, started, usage_error
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tests.cli.program import Leasehold
     from tests.conftest import MakeServer
 
-#: A call of each command that speaks to a server, without the program's name.
+#: Arguments for each command that uses a server.
 CALLS = {
     "add": ("add", "emails", "x"),
     "add --file": ("add", "emails", "--file", "-"),
@@ -42,23 +43,21 @@ CALLS = {
     "schedule ls": ("schedule", "ls", "emails"),
     "schedule rm": ("schedule", "rm", "emails", "x"),
 }
-NOBODY = "redis://127.0.0.1:1"
+NO_SERVER = "redis://127.0.0.1:1"
 
 
 def complete(shell: str, *words: str) -> list[str]:
-    """What the shell is told when tab is pressed after these words."""
+    """Return what the shell gets when tab is pressed after these words."""
     line = " ".join(["leasehold", *words])
-    asked = {
+    environment = {
         "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words))},
         "zsh": {"_TYPER_COMPLETE_ARGS": line},
         "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     }
-    result = subprocess.run(
-        [sys.executable, "-m", "leasehold.cli"],
-        env={"_LEASEHOLD_COMPLETE": f"complete_{shell}", "LEASEHOLD_URL": NOBODY, **asked[shell]},
-        capture_output=True,
-        text=True,
-        check=False,
+    result = CliRunner().invoke(
+        app,
+        prog_name="leasehold",
+        env={"_LEASEHOLD_COMPLETE": f"complete_{shell}", "LEASEHOLD_URL": NO_SERVER, **environment[shell]},
     )
     assert result.stderr == ""
     return result.stdout.splitlines()
@@ -67,10 +66,10 @@ def complete(shell: str, *words: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- help
 
 
-def test_help_names_every_command_and_imports_none() -> None:
-    asked = "import sys; sys.argv = ['leasehold', '--help']; from leasehold.cli import main\ntry: main()\n"
-    asked += "finally: print(*sorted(name for name in sys.modules if name.startswith('leasehold.cli.')))"
-    result = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+def test_help_lists_every_command_and_imports_none() -> None:
+    program = "import sys; sys.argv = ['leasehold', '--help']; from leasehold.cli import main\ntry: main()\n"
+    program += "finally: print(*sorted(name for name in sys.modules if name.startswith('leasehold.cli.')))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     *shown, imported = result.stdout.splitlines()
     assert imported == "leasehold.cli.app"
     listed = [line.split()[1] for line in shown if line.startswith("│ ") and line[2] not in " -"]
@@ -78,23 +77,23 @@ def test_help_names_every_command_and_imports_none() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_of_itself_what_is_said_of_it(name: str) -> None:
+def test_a_command_and_the_overview_have_the_same_text(name: str) -> None:
     assert load(name).help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
 
 
-def test_a_command_of_two_words_is_found() -> None:
+def test_groups_have_their_commands() -> None:
     assert {*load("dead").commands} == {"ls", "show", "requeue", "drop"}
     assert {*load("schedule").commands} == {"ls", "rm"}
 
 
-async def test_a_command_that_is_not_there_is_told_with_the_likeliest(leasehold: Leasehold) -> None:
+async def test_an_unknown_command_is_refused_with_the_most_similar_one(leasehold: Leasehold) -> None:
     assert "No such command 'shov'. Did you mean 'show'?" in usage_error(await leasehold("shov"))
 
 
 # ------------------------------------------------------------------------------------------------- completion
 
 
-#: Lets a test name the shell, in place of the one that it was started from.
+#: Lets a test name the shell; otherwise it is the one that started the tests.
 NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
 
 #: Presses tab after `leasehold dead drop --o`.
@@ -108,15 +107,16 @@ complete -p leasehold
 """
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-async def test_the_completion_script_of_a_shell_is_shown(shell: str) -> None:
-    async with started("--show-completion", shell, environment=NAMED_SHELL) as process:
-        out, err = await process.communicate()
-    assert (process.returncode, err) == (0, b"")
-    assert f"_LEASEHOLD_COMPLETE=complete_{shell}".encode() in out
+async def test_the_completion_script_of_a_shell_is_printed() -> None:
+    async def script_of(shell: str) -> None:
+        outcome = await run_process("--show-completion", shell, stdin=b"", **NAMED_SHELL)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert f"_LEASEHOLD_COMPLETE=complete_{shell}" in outcome.out
+
+    await asyncio.gather(*map(script_of, ("bash", "zsh", "fish")))
 
 
-async def test_completion_can_be_installed_and_completes(tmp_path: Path) -> None:
+async def test_completion_can_be_installed(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), **NAMED_SHELL}
     async with started("--install-completion", "bash", environment=home) as process:
         out, err = await process.communicate()
@@ -137,48 +137,50 @@ async def test_completion_can_be_installed_and_completes(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_commands_are_completed(shell: str) -> None:
-    told = "\n".join(complete(shell, "s"))
-    assert all(name in told for name in ("show", "serve", "schedule"))
-    assert "worker" not in told
+    completions = "\n".join(complete(shell, "s"))
+    assert all(name in completions for name in ("show", "serve", "schedule"))
+    assert "worker" not in completions
 
 
-def test_what_stands_below_a_command_is_completed() -> None:
+def test_commands_of_groups_options_and_values_are_completed() -> None:
     assert complete("bash", "dead", "") == ["ls", "show", "requeue", "drop"]
     assert complete("bash", "dead", "drop", "--o") == ["--older-than"]
     assert complete("bash", "show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
 
 
-def test_nothing_is_asked_of_a_server_to_complete() -> None:
+def test_completion_does_not_use_the_server() -> None:
     assert complete("bash", "show", "") == [""]
 
 
 # ------------------------------------------------------------------------------------------------- exit codes
 
 
-def test_every_command_of_a_server_has_a_call_here() -> None:
+def test_every_command_that_uses_a_server_has_a_call() -> None:
     called = {arguments[0] for arguments in CALLS.values()}
     # Those of `pipeline` start Spark: tests/spark/test_jobs.py.
     assert called == {name for name, place in COMMANDS.items() if place.epilog} - {"pipeline"}
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_server_that_is_away_is_5_and_one_line(leasehold: Leasehold, call: str) -> None:
-    outcome = await leasehold(*CALLS[call], "--url", NOBODY, stdin=b"x\n")
+async def test_a_server_that_cannot_be_reached_is_exit_code_5_and_one_line(
+    leasehold: Leasehold, call: str
+) -> None:
+    outcome = await leasehold(*CALLS[call], "--url", NO_SERVER, stdin=b"x\n")
     assert (outcome.code, outcome.out) == (5, "")
-    assert outcome.complaint.startswith("the server cannot be reached: ")
-    assert "127.0.0.1:1" in outcome.complaint
-    assert "nothing was applied" in outcome.complaint
-    assert "`leasehold serve` starts one" in outcome.complaint
+    assert outcome.error.startswith("the server cannot be reached: ")
+    assert "127.0.0.1:1" in outcome.error
+    assert "nothing was applied" in outcome.error
+    assert "start a server with `leasehold serve`" in outcome.error
 
 
-async def test_a_server_that_breaks_off_is_5(leasehold: Leasehold, name: str, proxy: Proxy) -> None:
+async def test_a_lost_connection_is_exit_code_5(leasehold: Leasehold, name: str, proxy: Proxy) -> None:
     proxy.cut_after_bytes(0)
     outcome = await leasehold("add", name, "x", "--url", proxy.url)
     assert (outcome.code, outcome.out) == (5, "")
-    assert outcome.complaint
+    assert outcome.error
 
 
-async def test_a_server_that_wants_a_password_is_5(leasehold: Leasehold, make_server: MakeServer) -> None:
+async def test_a_wrong_password_is_exit_code_5(leasehold: Leasehold, make_server: MakeServer) -> None:
     server = await make_server()
     url = f"redis://127.0.0.1:{server.port}"
     async with Redis.from_url(url) as client:
@@ -187,47 +189,47 @@ async def test_a_server_that_wants_a_password_is_5(leasehold: Leasehold, make_se
         for arguments in (("ls",), ("ls", "emails")):
             outcome = await leasehold(*arguments, "--url", given)
             assert (outcome.code, outcome.out) == (5, "")
-            assert "check the user, the password" in outcome.complaint
+            assert "check the user, the password" in outcome.error
     assert (await leasehold("ls", "--url", url.replace("//", "//:secret@"))).code == 0
 
 
-async def test_a_queue_whose_key_is_somebody_elses_is_5(
-    leasehold: Leasehold, redis: Redis, name: str
-) -> None:
+async def test_a_key_of_another_type_is_exit_code_5(leasehold: Leasehold, redis: Redis, name: str) -> None:
     await redis.set(f"{name}:queue", "a string")
     outcome = await leasehold("add", name, "x")
     assert outcome.code == 5
-    assert "choose another name" in outcome.complaint
+    assert "choose another name" in outcome.error
 
 
 @pytest.mark.parametrize("url", ["nothing", "http://:secret@localhost", ""])
-async def test_a_url_that_is_none_is_told_without_its_password(leasehold: Leasehold, url: str) -> None:
+async def test_an_invalid_url_is_reported_without_its_password(leasehold: Leasehold, url: str) -> None:
     outcome = await leasehold("ls", "emails", "--url", url)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.complaint == "url: expected a redis://, rediss:// or unix:// URL"
+    assert outcome.error == "url: expected a redis://, rediss:// or unix:// URL"
 
 
-async def test_where_the_server_is(leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str) -> None:
-    """The option counts before LEASEHOLD_URL, and that before REDIS_URL."""
+async def test_the_url_is_the_option_or_leasehold_url_or_redis_url(
+    leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    """The option comes first, then LEASEHOLD_URL, then REDIS_URL."""
     await queue.add_item(Item(b"x"))
     ask = ("ls", queue.name, "--json")
     for outcome in (
-        await leasehold(*ask, "--url", redis_url, LEASEHOLD_URL=NOBODY, REDIS_URL=NOBODY),
-        await leasehold(*ask, LEASEHOLD_URL=redis_url, REDIS_URL=NOBODY),
+        await leasehold(*ask, "--url", redis_url, LEASEHOLD_URL=NO_SERVER, REDIS_URL=NO_SERVER),
+        await leasehold(*ask, LEASEHOLD_URL=redis_url, REDIS_URL=NO_SERVER),
         await leasehold(*ask, LEASEHOLD_URL="", REDIS_URL=redis_url),
     ):
         assert outcome.document["waiting"] == 1
 
 
-async def test_a_name_that_is_none_is_told(leasehold: Leasehold) -> None:
+async def test_an_invalid_name_is_refused(leasehold: Leasehold) -> None:
     outcome = await leasehold("ls", "")
-    assert (outcome.code, outcome.complaint) == (
+    assert (outcome.code, outcome.error) == (
         2,
         "name: got '', expected a text of 1 to 512 bytes in UTF-8",
     )
 
 
-async def test_ctrl_c_ends_a_command_that_waits(proxy: Proxy) -> None:
+async def test_ctrl_c_ends_a_command(proxy: Proxy) -> None:
     proxy.drop_replies = True
     async with started("ls", "emails", "--url", proxy.url) as process:
         await eventually("it waits for an answer", lambda: bool(proxy.commands), within=30)
@@ -243,17 +245,17 @@ async def test_ctrl_c_ends_a_command_that_waits(proxy: Proxy) -> None:
     ("text", "seconds"),
     [("0", 0), ("1.5", 1.5), ("500ms", 0.5), ("90s", 90), ("5m", 300), ("1h30m", 5_400), ("2d", 172_800)],
 )
-def test_durations_as_people_write_them(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+def test_a_duration_is_parsed(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "-1", "5 m", "m", "1y", "1h-5m", "inf", "nan", "1e3", "٣s"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no duration"):
-        duration(text)
+def test_a_text_that_is_not_a_duration_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a duration"):
+        parse_duration(text)
 
 
-def test_times_as_people_read_them() -> None:
-    assert written(None) is None
-    assert written(0.5) == "1970-01-01T00:00:00.500Z"
-    assert written(1e30) is not None
+def test_times_are_formatted_in_utc() -> None:
+    assert format_time(None) is None
+    assert format_time(0.5) == "1970-01-01T00:00:00.500Z"
+    assert format_time(1e30) is not None

@@ -22,17 +22,18 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "work.py", line 1, in wo
 
 @pytest.fixture(autouse=True)
 async def dead(queue: AsyncWorkQueue) -> None:
-    """Let five items die, d4 last."""
+    """Make five dead letters, d4 last."""
     for number in range(5):
         await queue.add_item(Item(b"data", id=f"d{number}"))
         await queue.fail(await take(queue), f"{TRACEBACK}ValueError: {number}\n")
 
 
 async def left(queue: AsyncWorkQueue) -> list[str]:
+    """Return the ids of the dead letters."""
     return sorted(letter.id for letter in await queue.dead_letters.list())
 
 
-async def test_lists_the_newest_first_with_the_last_line_of_the_error(
+async def test_ls_lists_the_newest_first_with_the_last_line_of_the_error(
     leasehold: Leasehold, queue: AsyncWorkQueue
 ) -> None:
     outcome = await leasehold("dead", "ls", queue.name)
@@ -44,17 +45,17 @@ async def test_lists_the_newest_first_with_the_last_line_of_the_error(
     ]
 
 
-async def test_lists_as_many_as_are_wanted(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_ls_has_a_limit_and_a_start(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     outcome = await leasehold("dead", "ls", queue.name, "--count", "2", "--start", "1", "--json")
     assert [line["id"] for line in outcome.documents] == ["d3", "d2"]
     outcome = await leasehold("dead", "ls", queue.name, "--count", "2")
-    assert outcome.complaint == "3 more; --count and --start say which are shown"
+    assert outcome.error == "3 more: see --count and --start"
     await queue.dead_letters.drop_all()
     outcome = await leasehold("dead", "ls", queue.name)
-    assert (outcome.code, outcome.complaint) == (0, f"{queue.name} has no dead letters")
+    assert (outcome.code, outcome.error) == (0, f"{queue.name} has no dead letters")
 
 
-async def test_shows_one_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_show_prints_one_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     outcome = await leasehold("dead", "show", queue.name, "d1")
     assert (outcome.code, outcome.err) == (0, "")
     assert "Traceback (most recent call last):\n" in outcome.out
@@ -69,56 +70,60 @@ async def test_shows_one_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) ->
         "token": 2,
     }
     outcome = await leasehold("dead", "show", queue.name, "d9")
-    assert (outcome.code, outcome.complaint) == (1, f"{queue.name!r} has no dead letter with the id 'd9'")
+    assert (outcome.code, outcome.error) == (1, f"{queue.name!r} has no dead letter with the id 'd9'")
 
 
-async def test_puts_some_back(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_requeue_moves_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     assert await leasehold("dead", "requeue", queue.name, "d3", "d1") == (0, "2 requeued\n", "")
     assert [view.id for view in await queue.inspect()] == ["d3", "d1"]
     assert await left(queue) == ["d0", "d2", "d4"]
 
 
-async def test_says_which_were_not_put_back_and_why(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_requeue_reports_which_were_not_moved_and_why(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
     await queue.add_item(Item(b"new", id="d0"))
     outcome = await leasehold("dead", "requeue", queue.name, "d0", "d1", "d9")
     assert (outcome.code, outcome.out) == (1, "1 requeued\n")
     assert outcome.err.splitlines() == [
-        "leasehold: 'd0' stays dead, as its id is in the queue again",
-        "leasehold: 'd9' is no dead letter",
+        "leasehold: 'd0' was not moved: its id is in the queue again",
+        "leasehold: 'd9' is not a dead letter",
     ]
     outcome = await leasehold("dead", "requeue", queue.name, "d0", "d9", "--json")
     assert outcome.code == 1
     assert outcome.document == {"queue": queue.name, "requeued": 0, "missed": ["d0", "d9"]}
 
 
-async def test_puts_all_back_the_oldest_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_requeue_moves_all_the_oldest_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     outcome = await leasehold("dead", "requeue", queue.name, "--all", "--json")
     assert (outcome.code, outcome.document["requeued"]) == (0, 5)
     assert [view.id for view in await queue.inspect()] == ["d0", "d1", "d2", "d3", "d4"]
 
 
-async def test_drops_some(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_drop_deletes_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     outcome = await leasehold("dead", "drop", queue.name, "d3", "d9")
-    assert (outcome.code, outcome.out, outcome.complaint) == (1, "1 dropped\n", "'d9' is no dead letter")
+    assert (outcome.code, outcome.out, outcome.error) == (1, "1 dropped\n", "'d9' is not a dead letter")
     assert await left(queue) == ["d0", "d1", "d2", "d4"]
 
 
-async def test_drops_those_that_are_old(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_drop_deletes_those_older_than_a_duration(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     assert await leasehold("dead", "drop", queue.name, "--older-than", "1d") == (0, "0 dropped\n", "")
     outcome = await leasehold("dead", "drop", queue.name, "--older-than", "0s", "--json")
     assert (outcome.code, outcome.document["dropped"]) == (0, 5)
 
 
-async def test_drops_all_when_told_that_it_is_meant(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_drop_deletes_all_only_after_a_confirmation(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
     outcome = await leasehold("dead", "drop", queue.name, "--all")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "--yes; nothing was done" in outcome.complaint
+    assert "Nothing was done: without a terminal, confirm with --yes" in outcome.error
     assert len(await left(queue)) == 5
     assert await leasehold("dead", "drop", queue.name, "--all", "--yes") == (0, "5 dropped\n", "")
 
 
-@pytest.mark.parametrize(("answer", "code", "stay"), [(b"y\n", 0, 0), (b"n\n", 1, 5), (b"\n", 1, 5)])
-async def test_asks_who_sits_at_a_terminal_before_it_drops_all(
+@pytest.mark.parametrize(("answer", "code", "stay"), [(b"y\n", 0, 0), (b"\n", 1, 5)])
+async def test_drop_asks_for_a_confirmation_on_a_terminal(
     queue: AsyncWorkQueue, redis_url: str, answer: bytes, code: int, stay: int
 ) -> None:
     ours, theirs = pty.openpty()
@@ -138,17 +143,17 @@ async def test_asks_who_sits_at_a_terminal_before_it_drops_all(
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "says"),
+    ("command", "arguments", "message"),
     [
-        ("requeue", (), "give ids or --all: one of them"),
-        ("requeue", ("d1", "--all"), "give ids or --all: one of them"),
-        ("drop", (), "give ids, --all or --older-than: one of them"),
-        ("drop", ("d1", "--older-than", "1d"), "give ids, --all or --older-than: one of them"),
-        ("drop", ("--all", "--older-than", "1d", "--yes"), "give ids, --all or --older-than: one of them"),
+        ("requeue", (), "give exactly one of ids or --all"),
+        ("requeue", ("d1", "--all"), "give exactly one of ids or --all"),
+        ("drop", (), "give exactly one of ids, --all or --older-than"),
+        ("drop", ("d1", "--older-than", "1d"), "give exactly one of ids, --all or --older-than"),
+        ("drop", ("--all", "--older-than", "1d", "--yes"), "give exactly one of ids, --all or --older-than"),
     ],
 )
-async def test_wrong_usage_is_told_and_does_nothing(
-    leasehold: Leasehold, queue: AsyncWorkQueue, command: str, arguments: tuple[str, ...], says: str
+async def test_wrong_usage_changes_nothing(
+    leasehold: Leasehold, queue: AsyncWorkQueue, command: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert says in usage_error(await leasehold("dead", command, queue.name, *arguments))
+    assert message in usage_error(await leasehold("dead", command, queue.name, *arguments))
     assert len(await left(queue)) == 5

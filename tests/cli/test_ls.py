@@ -1,4 +1,4 @@
-"""`leasehold ls`, and how the queues of a server are found."""
+"""`leasehold ls`, and the search for the queues of a server."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ TITLES = ["queue", "waiting", "leased", "scheduled", "dead"]
 
 
 async def fill(queue: AsyncWorkQueue) -> None:
-    """Put 4 items in line, lease 3, delay 2, and let one die."""
+    """Leave 4 items waiting, 3 leased, 2 scheduled, and one dead letter."""
     await queue.add_items([Item(b"x") for _ in range(8)])
     await queue.add_items([Item(b"x") for _ in range(2)], delay=100)
     leases = await queue.lease_many(4, 100)
     await queue.fail(leases[0], "given up")
 
 
-async def test_counts_the_named_queues(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_the_named_queues_are_counted(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await fill(queue)
-    outcome = await leasehold("ls", queue.name, "nobody")
+    outcome = await leasehold("ls", queue.name, "unused")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.table == [TITLES, [queue.name, "4", "3", "2", "1"], ["nobody", "0", "0", "0", "0"]]
+    assert outcome.table == [TITLES, [queue.name, "4", "3", "2", "1"], ["unused", "0", "0", "0", "0"]]
 
 
-async def test_finds_the_queues_of_the_server(leasehold: Leasehold, make_queue: MakeQueue) -> None:
+async def test_without_names_the_queues_of_the_server_are_counted(
+    leasehold: Leasehold, make_queue: MakeQueue
+) -> None:
     busy, done = make_queue(name="a b:ü"), make_queue(name="{done}")
     await fill(busy)
     await done.add_item(Item(b"x"))
@@ -55,7 +57,7 @@ async def test_a_queue_is_found_by_any_of_its_keys(make_queue: MakeQueue, redis_
     assert {"delayed", "planned"} <= {*(await find_queues(redis_url)).names}
 
 
-async def test_what_only_looks_like_a_queue_is_left_out(
+async def test_keys_that_only_look_like_a_queue_are_left_out(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str
 ) -> None:
     before = (await find_queues(redis_url)).names
@@ -70,7 +72,7 @@ async def test_what_only_looks_like_a_queue_is_left_out(
     assert {*(await find_queues(redis_url)).names} - {*before} == {queue.name}
 
 
-async def test_a_search_ends_somewhere(
+async def test_a_search_stops_at_its_limits(
     make_queue: MakeQueue, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "STEP_KEYS", 10)
@@ -84,12 +86,12 @@ async def test_a_search_ends_somewhere(
     await redis.delete(*[f"q{number}:queue" for number in range(5)])
 
 
-async def test_a_queue_that_cannot_be_counted_does_not_hide_the_others(
+async def test_the_other_queues_are_counted_if_one_cannot_be(
     leasehold: Leasehold, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     await queue.add_item(Item(b"x"))
     await redis.set("spoiled:dead", "a string")
     outcome = await leasehold("ls", "spoiled", queue.name)
     assert outcome.code == 0
-    assert outcome.complaint.startswith("spoiled: ")
+    assert outcome.error.startswith("spoiled: ")
     assert outcome.table == [TITLES, [queue.name, "1", "0", "0", "0"]]

@@ -1,11 +1,11 @@
-"""What `leasehold pipeline` shows of a report. That its commands work is in tests/spark."""
+"""The report of `leasehold pipeline`. Its commands are tested in tests/spark."""
 
 from __future__ import annotations
 
 from leasehold.cli.pipeline import facts
 
 
-def test_totals_and_states_of_the_same_name_are_both_shown() -> None:
+def test_a_total_and_a_state_with_the_same_name_are_both_printed() -> None:
     report = {
         "leased": 2381,
         "dead_letters": 81,

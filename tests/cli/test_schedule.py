@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 START = datetime(2030, 1, 31, 9, tzinfo=UTC)
 
 
-async def test_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_ls_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.schedules.every(3_600, "slow", b"12", start=START)
     await queue.schedules.every(0.5, "fast", catch_up="skip")
     await queue.schedules.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
@@ -29,7 +29,7 @@ async def test_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWorkQu
     assert "every 3,600 s from 2030-01-31T09:00:00.000Z" in rows[2]
 
 
-async def test_lists_them_for_machines(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_ls_prints_json(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.schedules.every(3_600, "slow", b"\xff", start=START)
     outcome = await leasehold("schedule", "ls", queue.name, "--json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -49,18 +49,18 @@ async def test_lists_them_for_machines(leasehold: Leasehold, queue: AsyncWorkQue
     }
 
 
-async def test_a_queue_without_schedules(leasehold: Leasehold, name: str) -> None:
+async def test_ls_of_a_queue_without_schedules(leasehold: Leasehold, name: str) -> None:
     outcome = await leasehold("schedule", "ls", name)
-    assert (outcome.code, outcome.out, outcome.complaint) == (0, "", f"{name} has no schedules")
+    assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{name} has no schedules")
 
 
-async def test_removes_some(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_rm_removes_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     for name in ("a", "b", "c", "d"):
         await queue.schedules.every(3_600, name)
     assert await leasehold("schedule", "rm", queue.name, "a", "c") == (0, "2 removed\n", "")
     outcome = await leasehold("schedule", "rm", queue.name, "b", "z")
     assert (outcome.code, outcome.out) == (1, "1 removed\n")
-    assert outcome.complaint == f"{queue.name!r} has no schedule 'z'"
+    assert outcome.error == f"{queue.name!r} has no schedule 'z'"
     outcome = await leasehold("schedule", "rm", queue.name, "z", "--json")
     assert (outcome.code, outcome.document) == (1, {"queue": queue.name, "removed": 0, "missed": ["z"]})
     assert [view.name for view in await queue.schedules.list()] == ["d"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BINARY = b"\xff\x00"
 
 
-async def test_shows_the_items_of_each_state(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_the_items_of_each_state_are_listed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"1", id="held"))
     lease = await take(queue, 100)
     await queue.add_item(Item(b"12", id="first"))
@@ -39,18 +39,18 @@ async def test_shows_the_items_of_each_state(leasehold: Leasehold, queue: AsyncW
     assert lease.id == "held"
 
 
-async def test_shows_as_many_as_are_wanted(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_the_number_of_items_is_limited(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"x", id=f"i{n}") for n in range(5)])
     await queue.fail(await take(queue), "given up")
     outcome = await leasehold("show", queue.name, "--count", "2", "--state", "waiting")
     assert [row[0] for row in outcome.table[1:]] == ["i1", "i2"]
     assert outcome.err.splitlines() == [
-        "leasehold: 2 more; --count says how many are shown",
+        "leasehold: 2 more: see --count",
         f"leasehold: 1 dead letter: leasehold dead ls {queue.name}",
     ]
 
 
-async def test_shows_machines_the_items(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_items_are_printed_as_json(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(BINARY, id="x"))
     await queue.add_item(Item("grün", id="y"))
     outcome = await leasehold("show", queue.name, "--json")
@@ -74,17 +74,17 @@ async def test_shows_machines_the_items(leasehold: Leasehold, queue: AsyncWorkQu
 
 async def test_an_empty_queue(leasehold: Leasehold, name: str) -> None:
     outcome = await leasehold("show", name)
-    assert (outcome.code, outcome.out, outcome.complaint) == (0, "", f"{name} has no unfinished items")
+    assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{name} has no unfinished items")
     assert await leasehold("show", name, "--json") == (0, "", "")
 
 
-async def test_a_state_that_nothing_is_in(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_a_state_without_items(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"x"))
     outcome = await leasehold("show", queue.name, "--state", "leased")
-    assert (outcome.code, outcome.out, outcome.complaint) == (0, "", f"{queue.name} has no leased items")
+    assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no leased items")
 
 
-async def test_of_a_completed_item_the_result_is_left(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_the_result_of_a_completed_item_is_printed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"x", id="x"))
     await queue.complete(await take(queue), result=b"done")
     outcome = await leasehold("show", queue.name, "x")
@@ -92,7 +92,7 @@ async def test_of_a_completed_item_the_result_is_left(leasehold: Leasehold, queu
     assert outcome.out.endswith("\nresult\ndone\n")
 
 
-async def test_shows_one_item_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_one_item_is_printed_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"two\nlines", id="x"))
     lease = await take(queue, 100)
     outcome = await leasehold("show", queue.name, "x")
@@ -107,7 +107,9 @@ async def test_shows_one_item_in_full(leasehold: Leasehold, queue: AsyncWorkQueu
     assert (document["dead_letter"], document["result"]) == (None, None)
 
 
-async def test_shows_all_that_there_is_under_an_id(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_a_dead_letter_and_a_result_with_one_id_are_both_printed(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
     await queue.add_item(Item(b"first", id="x"))
     await queue.complete(await take(queue), result=BINARY)
     await queue.add_item(Item(b"second", id="x"))
@@ -121,18 +123,16 @@ async def test_shows_all_that_there_is_under_an_id(leasehold: Leasehold, queue: 
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-async def test_what_is_not_there_is_told(
+async def test_an_unknown_id_is_reported(
     leasehold: Leasehold, queue: AsyncWorkQueue, arguments: tuple[str, ...]
 ) -> None:
     await queue.add_item(Item(b"x"))
-    outcome = await leasehold("show", queue.name, "nobody", *arguments)
+    outcome = await leasehold("show", queue.name, "unknown", *arguments)
     assert (outcome.code, outcome.out) == (1, "")
-    assert "has no item, dead letter or result with the id 'nobody'" in outcome.complaint
+    assert "has no item, dead letter or result with the id 'unknown'" in outcome.error
 
 
-async def test_nothing_that_is_shown_acts_on_the_terminal(
-    leasehold: Leasehold, queue: AsyncWorkQueue
-) -> None:
+async def test_control_characters_are_escaped(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     evil = "\x1b[2Jred\r\x07[bold]"
     await queue.add_item(Item(evil, id=evil))
     for arguments in (["show", queue.name], ["show", queue.name, evil]):

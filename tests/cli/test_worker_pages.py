@@ -1,4 +1,4 @@
-"""What the pages on workers show beside Python that is run: a program for the command line, a manifest."""
+"""The program for the command line and the manifest that the pages on workers show."""
 
 from __future__ import annotations
 
@@ -15,37 +15,27 @@ from tests.docs.pages import DOCS, blocks
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cli.program import Leasehold
+
 HOW_TO = DOCS / "how-to"
 
 
 def titled(page: Path, title: str) -> str:
-    """The block of a page that has this title."""
+    """Return the block of a page with this title."""
     [found] = [block.code for block in blocks(page) if block.title == title]
     return found
 
 
-def leasehold(*arguments: str, cwd: Path | None = None, **environment: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-P", "-m", "leasehold.cli", *arguments],
-        cwd=cwd,
-        env={"COLUMNS": "200", "PYTHONPATH": ":".join(path for path in sys.path if path), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-def test_the_program_of_the_page_can_run(tmp_path: Path, redis_url: str) -> None:
+def test_the_program_on_the_page_can_run(tmp_path: Path, redis_url: str) -> None:
     (tmp_path / "app.py").write_text(titled(HOW_TO / "worker.md", "app.py"))
-    printed = leasehold("worker", "app:worker", "--check", cwd=tmp_path, REDIS_URL=redis_url)
+    program = (sys.executable, "-P", "-m", "leasehold.cli", "worker", "app:worker", "--check")
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "REDIS_URL": redis_url}
+    printed = subprocess.check_output(program, cwd=tmp_path, env=environment, text=True)
     assert re.search(r"^letters +send +loop", printed, re.MULTILINE)
-    assert "50 runs at once, 30 s of grace" in printed
+    assert "50 runs at once, grace 30 s" in printed
 
 
-def test_the_manifest_leaves_a_worker_the_time_that_it_may_need() -> None:
+def test_the_manifest_gives_a_worker_enough_time_to_stop() -> None:
     manifest: Any = yaml.safe_load(titled(HOW_TO / "shutdown.md", "worker.yaml"))
     assert (manifest["apiVersion"], manifest["kind"]) == ("apps/v1", "Deployment")
     pod = manifest["spec"]["template"]
@@ -58,7 +48,7 @@ def test_the_manifest_leaves_a_worker_the_time_that_it_may_need() -> None:
     assert pod["spec"]["terminationGracePeriodSeconds"] >= grace + LAST_SECONDS + 5
 
 
-def test_the_pages_name_no_option_that_there_is_not() -> None:
-    known = set(re.findall(r"--[a-z-]+", leasehold("worker", "--help")))
+async def test_the_pages_name_only_options_that_exist(leasehold: Leasehold) -> None:
+    known = set(re.findall(r"--[a-z-]+", (await leasehold("worker", "--help")).out))
     for name in ("shutdown.md", "worker.md"):
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (HOW_TO / name).read_text())) <= known

@@ -1,4 +1,4 @@
-"""`leasehold worker` with several processes, with changes of code, and with one deploy after another."""
+"""`leasehold worker` with several processes, with `--reload`, and in rolling restarts."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import pytest
 
 from leasehold import Item
 from leasehold.cli.worker.supervisor import badness
-from tests.cli.commanding import PROGRAM, Bench, Running, gone, is_there
+from tests.cli.commanding import LIMITS, PROGRAM, Bench, Running, gone, is_running
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-#: A line that a worker process begins its life with, and its number.
+#: The first log line of a worker process, with its process id.
 WORKING = r"(\d+) leasehold.worker: working on"
 
 
 async def children(running: Running, count: int) -> list[int]:
-    """Wait until so many worker processes have begun to work; returns their numbers."""
-    return [int(pid) for pid in await running.said(WORKING, times=count)]
+    """Wait until this many worker processes have started; return their process ids."""
+    return [int(pid) for pid in await running.logged(WORKING, times=count)]
 
 
-async def test_a_process_that_is_killed_is_started_anew(bench: Bench, queue: AsyncWorkQueue) -> None:
+async def test_a_process_that_is_killed_is_restarted(bench: Bench, queue: AsyncWorkQueue) -> None:
     async with bench.worker("--processes", "2") as running:
         first, second = await children(running, 2)
         os.kill(first, signal.SIGKILL)
-        await running.said(rf"worker process {first} ended with SIGKILL; a new one starts in 0.5 s")
+        await running.logged(rf"worker process {first} ended with SIGKILL; restarting in 0.5 s")
         [third] = set(await children(running, 3)) - {first, second}
         for n in range(10):
             await queue.add_item(Item(b"sleep 0.01", id=f"{n}"))
@@ -44,25 +44,14 @@ async def test_a_process_that_is_killed_is_started_anew(bench: Bench, queue: Asy
     assert (await queue.counts()).total == 0
 
 
-async def test_processes_end_with_their_supervisor(bench: Bench, queue: AsyncWorkQueue) -> None:
-    """They notice it, whatever it died of, and give back what they have."""
-    await queue.add_item(Item(b"hold", id="x"))
-    async with bench.worker("--processes", "2") as running:
-        pids = await children(running, 2)
-        await bench.began()
-        running.signal(signal.SIGKILL)
-        await gone(*pids)
-    lease = await queue.lease(30, block=False)
-    assert lease is not None
-    assert (lease.id, lease.attempt) == ("x", 1)
-
-
-@pytest.mark.parametrize("order", ["block", "query"])
-async def test_a_blocked_process_ends_with_its_supervisor_too(
-    bench: Bench, queue: AsyncWorkQueue, order: str
+@LIMITS
+@pytest.mark.parametrize("order", ["hold", "block", pytest.param("query", marks=pytest.mark.long)])
+async def test_processes_release_their_items_and_end_when_their_supervisor_is_killed(
+    bench: Bench, queue: AsyncWorkQueue, order: str, limits: str
 ) -> None:
+    """Also processes whose event loop is blocked."""
     await queue.add_item(Item(order.encode(), id="x"))
-    async with bench.worker("--processes", "2") as running:
+    async with bench.worker("--processes", "2", LIMITS=limits) as running:
         pids = await children(running, 2)
         await bench.began()
         running.signal(signal.SIGKILL)
@@ -81,7 +70,7 @@ async def test_the_exit_code_is_the_worst_of_the_processes(bench: Bench, queue: 
     assert await queue.counts() == (1, 0, 0, 0)
 
 
-def test_what_crashed_is_worse_than_all_that_we_exit_with_ourselves() -> None:
+def test_the_exit_code_of_a_crash_is_worse_than_all_others() -> None:
     assert sorted([1, 4, 3, 0, 2, 99], key=badness) == [0, 3, 4, 2, 1, 99]
 
 
@@ -91,20 +80,20 @@ async def test_a_second_signal_reaches_all_processes(bench: Bench, queue: AsyncW
         await children(running, 2)
         await bench.began(2)
         running.signal()
-        await running.said("got a signal")
+        await running.logged("got a signal")
         assert await running.stop() == 3
     assert await queue.counts() == (2, 0, 0, 0)
 
 
 async def test_a_signal_to_all_processes_at_once_is_one_signal(bench: Bench, queue: AsyncWorkQueue) -> None:
-    """As service managers send it: the supervisor hands on what its processes have got already."""
+    """Service managers do that: the supervisor passes on a signal that its processes already have."""
     await queue.add_item(Item(b"hold", id="x"))
     async with bench.worker("--processes", "2") as running:
         pids = await children(running, 2)
         await bench.began()
         for pid in (*pids, running.process.pid):
             os.kill(pid, signal.SIGTERM)
-        await running.said("got a signal", times=3)
+        await running.logged("got a signal", times=3)
         bench.release()
         assert await running.code() == 0
     assert [id_ for id_, _ in bench.recorded("ended")] == ["x"]
@@ -114,14 +103,14 @@ async def test_a_frozen_process_is_killed_by_the_third_signal(bench: Bench) -> N
     async with bench.worker("--processes", "2") as running:
         frozen, _ = await children(running, 2)
         os.kill(frozen, signal.SIGSTOP)
-        for said in ("got a signal", "got a second", "got a third"):
+        for logged in ("got a signal", "got a second", "got a third"):
             running.signal()
-            await running.said(f"supervisor: {said}")
+            await running.logged(f"supervisor: {logged}")
         assert await running.code() == 1
         await gone(frozen)
 
 
-async def test_what_cannot_run_is_not_started_again(bench: Bench) -> None:
+async def test_a_worker_that_cannot_start_is_not_restarted(bench: Bench) -> None:
     async with bench.worker("--processes", "2", target="nosuch:worker") as running:
         assert await running.code() == 2
     assert "there is no module 'nosuch'" in running.log
@@ -139,15 +128,15 @@ async def test_a_change_of_code_restarts_the_worker(bench: Bench, queue: AsyncWo
         await bench.began()
 
         module.write_text("def broken(:\n")
-        await running.said("app.py has changed: restarting")
-        bench.release()  # it restarts when the run has ended, which is not cut off
+        await running.logged("app.py has changed: restarting")
+        bench.release()  # it restarts when the run has ended
         await bench.ended()
-        await running.said("SyntaxError")
-        await running.said("ended with exit code 2; waiting for a change")
-        assert not is_there(first)
+        await running.logged("SyntaxError")
+        await running.logged("ended with exit code 2; waiting for a change")
+        assert not is_running(first)
 
         module.write_text(PROGRAM.read_text().replace("concurrency=10", "concurrency=7"))
-        await running.said("7 runs at once")
+        await running.logged("7 runs at once")
         assert await running.stop() == 0
     assert (await queue.counts()).total == 0
 
@@ -155,11 +144,12 @@ async def test_a_change_of_code_restarts_the_worker(bench: Bench, queue: AsyncWo
 # ------------------------------------------------------------------------------------------- rolling restarts
 
 
-async def test_a_rolling_restart_runs_nothing_twice_and_waits_for_no_lease(
-    bench: Bench, queue: AsyncWorkQueue
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+async def test_a_rolling_restart_runs_no_item_twice_and_waits_for_no_lease(
+    bench: Bench, queue: AsyncWorkQueue, count: int
 ) -> None:
-    """Four processes are replaced, one by one, while work goes on; leases last longer than all of it."""
-    total, added = 1200, 0
+    """Processes are replaced one by one while items are added; leases are longer than the whole test."""
+    total, added = 300 * count, 0
     over = asyncio.Event()
 
     async def produce() -> None:
@@ -174,16 +164,16 @@ async def test_a_rolling_restart_runs_nothing_twice_and_waits_for_no_lease(
         async def start() -> Running:
             return await stack.enter_async_context(bench.working("--concurrency", "5", LEASE="60"))
 
-        workers = [await start() for _ in range(4)]
+        workers = [await start() for _ in range(count)]
         producing = asyncio.create_task(produce())
         await bench.began(50)
-        for at in range(4):
+        for at in range(count):
             workers.append(await start())
             assert await workers[at].stop() == 0
         over.set()
         await producing
         await bench.ended(added)
-        for worker in workers[4:]:
+        for worker in workers[count:]:
             assert await worker.stop() == 0
     runs = Counter(id_ for id_, _ in bench.recorded("began"))
     assert set(runs) == {f"{n}" for n in range(added)}

@@ -1,6 +1,6 @@
-"""A program as users write it, for `leasehold worker`: what its handlers do is said by the items.
+"""A program as users write it, for `leasehold worker`: each item says what its handler does.
 
-REDIS_URL and QUEUE say where the work is. Each run is written to the file RECORD when it begins and ends.
+REDIS_URL and QUEUE name the server and the queue. The start and the end of each run are written to RECORD.
 """
 
 from __future__ import annotations
@@ -17,31 +17,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
+from leasehold.cli.worker import process
+from leasehold.worker import executor, runtime, signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 RECORD = Path(os.environ["RECORD"])
-#: A run that holds goes on until this file is there.
+#: A run that holds continues when this file exists.
 RELEASE = RECORD.with_name("release")
 HANGS_AT = os.environ.get("HANGS_AT")
 URL, QUEUE = os.environ["REDIS_URL"], os.environ["QUEUE"]
 
-#: A query without an end. The library gives way to other threads, but to no signal.
+#: A query without an end. The library releases the interpreter's lock, but reacts to no signal.
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
 log = logging.getLogger("program")
 
+if os.environ.get("LIMITS") == "short":  # for tests that reach the time limits of a stop
+    signals.BLOCKED_SECONDS, signals.LAST_SECONDS = 0.5, 1.0
+    executor.CLEAN_UP_SECONDS, executor.HURRIED_SECONDS = 0.3, 0.3
+    runtime.ACKNOWLEDGE_SECONDS = 0.5
+    process.EXIT_SECONDS = 0.5
+
 
 def write(*words: object) -> None:
-    """Add a line to the record, in one piece."""
+    """Append a line to the record in one write."""
     with RECORD.open("ab", buffering=0) as file:
         file.write((" ".join(map(str, words)) + "\n").encode())
 
 
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[dict[str, str]]:
-    """Give what handlers ask for, and write down the end; fail, or hang at one of the two, if told to."""
+    """Provide what handlers ask for, and record the end; fail or hang where HANGS_AT says so."""
     if HANGS_AT == "nowhere":
         raise LookupError("no database")
     if HANGS_AT == "start":
@@ -70,10 +78,10 @@ async def do(order: str, lease: Lease, greeting: str) -> None:
     if verb == "sleep":
         await asyncio.sleep(float(number))
     elif verb == "hold":
-        while not RELEASE.exists():  # noqa: ASYNC110 - the test says when
+        while not RELEASE.exists():  # noqa: ASYNC110 - the test creates the file
             await asyncio.sleep(0.01)
     elif verb == "block":
-        time.sleep(600)  # noqa: ASYNC251 - that is what it is for
+        time.sleep(600)  # noqa: ASYNC251 - it blocks the event loop on purpose
     elif verb == "query":
         sqlite3.connect(":memory:").execute(ENDLESS)
     elif verb == "refuse":
@@ -89,25 +97,25 @@ async def do(order: str, lease: Lease, greeting: str) -> None:
 
 @worker.handler(AsyncWorkQueue.from_url(URL, f"{QUEUE}-thread"))
 def in_thread(order: str, lease: Lease) -> None:
-    """Never come back."""
+    """Never return."""
     write("began", lease.id, os.getpid(), order)
     time.sleep(600)
 
 
 @worker.handler(AsyncWorkQueue.from_url(URL, f"{QUEUE}-process"), run_in="process")
 def in_process(order: str) -> None:
-    """Never come back."""
+    """Never return."""
     write("began", order, os.getpid())
     time.sleep(600)
 
 
 def make() -> Worker:
-    """Give the worker, as a factory would."""
+    """Return the worker, as a factory does."""
     return worker
 
 
 def fails() -> Worker:
-    """Give none."""
+    """Fail to make a worker."""
     raise LookupError("no settings")
 
 
@@ -119,5 +127,5 @@ needy = Worker()
 
 @needy.handler(AsyncWorkQueue.from_url(URL, QUEUE))
 async def wants(order: str, database: str) -> None:
-    """Ask for what no lifespan gives."""
+    """Ask for a parameter that no lifespan provides."""
     raise AssertionError(order, database)

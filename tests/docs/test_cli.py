@@ -73,7 +73,7 @@ def test_the_page_shows_the_arguments_that_help_shows(command: str) -> None:
 
 def test_the_page_lists_the_options_of_all() -> None:
     listed = set(_OPTION.findall(help_of(""))) - {"--help"}
-    head = PAGE.read_text().partition("\n## What all share\n")[2].split("\n## ")[0]
+    head = PAGE.read_text().partition("\n## Common options\n")[2].split("\n## ")[0]
     assert options_in(head) == listed | SHARED
 
 

@@ -1,4 +1,4 @@
-"""The command line: `leasehold serve` and its siblings. Needs the extra `cli`."""
+"""The command line `leasehold`. Needs the extra `cli`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in {"rich", "typer"}:
             raise
-        sys.exit(_say('the command line needs its extra: pip install "leasehold[cli]"'))
+        sys.stderr.write('leasehold: the command line needs an extra: pip install "leasehold[cli]"\n')
+        sys.exit(2)
     app(prog_name="leasehold")
-
-
-def _say(problem: str) -> int:
-    sys.stderr.write(f"leasehold: {problem}\n")
-    return 2

@@ -1,4 +1,4 @@
-"""`leasehold add`: put items into a queue."""
+"""`leasehold add`: add items to a queue."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.formatting import print_json, printable
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, carry_out, complain, opened
-from leasehold.cli.times import duration, moment
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
+from leasehold.cli.times import parse_duration, parse_time
 from leasehold.errors import ServerError
 from leasehold.item import Item
 
@@ -28,20 +28,23 @@ def add(  # noqa: PLR0913 - each is an option of the command
     queue: QueueName,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="DATA|-", help="The item's data; - reads them from standard input."),
+        typer.Argument(metavar="DATA|-", help="The item's data; - reads it from standard input."),
     ] = None,
     *,
     id: Annotated[str | None, typer.Option(help="The item's id; a random one by default.")] = None,  # noqa: A002 - the option's name
     content_id: Annotated[
-        bool, typer.Option("--content-id", help="Make the id of the data, so that equal data is added once.")
+        bool,
+        typer.Option(
+            "--content-id", help="Use a hash of the data as the id, so that equal data is added once."
+        ),
     ] = False,
     delay: Annotated[
         float,
-        typer.Option(parser=duration, metavar="DURATION", help="Keep it out of sight so long: 30s, 5m, 2d."),
+        typer.Option(parser=parse_duration, metavar="DURATION", help="Delay the item: 30s, 5m, 2d."),
     ] = 0,
     at: Annotated[
         datetime | None,
-        typer.Option(parser=moment, metavar="TIME", help="Keep it out of sight until 2030-01-31T09:00Z."),
+        typer.Option(parser=parse_time, metavar="TIME", help="Delay the item until 2030-01-31T09:00Z."),
     ] = None,
     file: Annotated[
         Path | None,
@@ -52,18 +55,18 @@ def add(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Add an item to a queue, or one for each line of a file.
 
-    An item whose id is in the queue already is not added: the exit code is then 1.
-    With --file it is counted, and the exit code is 0.
+    An item whose id is already in the queue is not added, and the exit code is 1.
+    With --file such items are counted, and the exit code is 0.
     """
     if (data is None) == (file is None):
-        raise typer.BadParameter("give one: the data, - for standard input, or --file", param_hint="DATA")
+        raise typer.BadParameter("give either the data, - for standard input, or --file", param_hint="DATA")
     if id is not None and (content_id or file):
-        raise typer.BadParameter("it cannot be given with --content-id or --file", param_hint="--id")
+        raise typer.BadParameter("cannot be combined with --content-id or --file", param_hint="--id")
     when: dict[str, Any] = {"delay": delay, "at": at}
     if file is not None:
-        carry_out(_add_lines(url, queue, file, when, content_id=content_id, as_json=as_json))
+        run_command(_add_lines(url, queue, file, when, content_id=content_id, as_json=as_json))
     content = sys.stdin.buffer.read() if data == "-" else os.fsencode(data or "")
-    carry_out(_add(url, queue, content, id, when, content_id=content_id, as_json=as_json))
+    run_command(_add(url, queue, content, id, when, content_id=content_id, as_json=as_json))
 
 
 async def _add(
@@ -77,7 +80,7 @@ async def _add(
     as_json: bool,
 ) -> Code:
     item = Item.with_content_id(data) if content_id else Item(data, item_id)
-    async with opened(url, name) as queue:
+    async with open_queue(url, name) as queue:
         added = await queue.add_item(item, **when)
     if as_json:
         print_json({"queue": name, "id": item.id, "added": added})
@@ -87,35 +90,35 @@ async def _add(
         return Code.DONE
     if as_json:
         return Code.MISSED
-    return complain(f"not added: {name!r} has an unfinished item with the id {item.id!r}", Code.MISSED)
+    return fail(f"not added: {name!r} has an unfinished item with the id {item.id!r}", Code.MISSED)
 
 
 async def _add_lines(
     url: str, name: str, file: Path, when: dict[str, Any], *, content_id: bool, as_json: bool
 ) -> Code:
-    added = there = 0
+    added = existing = 0
     try:
         with sys.stdin.buffer if file == Path("-") else file.open("rb") as lines:
             items = _items_of(lines, content_id=content_id)
-            async with opened(url, name) as queue:
+            async with open_queue(url, name) as queue:
                 while some := [*itertools.islice(items, LINES_AT_ONCE)]:
                     answers = await queue.add_items(some, **when)
                     added += sum(answers)
-                    there += len(answers) - sum(answers)
+                    existing += len(answers) - sum(answers)
     except ServerError as error:
-        error.add_note(f"({added:,} items had been added before)")
+        error.add_note(f"({added:,} items were added before the error)")
         raise
     except OSError as error:
-        return complain(f"{file}: {error.strerror}; {added:,} items were added", Code.USAGE)
+        return fail(f"{file}: {error.strerror}; {added:,} items were added", Code.USAGE)
     if as_json:
-        print_json({"queue": name, "added": added, "already_there": there})
+        print_json({"queue": name, "added": added, "already_there": existing})
     else:
-        typer.echo(f"{added:,} added" + f", {there:,} already there" * bool(there))
+        typer.echo(f"{added:,} added" + f", {existing:,} already there" * bool(existing))
     return Code.DONE
 
 
 def _items_of(lines: Iterable[bytes], *, content_id: bool) -> Iterator[Item]:
-    """An item for each line that is not empty."""
+    """Yield an item for each line that is not empty."""
     for line in lines:
         if data := line.rstrip(b"\r\n"):
             yield Item.with_content_id(data) if content_id else Item(data)

@@ -1,4 +1,4 @@
-"""The commands, put together: a line for each. A command's file is imported when the command is used."""
+"""The table of commands. A command's module is imported when the command is called."""
 
 from __future__ import annotations
 
@@ -13,50 +13,53 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: At the end of the help of what speaks to a server: see `leasehold.cli.server.Code`.
+#: The end of the help of commands that use a server: see `leasehold.cli.server.Code`.
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 something asked for was not there, 2 wrong usage, 5 the server is away or refuses."
+    "Exit codes: 0 done, 1 an item was not found or not changed, 2 wrong usage, "
+    "5 the server cannot be reached or refuses."
 )
 
 
-class Place(NamedTuple):
-    """Where a command is, and what `leasehold --help` says of it."""
+class Command(NamedTuple):
+    """The module of a command, and its text in `leasehold --help`."""
 
     module: str
     help: str
     epilog: str | None = None
 
 
-#: A function of the command's name, or a `typer.Typer` called `app`, is in each of the modules.
+#: Each module has a function with the command's name, or a `typer.Typer` named `app`.
 COMMANDS = {
-    "add": Place("leasehold.cli.add", "Add an item to a queue, or one for each line of a file.", EXIT_CODES),
-    "ls": Place(
+    "add": Command(
+        "leasehold.cli.add", "Add an item to a queue, or one for each line of a file.", EXIT_CODES
+    ),
+    "ls": Command(
         "leasehold.cli.ls", "Count the items of queues: waiting, leased, scheduled, dead.", EXIT_CODES
     ),
-    "show": Place("leasehold.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
-    "dead": Place("leasehold.cli.dead", "Look at dead letters, requeue or drop them.", EXIT_CODES),
-    "schedule": Place("leasehold.cli.schedule", "List schedules, or remove some.", EXIT_CODES),
-    "clean": Place(
+    "show": Command("leasehold.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
+    "dead": Command("leasehold.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
+    "schedule": Command("leasehold.cli.schedule", "List schedules, or remove some.", EXIT_CODES),
+    "clean": Command(
         "leasehold.cli.clean",
-        "Bring back and drop what dead processes and other clients left behind.",
+        "Reclaim expired leases and repair what dead processes and other clients left behind.",
         EXIT_CODES,
     ),
-    "pipeline": Place(
+    "pipeline": Command(
         "leasehold.cli.pipeline",
         "Load, archive, analyse, redrive and backfill queues with Spark.",
         EXIT_CODES,
     ),
-    "worker": Place("leasehold.cli.worker", "Run a worker: work on the items of queues until it is stopped."),
-    "demo": Place(
+    "worker": Command("leasehold.cli.worker", "Run a worker until it is stopped."),
+    "demo": Command(
         "leasehold.cli.demo.command",
         "Process files with worker processes, kill one and stop one, and check that nothing is lost.",
     ),
-    "serve": Place("leasehold.cli.serve", "Start a server and run it until Ctrl-C or SIGTERM."),
+    "serve": Command("leasehold.cli.serve", "Run a server until Ctrl-C or SIGTERM."),
 }
 
 
 def load(name: str) -> Any:
-    """Import a command, and give it as what typer makes of it."""
+    """Import a command and return it as a Click command."""
     module = importlib.import_module(COMMANDS[name].module)
     group = getattr(module, "app", None)
     if group is None:
@@ -70,9 +73,9 @@ def load(name: str) -> Any:
 
 
 class LazyGroup(TyperGroup):
-    """Knows the names of its commands, and imports the one that is called.
+    """A group that imports only the command that is called.
 
-    Help and completion go by the names and the lines above, so that both come at once.
+    Help and completion use the table above, so they need no imports.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -106,14 +109,14 @@ def _leasehold(
     """Leasehold: an atomic work queue for asyncio on Redis or Valkey."""
 
 
-def _stand_in(place: Place) -> Callable[[], None]:
-    """What holds a command's place until it is called."""
+def _placeholder(entry: Command) -> Callable[[], None]:
+    """Return a function that stands for a command until it is imported."""
 
     def command() -> None:
-        raise AssertionError(f"{place.module} was not imported")
+        raise AssertionError(f"{entry.module} was not imported")
 
     return command
 
 
-for _name, _place in COMMANDS.items():
-    app.command(_name, help=_place.help)(_stand_in(_place))
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.help)(_placeholder(_command))

@@ -1,4 +1,4 @@
-"""`leasehold clean`: put queues in order, once or for as long as it runs."""
+"""`leasehold clean`: clean queues once, or at intervals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasehold.cli.formatting import print_json, print_table
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, carry_out, opened
-from leasehold.cli.times import duration
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, open_queue, run_command
+from leasehold.cli.times import parse_duration
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.errors import ServerError
 from leasehold.log import Log
@@ -21,8 +21,8 @@ from leasehold.worker.maintenance import Maintenance
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
-#: Seconds between two cleans: at least, and if nothing is said.
-SHORTEST_WAIT, EVERY = 0.1, 60.0
+#: Seconds between two cleans: the minimum and the default.
+MIN_INTERVAL, DEFAULT_INTERVAL = 0.1, 60.0
 
 log = Log("leasehold.clean")
 
@@ -32,48 +32,54 @@ def clean(
     *,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Also look for items that are in no list; with --watch, at the start."),
+        typer.Option("--deep", help="Also find items that are in no list; with --watch, when it starts."),
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM or Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Clean at intervals, until SIGTERM or Ctrl-C.")
+    ] = False,
     every: Annotated[
         float | None,
         typer.Option(
-            parser=duration, metavar="DURATION", help="With --watch: clean about so often; 60s by default."
+            parser=parse_duration,
+            metavar="DURATION",
+            help="With --watch: the interval between cleans; 60s by default.",
         ),
     ] = None,
     keep_dead: Annotated[
         float | None,
         typer.Option(
-            parser=duration,
+            parser=parse_duration,
             metavar="DURATION",
-            help="With --watch: drop dead letters that are older; by default none are dropped.",
+            help="With --watch: drop dead letters older than this; by default none are dropped.",
         ),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Bring back and drop what dead processes and other clients left behind.
+    """Reclaim expired leases and repair what dead processes and other clients left behind.
 
-    With --watch it is a process that does so by itself, as each worker does:
-    it also adds what schedules say is due, and makes a deep clean now and then.
-    Any number may run. It goes on while the server is away, says on standard
-    error what it found, and ends with exit code 0 on SIGTERM.
+    With --watch the command cleans at intervals, as each worker does: it also adds
+    the items of schedules that are due, and sometimes does a deep clean. Any number of
+    cleaners may run at once. The command keeps running while the server is away, logs
+    to standard error, and ends with exit code 0 on SIGTERM.
     """
     for option, value in (("--every", every), ("--keep-dead", keep_dead)):
         if value is not None and not watch:
-            raise typer.BadParameter("it goes with --watch", param_hint=option)
-    if every is not None and every < SHORTEST_WAIT:
-        raise typer.BadParameter(f"at least {SHORTEST_WAIT:g} s", param_hint="--every")
+            raise typer.BadParameter("needs --watch", param_hint=option)
+    if every is not None and every < MIN_INTERVAL:
+        raise typer.BadParameter(f"must be at least {MIN_INTERVAL:g} s", param_hint="--every")
     if watch:
-        maintenance = Maintenance(clean_every=EVERY if every is None else every, keep_dead=keep_dead)
-        carry_out(_watch(url, queues, maintenance, deep=deep, as_json=as_json))
-    carry_out(_clean(url, queues, deep=deep, as_json=as_json))
+        maintenance = Maintenance(
+            clean_every=DEFAULT_INTERVAL if every is None else every, keep_dead=keep_dead
+        )
+        run_command(_watch(url, queues, maintenance, deep=deep, as_json=as_json))
+    run_command(_clean(url, queues, deep=deep, as_json=as_json))
 
 
 async def _clean(url: str, names: list[str], *, deep: bool, as_json: bool) -> Code:
     reports = {}
     for name in names:
-        async with opened(url, name) as queue:
+        async with open_queue(url, name) as queue:
             reports[name] = asdict(await (queue.deep_clean() if deep else queue.light_clean()))
     if as_json:
         for name, report in reports.items():
@@ -86,7 +92,7 @@ async def _clean(url: str, names: list[str], *, deep: bool, as_json: bool) -> Co
 
 async def _watch(url: str, names: list[str], maintenance: Maintenance, *, deep: bool, as_json: bool) -> Code:
     set_up_logs("json" if as_json else "text", "info")
-    watching = asyncio.create_task(_keep(url, names, maintenance, deep=deep))
+    watching = asyncio.create_task(_run_maintenance(url, names, maintenance, deep=deep))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, watching.cancel)
     try:
@@ -96,9 +102,9 @@ async def _watch(url: str, names: list[str], maintenance: Maintenance, *, deep: 
     return Code.DONE
 
 
-async def _keep(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> None:
+async def _run_maintenance(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> None:
     async with AsyncExitStack() as stack:
-        queues = {name: await stack.enter_async_context(opened(url, name)) for name in names}
+        queues = {name: await stack.enter_async_context(open_queue(url, name)) for name in names}
         log.info("watching %s", ", ".join(queues))
         for queue in queues.values():
             await _clean_first(queue, maintenance, deep=deep)

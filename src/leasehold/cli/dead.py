@@ -1,4 +1,4 @@
-"""`leasehold dead`: what was given up: look at it, try it again, drop it."""
+"""`leasehold dead`: list, show, requeue and drop dead letters."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.formatting import last_words, letter_document, print_json, print_table, shortened
+from leasehold.cli.formatting import dead_letter_document, last_line, print_json, print_table, shortened
 from leasehold.cli.server import (
     DEFAULT_URL,
     AsJson,
     Code,
     QueueName,
     Url,
-    carry_out,
-    complain,
     confirm,
-    opened,
-    say,
+    fail,
+    note,
+    open_queue,
+    run_command,
 )
-from leasehold.cli.show import print_letter
-from leasehold.cli.times import duration, written
+from leasehold.cli.show import print_dead_letter
+from leasehold.cli.times import format_time, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     from leasehold import DeadLetter
 
 app = typer.Typer(
-    help="Look at dead letters, requeue or drop them.", no_args_is_help=True, add_completion=False
+    help="List, show, requeue and drop dead letters.", no_args_is_help=True, add_completion=False
 )
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Which; or --all.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of dead letters.")]
 
 
 @app.command("ls")
 def list_letters(
     queue: QueueName,
     *,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="So many.")] = 100,
-    start: Annotated[int, typer.Option(help="Begin here: 0 is the newest, -1 the oldest.")] = 0,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 100,
+    start: Annotated[int, typer.Option(help="Where to begin: 0 is the newest, -1 the oldest.")] = 0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters, the newest first. With --json each is a line."""
-    carry_out(_list(url, queue, start, count, as_json=as_json))
+    """List dead letters, the newest first. With --json each dead letter is a line."""
+    run_command(_list(url, queue, start, count, as_json=as_json))
 
 
 @app.command("show")
 def show_letter(
     queue: QueueName,
-    item_id: Annotated[str, typer.Argument(metavar="ID", help="Which.")],
+    item_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the dead letter.")],
     *,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show a dead letter in full, with its data and its last error."""
-    carry_out(_show(url, queue, item_id, as_json=as_json))
+    run_command(_show(url, queue, item_id, as_json=as_json))
 
 
 @app.command()
@@ -64,17 +64,17 @@ def requeue(
     queue: QueueName,
     ids: Ids = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, the oldest first.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Requeue all, the oldest first.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back to the end of the queue, to be tried anew.
+    """Move dead letters to the end of the queue, as new items.
 
-    One whose id has been added again since stays where it is; then the exit
-    code is 1, as for one that is not there.
+    A dead letter whose id has been added again is not moved. The exit code is then
+    1, as for an id without a dead letter.
     """
     _check_one_way(ids, "--all" if everything else None)
-    carry_out(_requeue(url, queue, ids, as_json=as_json))
+    run_command(_requeue(url, queue, ids, as_json=as_json))
 
 
 @app.command()
@@ -82,65 +82,67 @@ def drop(
     queue: QueueName,
     ids: Ids = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All of them; asks before.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Drop all, after a confirmation.")] = False,
     older_than: Annotated[
         float | None,
-        typer.Option(parser=duration, metavar="DURATION", help="Those that died so long ago: 30s, 5m, 2d."),
+        typer.Option(
+            parser=parse_duration, metavar="DURATION", help="Drop those older than this: 30s, 5m, 2d."
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Drop dead letters for good."""
+    """Delete dead letters with their data."""
     _check_one_way(ids, "--all" if everything else None, "--older-than" if older_than is not None else None)
     if everything:
         confirm(f"Drop all dead letters of {queue}, with their data?", yes=yes)
-    carry_out(_drop(url, queue, ids, older_than, as_json=as_json))
+    run_command(_drop(url, queue, ids, older_than, as_json=as_json))
 
 
 def _check_one_way(ids: Sequence[str] | None, *options: str | None) -> None:
     ways = [*filter(None, options), *(["ids"] if ids else [])]
     if len(ways) != 1:
         choices = "ids, --all or --older-than" if len(options) > 1 else "ids or --all"
-        raise typer.BadParameter(f"give {choices}: one of them", param_hint="ID")
+        raise typer.BadParameter(f"give exactly one of {choices}", param_hint="ID")
 
 
 async def _list(url: str, name: str, start: int, count: int, *, as_json: bool) -> Code:
-    async with opened(url, name) as queue:
+    async with open_queue(url, name) as queue:
         letters = await queue.dead_letters.list(start=start, count=count, data=as_json)
         more = await queue.dead_letters.count() - len(letters)
     if as_json:
         for letter in letters:
-            print_json({"queue": name, **letter_document(letter)})
+            print_json({"queue": name, **dead_letter_document(letter)})
         return Code.DONE
     if letters:
         print_table(("id", "died", "attempt", "bytes", "error"), map(_row, letters))
     if more > 0:
-        say(f"{more:,} more; --count and --start say which are shown")
+        note(f"{more:,} more: see --count and --start")
     elif not letters:
-        say(f"{name} has no dead letters")
+        note(f"{name} has no dead letters")
     return Code.DONE
 
 
 def _row(letter: DeadLetter) -> list[str | int | None]:
-    error = shortened(last_words(letter.error))
-    return [letter.id, written(letter.died_at), letter.attempt, letter.size, error]
+    error = shortened(last_line(letter.error))
+    return [letter.id, format_time(letter.died_at), letter.attempt, letter.size, error]
 
 
 async def _show(url: str, name: str, item_id: str, *, as_json: bool) -> Code:
-    async with opened(url, name) as queue:
+    async with open_queue(url, name) as queue:
         letter = await queue.dead_letters.get(item_id)
     if letter is None:
-        return complain(f"{name!r} has no dead letter with the id {item_id!r}", Code.MISSED)
+        return fail(f"{name!r} has no dead letter with the id {item_id!r}", Code.MISSED)
     if as_json:
-        print_json({"queue": name, **letter_document(letter)})
+        print_json({"queue": name, **dead_letter_document(letter)})
     else:
-        print_letter(letter)
+        print_dead_letter(letter)
     return Code.DONE
 
 
 async def _requeue(url: str, name: str, ids: Sequence[str] | None, *, as_json: bool) -> Code:
-    async with opened(url, name) as queue:
+    async with open_queue(url, name) as queue:
         if not ids:
             return _report(name, "requeued", await queue.dead_letters.requeue_all(), [], as_json=as_json)
         answers = await queue.dead_letters.requeue(*ids)
@@ -148,15 +150,15 @@ async def _requeue(url: str, name: str, ids: Sequence[str] | None, *, as_json: b
         code = _report(name, "requeued", sum(answers), missed, as_json=as_json)
         for item_id in missed:
             stays = await queue.dead_letters.get(item_id) is not None
-            why = "stays dead, as its id is in the queue again" if stays else "is no dead letter"
-            complain(f"{item_id!r} {why}", code)
+            why = "was not moved: its id is in the queue again" if stays else "is not a dead letter"
+            fail(f"{item_id!r} {why}", code)
     return code
 
 
 async def _drop(
     url: str, name: str, ids: Sequence[str] | None, older_than: float | None, *, as_json: bool
 ) -> Code:
-    async with opened(url, name) as queue:
+    async with open_queue(url, name) as queue:
         if not ids:
             dropped = await queue.dead_letters.drop_older_than(older_than or 0)
             return _report(name, "dropped", dropped, [], as_json=as_json)
@@ -164,7 +166,7 @@ async def _drop(
     missed = [item_id for item_id, done in zip(ids, answers, strict=True) if not done]
     code = _report(name, "dropped", sum(answers), missed, as_json=as_json)
     for item_id in missed:
-        complain(f"{item_id!r} is no dead letter", code)
+        fail(f"{item_id!r} is not a dead letter", code)
     return code
 
 

@@ -1,4 +1,4 @@
-"""How the commands show what they found: tables for people, JSON for machines."""
+"""Formatting the results of the commands: tables, and JSON."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leasehold.cli.times import written
+from leasehold.cli.times import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold import DeadLetter, ItemView
 
-#: Characters of data or of an error that a row of a table shows.
+#: How many characters of data or of an error a table row shows.
 PREVIEW = 48
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one document on one line, in ASCII, so that any line of output is a document."""
+    """Print a JSON document on one line, in ASCII."""
     typer.echo(json.dumps(document))
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows under titles; numbers stand to the right. A pipe gets lines that are not cut."""
+    """Print a table, with numbers aligned to the right. On a pipe, lines are not truncated."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [*rows]
     for at, title in enumerate(titles):
@@ -41,7 +41,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
-    """Print names and values below one another; what is None is left out."""
+    """Print a line for each name and value; leave out values that are None."""
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value is not None:
@@ -50,19 +50,19 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 
 def print_block(title: str, text: str) -> None:
-    """Print a text of several lines under a title."""
+    """Print a text under a title."""
     _console().print(Text(f"\n{title}", "bold"))
     typer.echo("\n".join(printable(line) for line in text.splitlines()))
 
 
 def item_row(view: ItemView) -> list[Any]:
-    """An item as a row, under the titles `ITEM_TITLES`."""
+    """Return an item as a row under `ITEM_TITLES`."""
     size = "gone" if view.size is None else view.size
-    return [view.id, view.state, size, view.attempt, written(view.due), holder(view), preview(view.data)]
+    return [view.id, view.state, size, view.attempt, format_time(view.due), holder(view), preview(view.data)]
 
 
 def holder(view: ItemView) -> str | None:
-    """Who has leased an item. What marks a scheduled one is nobody."""
+    """Return the session that has leased an item. The mark of a scheduled item is not a session."""
     return None if view.state == "scheduled" else view.holder
 
 
@@ -70,7 +70,7 @@ ITEM_TITLES = ("id", "state", "bytes", "attempt", "until", "holder", "data")
 
 
 def item_document(view: ItemView) -> dict[str, Any]:
-    """An item for machines."""
+    """Return an item as a JSON document."""
     return {
         "id": view.id,
         "state": view.state,
@@ -79,26 +79,26 @@ def item_document(view: ItemView) -> dict[str, Any]:
         "holder": view.holder,
         "token": view.token,
         "attempt": view.attempt,
-        "due": written(view.due),
+        "due": format_time(view.due),
         "leased_seconds_ago": view.age,
     }
 
 
-def letter_document(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter for machines."""
+def dead_letter_document(letter: DeadLetter) -> dict[str, Any]:
+    """Return a dead letter as a JSON document."""
     return {
         "id": letter.id,
         "size": letter.size,
         **encoded("data", letter.data),
         "error": letter.error,
-        "died_at": written(letter.died_at),
+        "died_at": format_time(letter.died_at),
         "attempt": letter.attempt,
         "token": letter.token,
     }
 
 
 def encoded(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Bytes in JSON: as text if they are UTF-8, else as base64; a field beside them says which."""
+    """Return JSON fields for bytes: UTF-8 text, or else Base64, and the name of the encoding."""
     if data is None:
         return {name: None, f"{name}_encoding": None}
     try:
@@ -108,29 +108,29 @@ def encoded(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def readable(data: bytes) -> str:
-    """Bytes for people: as text, with escapes for what is none."""
+    """Return bytes as text, with escapes for bytes that are not UTF-8."""
     return data.decode(errors="backslashreplace")
 
 
 def preview(data: bytes | None) -> str | None:
-    """The beginning of data, on one line."""
+    """Return the beginning of data as one line."""
     return None if data is None else shortened(readable(data[: 4 * PREVIEW]))
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text, on one line."""
+    """Return the beginning of a text as one line."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
 
 
-def last_words(error: str) -> str:
-    """What an error says in a line: the last one that is not indented, as at the end of a traceback."""
+def last_line(error: str) -> str:
+    """Return the last line of an error that is not indented, as at the end of a traceback."""
     lines = error.rstrip().splitlines() or [""]
     return next((line for line in reversed(lines) if line.strip() and not line[0].isspace()), lines[-1])
 
 
 def printable(text: str) -> str:
-    """A text that does nothing to the terminal."""
+    """Return a text with escapes for characters that a terminal would act on."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""`leasehold ls`: how many items the queues hold."""
+"""`leasehold ls`: count the items of queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasehold.cli.formatting import print_json, print_table
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, carry_out, opened, say
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, note, open_queue, run_command
 from leasehold.errors import WrongKeyType
 from leasehold.scripting.discovery import MAX_KEYS, find_queues
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def ls(
     queues: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUEUE", help="The queues' names; without any, those that the server has."),
+        typer.Argument(metavar="QUEUE", help="The queues' names; by default all queues on the server."),
     ] = None,
     *,
     url: Url = DEFAULT_URL,
@@ -26,26 +26,28 @@ def ls(
 ) -> None:
     """Count the items of queues: waiting, leased, scheduled, dead.
 
-    Without names the server's keys are passed over in steps, at most two
-    million, to find the queues. With --json each queue is a line.
+    Without names, the command scans the server's keys, at most two million, to
+    find the queues. With --json each queue is a line.
     """
-    carry_out(_ls(url, queues or [], as_json=as_json))
+    run_command(_ls(url, queues or [], as_json=as_json))
 
 
 async def _ls(url: str, names: list[str], *, as_json: bool) -> Code:
     if not names:
         names, complete = await find_queues(url)
         if not complete:
-            say(f"looked at {MAX_KEYS:,} keys or found {len(names):,} queues: name those that are missing")
+            note(
+                f"stopped after {MAX_KEYS:,} keys or {len(names):,} queues: name the queues that are missing"
+            )
         if not names:
-            say("no queue was found on this server")
+            note("found no queue on this server")
     rows: list[tuple[str, Counts]] = []
     for name in names:
-        async with opened(url, name) as queue:
+        async with open_queue(url, name) as queue:
             try:
                 rows.append((name, await queue.counts()))
             except WrongKeyType as error:
-                say(f"{name}: {error}")
+                note(f"{name}: {error}")
     if as_json:
         for name, counts in rows:
             print_json({"queue": name, **counts._asdict()})

@@ -1,4 +1,4 @@
-"""`leasehold pipeline`: the jobs of `leasehold.spark.jobs`, from the terminal."""
+"""`leasehold pipeline`: the jobs of `leasehold.spark.jobs` as commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from leasehold.cli.formatting import print_facts, print_json
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, complain, end
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, fail, run_blocking_command
 from leasehold.errors import ExtraMissing
 
 try:
@@ -21,7 +21,7 @@ try:
     from leasehold.spark.jobs.page import duration
     from leasehold.spark.jobs.session import tasks
 except ExtraMissing as missing:
-    raise typer.Exit(complain(str(missing), Code.USAGE)) from missing
+    raise typer.Exit(fail(str(missing), Code.USAGE)) from missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,24 +34,24 @@ app = typer.Typer(
     add_completion=False,
 )
 
-#: How often it is looked how far Spark is (s).
-_LOOK = 0.2
+#: Seconds between two updates of the progress.
+_INTERVAL = 0.2
 
 
 def _command(job: Job) -> Callable[..., None]:
-    """A function with a signature as typer reads it, that runs a job."""
+    """Return a function that runs a job, with the signature that typer reads."""
 
     def run(**given: Any) -> None:
         as_json = given.pop("as_json")
-        end(lambda: _run(job, given, as_json=as_json))
+        run_blocking_command(lambda: _run(job, given, as_json=as_json))
 
     parameters = [_parameter(argument) for argument in arguments(job)]
     parameters.append(_keyword("as_json", AsJson, default=False))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as inspect says
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    # What it returns and raises is for programs.
-    told = inspect.cleandoc(job.__doc__ or "").partition("\n\nReturns:")[0]
-    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in told.split("\n\n"))
+    # Its return value and exceptions are for programs.
+    text = inspect.cleandoc(job.__doc__ or "").partition("\n\nReturns:")[0]
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
     return run
 
 
@@ -78,10 +78,10 @@ def _keyword(name: str, kind: Any, *, default: Any) -> inspect.Parameter:
 
 def _run(job: Job, given: dict[str, Any], *, as_json: bool) -> Code:
     try:
-        with _progress() as tell:
-            report = carry_out(job, given, tell)
+        with _progress() as show_step:
+            report = carry_out(job, given, show_step)
     except JobFailed as error:
-        return complain(str(error), Code(exit_code(error)))
+        return fail(str(error), Code(exit_code(error)))
     if as_json:
         print_json(report)
     else:
@@ -90,9 +90,9 @@ def _run(job: Job, given: dict[str, Any], *, as_json: bool) -> Code:
 
 
 def facts(report: dict[str, Any]) -> dict[str, Any]:
-    """What people see of a report; a state and a total may have the same name."""
-    told = {name.replace("_", " "): _shown(name, value) for name, value in report.items() if name != "now"}
-    return told | {f"{state} at the end": count for state, count in report.get("now", {}).items()}
+    """Return the names and values of a report to print. A state and a total may have the same name."""
+    totals = {name.replace("_", " "): _shown(name, value) for name, value in report.items() if name != "now"}
+    return totals | {f"{state} at the end": count for state, count in report.get("now", {}).items()}
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -103,31 +103,31 @@ def _shown(name: str, value: Any) -> Any:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show what is done while the block runs, if somebody looks on; else tell it in lines."""
+    """Show the progress on a terminal while the block runs; elsewhere print a line for each step."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         yield lambda text: console.print(f"leasehold: {escape(text)}")
         return
-    over, told = threading.Event(), ""
+    over, step = threading.Event(), ""
 
-    def tell(text: str) -> None:
-        nonlocal told
-        told = text
+    def report(text: str) -> None:
+        nonlocal step
+        step = text
 
     with console.status("") as status:
 
-        def look() -> None:
-            while not over.wait(_LOOK):
-                done, there = tasks()
-                status.update(escape(told) + f" [dim]{done:,} of {there:,} tasks[/dim]" * bool(there))
+        def update() -> None:
+            while not over.wait(_INTERVAL):
+                done, total = tasks()
+                status.update(escape(step) + f" [dim]{done:,} of {total:,} tasks[/dim]" * bool(total))
 
-        watching = threading.Thread(target=look, name="progress", daemon=True)
-        watching.start()
+        updating = threading.Thread(target=update, name="progress", daemon=True)
+        updating.start()
         try:
-            yield tell
+            yield report
         finally:
             over.set()
-            watching.join()
+            updating.join()
 
 
 for _name in JOBS:

@@ -1,4 +1,4 @@
-"""`leasehold schedule`: what a queue is given again and again."""
+"""`leasehold schedule`: list and remove the schedules of a queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leasehold.cli.server import (
     Code,
     QueueName,
     Url,
-    carry_out,
-    complain,
-    opened,
-    say,
+    fail,
+    note,
+    open_queue,
+    run_command,
 )
-from leasehold.cli.times import written
+from leasehold.cli.times import format_time
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,27 +30,27 @@ app = typer.Typer(help="List schedules, or remove some.", no_args_is_help=True, 
 
 @app.command("ls")
 def list_schedules(queue: QueueName, *, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List the schedules of a queue, the next due first. With --json each is a line."""
-    carry_out(_list(url, queue, as_json=as_json))
+    """List the schedules of a queue, the next due first. With --json each schedule is a line."""
+    run_command(_list(url, queue, as_json=as_json))
 
 
 @app.command("rm")
 def remove(
     queue: QueueName,
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="The schedules' names.")],
     *,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Remove schedules. The items that they have added stay.
+    """Remove schedules. Items that they have already added stay.
 
-    A program that calls `queue.schedules` at its start makes them again.
+    A program that creates its schedules when it starts creates them again.
     """
-    carry_out(_remove(url, queue, names, as_json=as_json))
+    run_command(_remove(url, queue, names, as_json=as_json))
 
 
 async def _list(url: str, name: str, *, as_json: bool) -> Code:
-    async with opened(url, name) as queue:
+    async with open_queue(url, name) as queue:
         views = await queue.schedules.list()
     if as_json:
         for view in views:
@@ -58,12 +58,12 @@ async def _list(url: str, name: str, *, as_json: bool) -> Code:
     elif views:
         print_table(("name", "when", "next due", "catch up", "bytes", "data"), map(_row, views))
     else:
-        say(f"{name} has no schedules")
+        note(f"{name} has no schedules")
     return Code.DONE
 
 
 async def _remove(url: str, name: str, names: list[str], *, as_json: bool) -> Code:
-    async with opened(url, name) as queue:
+    async with open_queue(url, name) as queue:
         missed = [one for one in names if not await queue.schedules.remove(one)]
     removed = len(names) - len(missed)
     if as_json:
@@ -71,7 +71,7 @@ async def _remove(url: str, name: str, names: list[str], *, as_json: bool) -> Co
     else:
         typer.echo(f"{removed:,} removed")
     for one in missed:
-        complain(f"{name!r} has no schedule {one!r}", Code.MISSED)
+        fail(f"{name!r} has no schedule {one!r}", Code.MISSED)
     return Code.MISSED if missed else Code.DONE
 
 
@@ -96,9 +96,9 @@ def _row(view: ScheduleView) -> list[Any]:
     elif view.kind == "cron":
         when = f"{view.expression} ({view.tz})"
     else:
-        when = "unknown: made by a newer Leasehold"
+        when = "unknown: created by a newer version"
     return [view.name, when, _moment(view.next_due), view.catch_up, view.size, preview(view.data)]
 
 
 def _moment(when: datetime | None) -> str | None:
-    return None if when is None else written(when.timestamp())
+    return None if when is None else format_time(when.timestamp())

@@ -1,4 +1,4 @@
-"""`leasehold serve`: a server in the terminal."""
+"""`leasehold serve`: run a server in the terminal."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from rich.markup import escape
 from leasehold.embedded import EmbeddedServer
 from leasehold.errors import EmbeddedServerError
 
-_HOW_TO_JOIN = """\
-[bold]{version}[/bold] is up ({origin})
+_MESSAGE = """\
+[bold]{version}[/bold] is running ({origin})
 
   url     [bold cyan]{url}[/bold cyan]
   socket  {socket}
   data    {data}
 
-Join it:
+Connect to it:
 
   from leasehold import AsyncWorkQueue
   queue = AsyncWorkQueue.from_url("{url}", "emails")
 
-Ctrl-C stops it."""
+Press Ctrl-C to stop."""
 
 
 def serve(
     *,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1; a free one by default.")
+        int | None, typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1; by default a free one.")
     ] = None,
     dir: Annotated[  # noqa: A002 - the option's name
         Path | None,
-        typer.Option(file_okay=False, help="Folder that keeps the data; in memory only by default."),
+        typer.Option(file_okay=False, help="Folder for the data; by default the data is only in memory."),
     ] = None,
 ) -> None:
-    """Start a server and run it until Ctrl-C or SIGTERM."""
+    """Run a server until Ctrl-C or SIGTERM."""
     try:
         asyncio.run(_serve(Console(soft_wrap=True, highlight=False), port=port, dir=dir))
     except EmbeddedServerError as error:
@@ -57,18 +57,18 @@ async def _serve(console: Console, *, port: int | None, dir: Path | None) -> Non
             "origin": server.program.origin,
             "url": server.url,
             "socket": server.socket_path,
-            "data": f"kept in {server.dir}" if server.dir else "in memory only: they go with the server",
+            "data": f"in {server.dir}" if server.dir else "in memory only",
         }
-        console.print(_HOW_TO_JOIN.format_map({name: escape(fact) for name, fact in facts.items()}))
+        console.print(_MESSAGE.format_map({name: escape(fact) for name, fact in facts.items()}))
         while server.running and not stopping.is_set():
             await _pause(stopping)
         if not stopping.is_set():
-            raise EmbeddedServerError("the server ended by itself")
+            raise EmbeddedServerError("the server ended unexpectedly")
     console.print("Stopped.")
 
 
 async def _pause(stopping: asyncio.Event, seconds: float = 0.25) -> None:
-    """Wait for the stop signal, but look at the server now and then."""
+    """Wait for the stop signal for a short time, after which the caller looks at the server."""
     try:
         async with asyncio.timeout(seconds):
             await stopping.wait()

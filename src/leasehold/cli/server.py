@@ -1,4 +1,4 @@
-"""What the commands that speak to a server share: their options, their errors, their exit codes."""
+"""Options, errors and exit codes of the commands that use a server."""
 
 from __future__ import annotations
 
@@ -21,94 +21,92 @@ DEFAULT_URL = "redis://localhost:6379"
 
 Url = Annotated[
     str,
-    typer.Option("--url", envvar=["LEASEHOLD_URL", "REDIS_URL"], metavar="URL", help="Where the server is."),
+    typer.Option("--url", envvar=["LEASEHOLD_URL", "REDIS_URL"], metavar="URL", help="The server's URL."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
 
 class Code(IntEnum):
-    """How a command ends."""
+    """The exit codes of a command."""
 
     DONE = 0
-    #: Something that was asked for was not there, or could not be done to it.
+    #: An item was not found, or could not be changed.
     MISSED = 1
     USAGE = 2
-    #: The server cannot be reached, or refuses.
+    #: The server cannot be reached or refuses.
     SERVER = 5
 
 
 @asynccontextmanager
-async def opened(url: str, name: str) -> AsyncIterator[AsyncWorkQueue]:
-    """Open a queue for the length of a block."""
+async def open_queue(url: str, name: str) -> AsyncIterator[AsyncWorkQueue]:
+    """Open a queue, and close it at the end of the block."""
     async with AsyncWorkQueue.from_url(url, name) as queue:
         yield queue
 
 
-def carry_out(work: Coroutine[Any, Any, Code]) -> NoReturn:
-    """Run a command to its end, and end the process as it says.
+def run_command(work: Coroutine[Any, Any, Code]) -> NoReturn:
+    """Run a command and end the process with its exit code.
 
     Raises:
-        typer.Exit: Always, with the exit code; errors of ours are a line on standard error.
+        typer.Exit: Always, with the exit code. A LeaseholdError is printed as one line on standard error.
     """
-    end(lambda: asyncio.run(work))
+    run_blocking_command(lambda: asyncio.run(work))
 
 
-def end(work: Callable[[], Code]) -> NoReturn:
-    """Do the same with a function that is not async.
+def run_blocking_command(work: Callable[[], Code]) -> NoReturn:
+    """Run a command that is not async and end the process with its exit code.
 
     Raises:
-        typer.Exit: As `carry_out`.
+        typer.Exit: As in `run_command`.
     """
-    # Ids and data may hold anything; not every terminal can show it.
+    # Ids and data may hold any character, and not every terminal can show all of them.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # the streams are files
     warnings.showwarning = _warn
     try:
         code = work()
     except InvalidArgument as error:
-        # What was given may be a URL with a password in it.
+        # A URL may hold a password.
         given = "" if error.argument == "url" else f"got {error.given}, "
-        code = complain(f"{error.argument}: {given}expected {error.allowed}", Code.USAGE)
+        code = fail(f"{error.argument}: {given}expected {error.allowed}", Code.USAGE)
     except ServerError as error:
-        told = [str(error), *getattr(error, "__notes__", [])]
+        parts = [str(error), *getattr(error, "__notes__", [])]
         if isinstance(error, ConnectionLost) and not error.maybe_applied:
-            told.insert(0, "the server cannot be reached:")
-            told.append("(--url or LEASEHOLD_URL says where it is; `leasehold serve` starts one)")
-        code = complain(" ".join(told), Code.SERVER)
-    except LeaseholdError as error:  # a part whose library is not installed
-        code = complain(str(error), Code.USAGE)
+            parts.insert(0, "the server cannot be reached:")
+            parts.append("(set --url or LEASEHOLD_URL, or start a server with `leasehold serve`)")
+        code = fail(" ".join(parts), Code.SERVER)
+    except LeaseholdError as error:  # an extra is not installed
+        code = fail(str(error), Code.USAGE)
     raise typer.Exit(code)
 
 
-def complain(problem: str, code: Code) -> Code:
-    """Say in one line what is wrong, and give back the exit code for it."""
-    say(" ".join(problem.split()))
+def fail(problem: str, code: Code) -> Code:
+    """Print an error as one line and return the exit code."""
+    note(" ".join(problem.split()))
     return code
 
 
-def say(text: str) -> None:
-    """Tell people something that is not the answer, so that the answer can be piped."""
+def note(text: str) -> None:
+    """Print a line on standard error; standard output has only the result, so that it can be piped."""
     typer.echo(f"leasehold: {text}", err=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something that cannot be undone.
+    """Ask before an action that cannot be undone.
 
     Raises:
-        typer.Exit: If nobody can be asked (2).
+        typer.Exit: If standard input is not a terminal (2).
         typer.Abort: If the answer is no (1).
     """
     if yes:
         return
     if not sys.stdin.isatty():
         raise typer.Exit(
-            complain(
-                f"{question} Nobody is there to be asked: say so with --yes; nothing was done", Code.USAGE
-            )
+            fail(f"{question} Nothing was done: without a terminal, confirm with --yes", Code.USAGE)
         )
     typer.confirm(question, abort=True, err=True)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    say(str(message))
+    note(str(message))

@@ -1,4 +1,4 @@
-"""Times as people write and read them: `90s`, `2d`, `2026-11-21T09:00+01:00`."""
+"""Reading and writing durations and times: `90s`, `2d`, `2026-11-21T09:00+01:00`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
-def duration(text: str | float) -> float:
-    """Read a duration: `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w`, or a plain number of seconds.
+def parse_duration(text: str | float) -> float:
+    """Parse a duration: `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w`, or a number of seconds.
 
     Raises:
-        typer.BadParameter: If it is none.
+        typer.BadParameter: If it is not a duration.
     """
     if not isinstance(text, str):
         return text  # the default of an option
     if _NUMBER.fullmatch(text):
         return float(text)
     if not _WHOLE.fullmatch(text):
-        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w")
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
-def moment(text: str) -> datetime:
-    """Read a time with its zone, in ISO 8601.
+def parse_time(text: str) -> datetime:
+    """Parse a time with a zone, in ISO 8601.
 
     Raises:
-        typer.BadParameter: If it is none, or has no zone, so that nobody knows when it is.
+        typer.BadParameter: If it is not a time, or has no zone.
     """
     try:
         when = datetime.fromisoformat(text)
@@ -40,16 +40,16 @@ def moment(text: str) -> datetime:
         when = None
     if when is None or when.tzinfo is None:
         raise typer.BadParameter(
-            f"{text!r} is no time with a zone; write 2030-01-31T09:00Z or 2030-01-31T09:00+01:00"
+            f"{text!r} is not a time with a zone; write 2030-01-31T09:00Z or 2030-01-31T09:00+01:00"
         )
     return when
 
 
-def written(seconds: float | None) -> str | None:
-    """Write a time, given in seconds since 1970, as ISO 8601 in UTC; None stays None."""
+def format_time(seconds: float | None) -> str | None:
+    """Format a time, in seconds since 1970, as ISO 8601 in UTC; None stays None."""
     if seconds is None:
         return None
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError):  # a foreign client may write what it likes
+    except (OverflowError, ValueError):  # another client may write any number
         return f"{seconds:.0f} s after 1970"

@@ -1,4 +1,4 @@
-"""`leasehold worker`: a worker as a process, or as several, for development and for years."""
+"""`leasehold worker`: run a worker in one process or in several."""
 
 from leasehold.cli.worker.command import worker
 

@@ -1,4 +1,4 @@
-"""`leasehold worker --check`: whether a worker could run here, without running it."""
+"""`leasehold worker --check`: find out whether a worker can run, without running it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from leasehold.cli.formatting import print_table
-from leasehold.cli.worker.process import prepared
+from leasehold.cli.worker.process import prepare
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
-from leasehold.cli.worker.target import Unusable, told
+from leasehold.cli.worker.target import Unusable, with_traceback
 from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError
 
 if TYPE_CHECKING:
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
     from leasehold.queue.views import Counts
     from leasehold.worker import Handler, Worker
 
-#: What a handler is, in a line.
+#: The columns of the table, for each handler.
 TITLES = ("queue", "handler", "runs in", "batch", "lease", "limit", "attempts")
-#: How long the server has to answer (s).
+#: Seconds to wait for the server.
 PATIENCE_SECONDS = 5.0
 
 
 def check(settings: Settings) -> int:
-    """Import the worker, begin and end its lifespan, ask the server, and print what there is.
+    """Import the worker, enter and leave its lifespan, and print its handlers and the counts of their queues.
 
     Nothing is leased.
 
     Returns:
-        0 if the worker could run; 2 if it is not set up rightly; 1 if the lifespan fails, or the server does
-        not answer.
+        0 if the worker can run; 2 if it is not configured correctly; 1 if the lifespan fails or the server
+        does not answer.
     """
-    complaints = Console(stderr=True, soft_wrap=True, highlight=False)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        worker = prepared(settings)
-        counts = asyncio.run(_look(worker))
+        worker = prepare(settings)
+        counts = asyncio.run(_check(worker))
     except (Unusable, InvalidArgument) as error:
-        complaints.print(escape(str(error)))
+        errors.print(escape(str(error)))
         return MISCONFIGURED
     except LeaseholdError as error:
-        complaints.print(escape(str(error)))
+        errors.print(escape(str(error)))
         return CRASHED
     except Exception as error:  # noqa: BLE001 - whatever the user's lifespan raises
-        complaints.print(escape(told("the lifespan fails", error)))
+        errors.print(escape(with_traceback("the lifespan fails", error)))
         return CRASHED
     rows = [[*_cells(handler), *count] for handler, count in zip(worker.handlers, counts, strict=True)]
     print_table([*TITLES, "waiting", "leased", "scheduled", "dead"], rows)
-    typer.echo(f"{worker.concurrency} runs at once, {worker.grace:g} s of grace. All is well.")
+    typer.echo(f"The worker can run: {worker.concurrency} runs at once, grace {worker.grace:g} s.")
     return STOPPED
 
 
-async def _look(worker: Worker) -> list[Counts]:
+async def _check(worker: Worker) -> list[Counts]:
     async with AsyncExitStack() as stack:
         for handler in worker.handlers:
             stack.push_async_callback(handler.queue.close)

@@ -1,10 +1,10 @@
-"""A worker process that has a supervisor: it takes orders from it, and ends with it.
+"""A worker process that follows the orders of its supervisor, and ends when the supervisor dies.
 
 python -m leasehold.cli.worker.child SETTINGS
 
-Standard input is one end of a pair of sockets. Orders come over it, and its end means that the supervisor
-has died, in whatever way; no signal would do, since systems other than Linux have none for that, and since a
-worker that is killed cannot give back what it has.
+Standard input is one end of a socket pair. Orders arrive on it; when it closes, the supervisor has died.
+A signal on the parent's death would not do: only Linux has one, and a worker that is killed cannot release
+its items.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from leasehold.worker.signals import LAST_SECONDS, end_process
 if TYPE_CHECKING:
     from leasehold.worker import Worker
 
-#: The orders: stop, and stop now. What we say: how long we may take to stop.
+#: The orders: stop, and stop now. The worker sends its grace time.
 STOP, NOW = b"s", b"n"
-#: An order is followed again so often, since the first time the worker may not have begun (s).
-AGAIN_SECONDS = 0.2
+#: Seconds between two tries to follow an order: at first the worker may not have started.
+REPEAT_SECONDS = 0.2
 
 log = Log("leasehold.worker")
 
 
-class Link(threading.Thread):
-    """Listens to the supervisor, in a thread, as the event loop may be blocked.
+class SupervisorLink(threading.Thread):
+    """The connection to the supervisor, read in a thread because the event loop may be blocked.
 
     Attributes:
-        worker: What is to be stopped; None while the user's module is being imported.
+        worker: The worker to stop; None while the user's module is imported.
     """
 
     def __init__(self, link: socket.socket) -> None:
@@ -45,27 +45,27 @@ class Link(threading.Thread):
         self.worker: Worker | None = None
 
     def ready(self, worker: Worker) -> None:
-        """The worker has been found: tell the supervisor how long it may take to stop."""
+        """Keep the worker, and send its grace time to the supervisor."""
         self.worker = worker
         self._link.sendall(f"{worker.grace}\n".encode())
 
     def run(self) -> None:
-        """See the class."""
-        now, alone = False, None
+        """Read orders and stop the worker."""
+        now, orphaned = False, None
         while True:
-            order = self._next()
+            order = self._next_order()
             if order == b"":
-                alone = alone or self._left_alone()
-                time.sleep(AGAIN_SECONDS)
-            now = now or alone is not None or (order is not None and NOW in order)
+                orphaned = orphaned or self._on_orphaned()
+                time.sleep(REPEAT_SECONDS)
+            now = now or orphaned is not None or (order is not None and NOW in order)
             if self.worker is None:
-                end_process(STOPPED if alone is None else CRASHED)  # nothing has begun
+                end_process(STOPPED if orphaned is None else CRASHED)  # no run has started
             else:
-                self._link.settimeout(AGAIN_SECONDS)
+                self._link.settimeout(REPEAT_SECONDS)
                 self.worker.stop(now=now)
 
-    def _next(self) -> bytes | None:
-        """An order; nothing if the supervisor has gone; None if there is no new one."""
+    def _next_order(self) -> bytes | None:
+        """Return an order; None if there is no new one, and no bytes if the supervisor has died."""
         try:
             return self._link.recv(16)
         except TimeoutError:
@@ -73,24 +73,24 @@ class Link(threading.Thread):
         except OSError:
             return b""
 
-    def _left_alone(self) -> bool:
-        log.error("the supervisor has died: giving everything back and ending")
-        threading.Thread(target=self._end_at_last, daemon=True).start()
+    def _on_orphaned(self) -> bool:
+        log.error("the supervisor has died: releasing all items and ending")
+        threading.Thread(target=self._end_after_limit, daemon=True).start()
         return True
 
     @staticmethod
-    def _end_at_last() -> None:
-        time.sleep(LAST_SECONDS + 2 * AGAIN_SECONDS)
+    def _end_after_limit() -> None:
+        time.sleep(LAST_SECONDS + 2 * REPEAT_SECONDS)
         end_process(CRASHED)
 
 
 def main() -> None:
     """Run a worker under a supervisor."""
-    link = Link(socket.socket(fileno=os.dup(0)))
-    # What the user's code starts must not read our orders, nor keep the line open.
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    link = SupervisorLink(socket.socket(fileno=os.dup(0)))
+    # Processes that the user's code starts must not read orders, nor keep the socket open.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     link.start()
     sys.exit(work(Settings.load(sys.argv[1]), link.ready))
 

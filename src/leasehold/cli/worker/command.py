@@ -1,4 +1,4 @@
-"""The command itself: options in, exit code out."""
+"""The command `leasehold worker`: its options and its exit code."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli.times import duration
+from leasehold.cli.times import parse_duration
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.cli.worker.settings import Settings
 
-#: The least of --exit-on-unhealthy (s).
-SHORTEST_PATIENCE = 0.1
+#: The minimum of --exit-on-unhealthy, in seconds.
+MIN_UNHEALTHY = 0.1
 
 
 class LogFormat(enum.StrEnum):
-    """What log lines look like."""
+    """The format of log lines."""
 
     text = "text"
     json = "json"
 
 
 class LogLevel(enum.StrEnum):
-    """What is logged at least."""
+    """The lowest level that is logged."""
 
     debug = "debug"
     info = "info"
@@ -37,25 +37,25 @@ def worker(  # noqa: PLR0913 - each is an option
         str,
         typer.Argument(
             metavar="MODULE:WORKER",
-            help="Where the worker is, or a function that makes one: module:worker, path/to/file.py:worker.",
+            help="A worker, or a function that returns one: module:worker, path/to/file.py:worker.",
             show_default=False,
         ),
     ],
     *,
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="How many runs at once; as the program says by default."),
+        typer.Option(min=1, max=10_000, help="How many runs at once; by default as the program says."),
     ] = None,
     grace: Annotated[
         float | None,
         typer.Option(
-            parser=duration,
+            parser=parse_duration,
             metavar="DURATION",
-            help="How long runs may go on after a stop; as the program says by default.",
+            help="How long to wait for runs when it stops; by default as the program says.",
         ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many worker processes; one that dies is started anew.")
+        int, typer.Option(min=1, max=1000, help="How many worker processes; one that dies is restarted.")
     ] = 1,
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a .py file changes. For development.")
@@ -63,30 +63,30 @@ def worker(  # noqa: PLR0913 - each is an option
     exit_on_unhealthy: Annotated[
         float | None,
         typer.Option(
-            parser=duration,
+            parser=parse_duration,
             metavar="DURATION",
-            help="Stop, with exit code 4, when the worker has been unhealthy for so long.",
+            help="Stop with exit code 4 when the worker has been unhealthy for this time.",
         ),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Import the worker, ask the server, print a table, and run nothing."),
+        typer.Option(
+            "--check", help="Import the worker, ask the server, and print the handlers; run nothing."
+        ),
     ] = False,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="Log lines for people, or one JSON object a line.")
-    ] = LogFormat.text,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged at least.")] = LogLevel.info,
+    log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object a line.")] = LogFormat.text,
+    log_level: Annotated[LogLevel, typer.Option(help="The lowest level to log.")] = LogLevel.info,
 ) -> None:
-    """Run a worker: work on the items of queues until it is stopped.
+    """Run a worker until it is stopped.
 
-    SIGTERM or Ctrl-C: no more work is taken, and runs may go on for the grace time.
-    A second one cuts them off, a third ends the process.
-    What is not done goes back to the front of its queue.
+    On SIGTERM or Ctrl-C the worker leases no more items and waits up to the grace time for
+    its runs. A second signal interrupts the runs, a third ends the process.
+    Interrupted items return to the front of their queue.
 
-    Exit codes: 0 all runs came to their end, 2 wrong usage, 3 runs were cut off, 4 unhealthy, 1 a crash.
+    Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage, 3 runs were interrupted, 4 unhealthy.
     """
-    if exit_on_unhealthy is not None and exit_on_unhealthy < SHORTEST_PATIENCE:
-        raise typer.BadParameter(f"at least {SHORTEST_PATIENCE:g} s", param_hint="--exit-on-unhealthy")
+    if exit_on_unhealthy is not None and exit_on_unhealthy < MIN_UNHEALTHY:
+        raise typer.BadParameter(f"must be at least {MIN_UNHEALTHY:g} s", param_hint="--exit-on-unhealthy")
     settings = Settings(
         target=target,
         concurrency=concurrency,
@@ -99,11 +99,11 @@ def worker(  # noqa: PLR0913 - each is an option
 
 
 def _run(settings: Settings, *, processes: int, reload: bool, check: bool) -> int:
-    # Each way needs things that the others do without.
+    # Each branch imports only what it needs.
     if check:
-        from leasehold.cli.worker.check import check as look
+        from leasehold.cli.worker.check import check as check_worker
 
-        return look(settings)
+        return check_worker(settings)
     if reload or processes > 1:
         return _supervise(settings, processes=processes, reload=reload)
     from leasehold.cli.worker.process import work

@@ -1,4 +1,4 @@
-"""Log lines, for people or for programs."""
+"""Log lines as text or as JSON."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leasehold.cli.worker.settings import LogFormat, LogLevel
 
-#: What every record has; all else was given by the line's author.
-_USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+#: The attributes of every record. Others were added by the caller.
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
-#: What these say below a level concerns their own authors: event loop, Redis client, watcher of files.
-_TALKATIVE = {"asyncio": logging.INFO, "push_response": logging.INFO, "watchfiles": logging.WARNING}
+#: Loggers of libraries, and the lowest level of theirs that is logged.
+_MINIMUM_LEVELS = {"asyncio": logging.INFO, "push_response": logging.INFO, "watchfiles": logging.WARNING}
 
 _TEXT = "%(asctime)s.%(msecs)03d %(levelname)-8s %(process)d %(name)s: %(message)s"
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, process, message, and what the line has besides.
+    """Format a record as a JSON object: time, level, logger, process, message and the added attributes.
 
-    An exception is in `traceback`. What JSON cannot say is written as Python shows it.
+    An exception is in `traceback`. A value that JSON does not know is written as its `repr`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -36,7 +36,7 @@ class JsonLines(logging.Formatter):
             "process": record.process,
             "message": record.getMessage(),
         }
-        line.update((name, value) for name, value in vars(record).items() if name not in _USUAL)
+        line.update((name, value) for name, value in vars(record).items() if name not in _STANDARD)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         if record.stack_info:
@@ -45,12 +45,12 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logs(form: LogFormat, level: LogLevel) -> None:
-    """Write what is logged, by us and by the user's code, to standard error."""
+    """Write all log records, those of the user's code included, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(_TEXT, "%Y-%m-%d %H:%M:%S"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name, least in _TALKATIVE.items():
-        logging.getLogger(name).setLevel(max(least, root.level))
+    for name, minimum in _MINIMUM_LEVELS.items():
+        logging.getLogger(name).setLevel(max(minimum, root.level))
     logging.captureWarnings(capture=True)

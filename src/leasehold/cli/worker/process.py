@@ -1,4 +1,4 @@
-"""One worker process, from the import of the user's module to the exit code."""
+"""A worker process, from the import of the user's module to the exit code."""
 
 from __future__ import annotations
 
@@ -24,49 +24,50 @@ if TYPE_CHECKING:
     from leasehold.cli.worker.settings import Settings
     from leasehold.worker import Worker
 
-#: When all is done, how long what the user's code has left behind may keep the process (s).
-FAREWELL_SECONDS = 3.0
+#: Seconds that threads and tasks of the user's code may keep the process after the worker has ended.
+EXIT_SECONDS = 3.0
 
 log = Log("leasehold.worker")
 
 
 def work(settings: Settings, ready: Callable[[Worker], None] = lambda _: None) -> int:
-    """Run a worker until it is stopped. To be called in the main thread, as the last thing of a process.
+    """Run a worker until it is stopped. Call it in the main thread, as the last call of a process.
 
-    Some seconds after its end the process ends too, should a thread or a task of the user's go on.
+    `EXIT_SECONDS` after the worker has ended, the process ends although a thread or a task of the user's
+    code still runs.
 
     Args:
-        settings: What to run, and how.
-        ready: Called when the worker has been found, before it begins.
+        settings: The worker to run, and its options.
+        ready: Called with the worker before it starts.
 
     Returns:
-        The code for the process to exit with.
+        The exit code for the process.
     """
     set_up_logs(settings.log_format, settings.log_level)
     state = _State()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, state.on_signal)
     try:
-        worker = prepared(settings)
+        worker = prepare(settings)
     except Unusable as error:
-        log.error("%s", error)  # noqa: TRY400 - the text has the part of the traceback that is the user's
+        log.error("%s", error)  # noqa: TRY400 - the text has the user's part of the traceback
         return MISCONFIGURED
     ready(worker)
     try:
         return asyncio.run(_serve(worker, settings, state))
     except InvalidArgument as error:
-        log.error("%s", error)  # noqa: TRY400 - it says which argument, and what to write
+        log.error("%s", error)  # noqa: TRY400 - the text says all
         state.code = MISCONFIGURED
     except Exception:
         log.critical("the worker has failed", exc_info=True)
     return state.code
 
 
-def prepared(settings: Settings) -> Worker:
-    """Find the worker, and put what the command line says above what the program says.
+def prepare(settings: Settings) -> Worker:
+    """Import the worker, and apply the options of the command line to it.
 
     Raises:
-        Unusable: If there is none, or a number is out of range.
+        Unusable: If there is no worker, or an option is out of range.
     """
     worker = find_worker(settings.target)
     try:
@@ -82,21 +83,21 @@ def prepared(settings: Settings) -> Worker:
 
 
 class _State:
-    """How far the process is, and what it will exit with."""
+    """Whether the worker has ended, and the exit code of the process."""
 
     def __init__(self) -> None:
-        self.over = False
+        self.ended = False
         self.code = CRASHED
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """Signals that come before the worker listens to them, or when it has ended."""
-        if not self.over:
-            sys.exit(STOPPED)  # nothing has begun
+        """Handle signals that arrive before the worker has started, or after it has ended."""
+        if not self.ended:
+            sys.exit(STOPPED)  # no run has started
 
-    def end(self) -> None:
-        """End the process, if it has not ended by itself by then."""
-        time.sleep(FAREWELL_SECONDS)
-        log.warning("the program goes on after the worker's end, in a thread or a task: it ends here")
+    def exit_after_limit(self) -> None:
+        """End the process, if it has not ended by then."""
+        time.sleep(EXIT_SECONDS)
+        log.warning("a thread or a task still runs after the worker has ended: ending the process")
         end_process(self.code)
 
 
@@ -104,7 +105,7 @@ async def _serve(worker: Worker, settings: Settings, state: _State) -> int:
     try:
         state.code = await worker.serve(unhealthy_after=settings.exit_on_unhealthy)
     finally:
-        state.over = True
-        # From here on `asyncio.run` waits for the user's tasks, and the interpreter for the user's threads.
-        threading.Thread(target=state.end, name="leasehold farewell", daemon=True).start()
+        state.ended = True
+        # From now on `asyncio.run` waits for the user's tasks, and the interpreter for the user's threads.
+        threading.Thread(target=state.exit_after_limit, name="leasehold exit", daemon=True).start()
     return state.code

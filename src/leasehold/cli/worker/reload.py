@@ -1,4 +1,4 @@
-"""Notices that code has changed."""
+"""Watching code for changes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 async def code_changes(*folders: Path) -> AsyncIterator[str]:
-    """Give the path of a `.py` file that has changed, been made or removed; of several at once, only one.
+    """Yield the path of a `.py` file that was changed, created or removed; one path for several at once.
 
     Args:
-        folders: Where to look, at any depth; environments, caches and hidden folders are left out.
+        folders: The folders to watch, with their subfolders; not environments, caches and hidden folders.
     """
     async for changes in awatch(*folders, watch_filter=PythonFilter(), raise_interrupt=False):
         yield min(path for _, path in changes)

@@ -1,4 +1,4 @@
-"""What one worker process is told, in a form that can be handed to another process."""
+"""The options of a worker process, in a form that can be passed to another process."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Literal, Self
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-#: What a process ends with, besides what `Worker.serve` returns: 0, 3 and 4.
+#: The exit codes of a process. `Worker.serve` returns 0, 3 and 4.
 STOPPED, CRASHED, MISCONFIGURED, CUT_OFF, UNHEALTHY = range(5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of one worker process; None is "as the program says".
+    """The options of a worker process; None means "as the program says".
 
     Attributes:
-        target: Where the worker is: `module:name` or `path/to/file.py:name`.
+        target: The worker: `module:name` or `path/to/file.py:name`.
         concurrency: How many runs at once.
-        grace: How long runs may go on after a stop, in seconds.
-        exit_on_unhealthy: Stop after so many seconds of bad health; None: never.
-        log_format: Lines for people, or for programs.
-        log_level: What is logged at least.
+        grace: How long to wait for runs when the worker stops, in seconds.
+        exit_on_unhealthy: After how many seconds of bad health the worker stops; None: never.
+        log_format: The format of log lines.
+        log_level: The lowest level that is logged.
     """
 
     target: str
@@ -35,10 +35,10 @@ class Settings:
     log_level: LogLevel = "info"
 
     def dump(self) -> str:
-        """As text, for the command line of a child."""
+        """Return the options as text, for the command line of a child process."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def load(cls, text: str) -> Self:
-        """What `dump` wrote."""
+        """Read the text that `dump` returned."""
         return cls(**json.loads(text))

@@ -1,4 +1,4 @@
-"""Keeps worker processes running: starts them, starts those anew that died, ends with all of them."""
+"""The supervisor of worker processes: it starts them, restarts those that die, and stops all of them."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 
     from leasehold.cli.worker.settings import Settings
 
-#: The first and the longest pause before a process that died is started anew, and after how long a life the
-#: pause is the first again (s).
-FIRST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 0.5, 30.0, 30.0
-#: A child ends by itself within its grace time and `LAST_SECONDS`; so much later it is killed (s).
-MERCY_SECONDS = 5.0
-#: Exit codes, the best first; any other is worse than all of these.
+#: The first and the longest pause before a process that died is restarted, in seconds. After a process that
+#: ran for `LONG_LIFE` the pause is the first one again.
+FIRST_PAUSE, MAX_PAUSE, LONG_LIFE = 0.5, 30.0, 30.0
+#: A child ends within its grace time and `LAST_SECONDS`; so many seconds later it is killed.
+KILL_AFTER_SECONDS = 5.0
+#: Exit codes, the best first; any other code is worse.
 BEST_FIRST = (STOPPED, CUT_OFF, UNHEALTHY, MISCONFIGURED)
 
 log = Log("leasehold.supervisor")
 
 
 class Child:
-    """A worker process, and our end of the line to it."""
+    """A worker process, and the supervisor's end of the socket pair."""
 
-    def __init__(self, process: Process, line: socket.socket) -> None:
+    def __init__(self, process: Process, link: socket.socket) -> None:
         self.process = process
-        self._line = line
-        self._grace = 0.0  # until the program is imported, it has nothing to wait for
-        self._line.setblocking(False)
+        self._link = link
+        self._grace = 0.0  # until the program is imported, there is nothing to wait for
+        self._link.setblocking(False)
 
     @classmethod
     async def start(cls, settings: Settings) -> Child:
-        """Start one, in a process group of its own: Ctrl-C reaches the supervisor, which decides."""
+        """Start a worker process in a new process group, so that Ctrl-C reaches only the supervisor."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # what lies in the current folder must not be taken for a library of ours
+                "-P",  # modules in the current folder must not replace libraries of ours
                 "-m",
                 "leasehold.cli.worker.child",
                 settings.dump(),
@@ -58,36 +58,36 @@ class Child:
         return cls(process, ours)
 
     def order(self, order: bytes) -> None:
-        """Tell it to stop."""
+        """Send an order to stop."""
         with contextlib.suppress(OSError):  # it has ended
-            self._line.send(order)
+            self._link.send(order)
 
     def longest_stop(self, order: bytes) -> float:
-        """How many seconds it may need to follow an order. It tells us its grace time when it knows it."""
+        """Return how many seconds the process may take to follow an order."""
         with contextlib.suppress(OSError, ValueError):
-            self._grace = float(self._line.recv(64))
-        return (0.0 if order == NOW else self._grace) + LAST_SECONDS + MERCY_SECONDS
+            self._grace = float(self._link.recv(64))  # sent when the program has been imported
+        return (0.0 if order == NOW else self._grace) + LAST_SECONDS + KILL_AFTER_SECONDS
 
     async def ended(self) -> int:
-        """Wait for its end; returns the exit code, negative for a signal."""
+        """Wait until the process ends; return the exit code, negative for a signal."""
         code = await self.process.wait()
-        self._line.close()
+        self._link.close()
         return code
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the process with SIGKILL."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
 
 
 class Supervisor:
-    """Runs so many worker processes until it is told to stop.
+    """Run worker processes until a signal to stop.
 
     Args:
-        settings: What each of them is told.
+        settings: The options of each process.
         processes: How many.
-        changes: If given, each of its values is a reason to let all of them stop and start anew.
+        changes: If given, all processes are restarted for each of its values.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Supervisor:
         self._codes: list[int] = []
 
     async def run(self) -> int:
-        """Run until SIGTERM or SIGINT; returns the worst exit code of the processes that were there then."""
+        """Run until SIGTERM or SIGINT; return the worst exit code of the processes that ran then."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -115,7 +115,7 @@ class Supervisor:
         finally:
             watching.cancel()
             for child in self._children.values():
-                child.kill()  # only if we fail ourselves
+                child.kill()  # only if the supervisor fails
             await asyncio.gather(watching, *self._killing, return_exceptions=True)
         code = max(self._codes, default=STOPPED, key=badness)
         log.info("stopped, with exit code %d", code)
@@ -128,20 +128,20 @@ class Supervisor:
             log.info("got a signal: stopping")
             self._stop(STOP)
         elif not self._hurry.is_set():
-            log.warning("got a second signal: cutting off what runs")
+            log.warning("got a second signal: interrupting runs")
             self._hurry.set()
             self._stop(NOW)
         else:
-            log.warning("got a third signal: killing")
+            log.warning("got a third signal: killing all processes")
             for child in self._children.values():
                 child.kill()
 
     def _stop(self, order: bytes) -> None:
         self._stopping.set()
         for child in self._children.values():
-            self._dismiss(child, order)
+            self._stop_child(child, order)
 
-    def _dismiss(self, child: Child, order: bytes) -> None:
+    def _stop_child(self, child: Child, order: bytes) -> None:
         child.order(order)
         task = asyncio.create_task(self._kill_after(child, child.longest_stop(order)))
         self._killing.add(task)
@@ -152,17 +152,17 @@ class Supervisor:
             async with asyncio.timeout(seconds):
                 await child.process.wait()
         if child.process.returncode is None:
-            log.error("worker process %d does not end: killing it", child.process.pid)
+            log.error("worker process %d did not end in time: killing it", child.process.pid)
             child.kill()
 
     async def _keep(self, number: int) -> None:
-        """Keep one process running."""
+        """Run one process, and restart it when it dies."""
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             began = time.monotonic()
             child = self._children[number] = await Child.start(self._settings)
             if self._stopping.is_set():
-                self._dismiss(child, STOP)
+                self._stop_child(child, STOP)
             before = self._changed
             code = await child.ended()
             del self._children[number]
@@ -173,30 +173,30 @@ class Supervisor:
                 continue
             if self._changes is not None:
                 log.warning("worker process %d ended with %s; waiting for a change", *_facts(child, code))
-                await self._either(self._changed)
+                await self._wait_for(self._changed)
             elif code == MISCONFIGURED:
-                log.error("worker process %d cannot run: stopping", child.process.pid)
+                log.error("worker process %d cannot start: stopping", child.process.pid)
                 self._codes.append(code)
                 self._stop(STOP)
             else:
                 pause = FIRST_PAUSE if time.monotonic() - began > LONG_LIFE else pause
                 log.warning(
-                    "worker process %d ended with %s; a new one starts in %.1f s",
+                    "worker process %d ended with %s; restarting in %.1f s",
                     *_facts(child, code),
                     pause,
                 )
-                await self._either(asyncio.Event(), timeout=pause)
-                pause = min(LONGEST_PAUSE, pause * 2)
+                await self._wait_for(asyncio.Event(), timeout=pause)
+                pause = min(MAX_PAUSE, pause * 2)
 
-    async def _either(self, event: asyncio.Event, *, timeout: float | None = None) -> None:
-        """Wait for an event, for a stop, or for so many seconds."""
+    async def _wait_for(self, event: asyncio.Event, *, timeout: float | None = None) -> None:
+        """Wait for an event, for a signal to stop, or for the timeout."""
         tasks = [asyncio.create_task(one.wait()) for one in (event, self._stopping)]
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
 
     async def _watch(self) -> None:
-        """Let all processes stop, and new ones start, at each change."""
+        """Restart all processes at each change."""
         if self._changes is None:
             return
         try:
@@ -205,13 +205,13 @@ class Supervisor:
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
                 for child in self._children.values():
-                    self._dismiss(child, STOP)
+                    self._stop_child(child, STOP)
         except Exception:
-            log.exception("changes are not noticed any more")
+            log.exception("watching for changes failed; changes have no effect from now on")
 
 
 def badness(code: int) -> int:
-    """How bad an exit code is."""
+    """Return how bad an exit code is: a number to compare."""
     return BEST_FIRST.index(code) if code in BEST_FIRST else len(BEST_FIRST)
 
 

@@ -1,4 +1,4 @@
-"""Finds the worker that a command line names."""
+"""Importing the worker that a command line names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 
-#: Where files begin whose part in a traceback tells a user nothing.
-_OTHERS = (
+#: The paths of files that are left out at the beginning of a traceback.
+_NOT_USER_CODE = (
     str(Path(leasehold.__file__).parent) + os.sep,
     str(Path(asyncio.__file__).parent) + os.sep,
     contextlib.__file__,
@@ -32,23 +32,23 @@ _OTHERS = (
 
 
 class Unusable(Exception):
-    """The command line names no worker. The text says why, with the user's own traceback if there is one."""
+    """The target is not a worker. The text says why, with the user's traceback if there is one."""
 
 
 def find_worker(target: str) -> Worker:
-    """Import what is named, and call it if it is a function that makes a worker.
+    """Import a worker, or a function that returns one, and call that.
 
-    The current folder comes first on the path of modules; for a file, the folder that its package lies in.
+    The current folder comes first in `sys.path`; for a file, the folder of its package.
 
     Args:
         target: `module:name`, `package.module:name.of.attribute` or `path/to/file.py:name`.
 
     Raises:
-        Unusable: If there is no worker at that place.
+        Unusable: If the target is not a worker.
     """
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise Unusable(f"{target!r} names no worker: write module:worker or path/to/file.py:worker")
+        raise Unusable(f"{target!r} is not a target: write module:worker or path/to/file.py:worker")
     _put_first(Path.cwd())
     module = _file(Path(place)) if place.endswith(".py") else _module(place)
     try:
@@ -59,7 +59,7 @@ def find_worker(target: str) -> Worker:
 
 
 def folder_of(target: str) -> Path:
-    """Where the code of a target is: what to watch for changes."""
+    """Return the folder of a target's code, to watch for changes."""
     place = target.rpartition(":")[0]
     return Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
 
@@ -70,15 +70,15 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise Unusable(
-                f"there is no module {name!r} in {Path.cwd()} or among what is installed"
+                f"there is no module {name!r} in {Path.cwd()} or in the installed packages"
             ) from None
-        raise Unusable(told(f"{name} cannot be imported", error)) from None
+        raise Unusable(with_traceback(f"{name} cannot be imported", error)) from None
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-        raise Unusable(told(f"{name} cannot be imported", error)) from None
+        raise Unusable(with_traceback(f"{name} cannot be imported", error)) from None
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a file under the name that it has for others, so that its functions can go to processes."""
+    """Import a file as the module that it is, so that its functions can be pickled."""
     path = path.resolve()
     if not path.is_file():
         raise Unusable(f"there is no file {path}")
@@ -91,7 +91,7 @@ def _file(path: Path) -> ModuleType:
     module = _module(name)
     if Path(module.__file__ or "").resolve() != path:
         raise Unusable(
-            f"{path} has the name of a module that is loaded already, {name!r} ({module.__file__}): rename it"
+            f"{path} has the name of another module, {name!r} ({module.__file__}): rename the file"
         )
     return module
 
@@ -107,11 +107,11 @@ def _as_worker(found: Any, target: str) -> Worker:
     worker = found
     if not isinstance(found, Worker):
         if not callable(found) or isinstance(found, type):
-            raise Unusable(f"{target} is {_described(found)}, not a Worker and no function that returns one")
+            raise Unusable(f"{target} is {_described(found)}, not a Worker or a function that returns one")
         try:
             worker = found()
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-            raise Unusable(told(f"{target} could not be called without arguments", error)) from None
+            raise Unusable(with_traceback(f"{target}() failed", error)) from None
     if not isinstance(worker, Worker):
         raise Unusable(f"{target} returned {_described(worker)}, not a Worker")
     if not worker.handlers:
@@ -129,8 +129,8 @@ def _suggestion(module: ModuleType) -> str:
     return f"; it has {', '.join(workers)}" if workers else ""
 
 
-def told(what: str, error: Exception) -> str:
-    """The user's traceback, from the user's first line on."""
+def with_traceback(what: str, error: Exception) -> str:
+    """Return a message with the error's traceback, from the first line of the user's code."""
     if isinstance(error, LeaseholdError) and not _users_part(error.__traceback__):
         return f"{what}: {error}"
     trace = _users_part(error.__traceback__)
@@ -139,10 +139,10 @@ def told(what: str, error: Exception) -> str:
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out this package, and the machinery of imports and of asyncio."""
+    """Leave out the frames of this package, of imports and of asyncio at the beginning."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_OTHERS):
+        if not file.startswith(_NOT_USER_CODE):
             return trace
         trace = trace.tb_next
     return None
