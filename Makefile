@@ -70,7 +70,7 @@ test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones 
 	done
 
 test-restart: .venv/ready ## Restart and kill a server in a container under a queue and a worker
-	tests/with-containers.sh $(BIN)/python -m pytest -m "containers and not long" $(ARGS)
+	tests/with-containers.sh $(BIN)/python -m pytest tests/containers $(ARGS)
 
 test-long: $(FOR_TESTS) test-containers soak ## Run what a release must pass besides `make test`: an hour
 	@echo "The long tests, on the embedded server"

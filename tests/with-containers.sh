@@ -3,9 +3,9 @@
 #
 #     tests/with-containers.sh COMMAND...
 #
-# A docker that answers is taken as it is. Otherwise podman serves on a private socket for as long as the command
-# runs, with its images in a private folder, and the image is made of this machine's redis-server: no registry is
-# asked. The command finds the image's name in LEASEHOLD_TEST_IMAGE.
+# If docker answers, it is used. Otherwise podman serves on a private socket while the command runs, with its images
+# in a private folder; the image is made of this machine's redis-server, so that no registry is needed. The name of
+# the image is in LEASEHOLD_TEST_IMAGE.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
 
@@ -23,7 +23,7 @@ finish() {
 }
 trap finish EXIT
 
-# crun wants cgroups that many sandboxes do not have; runc does not. The limits are those that any root may set.
+# crun needs cgroups that many sandboxes lack; runc does not. Any root user may set these limits.
 cat >"$work/containers.conf" <<TOML
 [containers]
 default_ulimits = ["nofile=10000:10000", "nproc=10000:10000"]
@@ -40,7 +40,7 @@ runroot = "$work/run"
 TOML
 export CONTAINERS_CONF=$work/containers.conf CONTAINERS_STORAGE_CONF=$work/storage.conf
 
-# The server and the libraries that it loads are all that is in the image.
+# The image holds the server and the libraries that it loads, nothing else.
 mkdir -p "$work/image/rootfs/usr/bin" "$work/image/rootfs/tmp"
 cp --dereference /usr/bin/redis-server "$work/image/rootfs/usr/bin/"
 ldd /usr/bin/redis-server | grep --only-matching '/[^ ]*' | while read -r library; do

@@ -1,32 +1,34 @@
-"""A server in a container goes through what containers go through, and clients see what they should see.
+"""A queue and a worker on a server in a container that is restarted, killed and paused.
 
-Run by `make test-containers`; `tests/with-containers.sh` brings the engine and the image.
+`make test-restart` runs these tests; tests/with-containers.sh provides the engine and the image.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from leasehold import AsyncWorkQueue, ConnectionLost, Counts, Item, Lease, ServerBusy
+from leasehold.worker import Worker
 from tests import servers
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from testcontainers.core.container import DockerContainer
 
 pytestmark = pytest.mark.containers
 
+#: How long a server may take to answer again (s).
+WITHIN = 20
+
 
 class Container(Protocol):
-    """What is used of the engine's own handle; docker ships no types."""
+    """The part of the engine's handle that the tests use; docker ships no types."""
 
     def pause(self) -> None: ...
     def unpause(self) -> None: ...
@@ -37,55 +39,99 @@ class Container(Protocol):
 
 
 @pytest.fixture
-def engine_container() -> Iterator[DockerContainer]:
-    """Run a server that keeps its data in the container, each write at once."""
-    container = servers.container().with_command("--appendonly yes --appendfsync always --dir /tmp")
-    with container:
+def started() -> Iterator[DockerContainer]:
+    """Run a server that writes each step to a file in the container before it replies."""
+    with servers.container().with_command("--appendonly yes --appendfsync always --dir /tmp") as container:
         yield container
 
 
 @pytest.fixture
-def container(engine_container: DockerContainer) -> Container:
-    """Give the engine's own handle."""
-    handle: Container = engine_container.get_wrapped_container()
+def container(started: DockerContainer) -> Container:
+    """Return the engine's handle of the container."""
+    handle: Container = started.get_wrapped_container()
     return handle
 
 
 @pytest.fixture
-async def client(engine_container: DockerContainer) -> AsyncIterator[Redis]:
-    url = servers.container_url(engine_container)
-    async with Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=0.5) as client:
-        await client.set("key", "value")
-        yield client
+async def queue(started: DockerContainer, name: str) -> AsyncIterator[AsyncWorkQueue]:
+    """Return a queue on the server in the container."""
+    async with AsyncWorkQueue.from_url(servers.container_url(started), name, reply_timeout=1) as queue:
+        yield queue
 
 
-async def answer(client: Redis, within: float = 10.0) -> object:
-    """Ask until somebody answers: a container that was started is not yet a server that listens."""
-    async with asyncio.timeout(within):
-        while True:
-            try:
-                return await client.get("key")
-            except (RedisConnectionError, RedisTimeoutError):
-                await asyncio.sleep(0.02)
-
-
-async def test_paused_server_is_silent_and_comes_back(client: Redis, container: Container) -> None:
-    container.pause()
-    with pytest.raises(RedisTimeoutError):
-        await client.ping()
-    container.unpause()
-    await answer(client)
-
-
-async def test_restarted_server_keeps_url_and_data(client: Redis, container: Container) -> None:
+def restart(container: Container) -> None:
+    """Stop the server with SIGTERM and start it again."""
     container.restart(timeout=5)
-    assert await answer(client) == b"value"
 
 
-async def test_killed_server_refuses_then_has_its_data(client: Redis, container: Container) -> None:
+def kill(container: Container) -> None:
+    """Stop the server with SIGKILL and start it again."""
     container.kill("SIGKILL")
     container.wait()
-    with pytest.raises((RedisConnectionError, RedisTimeoutError)):
-        await client.ping()
     container.start()
-    assert await answer(client) == b"value"
+
+
+def pause(container: Container) -> None:
+    """Freeze the server for longer than a client waits for a reply."""
+    container.pause()
+    try:
+        time.sleep(1.5)
+    finally:
+        container.unpause()
+
+
+OUTAGES = pytest.mark.parametrize("outage", [restart, kill, pause])
+
+
+async def answered(call: Callable[[], Awaitable[object]]) -> object:
+    """Repeat a call until the server answers it."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            try:
+                return await call()
+            except (ConnectionLost, ServerBusy):
+                await asyncio.sleep(0.05)
+
+
+@OUTAGES
+async def test_a_queue_keeps_its_items_and_leases(
+    queue: AsyncWorkQueue, container: Container, outage: Callable[[Container], None]
+) -> None:
+    await queue.add_items([Item(b"data", id=item_id) for item_id in "abc"])
+    lease = await queue.lease(60)
+    assert lease is not None
+    await asyncio.to_thread(outage, container)
+    assert await answered(queue.counts) == Counts(2, 1, 0, 0)
+    assert await queue.add_item(Item(b"data", id="a")) is False
+    assert await queue.renew(lease, 60) is True
+    assert await queue.complete(lease) is True
+    assert [each.id for each in await queue.lease_many(10, 60, block=False)] == ["b", "c"]
+
+
+@OUTAGES
+async def test_a_worker_finishes_its_run_and_takes_new_items(
+    queue: AsyncWorkQueue, container: Container, outage: Callable[[Container], None]
+) -> None:
+    worker = Worker(lease_time=60)
+    runs: list[str] = []
+    proceed = asyncio.Event()
+
+    @worker.handler(queue)
+    async def handle(lease: Lease) -> None:
+        runs.append(lease.id)
+        await proceed.wait()
+
+    await queue.add_item(Item(b"data", id="before"))
+    working = asyncio.create_task(worker.run())
+    await eventually("the run has begun", lambda: bool(runs))
+    await asyncio.to_thread(outage, container)
+    proceed.set()
+    await answered(lambda: queue.add_item(Item(b"data", id="after")))
+    await eventually("both items were run", lambda: len(runs) == 2, within=WITHIN)
+    async with asyncio.timeout(WITHIN):
+        while (await queue.counts()).total:  # noqa: ASYNC110 - the state is the server's
+            await asyncio.sleep(0.05)
+    worker.stop()
+    await working
+    assert runs == ["before", "after"]
+    assert await queue.counts() == Counts(0, 0, 0, 0)

@@ -9,41 +9,41 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.soak.play import soak
+from tests.soak.run import soak
 
 if TYPE_CHECKING:
-    from tests.soak.play import Verdict
+    from tests.soak.run import Verdict
 
-#: What a soak leaves to be looked at.
+#: Where a soak leaves its histories and logs.
 FOLDER = Path("build/soak")
-#: So many of what went wrong are shown; all are in the folder.
+#: How many problems are printed; all are in the folder.
 SHOWN = 30
 
 
 def main(minutes: str = "5", seed: str = "") -> int:
-    """Soak, and say what came out; 1 if anything was wrong."""
+    """Run the soak and print its verdict; return 1 if anything was wrong."""
     seed = seed or secrets.token_hex(3)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    say(f"Soaking for {minutes} minutes, seed {seed}; the histories go to {FOLDER}/")
+    show(f"Soaking for {minutes} minutes, seed {seed}; the histories go to {FOLDER}/")
     verdict = asyncio.run(soak(float(minutes) * 60, seed, FOLDER))
     for line in report(verdict):
-        say(line)
+        show(line)
     problems = [*verdict.wrong, *(str(violation) for violation in verdict.violations)]
     (FOLDER / "problems.txt").write_text("".join(f"{problem}\n" for problem in problems))
-    say(f"{len(problems)} problems" if problems else "Nothing was wrong")
+    show(f"{len(problems)} problems" if problems else "No problems")
     for problem in problems[:SHOWN]:
-        say(f"  {problem}")
+        show(f"  {problem}")
     if problems:
-        say(f"Again: make soak MINUTES={minutes} SEED={seed}")
+        show(f"Again: make soak MINUTES={minutes} SEED={seed}")
     return int(not verdict.right)
 
 
 def report(verdict: Verdict) -> list[str]:
-    """What happened, as lines."""
-    lines = ["What was done:"]
-    lines += [f"  {count:>9,}  {what}" for what, count in sorted(verdict.did.items())]
-    lines.append("What was written down:")
+    """Return what happened, as lines."""
+    lines = ["Faults and processes:"]
+    lines += [f"  {count:>9,}  {what}" for what, count in sorted(verdict.counts.items())]
+    lines.append("Events in the histories:")
     lines += [f"  {count:>9,}  {what}" for what, count in sorted(verdict.events.items())]
     for what, growth in verdict.memory.items():
         lines.append(
@@ -52,8 +52,8 @@ def report(verdict: Verdict) -> list[str]:
     return lines
 
 
-def say(line: str) -> None:
-    """Show a line at once."""
+def show(line: str) -> None:
+    """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

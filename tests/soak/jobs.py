@@ -1,4 +1,4 @@
-"""The work of the soak: what items ask for, and what handlers do about it."""
+"""The jobs of the soak: what an item asks its handler to do."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from leasehold import Lease
 
-#: The queues, by the kind of handler that they have.
+#: The queues, named after the kind of their handler.
 QUEUES = ("coroutines", "threads", "batches")
-#: These ids are added again and again, by all producers.
+#: How many ids all producers add again and again.
 SHARED = 12
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one item asks for."""
+    """What one item asks its handler to do."""
 
-    #: How long it takes, in seconds, and whether it blocks its event loop meanwhile.
+    #: How long the run takes (s), and whether it blocks the event loop.
     seconds: float = 0.0
     blocks: bool = False
     #: How many attempts fail before one succeeds; one that fails each time becomes a dead letter.
@@ -35,22 +35,22 @@ class Job:
     #: How many attempts kill their worker.
     crashes: int = 0
     rejected: bool = False
-    #: How likely it is to ask for another time.
+    #: The chance of a snooze.
     snoozes: float = 0.0
 
     def before(self, lease: Lease, chance: random.Random, *, gentle: bool) -> None:
-        """What it does besides taking its time.
+        """Reject, snooze, crash or block, if the job says so.
 
         Raises:
             Signal: If the job says so.
         """
         if self.rejected:
-            raise Reject("as it says")
+            raise Reject("the job says so")
         if chance.random() < self.snoozes:
             raise Snooze(chance.uniform(0.0, 0.3))
         if lease.attempt <= self.crashes:
             if gentle:
-                raise Snooze(0.1)  # another worker is to die of it
+                raise Snooze(0.1)  # another worker crashes instead
             os.kill(os.getpid(), signal.SIGKILL)
         if self.blocks:
             time.sleep(self.seconds)
@@ -63,8 +63,8 @@ class Job:
         """
         if lease.attempt <= self.failures:
             if chance.random() < 0.5:
-                raise Retry("as it says", delay=chance.uniform(0.0, 0.2))
-            raise ValueError("as it says")
+                raise Retry("the job says so", delay=chance.uniform(0.0, 0.2))
+            raise ValueError("the job says so")
 
 
 def job_of(lease: Lease) -> Job:

@@ -1,4 +1,4 @@
-"""What each program of the soak does first: it sees to its own end."""
+"""Exit with the parent process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 import threading
 
 
-def end_with_parent() -> None:
-    """End this process when its standard input ends. On SIGABRT it says what each thread is at."""
+def exit_with_parent() -> None:
+    """Exit when standard input ends. On SIGABRT, dump the stacks of all threads."""
     faulthandler.enable()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
 
     def watch() -> None:
-        # Not by way of `sys.stdin`, whose lock the end of the interpreter would wait for.
+        # `sys.stdin` has a lock that the interpreter waits for at exit.
         while os.read(0, 1024):
             pass
         os._exit(1)

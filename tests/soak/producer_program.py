@@ -1,8 +1,8 @@
-"""A producer process of the soak: adds items, and sees to dead letters. It writes down all that it does.
+"""A producer process of the soak: adds items, requeues and drops dead letters, and logs each call.
 
 python -m tests.soak.producer_program URL FOLDER NAME SEED ITEMS_PER_SECOND
 
-It ends on SIGTERM, or when its standard input ends.
+It exits on SIGTERM, or when its standard input ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leasehold import AsyncWorkQueue
 from leasehold.errors import ConnectionLost, ServerBusy
 from leasehold.testing.history import Event, HistoryLog, record_calls
 from tests.soak.jobs import QUEUES, SHARED, Job, draw, item
-from tests.soak.parent import end_with_parent
+from tests.soak.parent import exit_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 #: Nothing is added while so many items are unfinished.
 MAX_UNFINISHED = 200
-#: Now and then come so many items at once that take no time.
+#: How many items a burst has, and the chance of one.
 BURST, BURST_CHANCE = 200, 0.03
 #: The pause after an error.
 PAUSE_SECONDS = 0.1
 
 
 class Producer:
-    """Adds to one queue."""
+    """Adds items to one queue."""
 
     def __init__(self, queue: AsyncWorkQueue, name: str, chance: random.Random, stop: asyncio.Event) -> None:
         self._queue = queue
@@ -48,26 +48,26 @@ class Producer:
         self._numbers = itertools.count(1)
 
     async def add(self, pause: float) -> None:
-        """Add until told to stop, about one item in each pause."""
+        """Add items until `stop` is set, about one in each pause."""
         while not self._stop.is_set():
             count = self._chance.choice([1, 1, 1, 2, 10])
             items = [self._next() for _ in range(count)]
             if self._chance.random() < BURST_CHANCE:
-                # So that workers take items ahead.
+                # So that workers prefetch.
                 items += [item(Job(), f"{self._name}-{next(self._numbers)}") for _ in range(BURST)]
             delay = self._chance.choice([0, 0, 0, 0, 0.05, 0.5])
-            await self._insist(partial(self._queue.add_items, items, delay=delay))
+            await self._repeat(partial(self._queue.add_items, items, delay=delay))
             await asyncio.sleep(self._chance.uniform(0.0, 2.0 * pause) * count)
-            await self._wait_for_the_others()
+            await self._wait_for_workers()
 
-    async def see_to_the_dead(self) -> None:
-        """Requeue or drop dead letters until told to stop."""
+    async def handle_dead_letters(self) -> None:
+        """Requeue or drop dead letters until `stop` is set."""
         while not self._stop.is_set():
             await asyncio.sleep(self._chance.uniform(0.2, 0.8))
             try:
                 letters = await self._queue.dead_letters.list(start=-20, count=20, data=False)
                 for letter in letters:
-                    # Without luck it dies again; so most are dropped.
+                    # Most requeued items fail again; so most are dropped.
                     act = self._queue.dead_letters
                     await (act.requeue if self._chance.random() < 0.3 else act.drop)(letter.id)
             except (ConnectionLost, ServerBusy):
@@ -78,14 +78,14 @@ class Producer:
             return item(draw(self._chance), f"shared-{self._chance.randrange(SHARED)}")
         return item(draw(self._chance), f"{self._name}-{next(self._numbers)}")
 
-    async def _wait_for_the_others(self) -> None:
+    async def _wait_for_workers(self) -> None:
         with suppress(ConnectionLost, ServerBusy):
             while not self._stop.is_set():
                 if (await self._queue.counts()).total <= MAX_UNFINISHED:
                     return
                 await asyncio.sleep(0.2)
 
-    async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:
+    async def _repeat(self, call: Callable[[], Awaitable[object]]) -> None:
         """Repeat a call until the server answers it."""
         while True:
             try:
@@ -97,7 +97,7 @@ class Producer:
 
 
 async def main(url: str, folder: str, name: str, seed: str, items_per_second: str) -> None:
-    """Produce until told to stop."""
+    """Add items until SIGTERM."""
     log = HistoryLog(Path(folder) / f"{name}.jsonl")
     chance, stop = random.Random(seed), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -106,12 +106,12 @@ async def main(url: str, folder: str, name: str, seed: str, items_per_second: st
         for queue in queues:
             producer = Producer(queue, name, chance, stop)
             group.create_task(producer.add(len(QUEUES) / float(items_per_second)))
-            group.create_task(producer.see_to_the_dead())
+            group.create_task(producer.handle_dead_letters())
     for queue in queues:
         await queue.close()
     log.write(Event(time.monotonic_ns(), "exit"))
 
 
 if __name__ == "__main__":
-    end_with_parent()
+    exit_with_parent()
     asyncio.run(main(*sys.argv[1:]))

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.soak.__main__ import report
-from tests.soak.play import soak
+from tests.soak.run import soak
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(180)
-async def test_nothing_goes_wrong_however_much_does(tmp_path: Path) -> None:
+async def test_a_short_soak_finds_no_violation(tmp_path: Path) -> None:
     seed = os.environ.get("SEED", "short")
     verdict = await soak(15, seed, tmp_path, workers=4, producers=2, rate=60)
-    told = "\n".join([f"seed {seed}, logs in {tmp_path}", *report(verdict)])
-    assert not verdict.wrong, told
-    assert not verdict.violations, told
-    assert verdict.events["complete True"], told
+    message = "\n".join([f"seed {seed}, logs in {tmp_path}", *report(verdict)])
+    assert not verdict.wrong, message
+    assert not verdict.violations, message
+    assert verdict.events["complete True"], message

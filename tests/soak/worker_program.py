@@ -1,8 +1,8 @@
-"""A worker process of the soak, which writes down all that it does.
+"""A worker process of the soak; it logs each call and each run.
 
 python -m tests.soak.worker_program URL FOLDER NAME SEED [gentle]
 
-It ends with the exit code of `Worker.serve`, or when its standard input ends.
+It exits with the code of `Worker.serve`, or when its standard input ends.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from leasehold import AsyncWorkQueue, Lease, RetryPolicy
 from leasehold.testing.history import Event, HistoryLog, record_calls, record_runs
 from leasehold.worker import Worker
 from tests.soak.jobs import QUEUES, job_of
-from tests.soak.parent import end_with_parent
+from tests.soak.parent import exit_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: How long a lease is, and how long a run may go on after a SIGTERM, in seconds.
+#: The lease time, and the grace time after SIGTERM (s).
 LEASE_SECONDS = 2.0
 GRACE_SECONDS = 0.7
 ATTEMPTS = 4
@@ -33,7 +33,7 @@ LIMIT_SECONDS = 5.0
 def make_worker(
     queues: Mapping[str, AsyncWorkQueue], log: HistoryLog, chance: random.Random, *, gentle: bool
 ) -> Worker:
-    """Put the worker together: a handler of each kind."""
+    """Return a worker with a handler of each kind."""
     worker = Worker(
         concurrency=6,
         lease_time=LEASE_SECONDS,
@@ -41,7 +41,7 @@ def make_worker(
         retry=RetryPolicy(attempts=ATTEMPTS, first=0.05, longest=0.5),
         middleware=[record_runs(log)],
         clean_every=3.0,
-        keep_dead=None,  # what is dropped by its age is not written down
+        keep_dead=None,  # the history has no event for letters dropped by their age
     )
 
     @worker.handler(queues["coroutines"], timeout=LIMIT_SECONDS, keep_result=5.0)
@@ -68,7 +68,7 @@ def make_worker(
                 job.before(lease, chance, gentle=gentle)
                 await asyncio.sleep(0.0 if job.blocks else min(job.seconds, 0.8))
                 job.after(lease, chance)
-            except Exception as error:  # noqa: BLE001 - it is the answer for this item
+            except Exception as error:  # noqa: BLE001 - the answer for this item
                 answers.append(error)
             else:
                 answers.append(None)
@@ -78,7 +78,7 @@ def make_worker(
 
 
 async def main(url: str, folder: str, name: str, seed: str, *options: str) -> int:
-    """Work until told to stop."""
+    """Work until SIGTERM."""
     log = HistoryLog(Path(folder) / f"{name}.jsonl")
     queues = {
         queue: record_calls(AsyncWorkQueue.from_url(url, queue, reply_timeout=3.0), log) for queue in QUEUES
@@ -92,5 +92,5 @@ async def main(url: str, folder: str, name: str, seed: str, *options: str) -> in
 
 
 if __name__ == "__main__":
-    end_with_parent()
+    exit_with_parent()
     sys.exit(asyncio.run(main(*sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""The processes of the soak, and what can be done to them."""
+"""The processes of the soak, and signals and cuts for them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ ROOT = Path(__file__).parents[2]
 
 
 class Child:
-    """A process of ours.
+    """A worker or producer process.
 
     Attributes:
-        name: That of its log, too.
-        going: Set unless it stands still.
-        doomed: Whether we have told it to end, or ended it.
+        name: The name of the process and of its log.
+        running: Clear while it is stopped by SIGSTOP.
+        ending: Whether the soak has ended it, or has sent it SIGTERM.
     """
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
         self.process = process
-        self.going = asyncio.Event()
-        self.going.set()
-        self.doomed = False
+        self.running = asyncio.Event()
+        self.running.set()
+        self.ending = False
         self._log = log
 
     @classmethod
     async def start(cls, program: str, name: str, url: str, folder: Path, *arguments: str) -> Child:
-        """Start a program of this folder; what it says goes to a file that bears its name."""
-        with (folder / f"{name}.log").open("ab") as said:
+        """Start a program of this folder; its output goes to `<name>.log`."""
+        with (folder / f"{name}.log").open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", f"tests.soak.{program}", url, str(folder), name, *arguments,
-                cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=said, stderr=said, process_group=0,
+                cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=output, stderr=output, process_group=0,
             )  # fmt: skip
         return cls(name, process, folder / f"{name}.jsonl")
 
@@ -53,24 +53,24 @@ class Child:
         return self.process.returncode is None
 
     @property
-    def at_work(self) -> bool:
-        """Whether it is there, has begun, goes on and is to go on."""
-        ready = self.alive and not self.doomed and self.going.is_set()
+    def working(self) -> bool:
+        """Whether it runs, has written to its log, and is neither stopped nor ending."""
+        ready = self.alive and not self.ending and self.running.is_set()
         return ready and self._log.exists() and self._log.stat().st_size > 0
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it is still there."""
+        """Send a signal, if the process is alive."""
         if number == signal.SIGSTOP:
-            self.going.clear()
+            self.running.clear()
         elif number == signal.SIGCONT:
-            self.going.set()
-        # Not with `send_signal`, which would take the exit code of one that has just ended from asyncio.
+            self.running.set()
+        # `send_signal` would take the exit code of a process that has just ended away from asyncio.
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
-    async def ended(self, within: float) -> int | None:
-        """Wait until it has ended; None if it does not. Then it says where it hangs, and is ended."""
+    async def wait(self, within: float) -> int | None:
+        """Return the exit code; after `within` seconds, log its stacks, kill it and return None."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 return await self.process.wait()
@@ -83,7 +83,7 @@ class Child:
         return None
 
     def resident(self) -> int | None:
-        """How many bytes of memory it has; None if nobody can tell."""
+        """Return its resident memory in bytes, or None where the system has no /proc."""
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
                 if line.startswith("VmRSS:"):
@@ -92,10 +92,10 @@ class Child:
 
 
 class Server:
-    """A server that is restarted now and then, with all that it has acknowledged.
+    """A server that keeps all acknowledged data over restarts.
 
-    It writes down each step before it answers (`appendfsync always`); with `everysec`, what an embedded
-    server does by itself, a server that is killed may forget its last second, and nothing could be proven.
+    It syncs each step to disk before it replies (`appendfsync always`). With `everysec`, the default of an
+    embedded server, a killed server may lose its last second, and lost items would prove nothing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -109,33 +109,33 @@ class Server:
     @property
     def _running(self) -> EmbeddedServer:
         if self._server is None:
-            raise AssertionError("it was started")
+            raise AssertionError("the server was not started")
         return self._server
 
     async def start(self) -> None:
-        """Start it, again at the same port."""
+        """Start the server, after the first time at the same port."""
         port = self._server.port if self._server else None
         self._server = await EmbeddedServer.start(dir=self._folder, port=port)
         async with Redis.from_url(self._server.url) as admin:
             await admin.config_set("appendfsync", "always")
-            # Small enough that the file is written anew now and then.
+            # Small, so that the server rewrites the file during a soak.
             await admin.config_set("auto-aof-rewrite-min-size", "4mb")
 
     async def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the server with SIGKILL."""
         os.kill(self._running.pid, signal.SIGKILL)
-        while self._running.running:  # noqa: ASYNC110 - it is a process of somebody else
+        while self._running.running:  # noqa: ASYNC110 - another process has no event
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """End it well."""
+        """Stop the server with SIGTERM."""
         await self._running.stop()
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self._running.pid, number)
 
     async def cut(self, chance: float, draw: list[float]) -> int:
-        """Cut each connection with this chance, by these numbers; returns how many."""
+        """Cut each connection whose number in `draw` is below `chance`; return how many."""
         cut = 0
         async with Redis.from_url(self.url) as admin:
             for client, drawn in zip(await admin.client_list(), draw, strict=False):
@@ -145,6 +145,6 @@ class Server:
         return cut
 
     async def memory(self) -> int:
-        """Bytes that it uses."""
+        """Return the memory that the server uses, in bytes."""
         async with Redis.from_url(self.url) as admin:
             return int((await admin.info("memory"))["used_memory"])

@@ -1,4 +1,4 @@
-"""The conductor of the soak: does harm at random, and sees that everybody is replaced."""
+"""Inject faults at random into the processes of the soak, and replace those that end."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from tests.soak.cast import Child, Server
+from tests.soak.processes import Child, Server
 from tests.soak.worker_program import GRACE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
-#: How long a process may take to end after a SIGTERM, beyond the grace time, whatever the server does.
+#: How long a process may take to end after SIGTERM and its grace time, with or without a server (s).
 END_SECONDS = 15.0
-#: How often memory is looked at, in seconds.
+#: How often memory is sampled (s).
 SAMPLE_SECONDS = 0.5
 
 
-class Conductor:
-    """Runs the processes.
+class FaultInjector:
+    """Runs the processes of a soak and injects faults.
 
     Attributes:
-        did: How often what was done.
-        wrong: What went wrong with processes, a sentence each.
-        memory: By what it is of: samples of (seconds, bytes).
+        counts: How often each fault was injected, and how processes ended.
+        wrong: What went wrong with processes, one sentence each.
+        memory: For the server and one worker: samples of (seconds, bytes).
     """
 
     def __init__(self, folder: Path, seed: str, *, workers: int, producers: int, rate: float) -> None:
         self.folder = folder
         self.server = Server(folder / "data")
-        self.did: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.memory: dict[str, list[tuple[float, float]]] = {"server": [], "worker": []}
         self._seed = seed
@@ -45,22 +45,22 @@ class Conductor:
         self._sizes = {"worker": workers, "producer": producers}
         self._rate = rate / producers
         self._numbers = itertools.count()
-        self._crew: dict[str, list[Child]] = {"worker": [], "producer": []}
+        self._processes: dict[str, list[Child]] = {"worker": [], "producer": []}
         self._all: list[Child] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._away = asyncio.Lock()
 
     async def open(self) -> None:
-        """Start everybody. The first worker is spared, so that its memory can be watched."""
+        """Start all processes. The first worker gets no faults, so that its memory can be measured."""
         await self.server.start()
         for kind, size in self._sizes.items():
             for number in range(size):
-                await self._hire(kind, gentle=kind == "worker" and number == 0)
+                await self._start(kind, gentle=kind == "worker" and number == 0)
         self._watching = asyncio.create_task(self._watch_memory())
 
-    async def play(self, seconds: float) -> None:
-        """Do harm for so long."""
+    async def inject(self, seconds: float) -> None:
+        """Inject faults for so many seconds."""
         acts: dict[Callable[[], Awaitable[None]], float] = {
             self._kill_worker: 4,
             self._stop_worker: 5,
@@ -74,43 +74,45 @@ class Conductor:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             await asyncio.sleep(min(self._chance.uniform(0.1, 1.0), max(0.0, ends - time.monotonic())))
-            # What is drawn does not depend on how long things took, so a seed means the same acts again.
+            # The draws do not depend on durations, so that a seed gives the same faults again.
             await self._chance.choices(list(acts), list(acts.values()))[0]()
             await self.replace()
 
-    async def let_all_go_on(self) -> None:
-        """No more harm: everybody who stands still goes on, and the server is there."""
+    async def heal(self) -> None:
+        """Wait until all faults are over, and replace the processes that have ended."""
         while self._under_way:
             await asyncio.wait(self._under_way)
         await self.replace()
 
-    async def dismiss(self, kind: str) -> None:
-        """Let all of a kind end well."""
+    async def stop(self, kind: str) -> None:
+        """Stop all processes of a kind with SIGTERM."""
         self._sizes[kind] = 0
-        leaving, self._crew[kind] = self._crew[kind], []
+        leaving, self._processes[kind] = self._processes[kind], []
         for child in leaving:
-            # One that has not begun does not know yet what a SIGTERM means here.
-            child.send(signal.SIGTERM if child.at_work else signal.SIGKILL)
-            child.doomed = True
-        await asyncio.gather(*(self._see_off(child) for child in leaving))
+            # Before its log exists, a process has no handler for SIGTERM.
+            child.send(signal.SIGTERM if child.working else signal.SIGKILL)
+            child.ending = True
+        await asyncio.gather(*(self._await_end(child) for child in leaving))
 
     async def replace(self) -> None:
-        """Replace those who have ended, and note those who should not have."""
+        """Replace processes that have ended, and record those that should not have."""
         for kind, size in self._sizes.items():
-            for child in self._crew[kind]:
+            for child in self._processes[kind]:
                 code = child.process.returncode
-                if code is None or child.doomed:
+                if code is None or child.ending:
                     continue
                 if kind == "worker" and code == -signal.SIGKILL:
-                    self.did["workers died of their work"] += 1
+                    self.counts["workers died of their work"] += 1
                 else:
                     self.wrong.append(f"{child.name} ended by itself with code {code}; see its log")
-            self._crew[kind] = [child for child in self._crew[kind] if child.alive and not child.doomed]
-            while len(self._crew[kind]) < size:
-                await self._hire(kind)
+            self._processes[kind] = [
+                child for child in self._processes[kind] if child.alive and not child.ending
+            ]
+            while len(self._processes[kind]) < size:
+                await self._start(kind)
 
     async def close(self) -> None:
-        """End everything, however far it is."""
+        """Kill all processes and stop the server."""
         tasks = [*self._under_way, *([self._watching] if self._watching else [])]
         for task in tasks:
             task.cancel()
@@ -120,7 +122,7 @@ class Conductor:
             await child.process.wait()
         await self.server.stop()
 
-    # -------------------------------------------------------------------------- harm
+    # ------------------------------------------------------------------------ faults
 
     async def _kill_worker(self) -> None:
         await self._kill("worker")
@@ -129,53 +131,53 @@ class Conductor:
         await self._kill("producer")
 
     async def _kill(self, kind: str) -> None:
-        child = self._victim(kind)
+        child = self._target(kind)
         if child is not None:
-            self.did[f"{kind}s killed"] += 1
-            child.doomed = True
+            self.counts[f"{kind}s killed"] += 1
+            child.ending = True
             child.send(signal.SIGKILL)
             await child.process.wait()
 
     async def _stop_worker(self) -> None:
-        await self._stand_still("worker", self._chance.choice([0.1, 0.5, 1.5, 2.5, 5.0]))
+        await self._suspend("worker", self._chance.choice([0.1, 0.5, 1.5, 2.5, 5.0]))
 
     async def _stop_producer(self) -> None:
-        await self._stand_still("producer", self._chance.uniform(0.1, 3.0))
+        await self._suspend("producer", self._chance.uniform(0.1, 3.0))
 
-    async def _stand_still(self, kind: str, seconds: float) -> None:
-        child = self._victim(kind)
+    async def _suspend(self, kind: str, seconds: float) -> None:
+        child = self._target(kind)
         if child is not None:
-            self.did[f"{kind}s stopped"] += 1
+            self.counts[f"{kind}s stopped"] += 1
             child.send(signal.SIGSTOP)
-            self._spawn(self._wake(child, seconds))
+            self._spawn(self._resume(child, seconds))
 
-    async def _wake(self, child: Child, seconds: float) -> None:
+    async def _resume(self, child: Child, seconds: float) -> None:
         await asyncio.sleep(seconds)
         child.send(signal.SIGCONT)
 
     async def _end_worker(self) -> None:
-        child = self._victim("worker")
+        child = self._target("worker")
         if child is not None:
-            self.did["workers ended"] += 1
-            child.doomed = True
+            self.counts["workers ended"] += 1
+            child.ending = True
             child.send(signal.SIGTERM)
-            self._spawn(self._see_off(child))
+            self._spawn(self._await_end(child))
 
-    async def _see_off(self, child: Child) -> None:
-        """Wait until one has ended that was told to; at most as long as it may take."""
-        await child.going.wait()
-        code = await child.ended(GRACE_SECONDS + END_SECONDS)
+    async def _await_end(self, child: Child) -> None:
+        """Wait until a process has ended after SIGTERM, at most as long as it may take."""
+        await child.running.wait()
+        code = await child.wait(GRACE_SECONDS + END_SECONDS)
         if code is None:
-            self.wrong.append(f"{child.name} did not end; its log says where it hung")
+            self.wrong.append(f"{child.name} did not end; its log shows its stacks")
         elif code not in (0, 3, -signal.SIGKILL):
             self.wrong.append(f"{child.name} ended with code {code}; see its log")
-        self.did[f"ends with code {code}"] += 1
+        self.counts[f"ends with code {code}"] += 1
 
     async def _restart_server(self) -> None:
         kills, pause = self._chance.random() < 0.6, self._chance.uniform(0.0, 3.0)
         if not self._away.locked():
-            self.did["servers killed" if kills else "servers stopped"] += 1
-            self._spawn(self._be_away(self._leave_and_return(kills, pause)))
+            self.counts["servers killed" if kills else "servers stopped"] += 1
+            self._spawn(self._while_away(self._leave_and_return(kills, pause)))
 
     async def _leave_and_return(self, kills: bool, pause: float) -> None:  # noqa: FBT001 - internal
         await (self.server.kill() if kills else self.server.stop())
@@ -185,15 +187,15 @@ class Conductor:
     async def _freeze_server(self) -> None:
         pause = self._chance.uniform(0.1, 4.0)
         if not self._away.locked():
-            self.did["servers frozen"] += 1
-            self._spawn(self._be_away(self._freeze(pause)))
+            self.counts["servers frozen"] += 1
+            self._spawn(self._while_away(self._freeze(pause)))
 
     async def _freeze(self, pause: float) -> None:
         self.server.send(signal.SIGSTOP)
         await asyncio.sleep(pause)
         self.server.send(signal.SIGCONT)
 
-    async def _be_away(self, how: Coroutine[Any, Any, None]) -> None:
+    async def _while_away(self, how: Coroutine[Any, Any, None]) -> None:
         async with self._away:
             await how
 
@@ -201,17 +203,17 @@ class Conductor:
         share, drawn = self._chance.uniform(0.1, 1.0), [self._chance.random() for _ in range(100)]
         if not self._away.locked():
             async with self._away:
-                self.did["connections cut"] += await self.server.cut(share, drawn)
+                self.counts["connections cut"] += await self.server.cut(share, drawn)
 
-    # --------------------------------------------------------------------------- crew
+    # --------------------------------------------------------------------- processes
 
-    def _victim(self, kind: str) -> Child | None:
-        """Draw one that is neither spared, nor about to end, nor standing still."""
+    def _target(self, kind: str) -> Child | None:
+        """Draw a process that runs, is not ending and may get faults."""
         drawn = self._chance.random()
-        able = [child for child in self._crew[kind] if child.at_work and "gentle" not in child.name]
+        able = [child for child in self._processes[kind] if child.working and "gentle" not in child.name]
         return able[int(drawn * len(able))] if able else None
 
-    async def _hire(self, kind: str, *, gentle: bool = False) -> None:
+    async def _start(self, kind: str, *, gentle: bool = False) -> None:
         number = next(self._numbers)
         name = f"{kind}-{number}{'-gentle' if gentle else ''}"
         arguments = [f"{self._seed}-{number}"]
@@ -221,15 +223,15 @@ class Conductor:
             arguments.append("gentle")
         program = f"{kind}_program"
         child = await Child.start(program, name, self.server.url, self.folder, *arguments)
-        self._crew[kind].append(child)
+        self._processes[kind].append(child)
         self._all = [*(one for one in self._all if one.alive), child]
-        self.did[f"{kind}s started"] += 1
+        self.counts[f"{kind}s started"] += 1
 
     async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
             now = time.monotonic()
-            spared = next((child for child in self._crew["worker"] if "gentle" in child.name), None)
+            spared = next((child for child in self._processes["worker"] if "gentle" in child.name), None)
             if spared is not None and (resident := spared.resident()) is not None:
                 self.memory["worker"].append((now, resident))
             if not self._away.locked():
@@ -237,7 +239,7 @@ class Conductor:
                     try:
                         self.memory["server"].append((now, await self.server.memory()))
                     except RedisError:
-                        self.did["samples missed"] += 1
+                        self.counts["samples missed"] += 1
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -247,4 +249,4 @@ class Conductor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.wrong.append(f"the conductor failed: {error!r}")
+            self.wrong.append(f"the injection of faults failed: {error!r}")
