@@ -1,7 +1,7 @@
-"""The pages that users read, and the fenced blocks on them.
+"""The pages of the docs, and their fenced blocks.
 
-A ```python block is run. A ```text block right after one is what it prints. A block with a title is
-written to a file of that name instead. A block that cannot be run has a comment before it that says why:
+A ```python block is run. A ```text block right after it is its output. A block with a title is written to a
+file of that name instead. A block that cannot be run has a comment before it with the reason:
 `<!-- no-run: a cluster is needed -->`. A ```py block shows a signature and is compared with the code.
 """
 
@@ -27,19 +27,19 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where its code begins, what it is, and what follows it."""
+    """A fenced block, its first line, and the output after it."""
 
     line: int
     language: str
     title: str | None
     code: str
     reason: str | None
-    #: The text of a ```text block that stands right after it.
+    #: The text of the ```text block right after it.
     output: str
 
 
 def blocks(page: Path) -> list[Block]:
-    """All fenced blocks of a page, in order."""
+    """Return all fenced blocks of a page, in order."""
     text = page.read_text()
     found = list(_FENCE.finditer(text))
     return [
@@ -56,14 +56,14 @@ def blocks(page: Path) -> list[Block]:
 
 
 def table(page: Path, heading: str) -> list[list[str]]:
-    """The rows of the first table after a heading, without its head; cells are stripped."""
+    """Return the rows of the first table after a heading, without its head; cells are stripped."""
     _, _, rest = page.read_text().partition(f"\n{heading}\n")
     lines = [line for line in rest.split("\n#")[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
 def name_of(page: Path) -> str:
-    """How a page is called in the report of the tests."""
+    """Return the name of a page in the report of the tests."""
     return str(page.relative_to(ROOT))
 
 

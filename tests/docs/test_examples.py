@@ -1,4 +1,4 @@
-"""Every Python example in README and docs is run, in order, page by page, on a real server."""
+"""Run the Python examples of README and docs, page by page, on a real server."""
 
 from __future__ import annotations
 
@@ -23,16 +23,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WITH_EXAMPLES = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
-#: These begin where the tutorial ends: with `queue`, an open queue.
+#: These start with `queue`, an open queue.
 HOW_TO = [page for page in WITH_EXAMPLES if page.parent == DOCS / "how-to"]
-#: These have `spark` as well, a session.
+#: These also start with `spark`, a session.
 WITH_SPARK = [page for page in HOW_TO if page.name.startswith("spark-")]
 OTHERS = [page for page in WITH_EXAMPLES if page not in HOW_TO]
+#: The examples of these wait for delays and timeouts.
+SLOW = {"delays.md", "errors.md", "schedules.md", "tutorial.md"}
+
+
+def each_of(pages: list[Path]) -> pytest.MarkDecorator:
+    """Run a test with each of these pages."""
+    return pytest.mark.parametrize(
+        "page",
+        [
+            pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page.name in SLOW else [])
+            for page in pages
+        ],
+    )
 
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Runner]:
-    """Give an event loop for one page, in an empty folder, with no server but those that the page starts."""
+    """Return an event loop for one page, in an empty folder and without a server."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REDIS_URL", raising=False)
     with asyncio.Runner() as runner:
@@ -41,20 +54,20 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.
 
 @pytest.fixture
 def queue(runner: asyncio.Runner) -> Iterator[AsyncWorkQueue]:
-    """Give a queue on a server of its own, in the event loop of the page."""
+    """Return a queue on a new embedded server, in the event loop of the page."""
     opened = AsyncExitStack()
     yield runner.run(opened.enter_async_context(AsyncWorkQueue.embedded("emails")))
     runner.run(opened.aclose())
 
 
-@pytest.mark.parametrize("page", OTHERS, ids=name_of)
+@each_of(OTHERS)
 def test_the_examples_of_a_page_run(
     page: Path, runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_page(page, runner, capsys, {})
 
 
-@pytest.mark.parametrize("page", [page for page in HOW_TO if page not in WITH_SPARK], ids=name_of)
+@each_of([page for page in HOW_TO if page not in WITH_SPARK])
 def test_the_examples_of_a_how_to_run(
     page: Path, runner: asyncio.Runner, queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,7 +75,7 @@ def test_the_examples_of_a_how_to_run(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", WITH_SPARK, ids=name_of)
+@each_of(WITH_SPARK)
 def test_the_examples_of_a_page_about_spark_run(
     page: Path,
     runner: asyncio.Runner,
@@ -75,7 +88,7 @@ def test_the_examples_of_a_page_about_spark_run(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_fence_of_a_page_is_understood(page: Path) -> None:
+def test_every_fence_of_a_page_is_read(page: Path) -> None:
     fences = [line for line in page.read_text().splitlines() if line.lstrip().startswith("```")]
     assert len(fences) == 2 * len(blocks(page))
 
@@ -95,8 +108,8 @@ def run_page(
 
 
 def run_block(page: Path, block: Block, runner: asyncio.Runner, namespace: dict[str, Any]) -> None:
-    """Run a block as `python -m asyncio` would, with `await` at the top."""
-    # The empty lines let a traceback name the line of the page.
+    """Run a block as `python -m asyncio` does, with `await` at the top level."""
+    # With the empty lines, a traceback names the line of the page.
     source = "\n" * (block.line - 1) + block.code
     code = compile(source, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     result = eval(code, namespace)  # noqa: S307 - the code is that of our own pages

@@ -1,4 +1,4 @@
-"""What README promises to the reader's hands: its commands and its links."""
+"""The commands and links of the README work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_commands_of_the_readme_are_targets_of_make() -> None:
     assert named <= targets
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
+def test_the_links_of_the_readme_exist() -> None:
     links = re.findall(r"\]\(([^):]+)\)", README.read_text())
     assert links
     assert not [link for link in links if not (ROOT / link).exists()]

@@ -1,4 +1,4 @@
-"""What the tests of the house share: where the checkout is, and which files belong to it."""
+"""Fixtures of this folder: the checkout and its files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def house_files(root: Path) -> list[Path]:
-    """All files that are committed, or would be by `git add`."""
-    # The checkout may belong to somebody else than the one who runs the tests, as in many CI systems.
+    """Return all files that are committed, or that `git add` would add."""
+    # In many CI systems the checkout belongs to another user.
     git = ["git", "-c", "safe.directory=*", "-C", str(root)]
     listed = subprocess.run(
         [*git, "ls-files", "--cached", "--others", "--exclude-standard", "-z"],

@@ -1,11 +1,11 @@
-"""Nothing that is committed knows the machine that it was written on, or where packages are fetched from."""
+"""No committed file names a machine or a package registry."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-#: Written so that this file does not find itself.
+#: Written so that this file does not match.
 FORBIDDEN = {
     "a path of one machine": re.compile(r"/(?:opt(?!/homebrew)|home|root|Users)/\w"),
     "a package registry": re.compile(r"files[.]pythonhosted|pypi[.]org|registry[.](?:npmjs|yarnpkg)"),

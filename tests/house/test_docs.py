@@ -1,4 +1,4 @@
-"""The docs build without a warning, and their pages load nothing from elsewhere."""
+"""The docs build without a warning, and load nothing from other sites."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOADED_FROM_ELSEWHERE = re.compile(
+LOADED_FROM_OTHER_SITES = re.compile(
     r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^>]*>"
 )
 
 
-def test_docs_build_strictly_and_load_nothing_from_elsewhere(root: Path, tmp_path: Path) -> None:
+def test_the_docs_build_without_a_warning_and_load_nothing_from_other_sites(root: Path, tmp_path: Path) -> None:
     # The command of `make docs`, into another folder.
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/mkdocs.yml"]
     result = subprocess.run(
@@ -30,4 +30,4 @@ def test_docs_build_strictly_and_load_nothing_from_elsewhere(root: Path, tmp_pat
 
     pages = list(tmp_path.rglob("*.html"))
     assert pages
-    assert not [hit for page in pages for hit in LOADED_FROM_ELSEWHERE.findall(page.read_text())]
+    assert not [hit for page in pages for hit in LOADED_FROM_OTHER_SITES.findall(page.read_text())]

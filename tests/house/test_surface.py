@@ -1,4 +1,4 @@
-"""What `import leasehold` offers is listed, in order, and documented."""
+"""The public names of `leasehold` are listed, sorted and documented."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import types
 import leasehold
 
 
-def test_all_names_what_the_package_offers() -> None:
+def test_all_lists_the_public_names() -> None:
     offered = {
         name
         for name, value in vars(leasehold).items()
@@ -17,7 +17,7 @@ def test_all_names_what_the_package_offers() -> None:
     assert {name for name in leasehold.__all__ if not name.startswith("__")} == offered
 
 
-def test_all_is_sorted_and_has_no_doubles() -> None:
+def test_all_is_sorted_and_lists_each_name_once() -> None:
     assert list(leasehold.__all__) == sorted(set(leasehold.__all__))
 
 
@@ -47,7 +47,7 @@ def is_documentable(member: object) -> bool:
 
 
 def own_docstring(thing: object) -> str:
-    """The docstring of a thing itself, not one that is inherited or made up by `dataclass`."""
+    """Return the docstring of a thing, but not an inherited or generated one."""
     if not inspect.isclass(thing):
         return inspect.cleandoc(getattr(thing, "__doc__", None) or "")
     docstring = inspect.cleandoc(vars(thing).get("__doc__") or "")

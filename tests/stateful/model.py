@@ -1,4 +1,4 @@
-"""What a queue should hold, in plain Python: the model that the rule machine compares a server with."""
+"""A model of a queue in plain Python; the rule machine compares the server with it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Known:
-    """One unfinished item."""
+    """An unfinished item."""
 
     data: bytes
     first: int | None = None
@@ -18,7 +18,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Letter:
-    """One dead letter."""
+    """A dead letter."""
 
     data: bytes
     error: str
@@ -29,7 +29,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Held:
-    """A lease that somebody was given once, whether or not it still means anything."""
+    """A lease that was granted once; it may have expired."""
 
     id: str
     token: int
@@ -37,7 +37,7 @@ class Held:
 
 @dataclass
 class Model:
-    """A queue. Times are ms; `waiting` begins with the next in line and may hold ghosts and doubles."""
+    """A queue. Times are in ms; `waiting` begins with the next item and may hold ghosts and doubles."""
 
     return_front: bool
     items: dict[str, Known] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Model:
         return True
 
     def lease(self, count: int, now: int, lease_ms: int) -> list[tuple[Held, bytes, int]]:
-        self.recover(now)
+        self.reclaim(now)
         given: list[tuple[Held, bytes, int]] = []
         while self.waiting and len(given) < count:
             item_id = self.waiting.pop(0)
@@ -134,7 +134,7 @@ class Model:
         known = self.items.get(held.id)
         return known is not None and held.id in self.leased and known.last == held.token
 
-    def recover(self, now: int) -> None:
+    def reclaim(self, now: int) -> None:
         expired = sorted((end, item_id) for item_id, end in self.leased.items() if end <= now)
         back = [item_id for _, item_id in expired]
         for item_id in back:

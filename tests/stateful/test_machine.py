@@ -1,8 +1,8 @@
-"""A rule machine: random work on a real queue, compared after each step with a model in plain Python.
+"""A rule machine: random calls on a real queue, compared with a model in plain Python after each call.
 
-Time is moved by hand. What holds after every step: the lists, sets and ledgers on the server are exactly
-the model's, so an item is in exactly one state and lengths equal counts; tokens grow; exactly one
-holder of each incarnation is told True. At the end everybody dies, and everything comes back.
+The test moves the clock. After each call, the lists, sets and ledger on the server equal those of the model,
+so an item is in exactly one state and lengths equal counts; tokens grow; `complete` is True for exactly one
+holder of each incarnation. In the end all leases expire, and every item is leased again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ pytestmark = [pytest.mark.core, pytest.mark.timeout(300)]
 
 T = TypeVar("T")
 _names = itertools.count()
-# Few ids, so that they meet; odd ones, so that none is special.
+# Few ids, so that calls meet the same item; odd ones, so that none has a meaning.
 IDS = st.sampled_from(["a", "b:c", "*", "{d}", "ü\n\x00", "[e]", "f", "g"])
-# Leases are long in real time, so that no key expires while a machine runs; the clock jumps over them.
+# Leases are long in real time, so that no key expires during a run; only the clock of the test ends them.
 LEASES = st.integers(60, 600)
 DELAYS = st.one_of(st.just(0), st.integers(60, 600))
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """See the module."""
+    """Calls a queue and its model, and compares them."""
 
     url: str
 
@@ -146,18 +146,18 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def light_clean(self) -> None:
         report = self.run(self.queue.light_clean())
-        self.model.recover(self.now)
+        self.model.reclaim(self.now)
         assert (report.dropped, report.adopted) == (0, 0)
 
     @rule()
     def deep_clean(self) -> None:
         report = self.run(self.queue.deep_clean())
-        self.model.recover(self.now)
+        self.model.reclaim(self.now)
         assert (report.dropped, report.adopted, report.restored) == (0, 0, 0)
 
     @rule(item_id=IDS)
-    def somebody_pushes_an_id(self, item_id: str) -> None:
-        """A ghost or a double, as foreign clients leave them."""
+    def another_client_pushes_an_id(self, item_id: str) -> None:
+        """Make a ghost or a double, as foreign clients do."""
         self.redis.lpush(f"{self.name}:queue", item_id.encode())
         self.model.waiting.append(item_id)
 
@@ -221,14 +221,14 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "model"):
             return
-        # Everybody dies. Two rounds, because what is given back with a delay falls due after its lease.
-        back: dict[str, bytes] = {}
+        # All holders are gone. Two rounds, because a released item with a delay falls due after the leases.
+        returned: dict[str, bytes] = {}
         for _ in range(2):
             self.now += 1_000_000
             for lease in self.run(self.queue.lease_many(100, 60, block=False)):
-                back[lease.id] = lease.data
+                returned[lease.id] = lease.data
                 assert self.run(self.queue.complete(lease))
-        assert back == {item_id: known.data for item_id, known in self.model.items.items()}
+        assert returned == {item_id: known.data for item_id, known in self.model.items.items()}
         assert self.run(self.queue.dead_letters.drop_all()) == len(self.model.dead)
         self.run(self.queue.close())
         self.runner.close()
@@ -241,12 +241,13 @@ def _list(reply: Any) -> list[Any]:
     return list(reply)
 
 
-def test_queue_is_the_model(redis_url: str) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(500, marks=pytest.mark.long)])
+def test_a_queue_equals_its_model(redis_url: str, examples: int) -> None:
     QueueMachine.url = redis_url
     run_state_machine_as_test(
         QueueMachine,
         settings=settings(
-            max_examples=60,
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
