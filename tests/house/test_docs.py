@@ -15,7 +15,9 @@ LOADED_FROM_OTHER_SITES = re.compile(
 )
 
 
-def test_the_docs_build_without_a_warning_and_load_nothing_from_other_sites(root: Path, tmp_path: Path) -> None:
+def test_the_docs_build_without_a_warning_and_load_nothing_from_other_sites(
+    root: Path, tmp_path: Path
+) -> None:
     # The command of `make docs`, into another folder.
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/mkdocs.yml"]
     result = subprocess.run(

@@ -1,9 +1,10 @@
-"""Functions fit on a screen, files fit in a head, and no module is a drawer for odds and ends."""
+"""Files and functions have a maximum length, classes one file, and modules a subject."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,15 +13,15 @@ if TYPE_CHECKING:
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
-DRAWERS = {"utils", "common", "helpers", "types"}
+NO_SUBJECT = {"utils", "common", "helpers", "types"}
 
-#: A function of a Lua file: on one line, or stylua puts its `end` into the column in which it begins.
+#: A function of a Lua file: on one line, or with its `end` where its first line begins, as stylua formats it.
 LUA_FUNCTION = re.compile(
     r"^( *)(?:local )?function ([\w.:]+)\([^\n)]*\)(?: end$|\n.*?^\1end$)", re.MULTILINE | re.DOTALL
 )
 
 
-def test_no_file_is_long_but_those_of_one_concept(house_files: list[Path]) -> None:
+def test_no_file_is_long_except_those_of_one_concept(house_files: list[Path]) -> None:
     code = [path for path in house_files if path.suffix in {".py", ".lua"}]
     assert code
     long = {
@@ -28,7 +29,7 @@ def test_no_file_is_long_but_those_of_one_concept(house_files: list[Path]) -> No
         for path in code
         if (lines := len(path.read_text().splitlines())) > MAX_FILE_LINES and not is_one_concept(path)
     }
-    assert not long, "split them, or say at the top of a file that it is one concept"
+    assert not long, "split the file, or say at its top that it is one concept"
 
 
 def test_a_file_that_says_at_its_top_that_it_is_one_concept_may_be_long(tmp_path: Path) -> None:
@@ -49,9 +50,31 @@ def test_no_function_is_long(house_files: list[Path]) -> None:
     assert not long
 
 
-def test_no_module_is_a_drawer(root: Path, house_files: list[Path]) -> None:
+def test_no_module_is_without_a_subject(root: Path, house_files: list[Path]) -> None:
     source = [path.relative_to(root / "src") for path in house_files if path.is_relative_to(root / "src")]
-    assert not [path for path in source if DRAWERS & {part.removesuffix(".py") for part in path.parts}]
+    assert not [path for path in source if NO_SUBJECT & {part.removesuffix(".py") for part in path.parts}]
+
+
+def test_no_class_is_spread_over_files(root: Path) -> None:
+    """A base class with one subclass, in another file of the same room, is a part of that subclass."""
+    files: dict[str, Path] = {}
+    subclasses = defaultdict(list)
+    for path in (root / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                bases = {re.split(r"[\[.]", ast.unparse(base))[0] for base in node.bases}
+                if not bases & {"Protocol", "ABC"}:
+                    files[node.name] = path
+                for base in bases:
+                    subclasses[base].append(path)
+    assert not [
+        base
+        for base, paths in subclasses.items()
+        if base in files
+        and len(paths) == 1
+        and paths[0] != files[base]
+        and paths[0].parent == files[base].parent
+    ]
 
 
 def test_no_shared_lua_function_is_unused(root: Path) -> None:
@@ -62,7 +85,7 @@ def test_no_shared_lua_function_is_unused(root: Path) -> None:
     assert not [name for name in shared if len(re.findall(rf"\b{name}\b", code)) == 1]
 
 
-def test_the_ruler_measures_code_and_leaves_docstrings_out(tmp_path: Path) -> None:
+def test_the_length_of_a_function_leaves_out_its_docstring(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('async def f():\n    """One.\n\n    Two.\n    """\n    return 1\n')
     script = tmp_path / "script.lua"
@@ -71,7 +94,7 @@ def test_the_ruler_measures_code_and_leaves_docstrings_out(tmp_path: Path) -> No
 
 
 def functions_of(path: Path) -> Iterator[tuple[str, int]]:
-    """The name of each function of a file, and how many lines it has without its docstring."""
+    """Return the name of each function of a file, and its number of lines without the docstring."""
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

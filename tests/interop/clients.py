@@ -120,7 +120,7 @@ class Record:
     """What was added, which side finished it, and the tokens of its leases."""
 
     wanted: dict[str, bytes]
-    #: How often each side was told `True` for an item.
+    #: How often `complete` was True for an item, on each side.
     finished_by_us: Counter[str] = field(default_factory=Counter)
     finished_by_them: Counter[str] = field(default_factory=Counter)
     #: The tokens of our leases, in order.
@@ -148,7 +148,7 @@ class Record:
         """
         if held.token is None and held.data == b"":
             self.ghosts[held.id] += 1
-            return "complete"  # as a worker of that library does: it cannot tell a ghost from empty data
+            return "complete"  # as a worker of that library does: to it, a ghost is an item without data
         assert self.wanted[held.id] == held.data
         if held.token is not None:
             self.tokens[held.id].append(held.token)

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: foreign clients, a gate, a clock, and a queue of ours."""
+"""Fixtures of this folder: foreign clients, a gate, a clock and a queue of ours."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class StartForeign(Protocol):
-    """Start a foreign client for the test's queue, if wanted through the gate; it ends with the test."""
+    """Start a foreign client for the queue of the test; it is stopped after the test."""
 
     async def __call__(self, library: Library, *, gated: bool = False) -> Foreign: ...
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """Give a clock for our scripts, set to the time; the server's keys expire by its own."""
+    """Return a clock for our scripts, set to the present; keys on the server expire by the server's clock."""
     return Clock(datetime.now(UTC))
 
 
 @pytest.fixture
 async def queue(redis: Redis, name: str, clock: Clock) -> AsyncIterator[AsyncWorkQueue]:
-    """Give our queue, by the clock of the test."""
+    """Return our queue, with the clock of the test."""
     async with AsyncWorkQueue(name, redis, clock=clock) as queue:
         yield queue
 
@@ -54,14 +54,14 @@ async def start(redis_url: str, name: str, gate: Gate) -> AsyncIterator[StartFor
 
 @pytest.fixture
 async def gate(redis_url: str) -> AsyncIterator[Gate]:
-    """Give a way to the server on which a client can be stopped between its commands."""
+    """Return a proxy that can hold a client between two of its commands."""
     async with Gate(redis_url) as gate:
         yield gate
 
 
-# The Node client comes from npm; `make test-fast` does without it.
+# `slow`, since `make test-fast` does not install Node.
 @pytest.fixture(params=["python", pytest.param("node", marks=pytest.mark.slow)])
 def library(request: pytest.FixtureRequest) -> Library:
-    """Run the test once with each foreign library."""
+    """Run the test with each foreign library."""
     named: Library = request.param
     return named

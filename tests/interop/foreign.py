@@ -1,4 +1,4 @@
-"""Clients of other libraries of the redis-work-queue family, each in a process of its own."""
+"""Run clients of other libraries of the redis-work-queue family, each in a separate process."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Library = Literal["python", "node"]
 
 _HERE = Path(__file__).parent
 _NODE_CLIENT = _HERE / "node_modules" / "@mevitae" / "redis-work-queue" / "dist" / "WorkQueue.js"
-#: The longest line that a client answers: a mebibyte of data is 1.4 MiB in base64.
+#: The longest reply of a client: a mebibyte of data is 1.4 MiB in base64.
 _LONGEST_LINE = 4 << 20
 
 
 class ForeignMissing(Exception):
-    """A foreign client is not on this machine; the message says how to get it."""
+    """A foreign client is not installed; the message names the command that installs it."""
 
 
 class ForeignFailed(Exception):
-    """A foreign client answered with an error, or ended before it answered."""
+    """A foreign client replied with an error, or ended before it replied."""
 
 
 class ForeignItem(NamedTuple):
-    """What a foreign lease gives. A ghost, an id without an item, comes with empty data."""
+    """The result of a foreign lease. A ghost (an id without an item) has empty data."""
 
     id: str
     data: bytes
@@ -41,21 +41,21 @@ def program(library: Library) -> list[str]:
     """Return the command that starts a client, without its arguments.
 
     Raises:
-        ForeignMissing: If something it needs is not installed.
+        ForeignMissing: If the client or its runtime is not installed.
     """
     if library == "python":
         return [sys.executable, str(_HERE / "python_client.py")]
     node = shutil.which("node")
     if node is None or not _NODE_CLIENT.is_file():
         raise ForeignMissing(
-            "the Node client of redis-work-queue is missing. This helps: "
+            "the Node client of redis-work-queue is missing; try: "
             "tests/setup-machine.sh node && npm ci --prefix tests/interop"
         )
     return [node, str(_HERE / "node_client.js")]
 
 
 class Foreign:
-    """One client of another library. It does one thing at a time, as told.
+    """A client of another library, for one request at a time.
 
     Example:
         async with await Foreign.start("node", redis_url, "emails") as node:
@@ -84,11 +84,11 @@ class Foreign:
         return cls(library, process)
 
     async def add(self, item_id: str, data: bytes) -> None:
-        """Add an item. This version of the family does not look whether it is there."""
+        """Add an item. This version of the family does not check whether the id is taken."""
         await self._ask("add", item_id, base64.b64encode(data).decode())
 
     async def lease(self, seconds: int, *, timeout: float = 0) -> ForeignItem | None:
-        """Lease the next item. A `timeout` of 0 is not to wait."""
+        """Lease the next item; with a `timeout` of 0, do not wait."""
         answer = await self._ask("lease", seconds, timeout)
         return answer and ForeignItem(answer[0], base64.b64decode(answer[1]))
 
@@ -97,19 +97,19 @@ class Foreign:
         return bool(await self._ask("complete", item_id))
 
     async def light_clean(self) -> None:
-        """Put back what is in the processing list without a lease key."""
+        """Requeue the items that are in the processing list without a lease key."""
         await self._ask("light_clean")
 
     async def queue_len(self) -> int:
-        """Count what waits."""
+        """Return the number of waiting items."""
         return int(await self._ask("queue_len"))
 
     async def processing(self) -> int:
-        """Count what is under lease."""
+        """Return the number of leased items."""
         return int(await self._ask("processing"))
 
     async def kill(self, doing: asyncio.Task[Any] | None = None) -> None:
-        """End it at once, in the middle of what it is doing."""
+        """Kill the process, even in the middle of a request."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
@@ -117,7 +117,7 @@ class Foreign:
             await asyncio.gather(doing, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Let it end by itself: between two requests this leaves nothing half done."""
+        """Stop the process between two requests."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

@@ -1,4 +1,4 @@
-"""Stops a client between two of its commands: the moments that a crash or a race would have to hit."""
+"""Hold a client between two of its commands, where a crash or a race does its damage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _T = TypeVar("_T")
 
 
 class Gate(Proxy):
-    """A way to the server that holds up a client right before it sends a certain command.
+    """A proxy that holds a client right before a chosen command.
 
     Example:
         doing = await gate.stop(worker.lease(30), before="SETEX jobs:leased_by_session:a")
-        await worker.kill(doing)        # it has taken the id and died before it wrote its lease key
+        await worker.kill(doing)        # it dies between taking the id and writing its lease key
     """
 
     def __init__(self, target: str) -> None:
@@ -32,10 +32,10 @@ class Gate(Proxy):
     async def stop(
         self, doing: Coroutine[object, object, _T], *, before: str, within: float = 10
     ) -> asyncio.Task[_T]:
-        """Begin something, and return when it stands before a command that begins with these words.
+        """Start a call, and return when it is about to send a command that begins with these words.
 
         Raises:
-            AssertionError: If it ends without having come there, or does not come there `within` seconds.
+            AssertionError: If the call ends before, or does not reach the command `within` seconds.
         """
         self._before = before.encode().split(b" ")
         self._reached.clear()
@@ -44,11 +44,11 @@ class Gate(Proxy):
         reached = asyncio.ensure_future(self._reached.wait())
         await asyncio.wait({task, reached}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         reached.cancel()
-        assert self._reached.is_set(), f"never came to {before!r}"
+        assert self._reached.is_set(), f"the client never sent {before!r}"
         return task
 
     def let_go(self) -> None:
-        """Forward the command that is held, and everything from now on."""
+        """Forward the held command, and all that follow."""
         self._open.set()
 
     async def _forward_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

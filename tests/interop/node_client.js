@@ -1,4 +1,4 @@
-// The Node client of the family, in a process of its own, told what to do line by line.
+// The Node client of the family as a program that reads requests from standard input.
 //
 //     node node_client.js URL QUEUE
 //
@@ -17,7 +17,7 @@ const queue = new WorkQueue(new KeyPrefix(name));
 
 const verbs = {
   add: (id, data) => queue.addItem(db, new Item(Buffer.from(data, "base64"), id)),
-  // A timeout of 0 is not to wait.
+  // With a timeout of 0, do not wait.
   lease: async (seconds, timeout) => {
     const item = await queue.lease(db, seconds, timeout > 0, timeout);
     return item && [item.id, item.data.toString("base64")];

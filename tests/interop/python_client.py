@@ -1,4 +1,4 @@
-"""The Python client of the family, in a process of its own, told what to do line by line.
+"""The Python client of the family as a program that reads requests from standard input.
 
     python python_client.py URL QUEUE
 
@@ -30,7 +30,7 @@ class Client:
         self._queue.add_item(self._db, Item(base64.b64decode(data), id=item_id))
 
     def lease(self, seconds: int, timeout: float) -> list[str] | None:
-        """A timeout of 0 is not to wait."""
+        """Lease an item; with a timeout of 0, do not wait."""
         item = self._queue.lease(self._db, seconds, block=timeout > 0, timeout=timeout)
         return item and [item.id(), base64.b64encode(item.data()).decode()]
 
@@ -52,7 +52,7 @@ def answer(client: Client, line: str) -> dict[str, Any]:
     verb, *arguments = json.loads(line)
     try:
         return {"answer": getattr(client, verb)(*arguments)}
-    except Exception as error:  # noqa: BLE001 - whatever it is, the test is to show it
+    except Exception as error:  # noqa: BLE001 - the test shows it
         return {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -1,4 +1,4 @@
-"""What a queue's keys hold, and that nothing but the expected is in them."""
+"""Read and assert the keys of a queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def finish(queue: AsyncWorkQueue, *item_ids: str) -> None:
-    """Assert that these items can be leased, each once, and no others, and complete them."""
+    """Assert that exactly these items can be leased, each once, and complete them."""
     leases = await queue.lease_many(100, 30, block=False)
     assert [lease.id for lease in leases] == list(item_ids)
     assert await queue.lease(30, block=False) is None
@@ -20,35 +20,35 @@ async def finish(queue: AsyncWorkQueue, *item_ids: str) -> None:
 
 
 def as_bytes(value: bytes | str | None) -> bytes | None:
-    """Tell mypy what it cannot know of a client that decodes nothing."""
+    """Narrow a reply for mypy: the client decodes nothing."""
     assert not isinstance(value, str)
     return value
 
 
 async def list_of(redis: Redis, key: str) -> list[bytes]:
-    """Return a list as it is."""
+    """Return the entries of a list."""
     return [entry for value in await redis.lrange(key, 0, -1) if (entry := as_bytes(value)) is not None]
 
 
 async def until_waiting(redis: Redis, count: int) -> None:
-    """Return when so many clients of the server wait in a blocking command.
+    """Wait until so many clients of the server are blocked.
 
     Raises:
-        TimeoutError: If there are not as many after some seconds.
+        TimeoutError: After 5 s with fewer.
     """
     async with asyncio.timeout(5):
-        while (await redis.info("clients"))["blocked_clients"] < count:  # noqa: ASYNC110 - nobody tells
+        while (await redis.info("clients"))["blocked_clients"] < count:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.005)
 
 
 async def keys_of(redis: Redis, name: str) -> set[str]:
-    """Return the keys of a queue, without its name."""
+    """Return the keys of a queue without its prefix."""
     keys = [key for found in await redis.keys(f"{name}:*") if (key := as_bytes(found))]
     return {key.decode().removeprefix(f"{name}:") for key in keys}
 
 
 async def ids_in(redis: Redis, key: str) -> list[str]:
-    """Return the ids in a list, the next one to be taken first."""
+    """Return the ids in a list, the next one first."""
     return [item_id.decode() for item_id in reversed(await list_of(redis, key))]
 
 

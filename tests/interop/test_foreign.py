@@ -1,4 +1,4 @@
-"""The harness itself: what is missing or goes wrong in a foreign client is said, never skipped."""
+"""A missing or failing foreign client is an error; no test is skipped."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def test_a_node_client_that_is_missing_is_an_error_that_names_the_command(
         foreign.program("node")
 
 
-async def test_what_a_foreign_client_throws_is_raised_here(
-    start: StartForeign, library: foreign.Library
-) -> None:
+async def test_an_error_of_a_foreign_client_is_raised(start: StartForeign, library: foreign.Library) -> None:
     client = await start(library)
     await client.add("a", b"data")
     with pytest.raises(foreign.ForeignFailed, match="invalid expire"):

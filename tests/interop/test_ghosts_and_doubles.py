@@ -1,4 +1,4 @@
-"""Ids without an item, ids twice in the queue, lease keys of nobody: made by foreign code, healed by ours."""
+"""Foreign clients leave ids without an item, double ids and stale lease keys; ours repairs them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
-async def take_back(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> None:
-    """End a foreign lease before its time, and let a foreign cleaner put the item back."""
+async def requeue(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> None:
+    """End a foreign lease early, and let a foreign cleaner requeue the item."""
     await redis.delete(f"{name}:leased_by_session:{item_id}")
     await cleaner.light_clean()
     assert item_id in await ids_in(redis, f"{name}:queue")
@@ -34,13 +34,13 @@ async def take_back(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> 
 async def test_ghosts_do_not_make_a_queue_look_empty(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, ghosts: int, how: str
 ) -> None:
-    """RWQ-B9, G12: "there is nothing" and "there was a ghost" are not the same."""
+    """RWQ-B9, G12: the queue is empty only if no item waits behind the ghosts."""
     foreign = await start("python")
     for _ in range(3):
         await foreign.add("done", b"data")
     assert await foreign.lease(30) == ("done", b"data")
     assert await foreign.complete("done")
-    await redis.lpush(f"{name}:queue", *["done"] * (ghosts - 1))  # as many more as the test wants
+    await redis.lpush(f"{name}:queue", *["done"] * (ghosts - 1))
     await foreign.add("a", b"data")
     assert await queue.queue_len() == ghosts + 2
     if how == "after a clean":
@@ -59,10 +59,10 @@ async def test_ghosts_do_not_make_a_queue_look_empty(
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_a_ghost_that_a_foreign_worker_holds_is_swept_away(
+async def test_a_ghost_that_a_foreign_worker_holds_is_dropped(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
-    """It is handed out as an item without data; the id may be added anew meanwhile (RWQ-B4)."""
+    """The worker got it as an item without data; the id may be added again (RWQ-B4)."""
     foreign = await start(library)
     await foreign.add("done", b"data")
     await foreign.add("done", b"data")
@@ -91,7 +91,7 @@ async def test_the_zero_that_the_node_cleaner_adds_is_dropped(
         held = await queue.lease(30)
     await node.add("a", b"data")
     assert await node.lease(30) == ("a", b"data")
-    await take_back(redis, name, "a", node)
+    await requeue(redis, name, "a", node)
     assert await ids_in(redis, f"{name}:queue") == ["0", "a"]
     await finish(queue, "a")
     if held:
@@ -106,7 +106,7 @@ async def test_the_zero_that_the_node_cleaner_adds_is_dropped(
 async def test_an_id_that_two_cleaners_pushed_is_leased_once(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library, gate: Gate
 ) -> None:
-    """RWQ-B6: the second cleaner takes the first one for dead, since the id is in `P:cleaning` alone."""
+    """RWQ-B6: the second cleaner believes that the first one died, since the id is in `P:cleaning` alone."""
     slow, quick = await start(library, gated=True), await start("python")
     await queue.add_item(Item(b"data", id="a"))
     assert await quick.lease(30) == ("a", b"data")
@@ -127,10 +127,10 @@ async def test_an_id_that_two_cleaners_pushed_is_leased_once(
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_a_double_that_was_not_met_in_time_does_not_run_twice(
+async def test_a_double_of_a_new_incarnation_is_not_leased_twice(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
-    """RWQ-B8: the item is finished and added again while its id is still twice in the queue."""
+    """RWQ-B8: the item is completed and added again while its id is twice in the queue."""
     foreign = await start(library)
     for _ in range(3):
         await foreign.add("a", b"old")
@@ -149,10 +149,10 @@ async def test_a_double_that_was_not_met_in_time_does_not_run_twice(
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_what_a_foreign_client_adds_while_we_hold_it_is_not_leased_twice(
+async def test_an_item_that_a_foreign_client_adds_again_while_we_hold_it_is_not_leased_twice(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
-    """This version of the family adds without looking: data replaced, id pushed once more."""
+    """This version of the family does not check: it replaces the data and pushes the id again."""
     foreign = await start(library)
     await queue.add_item(Item(b"data", id="a"))
     lease = await queue.lease(30)
@@ -164,11 +164,11 @@ async def test_what_a_foreign_client_adds_while_we_hold_it_is_not_leased_twice(
     assert await keys_of(redis, name) == {"fence"}
 
 
-# -------------------------------------------------------------------------------- lease keys of nobody
+# ------------------------------------------------------------------------------------ stale lease keys
 
 
 @pytest.mark.parametrize("adder", ["ours", "theirs"])
-async def test_a_lease_key_of_a_finished_item_does_not_keep_the_next_one_back(
+async def test_the_lease_key_of_a_finished_item_does_not_block_the_next_incarnation(
     queue: AsyncWorkQueue,
     redis: Redis,
     name: str,
@@ -177,11 +177,11 @@ async def test_a_lease_key_of_a_finished_item_does_not_keep_the_next_one_back(
     gate: Gate,
     adder: str,
 ) -> None:
-    """RWQ-B4: the second holder is handed an item that is finished before it writes its lease key."""
+    """RWQ-B4: the item of the second holder is completed before the holder writes its lease key."""
     slow, quick = await start(library, gated=True), await start("python")
     await quick.add("a", b"data")
     assert await quick.lease(30) == ("a", b"data")
-    await take_back(redis, name, "a", quick)
+    await requeue(redis, name, "a", quick)
     leasing = await gate.stop(slow.lease(2), before=f"SETEX {name}:leased_by_session:a")
     assert await quick.complete("a")
     gate.let_go()
@@ -189,11 +189,11 @@ async def test_a_lease_key_of_a_finished_item_does_not_keep_the_next_one_back(
     assert await keys_of(redis, name) == {"leased_by_session:a"}
 
     if adder == "ours":
-        # We know that the key is of an earlier incarnation.
+        # Our add knows that the key is of an earlier incarnation.
         assert await queue.add_item(Item(b"new", id="a"))
         await finish(queue, "a")
     else:
-        # The item may be in somebody's hands, for all that can be seen, until the key has gone.
+        # A client may hold the item, as far as the keys show, until the lease key has expired.
         await quick.add("a", b"new")
         await finish(queue)
         async with AsyncWorkQueue(name, redis) as ours:

@@ -1,4 +1,4 @@
-"""What we promise about our own leases, with foreign clients meddling."""
+"""The guarantees of our leases beside foreign clients."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ async def lease_one(queue: AsyncWorkQueue, seconds: float = 30) -> Lease:
     return lease
 
 
-async def snatch(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> None:
-    """Let a foreign cleaner move an item that we hold, as it does when it does not see our lease key."""
+async def move_away(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> None:
+    """Let a foreign cleaner move an item that we hold, as if it had not seen our lease key."""
     await redis.delete(f"{name}:leased_by_session:{item_id}")
     await cleaner.light_clean()
     assert item_id in await ids_in(redis, f"{name}:queue")
     assert item_id not in await ids_in(redis, f"{name}:processing")
 
 
-async def test_an_item_of_ours_that_a_foreign_cleaner_moved_stays_ours(
+async def test_a_leased_item_that_a_foreign_cleaner_moved_stays_leased(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
     cleaner = await start(library)
     await queue.add_item(Item(b"data", id="a"))
     lease = await lease_one(queue)
-    await snatch(redis, name, "a", cleaner)
+    await move_away(redis, name, "a", cleaner)
     async with AsyncWorkQueue(name, redis) as other:
         assert await other.lease_many(5, 30, block=False) == []
         report = await other.deep_clean()
@@ -54,28 +54,28 @@ async def test_an_item_of_ours_that_a_foreign_cleaner_moved_stays_ours(
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_an_item_of_ours_that_a_foreign_cleaner_moved_is_gone_when_it_is_completed_before_it_is_met(
+async def test_a_completed_item_that_a_foreign_cleaner_had_moved_is_gone(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
     cleaner = await start(library)
     await queue.add_item(Item(b"data", id="a"))
     lease = await lease_one(queue)
-    await snatch(redis, name, "a", cleaner)
+    await move_away(redis, name, "a", cleaner)
     assert await queue.complete(lease)
     await finish(queue)
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_of_us_and_a_foreign_worker_with_the_same_item_the_first_finishes_it(
+async def test_the_first_of_us_and_a_foreign_worker_completes_an_item_that_both_hold(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
-    """Both hold it. Ours is True at most once, and False if they were first."""
+    """Our `complete` is True at most once, and False if the foreign worker was first."""
     foreign = await start(library)
     for number, ours_first in enumerate((True, False)):
         item_id = f"item-{number}"
         await queue.add_item(Item(b"data", id=item_id))
         lease = await lease_one(queue)
-        await snatch(redis, name, item_id, await start("python"))
+        await move_away(redis, name, item_id, await start("python"))
         assert await foreign.lease(30) == (item_id, b"data")
         if ours_first:
             assert await queue.complete(lease)
@@ -88,7 +88,7 @@ async def test_of_us_and_a_foreign_worker_with_the_same_item_the_first_finishes_
         assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_numbers_grow_through_foreign_leases_and_new_incarnations(
+async def test_tokens_grow_over_foreign_leases_and_new_incarnations(
     queue: AsyncWorkQueue, clock: Clock, start: StartForeign, library: Library
 ) -> None:
     foreign = await start(library)
@@ -110,7 +110,7 @@ async def test_numbers_grow_through_foreign_leases_and_new_incarnations(
 
 
 @pytest.mark.parametrize("verb", ["renew", "release", "complete fenced"])
-async def test_who_lost_an_item_to_a_foreign_worker_is_no_current_holder(
+async def test_a_holder_that_lost_its_item_to_a_foreign_worker_is_not_the_current_holder(
     queue: AsyncWorkQueue,
     redis: Redis,
     name: str,
@@ -119,7 +119,7 @@ async def test_who_lost_an_item_to_a_foreign_worker_is_no_current_holder(
     library: Library,
     verb: str,
 ) -> None:
-    """The lease has expired and a foreign client has the item, which a clean of ours has noted."""
+    """The lease has expired, a foreign client holds the item, and a clean of ours has seen that."""
     foreign = await start(library)
     await queue.add_item(Item(b"data", id="a"))
     lost = await lease_one(queue, 1)
@@ -141,7 +141,7 @@ async def test_who_lost_an_item_to_a_foreign_worker_is_no_current_holder(
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_a_deep_clean_leaves_an_item_alone_that_is_just_being_leased(
+async def test_a_deep_clean_leaves_an_item_alone_that_is_being_leased(
     queue: AsyncWorkQueue,
     redis: Redis,
     name: str,
@@ -150,7 +150,7 @@ async def test_a_deep_clean_leaves_an_item_alone_that_is_just_being_leased(
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RWQ-B5: it waited when we looked for data, and was taken before we looked through the queue."""
+    """RWQ-B5: the item was leased between the scan for data and the walk over the queue."""
     worker = await start(library, gated=True)
     await worker.add("a", b"data")
     walk = cleaning._drop_waiting
@@ -172,9 +172,9 @@ async def test_a_deep_clean_leaves_an_item_alone_that_is_just_being_leased(
 async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_lost(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library, gate: Gate
 ) -> None:
-    """RWQ-B5: the cleaner ran while the item was being leased, so the worker cannot complete it any more.
+    """RWQ-B5: the cleaner ran while the item was being leased, so the worker cannot complete it.
 
-    We do not lease it as long as the worker has it, and get it when its lease ends.
+    We lease it when the worker's lease has ended, and not before.
     """
     worker, cleaner = await start(library, gated=True), await start("python")
     await worker.add("a", b"data")
@@ -193,18 +193,18 @@ async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_a_foreign_worker_finishes_an_item_whose_id_we_have_marked_as_done(
+async def test_a_foreign_worker_completes_an_item_whose_id_we_have_noted_as_gone(
     queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock, start: StartForeign, library: Library
 ) -> None:
-    """In a long processing list we mark ids that we cannot find, to sweep them out later.
+    """In a long processing list, ids that are not found are noted in `P:gone` and removed later.
 
-    A foreign cleaner had moved the id, so the mark finds the entry of the next one that holds the item.
+    A foreign cleaner had moved the id, so the note meets the entry of the next holder of the item.
     """
     foreign = await start(library)
     await queue.add_items([Item(b"data", id="a"), *(Item(b"", id=f"other-{n}") for n in range(200))])
     await lease_one(queue, 1)
     others = await queue.lease_many(200, 600, block=False)
-    await snatch(redis, name, "a", await start("python"))
+    await move_away(redis, name, "a", await start("python"))
     clock.advance(1.1)
     await queue.light_clean()
     assert await foreign.lease(30) == ("a", b"data")
@@ -214,10 +214,10 @@ async def test_a_foreign_worker_finishes_an_item_whose_id_we_have_marked_as_done
     await finish(queue)
 
 
-async def test_what_was_on_its_way_to_a_cancelled_waiter_of_ours_goes_to_a_foreign_worker(
+async def test_an_item_for_a_cancelled_waiter_of_ours_goes_to_a_foreign_worker(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
-    """A waiter has the next id moved to a list of its own, where no foreign client looks."""
+    """The next id for a waiter moves to its inbox, which no foreign client reads."""
     foreign = await start(library)
     assert await foreign.queue_len() == 0  # it is connected
     waiting = asyncio.create_task(queue.lease(30))

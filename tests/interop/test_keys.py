@@ -1,4 +1,4 @@
-"""The keys that all clients of the family share, byte for byte, and items on their way through them."""
+"""Our keys are those of the family, byte for byte, and items pass through them unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 BINARY = bytes(range(256)) + b"\r\n\x00$-1\r\n"
-#: What goes through unharmed: (id, data).
+#: Items that pass unchanged: (id, data).
 ITEMS = [
     ("6f1ed002-ab55-4f2b-8f6c-3c2e7f3d5f5e", BINARY),
     ("3f0bd4e0c4f24c60b7b5ae3b54e3a2f1", "Grüße, 世界 🌍".encode()),
@@ -37,7 +37,7 @@ FAMILY = ("queue", "processing", "item", "leased_by_session")
 async def test_an_added_item_is_its_raw_data_and_an_id_pushed_left(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    """RWQ-L1, L3, G9: no envelope, no expiry, and nothing else."""
+    """No envelope, no expiry, no other key."""
     await queue.add_item(Item(BINARY, id="a"))
     await queue.add_item(Item(b"", id="ключ"))
     assert await contents(redis, name) == {
@@ -51,14 +51,14 @@ async def test_an_added_item_is_its_raw_data_and_an_id_pushed_left(
 async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease_keys(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    """RWQ-L2, L4, G16: clients since 0.3 look at `lease`, earlier ones at `leased_by_session`."""
+    """Clients since 0.3 read `lease`, earlier ones `leased_by_session`."""
     await queue.add_items(Item(b"data of " + item_id.encode(), id=item_id) for item_id in "abc")
     for expected in "ab":
         lease = await queue.lease(30)
         assert lease is not None
         assert lease.id == expected
     found = await contents(redis, name)
-    assert queue.session.startswith("lh:"), "cleaners and `inspect` tell our leases from foreign ones by it"
+    assert queue.session.startswith("lh:"), "the mark of our leases"
     holder = (b"string", True, queue.session.encode())
     family = {key: value for key, value in found.items() if key.split(":")[0] in {*FAMILY, "lease"}}
     assert family == {
@@ -80,13 +80,13 @@ async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease
 async def test_we_write_what_a_foreign_client_writes(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
-    """The family's keys are the same, whoever adds, leases and completes."""
+    """Adding, leasing and completing leave the same keys of the family with each client."""
     foreign = await start(library)
 
     async def snapshot() -> dict[str, Any]:
         found = await contents(redis, name)
         family = {key: value for key, value in found.items() if key.split(":")[0] in FAMILY}
-        # The session's name is each client's own.
+        # Each client has its own session.
         return {key: value[: 2 if "session" in key else 3] for key, value in family.items()}
 
     ours, theirs = [], []
@@ -111,7 +111,7 @@ async def test_we_write_what_a_foreign_client_writes(
 
 
 @pytest.mark.seed("RWQ-G5")
-async def test_items_go_from_us_to_a_foreign_client_unharmed(
+async def test_items_go_from_us_to_a_foreign_client_unchanged(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
     foreign = await start(library)
@@ -124,7 +124,7 @@ async def test_items_go_from_us_to_a_foreign_client_unharmed(
     assert await keys_of(redis, name) == set()
 
 
-async def test_items_go_from_a_foreign_client_to_us_unharmed(
+async def test_items_go_from_a_foreign_client_to_us_unchanged(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
     foreign = await start(library)
@@ -138,10 +138,10 @@ async def test_items_go_from_a_foreign_client_to_us_unharmed(
     assert await keys_of(redis, name) == {"fence"}
 
 
-async def test_what_one_client_holds_another_one_does_not_get(
+async def test_an_item_that_one_client_holds_is_not_given_to_another(
     queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock, start: StartForeign, library: Library
 ) -> None:
-    """A cleaner of either side leaves a live lease of the other alone."""
+    """The cleaner of each side leaves the leases of the other alone."""
     foreign = await start(library)
     await queue.add_items([Item(b"1", id="ours"), Item(b"2", id="theirs")])
     lease = await queue.lease(30)
@@ -156,7 +156,7 @@ async def test_what_one_client_holds_another_one_does_not_get(
     assert not await queue.add_item(Item(b"again", id="theirs"))
     assert await queue.complete(lease)
     assert await foreign.complete("theirs")
-    # That the foreign client completed it we learn when we look at its lease the next time.
+    # We notice the foreign completion when we check the lease the next time.
     assert await keys_of(redis, name) == {"fence", "deadlines"}
     clock.advance(31)
     await queue.light_clean()

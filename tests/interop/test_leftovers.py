@@ -1,4 +1,4 @@
-"""What foreign clients leave behind when they die between two commands, and how we heal it."""
+"""Ours repairs what foreign clients leave when they die between two commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.core
 
 
 @pytest.mark.seed("RWQ-B5")
-async def test_an_item_that_is_just_being_leased_is_not_taken_away(
+async def test_an_item_that_is_being_leased_is_not_reclaimed(
     queue: AsyncWorkQueue,
     redis: Redis,
     name: str,
@@ -32,7 +32,7 @@ async def test_an_item_that_is_just_being_leased_is_not_taken_away(
     library: Library,
     gate: Gate,
 ) -> None:
-    """RWQ-B5: between taking the id and writing the lease key there is nothing to see of the lease."""
+    """RWQ-B5: between taking the id and writing the lease key, no key shows the lease."""
     worker = await start(library, gated=True)
     await queue.add_item(Item(b"data", id="a"))
     leasing = await gate.stop(worker.lease(30), before=f"SETEX {name}:leased_by_session:a")
@@ -54,7 +54,7 @@ async def test_an_item_that_is_just_being_leased_is_not_taken_away(
 
 
 @pytest.mark.parametrize("command", ["GET {}:item:a", "SETEX {}:leased_by_session:a"])
-async def test_an_item_whose_worker_died_before_it_wrote_its_lease_key_comes_back(
+async def test_an_item_whose_worker_died_before_it_wrote_its_lease_key_is_reclaimed(
     queue: AsyncWorkQueue,
     redis: Redis,
     name: str,
@@ -64,7 +64,7 @@ async def test_an_item_whose_worker_died_before_it_wrote_its_lease_key_comes_bac
     gate: Gate,
     command: str,
 ) -> None:
-    """RWQ-B5: after a grace of two seconds it counts as dropped."""
+    """RWQ-B5: the grace is two seconds."""
     worker = await start(library, gated=True)
     await queue.add_item(Item(b"data", id="a"))
     await worker.kill(await gate.stop(worker.lease(30), before=command.format(name)))
@@ -78,10 +78,10 @@ async def test_an_item_whose_worker_died_before_it_wrote_its_lease_key_comes_bac
 
 
 @pytest.mark.seed("RWQ-T1")
-async def test_an_item_that_a_foreign_worker_dropped_comes_back_when_its_lease_ends(
+async def test_an_item_that_a_foreign_worker_dropped_is_leased_when_its_lease_ends(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
 ) -> None:
-    """Once a clean has seen a foreign lease, an idle waiter of ours gets the item when the lease ends."""
+    """After a clean has seen a foreign lease, an idle waiter of ours gets the item when that lease ends."""
     worker = await start(library)
     await worker.add("a", b"data")
     assert await worker.lease(1) == ("a", b"data")
@@ -103,7 +103,7 @@ async def test_an_item_that_a_foreign_worker_dropped_comes_back_when_its_lease_e
 async def test_an_item_whose_producer_died_before_it_pushed_the_id_is_restored(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, gate: Gate
 ) -> None:
-    """RWQ-B2, B10: its pipeline is no transaction. (That of the Python client is one.)"""
+    """RWQ-B2, B10: the pipeline of the Node client is not a transaction; that of the Python client is."""
     producer = await start("node", gated=True)
     await producer.kill(await gate.stop(producer.add("a", b"data"), before=f"LPUSH {name}:queue"))
     assert await keys_of(redis, name) == {"item:a"}
@@ -119,10 +119,10 @@ async def test_an_item_whose_producer_died_before_it_pushed_the_id_is_restored(
 
 
 @pytest.mark.seed("RWQ-T2")
-async def test_an_item_whose_cleaner_died_while_it_moved_it_is_restored(
+async def test_an_item_whose_cleaner_died_while_moving_it_is_restored(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library, gate: Gate
 ) -> None:
-    """RWQ-B10: the id is in `P:cleaning` alone, and the next foreign cleaner makes a ghost of it."""
+    """RWQ-B10: the id is in `P:cleaning` alone, and the next foreign cleaner turns it into a ghost."""
     cleaner = await start(library, gated=True)
     worker = await start("python")
     await worker.add("a", b"data")
@@ -141,10 +141,10 @@ async def test_an_item_whose_cleaner_died_while_it_moved_it_is_restored(
 
 
 @pytest.mark.slow  # the Node client
-async def test_an_item_whose_worker_died_while_it_completed_it_comes_back_when_its_lease_ends(
+async def test_an_item_whose_worker_died_while_completing_is_leased_when_its_lease_ends(
     queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, gate: Gate
 ) -> None:
-    """RWQ-B10: the id is in no list, but the lease still runs."""
+    """RWQ-B10: the id is in no list, and the lease has not expired."""
     worker = await start("node", gated=True)
     await worker.add("a", b"data")
     assert await worker.lease(2) == ("a", b"data")

