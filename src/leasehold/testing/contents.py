@@ -42,8 +42,8 @@ class QueueContents:
     dead_letters: Sequence[DeadLetter]
 
     @classmethod
-    async def of(cls, queue: AsyncWorkQueue) -> QueueContents:
-        """Read all items and dead letters of a queue.
+    async def of(cls, queue: AsyncWorkQueue, *, data: bool = True) -> QueueContents:
+        """Read all items and dead letters of a queue, with or without their data.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
@@ -51,11 +51,11 @@ class QueueContents:
         items: list[ItemView] = []
         for state in ITEM_STATES:
             start = 0
-            while page := await queue.inspect(state, start=start, count=PAGE):
+            while page := await queue.inspect(state, start=start, count=PAGE, data=data):
                 items += page
                 start += len(page)
         letters: list[DeadLetter] = []
-        while page_of_dead := await queue.dead_letters.list(start=len(letters), count=PAGE):
+        while page_of_dead := await queue.dead_letters.list(start=len(letters), count=PAGE, data=data):
             letters += page_of_dead
         clock = clock_of(queue) or time.time
         return cls(queue.name, clock(), await queue.counts(), tuple(items), tuple(letters))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 from leasehold.errors import InvalidArgument
-from leasehold.states import ITEM_STATES
+from leasehold.testing.contents import QueueContents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +33,6 @@ Kind = Literal[
     "exit",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
-#: How many items or dead letters are read per call.
-_PAGE = 1000
 
 
 class Event(NamedTuple):
@@ -136,18 +134,9 @@ class FinalState:
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
         """
-        unfinished: set[str] = set()
-        for state in ITEM_STATES:
-            start = 0
-            while views := await queue.inspect(state, start=start, count=_PAGE, data=False):
-                unfinished.update(view.id for view in views if view.size is not None)
-                start += _PAGE
-        dead: set[str] = set()
-        start = 0
-        while letters := await queue.dead_letters.list(start=start, count=_PAGE, data=False):
-            dead.update(letter.id for letter in letters)
-            start += _PAGE
-        return cls(queue.name, frozenset(unfinished), frozenset(dead))
+        contents = await QueueContents.of(queue, data=False)
+        unfinished = frozenset(item.id for item in contents.items if item.size is not None)
+        return cls(queue.name, unfinished, frozenset(letter.id for letter in contents.dead_letters))
 
 
 def _when(event: Event) -> int:
