@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.commanding import bench
 from tests.cli.program import leasehold
+from tests.cli.worker_bench import bench
 from tests.queue.fixtures import clock, make_queue, queue
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item
 from leasehold.cli.worker.target import Unusable, find_worker
-from tests.cli.commanding import LIMITS, PROGRAM, TARGET, Bench, gone
 from tests.cli.program import usage_error
+from tests.cli.worker_bench import LIMITS, PROGRAM, TARGET, Bench, gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,7 +237,7 @@ async def test_a_signal_during_the_import_ends_the_process_at_once(bench: Bench)
 
 
 @LIMITS
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_worker_stops_while_the_server_is_away(
     bench: Bench, make_server: MakeServer, name: str, number: signal.Signals, limits: str
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from leasehold import Item
 from leasehold.cli.worker.supervisor import badness
-from tests.cli.commanding import LIMITS, PROGRAM, Bench, Running, gone, is_running
+from tests.cli.worker_bench import LIMITS, PROGRAM, Bench, Running, gone, is_running
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue

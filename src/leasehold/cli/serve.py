@@ -68,7 +68,7 @@ async def _serve(console: Console, *, port: int | None, dir: Path | None) -> Non
 
 
 async def _pause(stopping: asyncio.Event, seconds: float = 0.25) -> None:
-    """Wait for the stop signal for a short time, after which the caller looks at the server."""
+    """Wait a moment for the signal to stop."""
     try:
         async with asyncio.timeout(seconds):
             await stopping.wait()
