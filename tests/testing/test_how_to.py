@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import _leasehold_pytest
 import leasehold.testing
+from leasehold.testing import history
 from tests.docs.pages import DOCS, REFERENCE, blocks, table
 from tests.docs.test_api import members_of, section_of, signature_in, signature_of
 from tests.testing.runs import run_pytest_in_process
@@ -51,11 +52,19 @@ def test_the_reference_lists_the_fixtures() -> None:
     assert {row[0].strip("`") for row in table(API, "### Fixtures")} == made
 
 
+def test_the_reference_names_everything_about_histories() -> None:
+    section = section_of(API.read_text(), "##", "Check a history")
+    for name in history.__all__:
+        assert re.search(rf"`(await )?{name}\b", section), name
+    assert [row[0] for row in table(API, "### Rules")] == list(history.RULES)
+
+
 def test_the_reference_shows_the_assertions_and_classes() -> None:
     text = API.read_text()
     for name in leasehold.testing.__all__:
         thing = getattr(leasehold.testing, name)
         if name == "ANY":
+            assert f"`{name}`" in text
             continue
         if not isinstance(thing, type):
             assert signature_in(section_of(text, "###", name)) == signature_of(name, thing)
