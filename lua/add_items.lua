@@ -1,13 +1,13 @@
--- Add items: those whose id is not there yet, or, as unique, without looking.
+-- Add items whose id does not exist yet; replace the data of items that are given as unique.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
 -- Arguments:
---   prefix      text      the queue's name
---   now_ms      integer   the time, or empty for the server's
---   items       rest      id, data, delay in ms (0: ready at once; `@` and ms since 1970: at that time), unique (1: do not look), …
--- Reply: a list, an entry per item: 1 added, 0 already there.
+--   prefix  text     the queue's name
+--   now_ms  integer  the time; empty: the server's time
+--   items   rest     id, data, delay in ms (0: none; `@` and ms since 1970: until then), unique (1: do not check the id), …
+-- Reply: a list with an entry per item: 1 added, 0 the id exists.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
--- Limits: at most 1,000 items and, but for a single item, 1 MiB of data a call.
+-- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
 -- Needs: check
 
 local answers = add_rows({})

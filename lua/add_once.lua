@@ -1,28 +1,28 @@
--- Add items, each once for a run of a job: as `add_items`, but what the run has added is not added again.
+-- Add items as `add_items` does, but each only once during a run of a job.
 --
--- A job whose tasks run twice adds nothing twice, even if items were completed in between. Which ids it has
--- added is kept in the set `once:<run>`, until `once_drop`: from then on the run adds nothing at all.
+-- If a task of the job runs twice, it adds no item twice, even if items were completed in between. The set
+-- `once:<run>` keeps the ids that the run has added, until `once_drop`. After that the run adds nothing.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix   text     the queue's name
---   now_ms   integer  the time, or empty for the server's
+--   now_ms   integer  the time; empty: the server's time
 --   run      text     the run of the job, see `once_run`
---   keep_ms  integer  for how long after its last addition the run is known
+--   keep_ms  integer  how long the run is known after it has last added an item
 --   items    rest     rows as in `add_items`
--- Reply: a list, an entry per item: 1 added, 0 already there, 2 added by the run before, or the run has ended.
--- Cost: as `add_items`, and O(1) per item.
+-- Reply: a list with an entry per item: 1 added, 0 the id exists, 2 the run has added it before or has ended.
+-- Cost: as `add_items`, plus O(1) per item.
 -- Limits: as `add_items`.
 -- Needs: check
 
 local once = prefix .. ':once:' .. run
-local ids, before = { '' }, {} -- no item has the empty id: it says that the run has ended
-for at = items + 1, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[at]
+local ids, before = { '' }, {} -- the empty id, which no item has: the run has ended
+for row = items + 1, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[row]
 end
-local marks = redis.call('SMISMEMBER', once, unpack(ids))
-for i = 2, #marks do
-  before[i - 1] = (marks[1] == 1 or marks[i] == 1) and 2 or nil
+local found = redis.call('SMISMEMBER', once, unpack(ids))
+for i = 2, #found do
+  before[i - 1] = (found[1] == 1 or found[i] == 1) and 2 or nil
 end
 local answers, added = add_rows(before)
 if #added > 0 then

@@ -1,11 +1,12 @@
--- How many items are in each state, at one instant.
+-- Return how many items are in each state at one moment.
 --
 -- Ids on their way to a waiting process count as waiting.
 --
 -- Keys: queue, processing, gone, scheduled, sessions, dead
 -- Arguments:
 --   prefix  text  the queue's name
--- Reply: waiting, leased (expired and not yet returned included), scheduled, dead letters.
+-- Reply: the numbers of items that are waiting, leased (expired ones included) and scheduled, and of dead
+--   letters.
 -- Cost: O(1), plus O(1) per waiting process.
 -- Limits: the inboxes of the first 1,000 sessions are counted.
 

@@ -1,21 +1,21 @@
--- Look at dead letters without touching them: some by their ids, or as they come, the newest first.
+-- Return dead letters, either those with given ids or a slice of all, the newest first.
 --
 -- Keys: dead
 -- Arguments:
 --   prefix     text     the queue's name
---   start      integer  where to begin, if no ids are given: 0 is the newest, -1 the oldest
---   count      integer  how many, if no ids are given
---   max_bytes  integer  give no more data than this; further dead letters come without theirs
+--   start      integer  without ids: the first place to return; 0 is the newest, -1 the oldest
+--   count      integer  without ids: how many to return
+--   max_bytes  integer  the maximum of data to return; further dead letters come without data
 --   entries    rest     ids, or none
--- Reply: for each: id, time of its death in ms (0: unknown), size of its data (-1: there is no such dead
---   letter), data (false: left out), error, attempt, token.
+-- Reply: for each dead letter: id, time of death in ms (0: unknown), size of its data (-1: there is no such
+--   dead letter), data (false: left out), error, attempt, token.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 dead letters a call.
 
 local found, times = {}, {}
 if #ARGV > entries then
-  for at = entries + 1, #ARGV do
-    found[#found + 1] = ARGV[at]
+  for row = entries + 1, #ARGV do
+    found[#found + 1] = ARGV[row]
   end
   times = redis.call('ZMSCORE', dead, unpack(found))
 else

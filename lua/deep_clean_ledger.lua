@@ -1,14 +1,15 @@
--- One step through the ledger: forget items that a foreign client completed while they waited.
+-- Drop entries of the ledger of items that a foreign client has completed while they waited, one step at a
+-- time.
 --
 -- Keys: deadlines, ledger, events
 -- Arguments:
 --   prefix  text     the queue's name
---   now_ms  integer  the time, or empty for the server's
---   cursor  text     "0" at first, then what the last call gave
---   count   integer  how many entries to look at, roughly
+--   now_ms  integer  the time; empty: the server's time
+--   cursor  text     "0" in the first call, then the cursor of the last reply
+--   count   integer  about how many entries to check
 -- Reply: the next cursor ("0": done), how many entries were dropped.
 -- Cost: O(count).
--- Limits: one HSCAN of `count` (at most 1,000) a call; a small ledger comes whole.
+-- Limits: one HSCAN of `count` (at most 1,000) a call; a small ledger is checked at once.
 
 local page = redis.call('HSCAN', ledger, cursor, 'COUNT', count)
 local stale = {}

@@ -1,34 +1,34 @@
--- Put orphans back: ids with data that were in no list when the deep clean looked.
+-- Put orphans back into the queue: ids with data that were in no list when the deep clean checked.
 --
--- Whatever was leased since then has moved by itself and is left alone; what a foreign client has taken
--- without having written its lease key yet gets a short grace, as in `light_clean`.
+-- An id that has been leased since then is left alone. An id that a foreign client has taken but not yet
+-- leased gets a short grace, as in `light_clean`.
 --
 -- Keys: queue, processing, deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix      text     the queue's name
---   now_ms      integer  the time, or empty for the server's
+--   now_ms      integer  the time; empty: the server's time
 --   started_ms  integer  when this deep clean began
 --   grace_ms    integer  how long an id that a foreign client has just taken is left alone
 --   orphans     rest     ids
--- Reply: how many were put back.
--- Cost: O(log n) per id, and a look at 1,000 entries of `queue` and of `processing`.
+-- Reply: how many ids were put back.
+-- Cost: O(log n) per id, plus a read of 1,000 entries of `queue` and of `processing`.
 -- Limits: at most 1,000 ids a call.
 
--- Another cleaner may have put the same ones back just now, at the young end.
-local waits = {}
+-- Another cleaner may have put the same ids restored just now, row the young end.
+local is_waiting = {}
 for _, id in ipairs(redis.call('LRANGE', queue, 0, 999)) do
-  waits[id] = true
+  is_waiting[id] = true
 end
 
-local back = {}
-for at = orphans + 1, #ARGV do
-  local id = ARGV[at]
+local restored = {}
+for row = orphans + 1, #ARGV do
+  local id = ARGV[row]
   local _, _, _, leased_at = read_ledger(redis.call('HGET', ledger, id))
   local moved = redis.call('ZSCORE', deadlines, id)
     or redis.call('ZSCORE', scheduled, id)
     or (leased_at or 0) >= started_ms
     or redis.call('EXISTS', data_key(id)) == 0
-    or waits[id]
+    or is_waiting[id]
   if not moved then
     local left = foreign_lease_left(id)
     if left then
@@ -36,11 +36,11 @@ for at = orphans + 1, #ARGV do
     elseif redis.call('LPOS', processing, id, 'MAXLEN', 1000) then
       watch_foreign(id, grace_ms)
     else
-      back[#back + 1] = id
+      restored[#restored + 1] = id
     end
   end
 end
-in_chunks('LPUSH', queue, back)
-emit_all('restored', back)
+in_chunks('LPUSH', queue, restored)
+emit_all('restored', restored)
 flush()
-return #back
+return #restored

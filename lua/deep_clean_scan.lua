@@ -1,14 +1,14 @@
--- One step of the search for orphans: ids with data that no state of ours explains.
+-- Return ids with data that are neither leased nor scheduled, one step of a scan at a time.
 --
--- Most of them simply wait; the walk over the lists tells those apart.
+-- Most of these items wait; `deep_clean_walk` returns those.
 --
 -- Keys: deadlines, scheduled
 -- Arguments:
 --   prefix   text     the queue's name
---   now_ms   integer  the time, or empty for the server's
---   pattern  text     matches the data keys of this queue and no others (glob characters escaped)
---   cursor   text     "0" at first, then what the last call gave
---   count    integer  how many keys of the database to look at, roughly
+--   now_ms   integer  the time; empty: the server's time
+--   pattern  text     a glob that matches the data keys of this queue and no others
+--   cursor   text     "0" in the first call, then the cursor of the last reply
+--   count    integer  about how many keys of the database to check
 -- Reply: the time in ms, the next cursor ("0": done), then ids.
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call.

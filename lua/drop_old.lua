@@ -1,12 +1,12 @@
--- Drop the oldest dead letters, those that have been dead for some time.
+-- Drop the oldest dead letters, if they have been dead for a given time.
 --
 -- Keys: dead, events
 -- Arguments:
 --   prefix  text     the queue's name
---   now_ms  integer  the time, or empty for the server's
---   age_ms  integer  dead for at least so long
---   count   integer  how many at most
--- Reply: how many were dropped; as many as `count`: there may be more, call again.
+--   now_ms  integer  the time; empty: the server's time
+--   age_ms  integer  the minimum time since their death
+--   count   integer  the maximum number to drop
+-- Reply: how many were dropped; if it is `count`, there may be more: call again.
 -- Cost: O(log n) per dead letter.
 -- Limits: `count` dead letters (at most 1,000) a call.
 

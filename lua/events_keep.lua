@@ -1,13 +1,13 @@
--- Say which events are kept, from now on; what was kept before stays, within the new bounds.
+-- Set which events are kept from now on. Events that are kept already stay, within the new bounds.
 --
 -- Keys: events
 -- Arguments:
 --   prefix  text     the queue's name
---   now_ms  integer  the time, or empty for the server's
---   count   integer  how many, roughly; 0: as many as there are
---   age_ms  integer  for how long; 0: without end; both 0: keep none, and drop what was kept
+--   now_ms  integer  the time; empty: the server's time
+--   count   integer  about how many to keep; 0: any number
+--   age_ms  integer  how long to keep each; 0: without end; both 0: keep none, and drop those that are kept
 -- Reply: the number of the last event so far; -1: none are kept.
--- Cost: O(1), but for what is dropped.
+-- Cost: O(1), plus the cost of dropping.
 -- Limits: none.
 
 local keep_key = prefix .. ':events:keep'
@@ -16,7 +16,7 @@ if count == 0 and age_ms == 0 then
   redis.call('UNLINK', keep_key, events)
   return -1
 end
--- Numbers grow even if keeping was switched off in between: a thousand events in a ms would be too many.
+-- Numbers also grow after a time in which none were kept: no queue emits 1,000 events in a ms.
 redis.call('HSETNX', keep_key, 'last', string.format('%.0f', now * 1000))
 redis.call('HSET', keep_key, 'count', count, 'age_ms', age_ms)
 if age_ms == 0 then

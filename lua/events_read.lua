@@ -1,12 +1,12 @@
--- Read kept events, the oldest first.
+-- Return kept events, the oldest first.
 --
 -- Keys: events
 -- Arguments:
 --   prefix  text     the queue's name
---   after   text     the number of the last event that is known; 0: from the oldest
---   count   integer  how many at most
--- Reply: the number of the last event there has been (false: none are kept), then for each its number and its
---   ten fields, each with its name.
+--   after   text     the number of the last event that the caller knows; 0: begin with the oldest
+--   count   integer  the maximum number to return
+-- Reply: the number of the last event of all (false: none are kept), then for each event its number and a
+--   list of its ten fields, each with its name.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 events a call.
 

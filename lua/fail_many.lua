@@ -1,57 +1,59 @@
--- Leased items whose work failed: back to be tried again, now or later, or away as dead letters.
+-- Take failed items from their holders: return each to the queue, schedule it, or make it a dead letter.
 --
--- The data of a dead letter moves away from the keys of the family, so that no client brings it back.
+-- The data of a dead letter leaves the keys that foreign clients know, so that none of them can restore the
+-- item.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, events
 -- Arguments:
 --   prefix   text     the queue's name
---   now_ms   integer  the time, or empty for the server's
---   entries  rest     id, token, delay in ms (0: to the end of the queue at once, -1: dead letter), error (kept with a dead letter; of others its last 1,000 bytes are told), …
--- Reply: a list, an entry per item: 1 done, 0 refused (completed, returned, or leased to another).
+--   now_ms   integer  the time; empty: the server's time
+--   entries  rest     id, token, delay in ms (0: to the end of the queue now; -1: dead letter), error (kept with a dead letter; events have its last 1,000 bytes), …
+-- Reply: a list with an entry per item: 1 done, 0 rejected (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
--- Limits: at most 1,000 items a call, and, but for a single item, 1 MiB of errors and of data that dies.
+-- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of errors and data of dead letters.
 -- Needs: check
 
 local ids = {}
-for at = entries + 1, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[at]
+for row = entries + 1, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[row]
 end
 redis.call('ZCARD', dead)
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
-local answers, leaving, to_end, delayed, dying, met = {}, {}, {}, {}, {}, {}
+local answers, failed, to_end, delayed, dying, seen = {}, {}, {}, {}, {}, {}
 local fields = {}
 for i, id in ipairs(ids) do
-  local at = entries + 4 * (i - 1)
-  local token, delay = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local row = entries + 4 * (i - 1)
+  local token, delay = tonumber(ARGV[row + 2]), tonumber(ARGV[row + 3])
   answers[i] = 0
-  if not met[id] and is_current(id, token, scores[i], records[i]) then
-    answers[i], met[id] = 1, true
-    leaving[#leaving + 1] = id
+  if not seen[id] and is_current(id, token, scores[i], records[i]) then
+    answers[i], seen[id] = 1, true
+    failed[#failed + 1] = id
     local _, _, attempt = read_ledger(records[i])
-    local text = ARGV[at + 4]
-    fields[#leaving] = { token = token, attempt = attempt, error = string.sub(text, -1000) }
+    local text = ARGV[row + 4]
+    fields[#failed] = { token = token, attempt = attempt, error = string.sub(text, -1000) }
     if delay > 0 then
-      delayed[#delayed + 1], fields[#leaving].due = { id, delay }, now + delay
+      delayed[#delayed + 1], fields[#failed].due = { id, delay }, now + delay
     elseif delay == 0 then
       to_end[#to_end + 1] = id
     else
-      fields[#leaving].size = redis.call('STRLEN', data_key(id)) -- raises now, before anything is written, if it is of another type
+      -- This raises now, before anything is written, if the key has another type.
+      fields[#failed].size = redis.call('STRLEN', data_key(id))
       dying[#dying + 1] = { id, token, attempt, text }
     end
   end
 end
 
-begin_writes() -- an item that failed must get out of the way
+begin_writes() -- a failed item must be able to leave
 
-leave_leased(leaving)
+leave_leased(failed)
 enter_waiting(to_end, false)
 enter_scheduled(delayed)
-for _, letter in ipairs(dying) do
-  local id, token, attempt, text = unpack(letter)
+for _, dead_letter in ipairs(dying) do
+  local id, token, attempt, text = unpack(dead_letter)
   local key = dead_key(id)
-  redis.call('UNLINK', key) -- an id that dies again takes the place of its older letter
+  redis.call('UNLINK', key) -- replace an older dead dead_letter of this id
   redis.call(
     'HSET',
     key,
@@ -68,7 +70,7 @@ for _, letter in ipairs(dying) do
   redis.call('UNLINK', data_key(id))
   redis.call('HDEL', ledger, id)
 end
-for i, id in ipairs(emitting and leaving or {}) do
+for i, id in ipairs(emitting and failed or {}) do
   if fields[i].size then
     emit('died', id, fields[i])
   else

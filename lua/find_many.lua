@@ -1,24 +1,25 @@
--- Look at items and dead letters by their ids, and in which state each is, without touching them.
+-- Return items and dead letters by their ids, with the state of each.
 --
--- An item that is neither scheduled nor under anybody's lease counts as waiting: the list is not searched. An id
--- that was added again after it died is both an item and a dead letter: both are in the reply, as of the same moment.
+-- An item that is neither scheduled nor leased by any client is reported as waiting; the list is not
+-- searched. If an id was added again after its item died, the reply has both the item and the dead letter, as
+-- of the same moment.
 --
 -- Keys: deadlines, scheduled, ledger, dead
 -- Arguments:
 --   prefix     text     the queue's name
---   now_ms     integer  the time, or empty for the server's
---   max_bytes  integer  give no more data than this; what is further comes without
+--   now_ms     integer  the time; empty: the server's time
+--   max_bytes  integer  the maximum of data to return; further items come without data
 --   which      text     "living": items; "dead": dead letters; "all": both
---   wanted     rest     ids
--- Reply: the time in ms and, for each id of which there is an item, its state and the eight values of `inspect`;
---   then for each of which there is a dead letter "dead", id, size, data, -1, error, token, attempt and
---   the time of its death in ms (0: unknown).
+--   entries    rest     ids
+-- Reply: the time in ms; for each id of an item its state and the eight values of `inspect`; then for each id
+--   of a dead letter "dead", id, size, data, -1, error, token, attempt and the time of its death in ms (0:
+--   unknown).
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 
 local ids, reply, room = {}, { now }, max_bytes
-for at = wanted + 1, #ARGV do
-  ids[#ids + 1] = ARGV[at]
+for row = entries + 1, #ARGV do
+  ids[#ids + 1] = ARGV[row]
 end
 
 if which ~= 'dead' then
@@ -32,7 +33,7 @@ if which ~= 'dead' then
     elseif ends[i] then
       states[i], times[i] = 'leased', tonumber(ends[i])
     elseif holders[i] then
-      -- Leases of foreign clients have a key alone, until a clean has seen them.
+      -- A lease of a foreign client has only a key until a clean has found it.
       local left_ms = -1
       for _, key in ipairs(lease_keys_of({ id })) do
         left_ms = math.max(left_ms, redis.call('PTTL', key))

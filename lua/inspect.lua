@@ -1,22 +1,22 @@
--- Look at items of one state without touching them.
+-- Return items of one state.
 --
 -- Keys: queue, deadlines, scheduled, ledger
 -- Arguments:
 --   prefix     text     the queue's name
---   now_ms     integer  the time, or empty for the server's
+--   now_ms     integer  the time; empty: the server's time
 --   state      text     "waiting", "leased" or "scheduled"
---   start      integer  where to begin: 0 is next in line or the first to fall due; -1 is the last
---   count      integer  how many
---   max_bytes  integer  give no more data than this; further items come without theirs
--- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost), data (false: left out),
---   time it falls due or its lease ends in ms (-1: none), holder or false, token, attempt,
---   time of the last delivery in ms (0, 0, 0: never leased).
+--   start      integer  the first place to return: 0 is the next to be leased, to expire or to fall due; -1 is the last
+--   count      integer  how many items to return
+--   max_bytes  integer  the maximum of data to return; further items come without data
+-- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost), data (false: left out), when it
+--   falls due or its lease expires in ms (-1: never), holder or false, token, attempt, when it was last
+--   leased in ms (token, attempt and this are 0 if it was never leased).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
 
 local ids, times = {}, {}
 if state == 'waiting' then
-  -- The next in line is at the right end.
+  -- The next to be leased is at the right end.
   local from, to = -start - count, -start - 1
   if start < 0 then
     from, to = -start - 1 - (count - 1), -start - 1

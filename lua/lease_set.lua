@@ -1,25 +1,25 @@
--- Lease waiting items into a set that can be read again under its name, or find that set.
+-- Lease waiting items into a set that can be read again by its name, or find that set.
 --
--- A call made again because its reply was lost leases nothing twice: items are added only to a set that has
--- as many as the caller knows of.
+-- Repeating a call whose reply was lost leases nothing twice: items are added only while the set has as many
+-- as the caller knows of.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, sessions, events
 -- Arguments:
 --   prefix        text     the queue's name
---   now_ms        integer  the time, or empty for the server's
---   session       text     who leases: the value of the lease keys
+--   now_ms        integer  the time; empty: the server's time
+--   session       text     the holder: the value of the lease keys
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   stream        text     the name of the stream
---   reader        text     who reads it
+--   reader        text     the reader of the stream
 --   set           text     the name of the set
 --   known         integer  how many items the set has, as far as the caller knows
---   count         integer  how many to add at most
---   hold_ms      integer  for how long each is leased
---   keep_ms       integer  for how long the set is kept from now on
--- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many items the set had, and has;
---   1 if there may be more to lease or to bring back, else 0; how many ids wait.
--- Cost: O(log n) per item leased or brought back, O(1) per ghost or double.
--- Limits: 1,000 items leased, 500 brought back, 2,000 ids looked at a call.
+--   count         integer  the maximum number of items to add
+--   hold_ms       integer  the lease time
+--   keep_ms       integer  how long the set is kept from now on
+-- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many items the set had, and
+--   has now; 1 if there may be more to lease or to reclaim, else 0; how many ids wait.
+-- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
+-- Limits: 1,000 items leased, 500 reclaimed, 2,000 ids checked a call.
 -- Needs: check
 
 redis.call('ZCARD', sessions)
@@ -29,19 +29,19 @@ if not is_stream_owner() then
   return { 0, had, had, 0, 0 }
 end
 
-begin_writes() -- work that waits must be able to begin
+begin_writes() -- waiting items must be leased even then
 local _, more = reclaim(500)
 if had == known and count > 0 then
-  local looked, used, broken = 0, 1, nil
-  while used > 0 and #chosen < count and not broken and looked < 2000 do
-    used, broken = choose(queue, math.min(count - #chosen, 500), 'STRLEN', math.huge)
-    looked = looked + used
+  local checked, used, stop = 0, 1, nil
+  while used > 0 and #chosen < count and not stop and checked < 2000 do
+    used, stop = choose(queue, math.min(count - #chosen, 500), 'STRLEN', math.huge)
+    checked = checked + used
   end
-  if broken and #chosen == 0 then
+  if stop and #chosen == 0 then
     flush()
-    return redis.error_reply('WRONGTYPE ' .. broken .. ' is no data of an item')
+    return redis.error_reply('WRONGTYPE ' .. stop .. ' is no data of an item')
   end
-  more = more or looked >= 2000 or #chosen == count
+  more = more or checked >= 2000 or #chosen == count
   if #chosen > 0 then
     lease_next(0, #chosen, hold_ms)
     local places = {}

@@ -1,16 +1,16 @@
--- One step of a walk over the ids of the items of one state.
+-- Return ids of items in one state, one step of a walk at a time.
 --
--- What is in that state from the first step to the last is met; some may be met twice.
+-- An item that is in that state from the first step to the last is returned at least once.
 --
 -- Keys: queue, processing, sessions, deadlines, scheduled, dead, fence
 -- Arguments:
 --   prefix  text     the queue's name
---   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by whoever it be
---   cursor  text     "0" at first, then what the last call gave
---   count   integer  how many ids, roughly
+--   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by any client
+--   cursor  text     "0" in the first call, then the cursor of the last reply
+--   count   integer  about how many ids to return
 -- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0, then the ids.
 -- Cost: O(count); O(cursor) into a list.
--- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set comes whole.
+-- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set is returned at once.
 
 local reply = { '0', redis.call('GET', fence) and 1 or 0 }
 local sets = { leased = deadlines, scheduled = scheduled, dead = dead }
@@ -30,7 +30,7 @@ else
     reply[1] = string.format('%.0f', start + count)
   end
 end
-for at = 1, #ids, step do
-  reply[#reply + 1] = ids[at]
+for i = 1, #ids, step do
+  reply[#reply + 1] = ids[i]
 end
 return reply

@@ -1,21 +1,21 @@
--- End a run of `add_once`: it adds nothing any more, and its report is kept as a result, if wanted.
+-- End a run of `add_once`, and keep its report as a result.
 --
--- Which ids it has added is forgotten. That it has ended is known for a time, as tasks may outlive it. Called
--- again with the same report, it answers the same.
+-- The ids that the run has added are dropped. As tasks may outlive the run, the server keeps for some time
+-- that it has ended. Repeating the call with the same report returns the same reply.
 --
 -- Keys: queue
 -- Arguments:
 --   prefix    text     the queue's name
 --   run       text     the run
---   job       text     the job's name, which is free again; the result is kept under it
---   ended_ms  integer  for how long it is known that the run has ended
---   keep_ms   integer  for how long the result is kept; 0: none is
---   report    text     what is told of the job; the result is how many ids it has added, a space, and this
+--   job       text     the job's name, which becomes free; the result is kept under it
+--   ended_ms  integer  how long the server keeps that the run has ended
+--   keep_ms   integer  how long the result is kept; 0: there is no result
+--   report    text     the report; the result is the number of ids that the run has added, a space, and the report
 -- Reply: how many ids the run has added; -1: it was ended before, with another report.
 -- Cost: O(1); the ids are freed in the background.
 -- Limits: none.
 
-redis.call('LLEN', queue) -- a script has a key, by which a cluster finds its node
+redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local once, result = prefix .. ':once:' .. run, prefix .. ':result:' .. job
 local pointer = prefix .. ':once:' .. job .. ':run'
 local open, kept = redis.call('GET', pointer), keep_ms > 0 and redis.call('GET', result) or ''

@@ -1,14 +1,15 @@
--- A session is about to wait: keep it on the list for longer than its blocking move can last.
+-- Register a session that is about to wait, for longer than its blocking move can last.
 --
--- Sent on the waiting connection, right before the move, so that no move is ever under way for a
--- session that is not on the list: what arrives for a process that died is found through it.
+-- The command is sent on the waiting connection, right before the move. So no move is ever running for a
+-- session that is not registered, and ids that arrive for a process that has died are found through its
+-- session.
 --
 -- Keys: deadlines, scheduled, sessions
 -- Arguments:
---   now_ms   integer  the time, or empty for the server's
---   session  text     who waits
---   keep_ms  integer  how long
--- Reply: ms until something falls due (0: it is, -1: nothing will).
+--   now_ms   integer  the time; empty: the server's time
+--   session  text     the session that waits
+--   keep_ms  integer  how long it is registered
+-- Reply: ms until the next item falls due or lease expires (0: one has, -1: none will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
 

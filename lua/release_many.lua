@@ -1,37 +1,37 @@
--- Give leased items back before their leases end: to the front, to the end, or after a delay.
+-- Return leased items to the queue before their leases expire: to the front, to the end, or after a delay.
 --
--- The delivery is taken back, too: what was given back was no attempt.
+-- The attempt is not counted.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix   text     the queue's name
---   now_ms   integer  the time, or empty for the server's
---   entries  rest     id, token, delay in ms (0: ready at once), front (1) or end (0), …
--- Reply: a list, an entry per item: 1 given back, 0 refused (completed, returned, or leased to another).
+--   now_ms   integer  the time; empty: the server's time
+--   entries  rest     id, token, delay in ms (0: none), front (1) or end (0), …
+-- Reply: a list with an entry per item: 1 released, 0 rejected (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
 -- Needs: check
 
 local ids = {}
-for at = entries + 1, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[at]
+for row = entries + 1, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[row]
 end
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
-local answers, leaving, to_front, to_end, delayed, met = {}, {}, {}, {}, {}, {}
+local answers, released, to_front, to_end, delayed, seen = {}, {}, {}, {}, {}, {}
 local token_of = {}
-local taken_back = {}
+local new_records = {}
 for i, id in ipairs(ids) do
-  local at = entries + 4 * (i - 1)
-  local token, delay, front = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4] == '1'
+  local row = entries + 4 * (i - 1)
+  local token, delay, front = tonumber(ARGV[row + 2]), tonumber(ARGV[row + 3]), ARGV[row + 4] == '1'
   answers[i] = 0
-  if not met[id] and is_current(id, token, scores[i], records[i]) then
-    answers[i], met[id] = 1, true
-    leaving[#leaving + 1], token_of[id] = id, token
+  if not seen[id] and is_current(id, token, scores[i], records[i]) then
+    answers[i], seen[id] = 1, true
+    released[#released + 1], token_of[id] = id, token
     local first, last, attempt, leased_at = read_ledger(records[i])
-    taken_back[2 * #leaving - 1] = id
-    taken_back[2 * #leaving] =
+    new_records[2 * #released - 1] = id
+    new_records[2 * #released] =
       string.format('%.0f %.0f %.0f %.0f', first, last, math.max(0, attempt - 1), leased_at)
     if delay > 0 then
       delayed[#delayed + 1] = { id, delay }
@@ -42,8 +42,8 @@ for i, id in ipairs(ids) do
     end
   end
 end
-leave_leased(leaving)
-in_chunks('HSET', ledger, taken_back)
+leave_leased(released)
+in_chunks('HSET', ledger, new_records)
 enter_waiting(to_front, true)
 enter_waiting(to_end, false)
 enter_scheduled(delayed)

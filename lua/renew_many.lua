@@ -1,30 +1,30 @@
--- Give current holders more time, counted from now.
+-- Renew the leases of current holders, counted from now.
 --
 -- Keys: deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix   text     the queue's name
---   now_ms   integer  the time, or empty for the server's
---   session  text     who renews: the value of the lease keys
+--   now_ms   integer  the time; empty: the server's time
+--   session  text     the holder: the value of the lease keys
 --   entries  rest     id, token, lease time in ms, …
--- Reply: a list, an entry per item: the end of its lease now, in ms, or 0: refused
---   (completed, returned, or leased to another).
+-- Reply: a list with an entry per item: when its lease expires now, in ms, or 0: rejected (completed,
+--   returned, or leased to another).
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items a call.
 
 local ids = {}
-for at = entries + 1, #ARGV, 3 do
-  ids[#ids + 1] = ARGV[at]
+for row = entries + 1, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[row]
 end
-redis.call('ZCARD', scheduled) -- raises now, before anything is written, if it is of another type
+redis.call('ZCARD', scheduled) -- raises now, before anything is written, if the key has another type
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
-begin_writes() -- work that runs must be able to go on
+begin_writes() -- leases must be renewed even then
 
 local answers, soonest = {}, nil
 for i, id in ipairs(ids) do
-  local at = entries + 3 * (i - 1)
-  local token, lease_ms = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local row = entries + 3 * (i - 1)
+  local token, lease_ms = tonumber(ARGV[row + 2]), tonumber(ARGV[row + 3])
   answers[i] = 0
   if is_current(id, token, scores[i], records[i]) then
     local ends = now + lease_ms
@@ -40,6 +40,6 @@ for i, id in ipairs(ids) do
   end
 end
 flush()
--- Those who wait for something to fall due had been told of a later time.
+-- Waiting processes know of a later time.
 announce(soonest)
 return answers

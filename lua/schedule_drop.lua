@@ -4,14 +4,14 @@
 -- Arguments:
 --   prefix   text  the queue's name
 --   entries  rest  names
--- Reply: a list, an entry per name: 1 removed, 0 there is no such schedule.
+-- Reply: a list with an entry per name: 1 removed, 0 there is no such schedule.
 -- Cost: O(log n) per name.
 -- Limits: at most 1,000 names a call.
 
 redis.call('ZCARD', ticks)
 local answers = {}
-for at = entries + 1, #ARGV do
-  local name = ARGV[at]
+for row = entries + 1, #ARGV do
+  local name = ARGV[row]
   answers[#answers + 1] = redis.call('HDEL', schedules, name)
   redis.call('ZREM', ticks, name)
   redis.call('UNLINK', prefix .. ':schedule:' .. name)

@@ -1,18 +1,19 @@
 -- Store a schedule under its name, or change it.
 --
--- A definition is "<version> <catch-up policy> <when>". Only the caller understands <when>, so it gives the
--- first due time. It is asked for only when it is needed: call without, and once more if told so.
+-- A definition is "<version> <catch-up policy> <when>". Only the caller understands <when>, so the caller
+-- provides the first due time. It is needed only if <when> is new: call without it, and again with it if the
+-- reply says so.
 --
 -- Keys: schedules, ticks
 -- Arguments:
 --   prefix      text     the queue's name
---   now_ms      integer  the time, or empty for the server's
+--   now_ms      integer  the time; empty: the server's time
 --   schedule    text     its name
---   definition  text     what it says
---   due_ms      integer  its first due time in ms since 1970, or empty: not known yet
+--   definition  text     its definition
+--   due_ms      integer  its first due time in ms since 1970, or empty
 --   data        text     the data of the items that it adds
--- Reply: answer, the time in ms, 1 if a tick of the earlier definition is due (else 0). Answers: 1 stored, 0
---   it was there as given, -1 nothing was stored: call again with a due time.
+-- Reply: the answer, the time in ms, 1 if a tick of the earlier definition is due (else 0). The answer is 1
+--   stored, 0 it was stored already, -1 nothing was stored: call again with a due time.
 -- Cost: O(log n) in the number of schedules.
 -- Limits: none.
 
@@ -25,7 +26,7 @@ local same_data = size == #data and (size == 0 or redis.call('GET', data_of_sche
 if due and before == definition and same_data then
   return { 0, now, 0 }
 end
--- What else changes has no effect on when it is due.
+-- The other parts of a definition do not change when it is due.
 local when = '^%S+ %S+ (.*)$'
 if not (before and due and string.match(before, when) == string.match(definition, when)) then
   if not due_ms then

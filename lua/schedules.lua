@@ -1,15 +1,16 @@
--- Look at schedules without touching them, in steps.
+-- Return schedules, one step at a time.
 --
 -- Keys: schedules, ticks
 -- Arguments:
 --   prefix     text     the queue's name
---   cursor     text     where the last step ended; "0" to begin
---   count      integer  about how many
---   max_bytes  integer  give no more data than this; further schedules come without theirs
--- Reply: the cursor of the next step ("0": this was the last), then for each: name, definition, next due time
---   in ms (-1: none), size of its data, data (false: left out).
+--   cursor     text     "0" in the first call, then the cursor of the last reply
+--   count      integer  about how many to return
+--   max_bytes  integer  the maximum of data to return; further schedules come without data
+-- Reply: the next cursor ("0": done), then for each schedule: name, definition, next due time in ms (-1:
+--   none), size of its data, data (false: left out).
 -- Cost: O(count).
--- Limits: at most 1,000 schedules a call. What is there all the while comes once at least.
+-- Limits: at most 1,000 schedules a call. A schedule that exists from the first step to the last is returned
+--   at least once.
 
 redis.call('ZCARD', ticks)
 local page = redis.call('HSCAN', schedules, cursor, 'COUNT', count)

@@ -1,15 +1,15 @@
--- Complete items of a set, if nobody else has taken over its stream.
+-- Complete items of a set, unless another reader has taken over its stream.
 --
--- The rows are what `set_read` gives as not given up: what was read, so its holder counts although its lease may
--- be over.
+-- The rows are those that `set_read` has returned and not given up. Such an item was read, so its holder may
+-- complete it even if the lease has expired.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
 -- Arguments:
 --   prefix   text     the queue's name
---   now_ms   integer  the time, or empty for the server's
+--   now_ms   integer  the time; empty: the server's time
 --   stream   text     the name of the stream
---   reader   text     who reads it
---   entries  rest     id, token, fenced (1: only the current holder counts; else 0), …
+--   reader   text     the reader of the stream
+--   entries  rest     id, token, fenced (1: accept only the current holder; else 0), …
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done); then an entry per item, as in
 --   `complete_many`.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.

@@ -1,23 +1,24 @@
--- Read part of a set of leased items: those that are still leased for it.
+-- Return items of a set that are still leased for it.
 --
--- What is not, is given up if the caller says so: its place tells it from then on, so whoever completes the set
--- leaves it out, too. `set_renew` leases again what only waits, so it is called before anything is given up.
+-- With `give_up`, an item that is not is given up: its place is marked, and `set_complete` leaves it out,
+-- too. `set_renew` leases again those that only wait, so call it before giving up.
 --
 -- Keys: deadlines, ledger
 -- Arguments:
 --   prefix     text     the queue's name
---   now_ms     integer  the time, or empty for the server's
+--   now_ms     integer  the time; empty: the server's time
 --   stream     text     the name of the stream
---   reader     text     who reads it
+--   reader     text     the reader of the stream
 --   set        text     the name of the set
---   start      integer  the first place of the set to look at; 0 is its first item
---   count      integer  how many places to look at
---   max_bytes  integer  stop before this much data (the first item is always given); -1: give no data
---   peek       flag     1: give id and token of all that was not given up, and give up nothing
---   give_up    flag     1: give up what is not held; 0: stop before the first that is not, as it may only wait
--- Reply: 1, or 0 if another reader has taken over; how many places were looked at (0: the set ends before; -1: the
---   first one is not held, and not given up); the time in ms; then for each item: id, size, data (false: none is given), token, attempt, end of its
---   lease in ms, when it was leased in ms; with `peek`: id, token.
+--   start      integer  the first place of the set to check; 0 is its first item
+--   count      integer  how many places to check
+--   max_bytes  integer  stop before this much data (the first item is always returned); -1: return no data
+--   peek       flag     1: return id and token of each item that is not given up, and give up none
+--   give_up    flag     1: give up items that are not held; 0: stop before the first of them, as it may only wait
+-- Reply: 1, or 0 if another reader has taken over; how many places were checked (0: the set ends before; -1:
+--   the first is not held, and was not given up); the time in ms; then for each item: id, size, data (false:
+--   not asked for), token, attempt, when its lease expires in ms, when it was leased in ms; with `peek`: id,
+--   token.
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
 
@@ -52,11 +53,11 @@ for i, id in ipairs(ids) do
       end
       data, bytes = redis.call('GET', data_key(id)), bytes + size
     end
-    local _, _, attempt, at = read_ledger(records[i])
+    local _, _, attempt, leased_at = read_ledger(records[i])
     local base = #reply
     reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
     reply[base + 4], reply[base + 5] = tokens[i], attempt
-    reply[base + 6], reply[base + 7] = tonumber(scores[i]), at
+    reply[base + 6], reply[base + 7] = tonumber(scores[i]), leased_at
   elseif kept[i] and not give_up then
     reply[2] = i == 1 and -1 or i - 1
     break

@@ -1,24 +1,24 @@
--- Give the items of part of a set more time, and lease again into their places those that only wait.
+-- Renew the leases of part of a set, and lease again into their places those of its items that only wait.
 --
--- An item waits again when its lease is over. It keeps its place if it still is the item that was leased for it
--- (not completed, nor added again since), and nobody holds it. Its id is taken out of the waiting list if it is
--- near one of the ends, where items come back; deeper it stays behind, as a double that is dropped when it is met.
--- What is not held after that keeps its place, too: it may have been read before. `set_read` gives up.
+-- An item waits again when its lease has expired. It keeps its place if it is still in the incarnation that
+-- was leased for the set, and no client holds it. Its id is removed from the waiting list if it is near one
+-- of the ends, where reclaimed items are; deeper in the list it stays behind as a double. An item that is not
+-- held after that keeps its place, too, as it may have been read before; `set_read` gives it up.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, events
 -- Arguments:
 --   prefix   text     the queue's name
---   now_ms   integer  the time, or empty for the server's
---   session  text     who leases: the value of the lease keys
+--   now_ms   integer  the time; empty: the server's time
+--   session  text     the holder: the value of the lease keys
 --   stream   text     the name of the stream
---   reader   text     who reads it
+--   reader   text     the reader of the stream
 --   set      text     the name of the set
---   start    integer  the first place of the set to look at; 0 is its first item
---   count    integer  how many places to look at; 0: only say how many there are
---   hold_ms  integer  for how long each is leased from now on
--- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many places the set has; how many
---   of those looked at are held now; how many of these were leased again; how many are held no more.
--- Cost: O(log n) per item; O(start) into the set; if some are leased again, 8,000 waiting ids are looked at.
+--   start    integer  the first place of the set to check; 0 is its first item
+--   count    integer  how many places to check; 0: only return the size of the set
+--   hold_ms  integer  the lease time, counted from now
+-- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many places the set has; how
+--   many of those checked are held now; how many of these were leased again; how many are not held any more.
+-- Cost: O(log n) per item; O(start) into the set; if some are leased again, 8,000 waiting ids are read.
 -- Limits: at most 1,000 places a call.
 -- Needs: check
 
@@ -36,7 +36,7 @@ end
 local set_records = redis.call('HMGET', ledger, unpack(set_ids))
 local set_scores = redis.call('ZMSCORE', deadlines, unpack(set_ids))
 
-local renewed, renewed_keys, back, place_of, sooner = {}, {}, {}, {}, nil
+local renewed, renewed_keys, again, place_of, sooner = {}, {}, {}, {}, nil
 local till = now + hold_ms
 for i, id in ipairs(set_ids) do
   local first, last = read_ledger(set_records[i])
@@ -55,24 +55,24 @@ for i, id in ipairs(set_ids) do
   elseif tokens[i] then
     reply[5] = reply[5] + 1
     if first and first <= tokens[i] and tokens[i] <= last and not is_ours(set_scores[i]) then
-      back[#back + 1], place_of[id] = id, i
+      again[#again + 1], place_of[id] = id, i
     end
   end
 end
-begin_writes() -- work that runs must be able to go on
+begin_writes() -- leases must be renewed even then
 in_chunks('ZADD', deadlines, renewed)
 write_lease_keys(renewed_keys, hold_ms)
 announce(sooner)
 
--- Take ids out of the waiting list where they are near an end of it. The others keep their order.
-local function leave_ends(wanted, left)
+-- Remove ids from the waiting list if they are near one of its ends. The others keep their order.
+local function remove_near_ends(wanted, left)
   for _, young in ipairs({ true, false }) do
     if left > 0 then
       local near = redis.call('LRANGE', queue, young and 0 or -4000, young and 3999 or -1)
       local stay = {}
-      for at = 1, #near do
-        -- Pushed at the young end, the last comes first.
-        local id = near[young and #near + 1 - at or at]
+      for place = 1, #near do
+        -- At the young end, the last id that is pushed is the first of the list.
+        local id = near[young and #near + 1 - place or place]
         if wanted[id] then
           left = left - 1
         else
@@ -87,15 +87,15 @@ local function leave_ends(wanted, left)
   end
 end
 
-if #back > 0 then
-  -- Looked at as if they were next in line: what is delayed, or under a foreign lease, is left.
+if #again > 0 then
+  -- Choose from them as from a queue: scheduled items and those under a foreign lease are left alone.
   local line = set_key .. ':back'
-  in_chunks('LPUSH', line, back)
-  local looked, broken = 0, nil
-  while looked < #back and not broken do
+  in_chunks('LPUSH', line, again)
+  local checked, stop = 0, nil
+  while checked < #again and not stop do
     local used
-    used, broken = choose(line, #back, 'STRLEN', math.huge)
-    looked = looked + used
+    used, stop = choose(line, #again, 'STRLEN', math.huge)
+    checked = checked + used
   end
   redis.call('UNLINK', line)
 end
@@ -105,7 +105,7 @@ if count_again > 0 then
   for _, id in ipairs(chosen) do
     wanted[id] = true
   end
-  leave_ends(wanted, count_again)
+  remove_near_ends(wanted, count_again)
   lease_next(0, count_again, hold_ms)
   for i, id in ipairs(chosen) do
     redis.call(

@@ -1,13 +1,14 @@
--- Take over a stream of leases, or hold it: its reader is here, and its sets are in use or done with.
+-- Take over a stream of leases, or keep it: extend the time that its reader and its sets are known, or drop
+-- sets.
 --
 -- Keys: queue
 -- Arguments:
 --   prefix   text     the queue's name
 --   stream   text     the name of the stream
---   reader   text     who reads it
---   take     flag     1: take it over, whoever read it before
---   keep_ms  integer  for how long the reader is known from now on
---   sets     rest     name of a set, for how many ms it is kept from now on (0: drop it), …
+--   reader   text     the reader of the stream
+--   take     flag     1: take the stream over from any other reader
+--   keep_ms  integer  how long the reader is known from now on
+--   sets     rest     name of a set, how many ms it is kept from now on (0: drop it), …
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many ids wait.
 -- Cost: O(1) per set; O(n) to drop one of n items.
 -- Limits: 1,000 sets a call.
@@ -16,16 +17,16 @@ local waiting = redis.call('LLEN', queue)
 if not (take or is_stream_owner()) then
   return { 0, waiting }
 end
--- A server at its `maxmemory` refuses no write after one that needs no memory.
+-- A server that has reached its `maxmemory` accepts all writes after one that needs no memory.
 redis.call('HDEL', stream_key, '')
 redis.call('HSET', stream_key, 'reader', reader)
 redis.call('PEXPIRE', stream_key, keep_ms)
-for at = sets + 1, #ARGV, 2 do
-  local set_key = prefix .. ':set:' .. ARGV[at]
-  if ARGV[at + 1] == '0' then
+for row = sets + 1, #ARGV, 2 do
+  local set_key = prefix .. ':set:' .. ARGV[row]
+  if ARGV[row + 1] == '0' then
     redis.call('UNLINK', set_key)
   else
-    redis.call('PEXPIRE', set_key, ARGV[at + 1])
+    redis.call('PEXPIRE', set_key, ARGV[row + 1])
   end
 end
 return { 1, waiting }

@@ -1,12 +1,12 @@
--- Tell which schedules are due, the longest due first, and when the next one will be. Nothing is changed.
+-- Return the schedules that are due, the longest due first, and when the next will be due.
 --
 -- Keys: schedules, ticks
 -- Arguments:
---   now_ms  integer  the time, or empty for the server's
---   start   integer  how many of those that are due are passed over
---   count   integer  how many at most
--- Reply: the time in ms, ms until the next one falls due that is not due yet (-1: none), then for each: name,
---   due time in ms, definition (false: it has none).
+--   now_ms  integer  the time; empty: the server's time
+--   start   integer  how many due schedules to skip
+--   count   integer  the maximum number to return
+-- Reply: the time in ms, ms until the next schedule falls due that is not due yet (-1: none), then for each
+--   due one: name, due time in ms, definition (false: it has none).
 -- Cost: O(log n + start + count).
 -- Limits: at most 1,000 schedules a call.
 

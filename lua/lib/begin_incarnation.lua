@@ -1,10 +1,10 @@
--- The beginning of an incarnation, right after its data was stored.
+-- Begin the incarnation of items, right after their data was stored.
 --
 -- Needs: deadlines, scheduled, ledger
 -- Gives: begin_incarnation
 
--- A new incarnation owes nothing to an earlier one that a foreign client completed, or that was
--- overwritten: neither its lease, its delay nor its ledger may live on. Follow it with `enter_…`.
+-- Remove the lease, the delay and the ledger of an earlier incarnation that a foreign client has completed or
+-- that is overwritten. Call `enter_…` after it.
 local function begin_incarnation(ids)
   if #ids == 0 then
     return

@@ -1,5 +1,6 @@
--- Read every key of the queue once before anything is written: if one holds another type, this raises
--- WRONGTYPE and the step changes nothing.
+-- Read every key of an item's states before anything is written.
+--
+-- If one has another type, this raises WRONGTYPE, and the script changes nothing.
 --
 -- Needs: queue, processing, gone, deadlines, scheduled, ledger
 -- Gives: any_scheduled

@@ -1,4 +1,4 @@
--- The time of this step: the server's, unless a test handed one in.
+-- Read the server's time, unless a test provides one.
 --
 -- Needs: now_ms
 -- Gives: now

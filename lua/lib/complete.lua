@@ -1,22 +1,22 @@
--- Completing: the data of items is removed, and all that is written of them.
+-- Complete items: remove their data and all bookkeeping.
 --
--- The rows come after `entries`: id, token, fenced, as `complete_many` is given them.
+-- The rows come after `entries`, as in `complete_many`: id, token, fenced.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
 -- Gives: complete
 
 local ids = {}
-for at = entries + 1, #ARGV, 3 do
-  ids[#ids + 1] = ARGV[at]
+for row = entries + 1, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[row]
 end
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
--- For an item that is completed although it waits again (its slow worker came first). Near an end of
--- the list it is removed; deeper, its id stays behind without data and is dropped when it is met.
+-- Remove an item that is completed while it waits again, because its slow worker has finished first. Deep in the
+-- list its id stays behind without data, and is dropped when it is found.
 local function leave_waiting(id)
   if redis.call('ZREM', scheduled, id) == 1 then
-    in_chunks('UNLINK', nil, lease_keys_of({ id })) -- what guarded it
+    in_chunks('UNLINK', nil, lease_keys_of({ id })) -- the keys of a delayed item
     return
   end
   if redis.call('LPOS', queue, id, 'MAXLEN', 256) then
@@ -26,15 +26,15 @@ local function leave_waiting(id)
   end
 end
 
--- Remove the data of those that count; returns an answer per item. As a rule all are there, and each
--- id comes once: two commands will do.
+-- Remove the data of the items whose token is accepted; returns an answer per item. Usually all of them exist and
+-- each id comes once, so two commands are enough.
 local function remove()
-  local answers, keys, at_key, met = {}, {}, {}, {}
+  local answers, keys, at_key, seen = {}, {}, {}, {}
   local distinct = true
   for i, id in ipairs(ids) do
-    local at = entries + 3 * (i - 1)
-    local token, fenced = tonumber(ARGV[at + 2]), string.byte(ARGV[at + 3]) == 49
-    -- The rest of the record does not matter, and reading it costs a µs.
+    local row = entries + 3 * (i - 1)
+    local token, fenced = tonumber(ARGV[row + 2]), string.byte(ARGV[row + 3]) == 49
+    -- Reading the rest of the record would cost a µs.
     local first, last = string.match(records[i] or '', '^(%d+) (%d+)')
     first, last = tonumber(first), tonumber(last)
     local ours = first and token >= first and token <= last
@@ -42,7 +42,7 @@ local function remove()
     if ours and (current or not fenced) then
       keys[#keys + 1] = data_key(id)
       at_key[#keys] = i
-      distinct, met[id] = distinct and not met[id], true
+      distinct, seen[id] = distinct and not seen[id], true
     else
       answers[i] = -redis.call('EXISTS', data_key(id))
     end
@@ -57,25 +57,25 @@ local function remove()
   return answers
 end
 
--- The result of whoever completed an item, in the place of an older one.
-local function keep_result(id, wish)
-  local _, to, keep_ms = string.find(wish, '^[01]:(%d+):')
-  redis.call('SET', prefix .. ':result:' .. id, string.sub(wish, to + 1), 'PX', keep_ms)
+-- Store the result of a completed item, replacing an older one.
+local function store_result(id, options)
+  local _, to, keep_ms = string.find(options, '^[01]:(%d+):')
+  redis.call('SET', prefix .. ':result:' .. id, string.sub(options, to + 1), 'PX', keep_ms)
 end
 
--- Returns an answer per row.
+-- Complete the items of all rows; returns an answer per row.
 local function complete()
   local answers = remove()
-  local leased, done, settled = {}, {}, {}
+  local leased, finished, handled = {}, {}, {}
   for i, id in ipairs(ids) do
-    local wish = ARGV[entries + 3 * i]
-    if #wish > 1 and answers[i] == 1 then
-      keep_result(id, wish)
+    local options = ARGV[entries + 3 * i]
+    if #options > 1 and answers[i] == 1 then
+      store_result(id, options)
     end
-    -- Whoever removed the data, nothing else of the item may stay.
-    if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not settled[id] then
-      settled[id] = true
-      done[#done + 1] = id
+    -- Remove all bookkeeping of the item, no matter which client deleted its data.
+    if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not handled[id] then
+      handled[id] = true
+      finished[#finished + 1] = id
       if emitting and answers[i] == 1 then
         emit('completed', id, { token = ARGV[entries + 3 * i - 1] })
       elseif emitting then
@@ -89,7 +89,7 @@ local function complete()
     end
   end
   leave_leased(leased, cut_oldest(leased))
-  in_chunks('HDEL', ledger, done)
+  in_chunks('HDEL', ledger, finished)
   flush()
   return answers
 end

@@ -1,4 +1,4 @@
--- Dead letters. One exists if and only if its own key, a hash, does.
+-- Name and drop dead letters. A dead letter exists if and only if its own key, a hash, does.
 --
 -- Needs: prefix, dead
 -- Gives: dead_key, leave_dead

@@ -1,10 +1,10 @@
--- What there is to be told of one dead letter.
+-- Read a dead letter.
 --
 -- Needs: nothing
 -- Gives: read_dead_letter
 
--- Size of its data (-1: there is no such dead letter), data (false: larger than `room`), error, attempt,
--- token.
+-- Return the size of its data (-1: there is no such dead letter), data (false: more than `room` bytes), error,
+-- attempt and token.
 local function read_dead_letter(id, room)
   local key, data = dead_key(id), false
   local size = redis.call('HSTRLEN', key, 'data')

@@ -1,13 +1,13 @@
--- What falls due next, and telling it to those who wait.
+-- Find the next time at which an item falls due or a lease expires, and notify waiting processes of it.
 --
--- A waiting process asks what falls due when it begins to wait and every 5 s from then on. What is due
--- sooner than that would be found late, so it is announced on the channel `:due`.
+-- A waiting process asks for that time when it begins to wait, and then every 5 s. It would notice an earlier
+-- time too late, so the script that creates one publishes it on the channel `:due`.
 --
 -- Needs: prefix, deadlines, scheduled
 -- Gives: next_due_in, announce
 
--- ms until the first lease ends or the first delayed item falls due; -1: nothing will. Part of a ms
--- counts as one, so that nobody asks again at once for it.
+-- Return ms until the first lease expires or the first scheduled item falls due; -1: none will. Part of a ms counts
+-- as one, so that a process does not ask again at once.
 local function next_due_in()
   local first = -1
   for _, key in ipairs({ deadlines, scheduled }) do
@@ -21,11 +21,11 @@ local function next_due_in()
   return first
 end
 
--- `soonest`: in how many ms the first of what was just written down falls due. If something else is
--- earlier, whoever knows of that asks then, and is told of this.
+-- Notify waiting processes that a lease which was just written expires, or an item falls due, in `soonest` ms. If
+-- another is earlier, they ask at that time, and learn of this one then.
 local function announce(soonest)
   if soonest and soonest <= 6000 and next_due_in() == soonest then
-    -- Where the access rules forbid it, those who wait find it late; the step itself is not to fail.
+    -- If the access rules forbid it, waiting processes notice it late; the script must not fail.
     redis.pcall('PUBLISH', prefix .. ':due', string.format('%.0f', soonest))
   end
 end

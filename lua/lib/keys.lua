@@ -1,7 +1,7 @@
--- The keys of single items, and variadic commands in pieces.
+-- Name the keys of single items, and send long lists of values in chunks.
 --
--- The family writes two names for a lease: `:lease:` since 0.3, `:leased_by_session:` before. We write
--- and honour both, so that cleaners of either age leave our items alone.
+-- Foreign clients write two names for a lease: `:lease:` since version 0.3, `:leased_by_session:` before. We
+-- write and read both, so that cleaners of either version leave our items alone.
 --
 -- Needs: prefix
 -- Gives: data_key, lease_keys_of, in_chunks
@@ -19,7 +19,7 @@ local function lease_keys_of(ids)
   return found
 end
 
--- Lua can unpack some 8,000 values at most; 1,000 at a time is well below, and even, as pairs need.
+-- Lua can unpack about 8,000 values; 1,000 is well below that, and even, as pairs need.
 local function in_chunks(command, key, values)
   for from = 1, #values, 1000 do
     local to = math.min(from + 999, #values)

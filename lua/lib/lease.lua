@@ -1,11 +1,11 @@
 -- Lease items: choose ids from the ends of lists, then write down their leases.
 --
--- An id without data (a ghost) and an id whose item is leased or delayed (a double) are dropped from the list.
+-- Ids without data (ghosts) and ids of leased or scheduled items (doubles) are dropped from the list.
 --
 -- Needs: deadlines, scheduled, ledger, fence, session
 -- Gives: choose, lease_next, chosen, last_token
 
--- The token of the n-th chosen item is this and n.
+-- The token of the n-th chosen item is `last_token + n`.
 local last_token = tonumber(redis.call('GET', fence) or 0)
 
 if not last_token then
@@ -15,9 +15,9 @@ end
 local chosen, found, sizes, lease_keys, taken = {}, {}, {}, {}, {}
 local bytes = 0
 
--- Look at up to `limit` next ids of a list, choose those that can be leased, and drop all of them from the
--- list. `look` is the command that reads an item: `GET` its data, or `STRLEN` its size alone. Returns how many
--- were dropped, and what stopped it: the data key of the next id if it is no string, whether its data is too much.
+-- Choose the items that can be leased from up to `limit` next ids of a list, and drop all these ids from the list.
+-- `look` is the command that reads an item: `GET` its data, or `STRLEN` only its size. Returns how many ids were
+-- dropped and, if an id stopped it, the data key that is no string, or true if the data exceeds `room`.
 local function choose(source, limit, look, room)
   local next_ids = redis.call('LRANGE', source, -limit, -1)
   if #next_ids == 0 then
@@ -27,11 +27,11 @@ local function choose(source, limit, look, room)
   local due = any_scheduled and redis.call('ZMSCORE', scheduled, unpack(next_ids))
   local next_keys = lease_keys_of(next_ids)
   local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
-  local used, broken, is_full = 0, nil, nil
+  local used, stop = 0, nil
   for i = #next_ids, 1, -1 do
     local id, score = next_ids[i], scores[i]
     local left = any_lease and foreign_lease_left(id)
-    -- If a watched foreign lease is gone and the id is in the list again, a foreign client has returned the item.
+    -- The item is also free if a watched foreign lease is gone: the foreign client has returned it.
     local free = not taken[id]
       and not (due and due[i])
       and (not score or not (is_ours(score) or left))
@@ -40,14 +40,14 @@ local function choose(source, limit, look, room)
       data = redis.call('EXISTS', data_key(id)) == 1 and 0
     end
     if type(data) == 'table' then
-      broken = data_key(id)
+      stop = data_key(id)
       break
     elseif data and left then
       watch_foreign(id, left)
     elseif data then
       local size, n = type(data) == 'string' and #data or data, #chosen + 1
       if n > 1 and bytes + size > room then
-        is_full = true
+        stop = true
         break
       end
       bytes = bytes + size
@@ -57,7 +57,7 @@ local function choose(source, limit, look, room)
     used = used + 1
   end
   redis.call('LTRIM', source, 0, -used - 1)
-  return used, broken, is_full
+  return used, stop
 end
 
 local old_records
@@ -65,8 +65,8 @@ local ends, records, shortest = {}, {}, nil
 local first_time = string.format(' 1 %.0f', now)
 
 -- Lease up to `limit` of the chosen items, after the first `done` of them; returns how many are leased now. Most
--- keys are written with the last of them. `reply` has three values before the first item; each item adds its id,
--- what `look` gave, token and attempt.
+-- keys are written with the last of them. Each item adds four values to `reply`, after its first three: id, what
+-- `look` has read, token and attempt.
 local function lease_next(done, limit, lease_ms, reply)
   local ms = tonumber(lease_ms)
   local ends_at = string.format('%.0f', now + ms)
@@ -106,8 +106,8 @@ local function lease_next(done, limit, lease_ms, reply)
   redis.call('SET', fence, string.format('%.0f', last_token + till))
   in_chunks('ZADD', deadlines, ends)
   if till > 16 then
-    -- The server searches a small hash of short values from end to end: 2 us a field at 500 fields. One value
-    -- of over 64 bytes turns it into a table for good.
+    -- The server searches a small hash of short values linearly: 2 µs a field at 500 fields. One value of over 64
+    -- bytes turns it into a hash table.
     records[2] = records[2] .. string.rep(' ', 65)
   end
   in_chunks('HSET', ledger, records)

@@ -1,7 +1,7 @@
--- What the ledger holds of an item: "<first lease> <last lease> <attempt> <last delivery, ms>".
+-- Read an entry of the ledger: "<first token> <last token> <attempt> <when last leased, ms>".
 --
--- It begins with the first lease of an incarnation and ends with its completion, so a token
--- belongs to the incarnation that lives now if and only if it lies between first and last.
+-- An entry begins with the first lease of an incarnation and is removed with its completion. So a token
+-- belongs to the current incarnation if and only if it lies between the first and the last.
 --
 -- Needs: nothing
 -- Gives: read_ledger

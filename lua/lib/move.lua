@@ -1,16 +1,16 @@
--- The moves between the states of an item. Each takes a list of ids; `enter_…` follows `leave_…`.
+-- Move ids out of and into the states. Call `leave_…` before `enter_…`.
 --
 -- Needs: queue, deadlines
 -- Gives: leave_leased, enter_waiting
 
--- `unlisted`: they are in `processing` no more.
+-- End leases. `unlisted`: the ids have been removed from `processing`.
 local function leave_leased(ids, unlisted)
   in_chunks('ZREM', deadlines, ids)
   unlist(unlisted and {} or ids)
   in_chunks('UNLINK', nil, lease_keys_of(ids))
 end
 
--- The first id of the list is the first to be leased again, at either side.
+-- Put ids into the queue. At either end, the first of them is the first to be leased.
 local function enter_waiting(ids, front)
   if front then
     local reversed = {}

@@ -1,10 +1,10 @@
--- The number of the last event.
+-- Return the number of the last event.
 --
 -- Needs: prefix, events
 -- Gives: newest
 
--- As text; false if none are kept. An event may be newer than what is written down: an error may have ended a
--- step between the two.
+-- As text; false if none are kept. An event may have a higher number than `last`, if an error has ended a script
+-- between writing the two.
 local function newest()
   local last = redis.call('HGET', prefix .. ':events:keep', 'last')
   local entry = last and redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]

@@ -1,10 +1,10 @@
--- Taking the oldest ids out of `processing` at once.
+-- Remove the oldest ids from `processing` at once.
 --
 -- Needs: processing, gone
 -- Gives: cut_oldest
 
--- Whether the oldest entries are just these, in any order, as when items are completed in the order in
--- which they were leased. Then they are cut off. While there is garbage to sweep, that goes before.
+-- Remove the oldest entries if they are these ids, in any order, as when items are completed in the order in which
+-- they were leased; returns whether they were. While `gone` is not empty, none are removed.
 local function cut_oldest(ids)
   if #ids == 0 or redis.call('EXISTS', gone) == 1 then
     return false

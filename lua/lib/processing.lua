@@ -1,17 +1,17 @@
--- Putting ids into `processing`, and taking them out without searching it from end to end.
+-- Put ids into `processing`, and remove them without searching the whole list.
 --
--- In a short list each id is removed at once. In a long one a few old entries per id are looked at:
--- those that are done are dropped, the others move to the young end, and ids that were not met are
--- noted in `gone` until they are. So the garbage stays below the list's own length, at a constant cost.
+-- From a short list each id is removed at once. In a long one a few old entries per id are read: those of
+-- finished items are dropped, the others move to the young end, and ids that were not found are noted in
+-- `gone` until they are. So the garbage stays below the list's own length, at a constant cost.
 --
--- A foreign cleaner may have taken an id out that we then cannot find, and a foreign client may hold that
--- id when the mark is looked at: what is under foreign lease is not done, whatever `gone` says.
+-- A foreign cleaner may have removed an id that we then cannot find, and a foreign client may hold that id
+-- when its entry is found. So an id under a foreign lease is not dropped, even if it is in `gone`.
 --
 -- Needs: processing, gone
 -- Gives: enlist, noted_among, unlist
 
--- Put ids into the list. One that is noted in `gone` still has an entry there, which is its own again: as
--- an id is noted only once, a second entry would be left over when the item is done.
+-- Put ids into the list. An id that is noted in `gone` still has an entry, which is used again: as an id is noted
+-- only once, a second entry would stay behind when the item is finished.
 local function enlist(ids)
   local entering = ids
   if redis.call('EXISTS', gone) == 1 then
@@ -36,7 +36,7 @@ local function unlist_short(ids)
   end
 end
 
--- Which of these entries are noted as done: id -> true.
+-- Return which of these entries are noted in `gone`: id -> true.
 local function noted_among(ids)
   local noted = {}
   if redis.call('EXISTS', gone) == 0 then
@@ -73,15 +73,15 @@ local function unlist_long(ids)
     end
   end
   redis.call('LTRIM', processing, 0, -#old - 1)
-  -- All among the oldest, as when items are completed in order: leave the rest in place.
+  -- If all were among the oldest, as when items are completed in order, the others keep their places.
   local in_place = missing == 0 and #swept == 0
   in_chunks(in_place and 'RPUSH' or 'LPUSH', processing, kept)
   in_chunks('SREM', gone, swept)
-  local unmet = {}
+  local not_found = {}
   for id in pairs(wanted) do
-    unmet[#unmet + 1] = id
+    not_found[#not_found + 1] = id
   end
-  in_chunks('SADD', gone, unmet)
+  in_chunks('SADD', gone, not_found)
 end
 
 local function unlist(ids)

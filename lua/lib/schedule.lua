@@ -1,10 +1,10 @@
--- The move into the state "scheduled".
+-- Move items into the state "scheduled".
 --
 -- Needs: scheduled
 -- Gives: enter_scheduled
 
--- `delayed`: pairs of an id and its delay in ms. A delayed item carries a lease key until it is due, so
--- that foreign deep cleaners leave it alone.
+-- Schedule items: pairs of an id and its delay in ms. A scheduled item has a lease key until it is due, so that
+-- foreign deep cleaners leave it alone.
 local function enter_scheduled(delayed)
   local soonest
   for _, item in ipairs(delayed) do

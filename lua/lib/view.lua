@@ -1,9 +1,9 @@
--- What there is to be told of items, as eight values each at the end of a reply.
+-- Add what is known of items to a reply, as eight values each.
 --
 -- Needs: ledger
 -- Gives: holders_of, add_views
 
--- Whose session the lease keys of each item name; false: nobody's.
+-- Return the session in the lease keys of each item; false: there are none.
 local function holders_of(ids)
   local holders = {}
   if #ids > 0 then
@@ -15,9 +15,8 @@ local function holders_of(ids)
   return holders
 end
 
--- `times`: when each falls due or its lease ends, where it does. `room`: of how many bytes the data may be,
--- together; returns what is left of it. `states`: with them, the eight follow the state, and ids without data
--- are left out.
+-- `times`: when each falls due or its lease expires, if it does. `room`: the maximum of data in bytes; returns the
+-- rest of it. `states`: if given, the state of an item comes before its values, and ids without data are left out.
 local function add_views(reply, ids, times, room, holders, states)
   local records = #ids > 0 and redis.call('HMGET', ledger, unpack(ids))
   local base = #reply
@@ -35,10 +34,10 @@ local function add_views(reply, ids, times, room, holders, states)
       base = base + 1
     end
     if size >= 0 or not states then
-      local _, token, attempt, at = read_ledger(records[i])
+      local _, token, attempt, leased_at = read_ledger(records[i])
       reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
       reply[base + 4], reply[base + 5] = times[i] or -1, holders[i]
-      reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, attempt or 0, at or 0
+      reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, attempt or 0, leased_at or 0
       base = base + 8
     end
   end

@@ -1,4 +1,4 @@
--- Watching what foreign clients hold, in `deadlines`; see `foreign`.
+-- Watch the lease of a foreign client, in `deadlines`; see `foreign`.
 --
 -- Needs: deadlines
 -- Gives: watch_foreign

@@ -1,6 +1,7 @@
--- The mark of a lease for clients of other libraries: its lease keys, which end with it.
+-- Write the lease keys, which show our leases to foreign clients and expire with them.
 --
--- Valkey 9.1 and Redis 8.4 have a command that sets many keys with an end: a fifth of what a lease costs.
+-- Valkey 9.1 and Redis 8.4 have a command that sets many keys with a time to live; it saves a fifth of the
+-- cost of leases.
 --
 -- Needs: session
 -- Gives: write_lease_keys
@@ -8,7 +9,7 @@
 local valkey = redis.VALKEY_VERSION_NUM
 local set_many = (valkey or redis.REDIS_VERSION_NUM or 0) >= (valkey and 0x90100 or 0x80400)
 
--- `keys` are lease keys, 2,000 at most.
+-- Write up to 2,000 lease keys.
 local function write_lease_keys(keys, lease_ms)
   local marks = {}
   for i, key in ipairs(keys) do

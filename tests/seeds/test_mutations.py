@@ -76,7 +76,7 @@ MUTATIONS = [
     Mutation(
         "B6: a cleaner puts back without taking away",
         "lib/reclaim.lua",
-        "  leave_leased(back)\n",
+        "  leave_leased(ids)\n",
         "",
         bugs.test_rwq_b06_any_number_of_cleaners_puts_an_item_back_once,
     ),
@@ -97,8 +97,8 @@ MUTATIONS = [
     Mutation(
         "B9: the first ghost ends the search",
         "lease_many.lua",
-        "and looked < 2000 do",
-        "and looked < 1 do",
+        "and checked < 2000 do",
+        "and checked < 1 do",
         bugs.test_rwq_b09_a_ghost_is_not_answered_as_empty,
     ),
     Mutation(
