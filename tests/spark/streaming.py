@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.spark.connect import connected
 from leasehold.spark.options import Target
+from leasehold.spark.portal import open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from leasehold import AsyncWorkQueue
-    from leasehold.spark.connect import Connected
+    from leasehold.spark.portal import QueuePortal
 
 #: The rows of a batch, by the batch's number.
 Batches = list[tuple[int, "list[Row]"]]
@@ -48,10 +48,10 @@ def running(rows: DataFrame, checkpoint: Path, take: Callable[[DataFrame, int], 
     return rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
 
 
-def elsewhere(queue: AsyncWorkQueue) -> AbstractContextManager[Connected]:
+def elsewhere(queue: AsyncWorkQueue) -> AbstractContextManager[QueuePortal]:
     """Open a queue for code that is not in the test's event loop."""
     assert queue.url is not None
-    return connected(Target(queue.name, queue.url))
+    return open_queue(Target(queue.name, queue.url))
 
 
 def ids(batches: Batches) -> list[str]:

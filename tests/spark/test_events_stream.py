@@ -73,8 +73,8 @@ async def test_what_comes_while_it_reads_is_left_for_the_next_run(
     await add(queue, 30)
 
     def produce(number: int) -> None:
-        with elsewhere(queue) as there:
-            there.call(add, there.queue, 10, 1000 * (number + 1))
+        with elsewhere(queue) as portal:
+            portal.call(add, portal.queue, 10, 1000 * (number + 1))
 
     rows = stream(spark, queue, maxRows=10, **EVENTS)
     assert [len(rows) for _, rows in drained(rows, tmp_path, meanwhile=produce)] == [10, 10, 10]

@@ -102,8 +102,8 @@ async def test_what_comes_while_it_drains_is_left(
     names = await fill(queue, 30)
 
     def produce(number: int) -> None:
-        with elsewhere(queue) as there:
-            there.call(fill, there.queue, 10, 1000 * (number + 1))
+        with elsewhere(queue) as portal:
+            portal.call(fill, portal.queue, 10, 1000 * (number + 1))
 
     batches = drained(stream(spark, queue, maxRows=10), tmp_path, meanwhile=produce)
     assert [len(rows) for _, rows in batches] == [10, 10, 10]
@@ -242,8 +242,8 @@ async def test_leases_are_renewed_while_a_batch_runs(
         return all(told.count(name) > 3 for name in names)
 
     def work(_: int) -> None:
-        with elsewhere(queue) as there:
-            there.call(lambda: until("they are renewed", lambda: renewed(there.queue)))
+        with elsewhere(queue) as portal:
+            portal.call(lambda: until("they are renewed", lambda: renewed(portal.queue)))
 
     drained(stream(spark, queue, leaseTime=1.5), tmp_path, meanwhile=work)
     told = [event.what async for event in queue.events(follow=False)]

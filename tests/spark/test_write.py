@@ -21,8 +21,8 @@ from leasehold.queue.internals import bulk
 from leasehold.spark import add
 from leasehold.spark.adding import Added, add_batches
 from leasehold.spark.columns import Columns
-from leasehold.spark.connect import active
 from leasehold.spark.options import Options, Target
+from leasehold.spark.portal import active
 from leasehold.spark.write import BulkWriter
 from tests.queue.asking import take
 from tests.spark.tables import names, numbered, waiting, writer

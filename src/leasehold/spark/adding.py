@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from leasehold.errors import InvalidArgument
 from leasehold.queue.bulk import MAX_ROWS
 from leasehold.queue.encoding import ROW_BYTES, trips
-from leasehold.spark.connect import connected, persistently
+from leasehold.spark.portal import open_queue, persistently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from leasehold.spark.columns import Columns
-    from leasehold.spark.connect import Connected
     from leasehold.spark.options import Target
+    from leasehold.spark.portal import QueuePortal
 
 #: How many trips are under way at once: enough that the server and this process are busy at the same time.
 MAX_UNDER_WAY = 4
@@ -76,12 +76,12 @@ def add_batches(
     task = TaskContext.get()
     counted = Added(task.partitionId() if task else 0)
     under_way: deque[Future[list[int]]] = deque()
-    with connected(target) as there:
+    with open_queue(target) as portal:
         try:
             for rows in _trips(batches, columns, counted.partition):
                 if len(under_way) == MAX_UNDER_WAY:
                     counted += under_way.popleft().result()
-                under_way.append(_sent(there, run, rows, retry_timeout))
+                under_way.append(_sent(portal, run, rows, retry_timeout))
             while under_way:
                 counted += under_way.popleft().result()
         except InvalidArgument:
@@ -93,8 +93,8 @@ def add_batches(
     return counted
 
 
-def _sent(there: Connected, run: str, rows: list[bytes], retry_timeout: float) -> Future[list[int]]:
-    return there.start(persistently, partial(there.bulk.add_once, run.encode(), rows), retry_timeout)
+def _sent(portal: QueuePortal, run: str, rows: list[bytes], retry_timeout: float) -> Future[list[int]]:
+    return portal.start(persistently, partial(portal.bulk.add_once, run.encode(), rows), retry_timeout)
 
 
 def _trips(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) -> Iterator[list[bytes]]:

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 
 from leasehold.errors import EventsLost, InvalidArgument, NoEventsKept
 from leasehold.queue.events import PAGE, Event, event_of
-from leasehold.spark.connect import Connected, connected, persistently
 from leasehold.spark.options import Options
+from leasehold.spark.portal import QueuePortal, open_queue, persistently
 from leasehold.spark.rows import EVENTS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The last event of a query that reads what is there.
         self._until: int | None = None
         self._close = contextlib.ExitStack()
-        self._open: Connected | None = None
+        self._open: QueuePortal | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None, "_close": None}
@@ -152,7 +152,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, after: int) -> tuple[int, int | None]:
         """The number of the last event there has been, and of the first that is kept after another."""
         if self._open is None:
-            self._open = self._close.enter_context(connected(self._target))
+            self._open = self._close.enter_context(open_queue(self._target))
         last, events = self._open.call(_page, self._open.bulk, after, 1, self._retry_timeout)
         return last, events[0].number if events else None
 
@@ -161,12 +161,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the events of some numbers; each is there, or it is said that some are lost."""
         assert isinstance(partition, Numbers), partition  # noqa: S101 - what `partitions` has made
-        with connected(self._target) as there:
+        with open_queue(self._target) as portal:
             last = partition.last
 
             def page(after: int) -> tuple[int, list[Event]]:
                 count = min(PAGE, last - after)
-                return there.call(_page, there.bulk, after, count, self._retry_timeout)
+                return portal.call(_page, portal.bulk, after, count, self._retry_timeout)
 
             after = partition.after
             while after < last:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError, StreamTakenOver
 from leasehold.log import Log
-from leasehold.spark.connect import persistently
+from leasehold.spark.portal import persistently
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

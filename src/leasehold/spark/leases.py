@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from leasehold.durations import to_ms
 from leasehold.errors import InvalidArgument
-from leasehold.spark.connect import Connected, check_queue, check_server, connected
 from leasehold.spark.lease_sets import FIELDS, STEP, LeaseStream, SetName, read_set
 from leasehold.spark.options import Options
+from leasehold.spark.portal import QueuePortal, check_queue, check_server, open_queue
 from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: How many items a query that drains what is there may still lease; None: not counted yet.
         self._left: int | None = None
         self._close = contextlib.ExitStack()
-        self._open: tuple[Connected, LeaseStream] | None = None
+        self._open: tuple[QueuePortal, LeaseStream] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None, "_close": None}
@@ -132,11 +132,11 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # It asks once: what that batch leases would never be completed.
             raise InvalidArgument("trigger", "once", "availableNow=True, which completes what it has leased")
         stream_name, batch = self._known(start)
-        there, stream = self._stream(stream_name)
-        there.call(stream.complete, batch)
+        portal, stream = self._stream(stream_name)
+        portal.call(stream.complete, batch)
         until = time.monotonic() + self._idle_wait
         while True:
-            leased = there.call(stream.lease, batch + 1, self._count(limit, there, stream))
+            leased = portal.call(stream.lease, batch + 1, self._count(limit, portal, stream))
             if leased.places:
                 break
             if self._draining or time.monotonic() + LOOK_SECONDS > until:
@@ -153,8 +153,8 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self._known(start)[1] if start else 0
         parts = []
         for number in range(first + 1, last + 1):
-            there, stream = self._stream(stream_name)
-            places = there.call(stream.again, number).places
+            portal, stream = self._stream(stream_name)
+            places = portal.call(stream.again, number).places
             step = max(1, math.ceil(places / self._parts))
             name = stream.place(number)
             parts += [Part(name, at, min(at + step, places)) for at in range(0, places, step)]
@@ -163,8 +163,8 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         """Complete what is committed, once more: `latestOffset` has done it, as a rule."""
         stream_name, batch = self._known(end)
-        there, stream = self._stream(stream_name)
-        there.call(stream.complete, batch)
+        portal, stream = self._stream(stream_name)
+        portal.call(stream.complete, batch)
 
     def stop(self) -> None:
         """Renew nothing any more, and hang up. What is leased can be taken up again by a new run."""
@@ -182,20 +182,22 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return offset["query"], offset["batch"]
 
-    def _stream(self, name: str) -> tuple[Connected, LeaseStream]:
+    def _stream(self, name: str) -> tuple[QueuePortal, LeaseStream]:
         if self._open is None:
-            there = self._close.enter_context(connected(self._target))
-            stream = LeaseStream(there.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout)
-            there.call(stream.take_over)
-            keeping = there.start(stream.keep)
+            portal = self._close.enter_context(open_queue(self._target))
+            stream = LeaseStream(
+                portal.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout
+            )
+            portal.call(stream.take_over)
+            keeping = portal.start(stream.keep)
             self._close.callback(keeping.cancel)
-            self._open = there, stream
+            self._open = portal, stream
         return self._open
 
-    def _count(self, limit: ReadLimit, there: Connected, stream: LeaseStream) -> int:
+    def _count(self, limit: ReadLimit, portal: QueuePortal, stream: LeaseStream) -> int:
         """How many items the next batch may have."""
         if self._draining and self._left is None:
-            self._left = there.call(stream.waiting)
+            self._left = portal.call(stream.waiting)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows
         return most if self._left is None else min(most, self._left)
 
@@ -206,11 +208,11 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Part), partition  # noqa: S101 - what `partitions` has made
         name, stop = partition.name, partition.stop
         max_bytes = PAGE_BYTES if "data" in self._schema.fieldNames() else -1
-        with connected(self._target) as there:
+        with open_queue(self._target) as portal:
 
             async def page(start: int) -> tuple[int, int, list[Any]]:
                 return await read_set(
-                    there.bulk,
+                    portal.bulk,
                     name,
                     start=start,
                     count=min(STEP, stop - start),
@@ -218,12 +220,12 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     retry_timeout=self._retry_timeout,
                 )
 
-            at, coming = partition.start, there.start(page, partition.start)
+            at, coming = partition.start, portal.start(page, partition.start)
             while at < stop:
                 seen, now_ms, flat = coming.result()
                 at = at + seen if seen else stop
                 if at < stop:
-                    coming = there.start(page, at)  # on its way while Spark takes this one
+                    coming = portal.start(page, at)  # on its way while Spark takes this one
                 if flat:
                     yield self._batch(flat, now_ms, name.holder)
 

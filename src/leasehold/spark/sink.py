@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from leasehold.errors import InvalidArgument
 from leasehold.spark.adding import Added, add_batches
 from leasehold.spark.columns import OPTIONS, Columns
-from leasehold.spark.connect import check_server, connected, persistently
 from leasehold.spark.options import Options
+from leasehold.spark.portal import check_server, open_queue, persistently
 from leasehold.spark.write import RETRY_TIMEOUT
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class Sink(DataSourceStreamArrowWriter):
         query = next((message.query for message in messages if isinstance(message, Told)), None)
         if query and batchId > 0:
             run = _run(query, batchId - 1).encode()
-            with connected(self.target) as there:
-                end = partial(there.bulk.end_run, run, ended_ms=KEEP_ENDED_MS)
-                there.call(persistently, end, self.retry_timeout)
+            with open_queue(self.target) as portal:
+                end = partial(portal.bulk.end_run, run, ended_ms=KEEP_ENDED_MS)
+                portal.call(persistently, end, self.retry_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Leave all as it is: the batch will be repeated."""

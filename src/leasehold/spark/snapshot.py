@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leasehold.queue.bulk import MAX_ROWS
 from leasehold.queue.internals import bulk
-from leasehold.spark.connect import check_queue, check_server, connected, persistently
 from leasehold.spark.lookup import Wanted, look
 from leasehold.spark.options import Options
+from leasehold.spark.portal import check_queue, check_server, open_queue, persistently
 from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from leasehold.queue import AsyncWorkQueue
-    from leasehold.spark.connect import Connected
     from leasehold.spark.lookup import Row
+    from leasehold.spark.portal import QueuePortal
 
 #: How many ids make one more partition, and how many partitions there are at most, if nobody says.
 IDS_PER_PARTITION, MAX_PARTITIONS = 50_000, 16
@@ -99,9 +99,9 @@ class SnapshotReader(DataSourceReader):
             check_server(self.target)
         else:
             check_queue(self.target, "an empty snapshot of any")
-        with connected(self.target) as there:
+        with open_queue(self.target) as portal:
             if self.wanted.ids is None:
-                ids = there.call(_list_ids, there.queue, self.wanted.states)
+                ids = portal.call(_list_ids, portal.queue, self.wanted.states)
             else:
                 ids = [item_id.encode() for item_id in self.wanted.ids if item_id]
         count = self.count or min(MAX_PARTITIONS, -(-len(ids) // IDS_PER_PARTITION)) or 1
@@ -114,10 +114,10 @@ class SnapshotReader(DataSourceReader):
         if not ids:
             return
         under_way: deque[Future[list[Row]]] = deque()
-        with connected(self.target) as there:
+        with open_queue(self.target) as portal:
             try:
                 for at in range(0, len(ids), MAX_ROWS):
-                    under_way.append(self._look(there, ids[at : at + MAX_ROWS]))
+                    under_way.append(self._look(portal, ids[at : at + MAX_ROWS]))
                     if len(under_way) == MAX_UNDER_WAY:
                         yield from self._batches(under_way.popleft().result())
                 while under_way:
@@ -126,9 +126,9 @@ class SnapshotReader(DataSourceReader):
                 for one in under_way:
                     one.cancel()
 
-    def _look(self, there: Connected, ids: list[bytes]) -> Future[list[Row]]:
-        step = partial(look, there.bulk, ids, self.wanted, data="data" in self.schema.fieldNames())
-        return there.start(persistently, step, self.retry_timeout)
+    def _look(self, portal: QueuePortal, ids: list[bytes]) -> Future[list[Row]]:
+        step = partial(look, portal.bulk, ids, self.wanted, data="data" in self.schema.fieldNames())
+        return portal.start(persistently, step, self.retry_timeout)
 
     def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         if rows:

@@ -16,8 +16,8 @@ from leasehold.errors import InvalidArgument, ServerError
 from leasehold.spark.adding import Added, add_batches
 from leasehold.spark.checking import check_rows
 from leasehold.spark.columns import OPTIONS, Columns
-from leasehold.spark.connect import active, check_server, connected, persistently
 from leasehold.spark.options import WHERE, Options, handed_on
+from leasehold.spark.portal import active, check_server, open_queue, persistently
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,9 +101,9 @@ class BulkWriter(DataSourceArrowWriter):
         self.job = name or f"job:{self.run}"
         check_server(self.target)
         if name:
-            with connected(self.target) as there:
-                open_run = there.bulk.open_run
-                self.run = there.call(open_run, name.encode(), self.run.encode()).decode()
+            with open_queue(self.target) as portal:
+                open_run = portal.bulk.open_run
+                self.run = portal.call(open_run, name.encode(), self.run.encode()).decode()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add one partition; in the executor."""
@@ -118,16 +118,16 @@ class BulkWriter(DataSourceArrowWriter):
         counted = [asdict(message) for message in messages if isinstance(message, Added)]
         # Unlike any other, so that the server knows it when it comes twice.
         told = json.dumps({"partitions": counted, "commit": uuid.uuid4().hex})
-        with connected(self.target) as there:
+        with open_queue(self.target) as portal:
             end = partial(
-                there.bulk.end_run,
+                portal.bulk.end_run,
                 self.run.encode(),
                 ended_ms=KEEP_ENDED_MS,
                 job=self.job.encode(),
                 report=told.encode(),
                 keep_ms=KEEP_REPORT_MS,
             )
-            if there.call(persistently, end, self.retry_timeout) < 0:
+            if portal.call(persistently, end, self.retry_timeout) < 0:
                 raise ServerError(
                     f"another job named {self.job!r} ran at the same time and has ended it: "
                     "rows that came later were not added; run it again"
@@ -187,8 +187,8 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
             check_rows(df, Columns.chosen(read, df.schema))
         writer = df.write.format("leasehold").options(**settled, queue=queue, job=job)
         writer.mode("append").save()
-    with connected(target) as there:
-        result = there.call(persistently, partial(there.queue.results.get, job), retry_timeout)
+    with open_queue(target) as portal:
+        result = portal.call(persistently, partial(portal.queue.results.get, job), retry_timeout)
     if result is None:
         raise ServerError(f"the report of the job {job!r} is gone")
     return Report.read(job, result)

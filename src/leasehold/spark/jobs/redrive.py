@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from leasehold.spark.connect import connected
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Queue  # noqa: TC001 - the annotations are read
 from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
 from leasehold.spark.options import Options
+from leasehold.spark.portal import open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,10 +78,10 @@ def _requeue(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     """What executors do with the ids."""
 
     def requeue(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with connected(target) as there:
+        with open_queue(target) as portal:
             for batch in batches:
                 ids = [item_id.encode() for item_id in batch.column("id").to_pylist()]
-                answers = there.call(there.bulk.requeue, ids)
+                answers = portal.call(portal.bulk.requeue, ids)
                 counts = {
                     "chosen": len(ids),
                     "requeued": answers.count(1),

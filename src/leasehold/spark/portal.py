@@ -32,7 +32,7 @@ T = TypeVar("T")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
-class Connected:
+class QueuePortal:
     """A queue, and the thread whose event loop it lives in."""
 
     def __init__(self, queue: AsyncWorkQueue, portal: BlockingPortal) -> None:
@@ -54,7 +54,7 @@ class Connected:
 
 
 @contextmanager
-def connected(target: Target) -> Iterator[Connected]:
+def open_queue(target: Target) -> Iterator[QueuePortal]:
     """Open a queue for the length of a block.
 
     Raises:
@@ -63,7 +63,7 @@ def connected(target: Target) -> Iterator[Connected]:
     queue = AsyncWorkQueue.from_url(target.url, target.queue, cluster=target.cluster)
     with start_blocking_portal() as portal:
         try:
-            yield Connected(queue, portal)
+            yield QueuePortal(queue, portal)
         finally:
             portal.call(queue.close)
 
@@ -75,9 +75,9 @@ def check_server(target: Target) -> Counts:
         InvalidArgument: If the queue's name does not suit a cluster, or it is a cluster and nobody said so.
         ServerError: If it cannot be reached, or refuses.
     """
-    with connected(target) as there:
+    with open_queue(target) as portal:
         try:
-            return there.call(there.queue.counts)
+            return portal.call(portal.queue.counts)
         except ScriptFailed as error:
             if not target.cluster and any(word in str(error) for word in ("CROSSSLOT", "MOVED")):
                 raise InvalidArgument("cluster", "false", "true, as this server is part of one") from error
@@ -97,8 +97,8 @@ def check_queue(target: Target, instead: str) -> None:
     """
     if any(check_server(target)):
         return
-    with connected(target) as there:
-        _, used = there.call(there.bulk.ids_of, "leased")
+    with open_queue(target) as portal:
+        _, used = portal.call(portal.bulk.ids_of, "leased")
     if not used:
         allowed = f"a queue that has been used; with the option mayBeMissing {instead}"
         raise InvalidArgument("queue", target.queue, allowed)
