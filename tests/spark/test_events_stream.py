@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 
 from leasehold import AsyncWorkQueue, EventsLost, Failure, Item
 from leasehold.spark.events import EventsReader, Numbers
-from leasehold.spark.rows import EVENTS as SCHEMA
+from leasehold.spark.schema import EVENTS as SCHEMA
 from tests.queue.asking import command, take, until
 from tests.queue.keyspace import calls
 from tests.spark.streaming import Batches, drained, elsewhere, running, stream

@@ -15,7 +15,7 @@ import pytest
 from leasehold import InvalidArgument
 from leasehold.spark.jobs.item_history import Lives
 from leasehold.spark.jobs.report import PAGE, report
-from leasehold.spark.rows import EVENTS
+from leasehold.spark.schema import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from leasehold import Item
-from leasehold.spark.rows import ITEMS
+from leasehold.spark.schema import ITEMS
 from leasehold.spark.snapshot import SnapshotReader
 from tests.lua.space import Space
 from tests.queue.asking import take

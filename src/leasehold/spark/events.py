@@ -16,7 +16,7 @@ from leasehold.errors import EventsLost, InvalidArgument, NoEventsKept
 from leasehold.queue.events import PAGE, Event, event_of
 from leasehold.spark.options import Options
 from leasehold.spark.portal import QueuePortal, open_queue, persistently
-from leasehold.spark.rows import EVENTS, batch_of, check_columns, readable
+from leasehold.spark.schema import EVENTS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -17,7 +17,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.spark.lease_sets import FIELDS, STEP, LeaseStream, SetName, read_set
 from leasehold.spark.options import Options
 from leasehold.spark.portal import QueuePortal, check_queue, check_server, open_queue
-from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
+from leasehold.spark.schema import ITEMS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ from leasehold.queue.internals import bulk
 from leasehold.spark.lookup import Wanted, look
 from leasehold.spark.options import Options
 from leasehold.spark.portal import check_queue, check_server, open_queue, persistently
-from leasehold.spark.rows import ITEMS, batch_of, check_columns, readable
+from leasehold.spark.schema import ITEMS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -62,7 +62,7 @@ class LeaseholdSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of what is read."""
-        from leasehold.spark.rows import EVENTS, ITEMS
+        from leasehold.spark.schema import EVENTS, ITEMS
 
         return EVENTS if self._wants_events() else ITEMS
 
