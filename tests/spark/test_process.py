@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from leasehold import ConnectionLost, InvalidArgument, Item, OutputTakenOver
 from leasehold.spark import process
-from leasehold.spark.durable import Folder
+from leasehold.spark.output import OutputFolder
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -247,11 +247,11 @@ async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(
     spark, path = place.spark, place.output
     one, other = (spark.createDataFrame([(name, 1)], SCHEMA) for name in ("one", "other"))
     (tmp_path / "metadata").write_text('{"id": "query"}')
-    earlier, later = Folder(spark, path), Folder(spark, path)
+    earlier, later = OutputFolder(spark, path), OutputFolder(spark, path)
     earlier.check_checkpoint(str(tmp_path))
     earlier.write(one, 0, "query")
 
-    class Slow(Folder):
+    class Slow(OutputFolder):
         """Another run begins, and writes, while this one writes."""
 
         def _check_run(self) -> None:

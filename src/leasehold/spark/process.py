@@ -14,8 +14,8 @@ from pyspark.sql.observation import Observation
 from pyspark.sql.types import StructType
 
 from leasehold.errors import InvalidArgument
-from leasehold.spark.durable import Folder
 from leasehold.spark.leases import LeasesReader
+from leasehold.spark.output import OutputFolder
 from leasehold.spark.source import LeaseholdSource, register
 
 if TYPE_CHECKING:
@@ -126,7 +126,10 @@ def process(  # noqa: PLR0913 - all but the first two are options
     columns = _columns(schema)
     stream = _stream(source, {"queue": queue, "maxRows": batch} | options)
     reader = LeasesReader(_options(stream), stream.schema)
-    folder, place = Folder(stream.sparkSession, output), checkpoint or f"{output.rstrip('/')}/_checkpoint"
+    folder, place = (
+        OutputFolder(stream.sparkSession, output),
+        checkpoint or f"{output.rstrip('/')}/_checkpoint",
+    )
     if (theirs := folder.offset(place).get("queue", reader.queue)) != reader.queue:
         name, given = ("checkpoint", checkpoint) if checkpoint else ("output", output)
         allowed = f"a new folder, or one of the queue {reader.queue!r}; this is of {theirs!r}"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from leasehold.spark.durable import Folder
 from leasehold.spark.events import EventsReader, Numbers
 from leasehold.spark.jobs import archive as job
+from leasehold.spark.output import OutputFolder
 from leasehold.spark.source import LeaseholdSource, register
 from tests.spark.programs.drain_program import session
 from tests.spark.programs.harm import harm, place
@@ -63,7 +63,7 @@ def before() -> int:
     return int((place() / "before").read_text())
 
 
-class HarmedFolder(Folder):
+class HarmedFolder(OutputFolder):
     """Does harm while it writes a batch."""
 
     def write(self, df: DataFrame, batch: int, query: str, *partition_by: str) -> None:
@@ -87,7 +87,7 @@ def main(url: str, queue: str, folder: str, rows: str) -> None:
     spark = session(folder)
     register(spark)
     spark.dataSource.register(HarmedSource)
-    vars(job)["Folder"] = HarmedFolder  # there is no other way to be there when the job writes
+    vars(job)["OutputFolder"] = HarmedFolder  # there is no other way to be there when the job writes
     told = job.archive(spark, queue, f"{folder}/archive", batch=int(rows), url=url)
     print(told)  # noqa: T201 - for the log
     spark.stop()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from leasehold.spark.durable import Folder
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Queue  # noqa: TC001 - the annotations are read
 from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
+from leasehold.spark.output import OutputFolder
 from leasehold.spark.process import QUERY, wait
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def archive(  # noqa: PLR0913 - each is an option of the command
         InvalidArgument: If the archive was written with another checkpoint, or from another queue.
         pyspark.errors.StreamingQueryException: If the queue keeps no events, or not those that are next.
     """
-    folder, kept = Folder(spark, output), checkpoint or f"{output.rstrip('/')}/_checkpoint"
+    folder, kept = OutputFolder(spark, output), checkpoint or f"{output.rstrip('/')}/_checkpoint"
     folder.check_checkpoint(kept)
     done: dict[str, Any] = {"queue": queue, "events": 0, "batches": 0, "first": None, "last": None}
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pyspark.sql import SparkSession  # noqa: TC002 - the annotations are read
 
 from leasehold.errors import InvalidArgument
-from leasehold.spark.durable import Folder
 from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.item_history import Lives
 from leasehold.spark.jobs.session import Cluster, Tell, Url, silent
+from leasehold.spark.output import OutputFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,7 +60,7 @@ def report(
     if events is not None:
         return _report(spark, spark.read.parquet(events), output, slowest, title=events, tell=tell)
     # Where all machines can read it.
-    folder, place = Folder(spark, output), "_events"
+    folder, place = OutputFolder(spark, output), "_events"
     folder.drop(place)
     try:
         done = archive(spark, str(queue), f"{folder.path}/{place}", url=url, cluster=cluster, tell=tell)
@@ -106,7 +106,7 @@ def _report(
         )
         tell("drawing")
         html = page_of(title, totals, now, found, in_utc(lives.spans(span)), span)
-        Folder(spark, output).put(PAGE, html)
+        OutputFolder(spark, output).put(PAGE, html)
     finally:
         lives.marked.unpersist()
     told = {

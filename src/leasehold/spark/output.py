@@ -25,7 +25,7 @@ _RUN = "_run"
 _BESIDE = "_batch-"
 
 
-class Folder:
+class OutputFolder:
     """A folder, on any file system that Spark knows, that holds what one query has written.
 
     It reads as one table: `spark.read.parquet(folder)`. A batch that is written again takes the place of what
