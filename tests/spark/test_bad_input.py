@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from leasehold import InvalidArgument
 from leasehold.spark import add
-from leasehold.spark.adding import add_batches
+from leasehold.spark.add_rows import add_batches
 from leasehold.spark.columns import Columns
 from leasehold.spark.options import Options, Target
 from tests.faults.test_cluster import cluster, nodes, port_of

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from leasehold import Item, ServerError
 from leasehold.queue.internals import bulk
 from leasehold.spark import add
-from leasehold.spark.adding import Added, add_batches
+from leasehold.spark.add_rows import PartitionReport, add_batches
 from leasehold.spark.columns import Columns
 from leasehold.spark.options import Options, Target
 from leasehold.spark.portal import active
@@ -228,16 +228,16 @@ async def test_a_task_that_outlives_its_job_adds_nothing(
     for _ in range(5):
         assert await queue.complete(await take(queue))
     late = await asyncio.to_thread(job.write, rows_of(7))
-    assert isinstance(late, Added)
+    assert isinstance(late, PartitionReport)
     assert (late.rows, late.added) == (7, 0)
     assert not any(await queue.counts())
     assert 23 * 3600 * 1000 < await redis.pttl(f"{queue.name}:once:{job.run}") <= 24 * 3600 * 1000
     newer = await asyncio.to_thread(bulk_writer, queue, **options)
     message = await asyncio.to_thread(newer.write, rows_of(5))
-    assert isinstance(message, Added)
+    assert isinstance(message, PartitionReport)
     assert message.added == 5, "another job, of the same name perhaps"
     late = await asyncio.to_thread(job.write, rows_of(7))
-    assert isinstance(late, Added)
+    assert isinstance(late, PartitionReport)
     assert (late.rows, late.added) == (7, 0)
 
 

@@ -10,7 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from leasehold.errors import InvalidArgument
-from leasehold.spark.adding import Added, add_batches
+from leasehold.spark.add_rows import PartitionReport, add_batches
 from leasehold.spark.columns import OPTIONS, Columns
 from leasehold.spark.options import Options
 from leasehold.spark.portal import check_server, open_queue, persistently
@@ -33,7 +33,7 @@ class Told(WriterCommitMessage):
     """What a task tells of its partition."""
 
     query: str
-    added: Added
+    added: PartitionReport
 
 
 class Sink(DataSourceStreamArrowWriter):

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.utils import is_remote
 
 from leasehold.errors import InvalidArgument, ServerError
-from leasehold.spark.adding import Added, add_batches
+from leasehold.spark.add_rows import PartitionReport, add_batches
 from leasehold.spark.checking import check_rows
 from leasehold.spark.columns import OPTIONS, Columns
 from leasehold.spark.options import WHERE, Options, handed_on
@@ -56,7 +56,7 @@ class Report:
     job: str
     rows: int
     added: int
-    partitions: tuple[Added, ...]
+    partitions: tuple[PartitionReport, ...]
 
     @property
     def already_there(self) -> int:
@@ -70,7 +70,7 @@ class Report:
     def read(cls, job: str, result: bytes) -> Report:
         """Read the result that a job has left."""
         added, _, told = result.decode().partition(" ")
-        partitions = tuple(Added(**one) for one in json.loads(told)["partitions"])
+        partitions = tuple(PartitionReport(**one) for one in json.loads(told)["partitions"])
         return cls(job, sum(one.rows for one in partitions), int(added), partitions)
 
 
@@ -115,7 +115,7 @@ class BulkWriter(DataSourceArrowWriter):
         Raises:
             ServerError: If another job of the same name, at the same time, has ended it already.
         """
-        counted = [asdict(message) for message in messages if isinstance(message, Added)]
+        counted = [asdict(message) for message in messages if isinstance(message, PartitionReport)]
         # Unlike any other, so that the server knows it when it comes twice.
         told = json.dumps({"partitions": counted, "commit": uuid.uuid4().hex})
         with open_queue(self.target) as portal:

@@ -32,19 +32,19 @@ MAX_UNDER_WAY = 4
 
 
 @dataclass(frozen=True)
-class Added(WriterCommitMessage):
+class PartitionReport(WriterCommitMessage):
     """What became of the rows of one partition, in the run of its task that counts."""
 
     partition: int
     rows: int = 0
-    #: Added by this run.
+    #: PartitionReport by this run.
     added: int = 0
-    #: Added by the job before: by an earlier attempt of the task, or in another row with the same id.
+    #: PartitionReport by the job before: by an earlier attempt of the task, or in another row with the same id.
     again: int = 0
     #: Already there, by somebody else.
     there: int = 0
 
-    def __add__(self, answers: Sequence[int]) -> Added:
+    def __add__(self, answers: Sequence[int]) -> PartitionReport:
         """Count the answers of one trip as well."""
         return replace(
             self,
@@ -57,7 +57,7 @@ class Added(WriterCommitMessage):
 
 def add_batches(
     batches: Iterable[pa.RecordBatch], columns: Columns, target: Target, run: str, retry_timeout: float
-) -> Added:
+) -> PartitionReport:
     """Add all rows of a partition, each once for the run of the job, whoever else does it.
 
     A batch is checked as a whole before any of its rows is sent.
@@ -74,7 +74,7 @@ def add_batches(
         ServerError: If the server stays away, or refuses.
     """
     task = TaskContext.get()
-    counted = Added(task.partitionId() if task else 0)
+    counted = PartitionReport(task.partitionId() if task else 0)
     under_way: deque[Future[list[int]]] = deque()
     with open_queue(target) as portal:
         try:
