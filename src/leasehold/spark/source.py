@@ -92,9 +92,9 @@ class LeaseholdSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """Adds that are exactly once per query, batch and partition."""
-        from leasehold.spark.sink import Sink
+        from leasehold.spark.stream_writer import StreamWriter
 
-        return Sink(self.options, schema, overwrite=overwrite)
+        return StreamWriter(self.options, schema, overwrite=overwrite)
 
     def _wants_events(self) -> bool:
         wanted = self.options.get("from", "items").lower()

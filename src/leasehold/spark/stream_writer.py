@@ -29,14 +29,14 @@ KEEP_ENDED_MS = 3600 * 1000
 
 
 @dataclass(frozen=True)
-class Told(WriterCommitMessage):
+class BatchReport(WriterCommitMessage):
     """What a task tells of its partition."""
 
     query: str
     added: PartitionReport
 
 
-class Sink(DataSourceStreamArrowWriter):
+class StreamWriter(DataSourceStreamArrowWriter):
     """Adds the rows of each micro-batch to a queue: those whose id is not there yet.
 
     Each row is added at most once by its batch, even if the batch is repeated after a crash and items were
@@ -67,11 +67,11 @@ class Sink(DataSourceStreamArrowWriter):
         if not query or batch is None:
             raise InvalidArgument("batch", batch, "a batch of a stream, of which Spark says query and number")
         added = add_batches(iterator, self.columns, self.target, _run(query, int(batch)), self.retry_timeout)
-        return Told(query, added)
+        return BatchReport(query, added)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """End the batch before: Spark has it in its log. This one may still be repeated."""
-        query = next((message.query for message in messages if isinstance(message, Told)), None)
+        query = next((message.query for message in messages if isinstance(message, BatchReport)), None)
         if query and batchId > 0:
             run = _run(query, batchId - 1).encode()
             with open_queue(self.target) as portal:
