@@ -20,10 +20,10 @@ from leasehold import Item, ServerError
 from leasehold.queue.internals import bulk
 from leasehold.spark import add
 from leasehold.spark.add_rows import PartitionReport, add_batches
+from leasehold.spark.bulk_writer import BulkWriter
 from leasehold.spark.columns import Columns
 from leasehold.spark.options import Options, Target
 from leasehold.spark.portal import active
-from leasehold.spark.write import BulkWriter
 from tests.queue.asking import take
 from tests.spark.tables import names, numbered, waiting, writer
 

@@ -16,8 +16,8 @@ try:
 except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
+from leasehold.spark.bulk_writer import Report, add
 from leasehold.spark.process import Processed, process
 from leasehold.spark.source import LeaseholdSource, register
-from leasehold.spark.write import Report, add
 
 __all__ = ["LeaseholdSource", "Processed", "Report", "add", "process", "register"]

@@ -76,7 +76,7 @@ class LeaseholdSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Bulk adds."""
-        from leasehold.spark.write import BulkWriter
+        from leasehold.spark.bulk_writer import BulkWriter
 
         return BulkWriter(self.options, schema, overwrite=overwrite)
 

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from leasehold.errors import InvalidArgument
 from leasehold.spark.add_rows import PartitionReport, add_batches
+from leasehold.spark.bulk_writer import RETRY_TIMEOUT
 from leasehold.spark.columns import OPTIONS, Columns
 from leasehold.spark.options import Options
 from leasehold.spark.portal import check_server, open_queue, persistently
-from leasehold.spark.write import RETRY_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

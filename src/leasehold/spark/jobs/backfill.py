@@ -12,11 +12,11 @@ from pyspark.sql import functions as sql
 
 from leasehold.durations import LONGEST_KEPT_SECONDS
 from leasehold.errors import InvalidArgument
+from leasehold.spark.bulk_writer import add
 from leasehold.spark.columns import OWN
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.load import Data, Format, Id, IdFrom, Queue, Reading, Source, columns, read
 from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
-from leasehold.spark.write import add
 
 #: The columns that are put to the rows.
 _DUE, _ROW = f"{OWN}due", f"{OWN}row"

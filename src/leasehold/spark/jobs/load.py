@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pyspark.sql import DataFrame, SparkSession  # noqa: TC002 - the annotations are read
 
 from leasehold.errors import InvalidArgument
+from leasehold.spark.bulk_writer import add
 from leasehold.spark.jobs.command import main
 from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
-from leasehold.spark.write import add
 
 Format = Annotated[
     Literal["csv", "json", "parquet", "table"] | None,
