@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from leasehold.spark.jobs.charts import over_time
-from leasehold.spark.jobs.page import duration
+from leasehold.spark.jobs.html_page import duration
 from leasehold.spark.jobs.report_text import Rows, page_of
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)

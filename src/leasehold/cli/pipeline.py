@@ -18,7 +18,7 @@ from leasehold.errors import ExtraMissing
 try:
     from leasehold.spark.jobs import JOBS, job_of
     from leasehold.spark.jobs.command import JobFailed, arguments, carry_out, exit_code
-    from leasehold.spark.jobs.page import duration
+    from leasehold.spark.jobs.html_page import duration
     from leasehold.spark.jobs.session import tasks
 except ExtraMissing as missing:
     raise typer.Exit(fail(str(missing), Code.USAGE)) from missing

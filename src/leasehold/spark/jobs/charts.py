@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import ExtraMissing
-from leasehold.spark.jobs.page import duration
+from leasehold.spark.jobs.html_page import duration
 
 try:
     from matplotlib import rc_context

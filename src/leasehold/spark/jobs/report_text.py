@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from leasehold.spark.jobs import charts
-from leasehold.spark.jobs.page import chart, figures, page, seconds, section, table
+from leasehold.spark.jobs.html_page import chart, figures, page, seconds, section, table
 
 #: The rows of a small table, by the names of their columns; times know their zone.
 Rows = list[dict[str, Any]]
