@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument
-from leasehold.spark.jobs.item_history import Lives
+from leasehold.spark.jobs.item_history import ItemHistory
 from leasehold.spark.jobs.report import PAGE, report
 from leasehold.spark.schema import EVENTS
 
@@ -54,7 +54,7 @@ def _moment(seconds: float) -> datetime:
 
 
 @pytest.fixture(scope="module")
-def lives(spark: SparkSession) -> Lives:
+def history(spark: SparkSession) -> ItemHistory:
     """Give a small queue with everything that a report tells apart."""
     diary = Diary()
     # a: waits for 2 s, is worked on for 3.
@@ -76,15 +76,15 @@ def lives(spark: SparkSession) -> Lives:
         3, "dropped", "g"
     )
     diary.tell(100, "completed", "h", token=99)
-    # a is there once more, and waits for 16 s; its lives have nothing to do with each other.
+    # a is there once more, and waits for 16 s; its history have nothing to do with each other.
     diary.tell(5, "added", "a").lease(21, "a", 9, "one").tell(22, "released", "a", token=9, front=True)
-    lives = Lives(diary.table(spark))
-    lives.marked.persist()
-    return lives
+    history = ItemHistory(diary.table(spark))
+    history.marked.persist()
+    return history
 
 
-def test_totals(lives: Lives) -> None:
-    totals = lives.totals()
+def test_totals(history: ItemHistory) -> None:
+    totals = history.totals()
     assert {name: totals[name] for name in ("added", "leased", "completed", "retries", "redeliveries")} == {
         "added": 9,
         "leased": 9,
@@ -98,19 +98,19 @@ def test_totals(lives: Lives) -> None:
         1,
         0,
     )
-    assert (totals["events"], totals["ids"], totals["seconds"]) == (len(lives.events.collect()), 8, 3710)
+    assert (totals["events"], totals["ids"], totals["seconds"]) == (len(history.events.collect()), 8, 3710)
     # The waits: 2, 1, 4, 1 (c from its due time), 8, 3700, 1, 1, 16.
     assert (totals["wait_p50"], totals["wait_p90"], totals["wait_p99"]) == (2, 3700, 3700)
     assert (totals["service_p50"], totals["service_p99"]) == (3, 40)
     assert totals["per_second"] == pytest.approx(3 / 3710)
 
 
-def test_states_after_the_last_event(lives: Lives) -> None:
-    assert lives.now() == {"waiting": 3, "leased": 1, "scheduled": 1, "dead": 1}
+def test_states_after_the_last_event(history: ItemHistory) -> None:
+    assert history.now() == {"waiting": 3, "leased": 1, "scheduled": 1, "dead": 1}
 
 
-def test_a_completion_is_of_the_worker_whose_lease_it_is(lives: Lives) -> None:
-    workers = {row["worker"]: row.asDict() for row in lives.workers().collect()}
+def test_a_completion_is_of_the_worker_whose_lease_it_is(history: ItemHistory) -> None:
+    workers = {row["worker"]: row.asDict() for row in history.workers().collect()}
     assert {name: (row["leased"], row["completed"]) for name, row in workers.items()} == {
         "one": (3, 2),
         "two": (3, 0),
@@ -122,19 +122,21 @@ def test_a_completion_is_of_the_worker_whose_lease_it_is(lives: Lives) -> None:
     assert workers["one"]["service_p99"] == 40
 
 
-def test_hours_add_up_to_the_totals(lives: Lives) -> None:
-    hours = lives.hours().collect()
+def test_hours_add_up_to_the_totals(history: ItemHistory) -> None:
+    hours = history.hours().collect()
     assert [row["hour"].minute for row in hours] == [0] * len(hours)
-    totals = lives.totals()
+    totals = history.totals()
     for name in ("added", "leased", "completed", "retries", "redeliveries", "dead_letters"):
         assert sum(row[name] for row in hours) == totals[name]
     assert len(hours) == 2
 
 
-def test_the_slowest_come_first(lives: Lives) -> None:
-    slow = [(row["id"], row["service"], row["worker"], row["attempt"]) for row in lives.slowest(5).collect()]
+def test_the_slowest_come_first(history: ItemHistory) -> None:
+    slow = [
+        (row["id"], row["service"], row["worker"], row["attempt"]) for row in history.slowest(5).collect()
+    ]
     assert slow == [("b", 40, "one", 1), ("a", 3, "one", 1)]
-    assert len(lives.slowest(1).collect()) == 1
+    assert len(history.slowest(1).collect()) == 1
 
 
 def test_a_completion_has_what_is_known_of_its_item(spark: SparkSession) -> None:
@@ -142,7 +144,7 @@ def test_a_completion_has_what_is_known_of_its_item(spark: SparkSession) -> None
     diary.lease(7, "a", 2, "two", 2).tell(8, "completed", "a", token=2)
     diary.tell(9, "added", "a", size=8).lease(10, "a", 3, "one").tell(12, "completed", "a", token=3)
     diary.tell(20, "completed", "b", token=9)
-    rows = Lives(diary.table(spark)).completed().orderBy("number").collect()
+    rows = ItemHistory(diary.table(spark)).completed().orderBy("number").collect()
     assert [tuple(row)[3:-1] for row in rows] == [
         ("two", 4, 1, 2, 7, 2),
         ("one", 1, 2, 1, 8, 3),
@@ -204,12 +206,12 @@ def check_page(text: str) -> Page:
     return page
 
 
-def test_tables_and_page(lives: Lives, spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_and_page(history: ItemHistory, spark: SparkSession, tmp_path: Path) -> None:
     events, output = str(tmp_path / "<events>"), str(tmp_path / "report")
-    lives.events.write.parquet(events)
+    history.events.write.parquet(events)
     told = report(spark, output, events=events)
     assert told["completed"] == 3
-    assert told["now"] == lives.now()
+    assert told["now"] == history.now()
     assert told["page"] == f"{output}/{PAGE}"
     page = check_page(Path(output, PAGE).read_text())
     assert f"Queue report: {events}" in page.words

@@ -35,7 +35,7 @@ COUNTED = {
 
 
 @dataclass(frozen=True)
-class Lives:
+class ItemHistory:
     """The tables of a report. Times are seconds.
 
     - The *queue wait* of a delivery is the time between its lease and the last event before it that made the

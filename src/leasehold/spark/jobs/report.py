@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession  # noqa: TC002 - the annotations are read
 from leasehold.errors import InvalidArgument
 from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.command import main
-from leasehold.spark.jobs.item_history import Lives
+from leasehold.spark.jobs.item_history import ItemHistory
 from leasehold.spark.jobs.session import Cluster, Tell, Url, silent
 from leasehold.spark.output import OutputFolder
 
@@ -83,17 +83,17 @@ def _report(
         raise InvalidArgument(
             "events", title, f"an archive of events; it has no {', '.join(sorted(missing))}"
         )
-    lives = Lives(events)
-    lives.marked.persist()
+    history = ItemHistory(events)
+    history.marked.persist()
     try:
         tell("counting the events")
-        totals, now = utc(lives.totals()), lives.now()
+        totals, now = utc(history.totals()), history.now()
         if not totals["events"]:
             raise InvalidArgument("events", title, "an archive that has events")
         span = next((one for one in _SPANS if totals["seconds"] <= one * _MOST_SPANS), _SPANS[-1])
-        tables = {"hours": lives.hours(), "workers": lives.workers(), "slowest": lives.slowest(slowest)}
+        tables = {"hours": history.hours(), "workers": history.workers(), "slowest": history.slowest(slowest)}
         tell("writing completed")
-        lives.completed().write.mode("overwrite").parquet(f"{output}/completed")
+        history.completed().write.mode("overwrite").parquet(f"{output}/completed")
         found: dict[str, Rows] = {}
         for name, rows in tables.items():
             tell(f"writing {name}")
@@ -105,10 +105,10 @@ def _report(
             f"{output}/totals"
         )
         tell("drawing")
-        html = page_of(title, totals, now, found, in_utc(lives.spans(span)), span)
+        html = page_of(title, totals, now, found, in_utc(history.spans(span)), span)
         OutputFolder(spark, output).put(PAGE, html)
     finally:
-        lives.marked.unpersist()
+        history.marked.unpersist()
     told = {
         name: value.isoformat() if isinstance(value, datetime) else value for name, value in totals.items()
     }
