@@ -43,7 +43,7 @@ _ID, _STATE, _DATA, _SIZE, _AGE = 0, 1, 2, 3, 8
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ItemFilter:
     """Which items are wanted: what the filters of a query say that can be said to the server.
 
     Attributes:
@@ -56,7 +56,7 @@ class Wanted:
     ids: frozenset[str] | None = None
     ages: tuple[tuple[str, float], ...] = ()
 
-    def narrowed(self, condition: Filter) -> Wanted | None:
+    def with_condition(self, condition: Filter) -> ItemFilter | None:
         """Take in one more condition; None if it is none that this knows."""
         if isinstance(condition, (EqualTo, EqualNullSafe)):
             values = frozenset([condition.value])
@@ -80,7 +80,7 @@ class Wanted:
             return "living"
         return "dead" if len(self.states) == 1 else "all"
 
-    def among(self, rows: list[Row]) -> list[Row]:
+    def select(self, rows: list[Row]) -> list[Row]:
         """Those that are wanted, as they were when they were looked at. Only wanted ids are looked at."""
         if len(self.states) < len(STATES):
             rows = [row for row in rows if row[_STATE] in self.states]
@@ -93,7 +93,7 @@ class Wanted:
 _BY_NAME = {kind.__name__: order for kind, order in _ORDERS.items()}
 
 
-async def look(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) -> list[Row]:
+async def look(bulk: Bulk, ids: Sequence[bytes], wanted: ItemFilter, *, data: bool) -> list[Row]:
     """Look at up to 1,000 ids; what is gone, or not wanted, is left out.
 
     An id that was added again after it died is two rows: a dead letter, and an item.
@@ -110,9 +110,9 @@ async def look(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) 
     return await _read(bulk, ids, wanted, data=data)
 
 
-async def _read(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool) -> list[Row]:
+async def _read(bulk: Bulk, ids: Sequence[bytes], wanted: ItemFilter, *, data: bool) -> list[Row]:
     if not data:
-        return wanted.among(await _step(bulk, ids, wanted, -1))
+        return wanted.select(await _step(bulk, ids, wanted, -1))
     found: list[Row] = []
     while ids:
         rows = await _step(bulk, ids, wanted, LOOK_BYTES)
@@ -125,10 +125,10 @@ async def _read(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, *, data: bool)
             # The first is larger than a whole look: it is asked for alone.
             found += await _step(bulk, ids[:1], wanted, 2 * MAX_DATA_BYTES)
             del ids[0]
-    return wanted.among(found)
+    return wanted.select(found)
 
 
-async def _step(bulk: Bulk, ids: Sequence[bytes], wanted: Wanted, room: int) -> list[Row]:
+async def _step(bulk: Bulk, ids: Sequence[bytes], wanted: ItemFilter, room: int) -> list[Row]:
     """Look once. What is told of an id, live and dead, is of one moment."""
     now_ms, *values = await bulk.find(ids, which=wanted.which, max_bytes=room)
     rows: list[Row] = []

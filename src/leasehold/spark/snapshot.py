@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leasehold.queue.bulk import MAX_ROWS
 from leasehold.queue.internals import bulk
-from leasehold.spark.lookup import Wanted, look
+from leasehold.spark.lookup import ItemFilter, look
 from leasehold.spark.options import Options
 from leasehold.spark.portal import check_queue, check_server, open_queue, persistently
 from leasehold.spark.schema import ITEMS, batch_of, check_columns, readable
@@ -72,7 +72,7 @@ class SnapshotReader(DataSourceReader):
         self.target = options.target()
         check_columns(schema, ITEMS)
         self.schema = schema
-        self.wanted = Wanted()
+        self.wanted = ItemFilter()
         self.count = options.check_int("partitions", 0, minimum=0, maximum=10_000)
         self.may_be_missing = options.flag("mayBeMissing", default=False)
         self.retry_timeout = options.seconds("retryTimeout", RETRY_TIMEOUT)
@@ -81,7 +81,7 @@ class SnapshotReader(DataSourceReader):
         """Take those on state, id and age; give back the others."""
         others = []
         for condition in filters:
-            narrowed = self.wanted.narrowed(condition)
+            narrowed = self.wanted.with_condition(condition)
             if narrowed is None:
                 others.append(condition)
             else:
