@@ -10,7 +10,7 @@ import pytest
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, StreamTakenOver
 from leasehold.queue.bulk import Bulk
 from leasehold.queue.internals import bulk
-from leasehold.spark.lease_sets import LeaseStream, read_set
+from leasehold.spark.lease_sets import LeaseSets, read_set
 from tests.queue.asking import until
 from tests.queue.keyspace import audit, left_over
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import Clock, MakeQueue
 
 
-def reader_of(queue: AsyncWorkQueue, *, lease_ms: int = 60_000, retry_timeout: float = 10) -> LeaseStream:
-    return LeaseStream(bulk(queue), "s", lease_ms=lease_ms, retry_timeout=retry_timeout)
+def reader_of(queue: AsyncWorkQueue, *, lease_ms: int = 60_000, retry_timeout: float = 10) -> LeaseSets:
+    return LeaseSets(bulk(queue), "s", lease_ms=lease_ms, retry_timeout=retry_timeout)
 
 
 async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
@@ -31,7 +31,7 @@ async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
     return names
 
 
-async def read(queue: AsyncWorkQueue, stream: LeaseStream, number: int, *, maximum: int = 1000) -> list[str]:
+async def read(queue: AsyncWorkQueue, stream: LeaseSets, number: int, *, maximum: int = 1000) -> list[str]:
     """Read a set as an executor does."""
     found: list[str] = []
     at, seen = 0, 1
@@ -99,7 +99,7 @@ async def test_no_reply_that_is_lost_changes_what_comes_to_pass(
     await queue.events.keep(count=100_000)
     names = await fill(queue, 2_500)
     losing = Losing(bulk(make_queue(url=proxy.url, reply_timeout=5)), proxy)
-    stream = LeaseStream(losing, "s", lease_ms=60_000, retry_timeout=30)
+    stream = LeaseSets(losing, "s", lease_ms=60_000, retry_timeout=30)
     await stream.take_over()
     got: list[str] = []
     number = 0
@@ -259,7 +259,7 @@ async def test_renewing_goes_on_whatever_goes_wrong(
     await queue.events.keep(count=1_000)
     await fill(queue, 1)
     failing = Failing(bulk(queue)._engine)
-    stream = LeaseStream(failing, "s", lease_ms=600, retry_timeout=10)
+    stream = LeaseSets(failing, "s", lease_ms=600, retry_timeout=10)
     await stream.take_over()
     await stream.lease(1, 1)
     keeping = asyncio.create_task(stream.keep())

@@ -48,7 +48,7 @@ class LeaseSet:
     held: int | None = None
 
 
-class LeaseStream:
+class LeaseSets:
     """The reader of a stream of leases. Nothing is done twice if a call is repeated.
 
     Args:
@@ -224,9 +224,9 @@ class LeaseStream:
         )
         self._check(mine)
 
-    def place(self, number: int) -> SetName:
+    def place(self, number: int) -> SetId:
         """How the set of that number is read."""
-        return SetName(self._name, self.reader, number, self._lease_ms)
+        return SetId(self._name, self.reader, number, self._lease_ms)
 
     @property
     def _bytes(self) -> bytes:
@@ -245,7 +245,7 @@ class LeaseStream:
 
 
 @dataclass(frozen=True)
-class SetName:
+class SetId:
     """What an executor needs to know of a set to read it."""
 
     stream: str
@@ -266,7 +266,7 @@ class SetName:
 
 async def read_set(
     bulk: Bulk,
-    name: SetName,
+    name: SetId,
     *,
     start: int,
     count: int,
@@ -313,7 +313,7 @@ async def read_set(
     return seen, now_ms, flat
 
 
-async def renew_set(bulk: Bulk, name: SetName, start: int, count: int, retry_timeout: float) -> list[int]:
+async def renew_set(bulk: Bulk, name: SetId, start: int, count: int, retry_timeout: float) -> list[int]:
     """Renew what is leased of some places of a set, and lease again what waits.
 
     Args:
@@ -336,7 +336,7 @@ async def renew_set(bulk: Bulk, name: SetName, start: int, count: int, retry_tim
 
 
 async def _of_set(
-    bulk: Bulk, script: str, name: SetName, retry_timeout: float, more: dict[str, bytes | int]
+    bulk: Bulk, script: str, name: SetId, retry_timeout: float, more: dict[str, bytes | int]
 ) -> list[Any]:
     """Run a script on a set: its reply, if the reader is still this one."""
     given = {"stream": name.stream.encode(), "reader": name.reader.encode(), "set": name.set} | more

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from leasehold.durations import to_ms
 from leasehold.errors import InvalidArgument
-from leasehold.spark.lease_sets import FIELDS, STEP, LeaseStream, SetName, read_set
+from leasehold.spark.lease_sets import FIELDS, STEP, LeaseSets, SetId, read_set
 from leasehold.spark.options import Options
 from leasehold.spark.portal import QueuePortal, check_queue, check_server, open_queue
 from leasehold.spark.schema import ITEMS, batch_of, check_columns, readable
@@ -42,7 +42,7 @@ Offset = dict[str, Any]
 class Part(InputPartition):
     """Some places of a set: what one task reads."""
 
-    name: SetName
+    name: SetId
     start: int
     stop: int
 
@@ -78,7 +78,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: How many items a query that drains what is there may still lease; None: not counted yet.
         self._left: int | None = None
         self._close = contextlib.ExitStack()
-        self._open: tuple[QueuePortal, LeaseStream] | None = None
+        self._open: tuple[QueuePortal, LeaseSets] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None, "_close": None}
@@ -182,19 +182,17 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return offset["query"], offset["batch"]
 
-    def _stream(self, name: str) -> tuple[QueuePortal, LeaseStream]:
+    def _stream(self, name: str) -> tuple[QueuePortal, LeaseSets]:
         if self._open is None:
             portal = self._close.enter_context(open_queue(self._target))
-            stream = LeaseStream(
-                portal.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout
-            )
+            stream = LeaseSets(portal.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout)
             portal.call(stream.take_over)
             keeping = portal.start(stream.keep)
             self._close.callback(keeping.cancel)
             self._open = portal, stream
         return self._open
 
-    def _count(self, limit: ReadLimit, portal: QueuePortal, stream: LeaseStream) -> int:
+    def _count(self, limit: ReadLimit, portal: QueuePortal, stream: LeaseSets) -> int:
         """How many items the next batch may have."""
         if self._draining and self._left is None:
             self._left = portal.call(stream.waiting)
