@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.spark.portal import QueuePortal
 
 #: How many trips are under way at once: enough that the server and this process are busy at the same time.
-MAX_UNDER_WAY = 4
+MAX_IN_FLIGHT = 4
 
 
 @dataclass(frozen=True)
@@ -75,20 +75,20 @@ def add_batches(
     """
     task = TaskContext.get()
     counted = PartitionReport(task.partitionId() if task else 0)
-    under_way: deque[Future[list[int]]] = deque()
+    in_flight: deque[Future[list[int]]] = deque()
     with open_queue(target) as portal:
         try:
             for rows in _trips(batches, columns, counted.partition):
-                if len(under_way) == MAX_UNDER_WAY:
-                    counted += under_way.popleft().result()
-                under_way.append(_sent(portal, run, rows, retry_timeout))
-            while under_way:
-                counted += under_way.popleft().result()
+                if len(in_flight) == MAX_IN_FLIGHT:
+                    counted += in_flight.popleft().result()
+                in_flight.append(_sent(portal, run, rows, retry_timeout))
+            while in_flight:
+                counted += in_flight.popleft().result()
         except InvalidArgument:
-            wait(under_way)  # the batches before are whole, and go as a whole
+            wait(in_flight)  # the batches before are whole, and go as a whole
             raise
         finally:
-            for one in under_way:
+            for one in in_flight:
                 one.cancel()
     return counted
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: How many ids make one more partition, and how many partitions there are at most, if nobody says.
 IDS_PER_PARTITION, MAX_PARTITIONS = 50_000, 16
 #: How many looks are under way at once.
-MAX_UNDER_WAY = 3
+MAX_IN_FLIGHT = 3
 #: How long a trip is repeated while the server is away, without the option `retryTimeout` (s).
 RETRY_TIMEOUT = 60.0
 
@@ -113,17 +113,17 @@ class SnapshotReader(DataSourceReader):
         ids: list[bytes] = partition.value
         if not ids:
             return
-        under_way: deque[Future[list[Row]]] = deque()
+        in_flight: deque[Future[list[Row]]] = deque()
         with open_queue(self.target) as portal:
             try:
                 for at in range(0, len(ids), MAX_ROWS):
-                    under_way.append(self._look(portal, ids[at : at + MAX_ROWS]))
-                    if len(under_way) == MAX_UNDER_WAY:
-                        yield from self._batches(under_way.popleft().result())
-                while under_way:
-                    yield from self._batches(under_way.popleft().result())
+                    in_flight.append(self._look(portal, ids[at : at + MAX_ROWS]))
+                    if len(in_flight) == MAX_IN_FLIGHT:
+                        yield from self._batches(in_flight.popleft().result())
+                while in_flight:
+                    yield from self._batches(in_flight.popleft().result())
             finally:
-                for one in under_way:
+                for one in in_flight:
                     one.cancel()
 
     def _look(self, portal: QueuePortal, ids: list[bytes]) -> Future[list[Row]]:
