@@ -15,13 +15,13 @@ LeaseholdError
 ├── EventsError                the kept events cannot be read
 │   ├── NoEventsKept           the queue keeps none
 │   └── EventsLost             some that were asked for are kept no more
-├── StreamTakenOver            a second query reads the stream of leases of one checkpoint
-├── OutputTakenOver            a second run writes into the output of a stream
 ├── PayloadError               an item's data is not what its handler wants
 ├── WorkerBusy                 a worker that runs was asked to run
 ├── TimeLimitExceeded          a run of a handler took longer than it may
 ├── ExtraMissing               a part is used whose library is not installed
 └── EmbeddedServerError        no server program was found, or it did not start
+
+Errors that only Spark raises are in `leasehold.spark`: StreamTakenOver, OutputTakenOver.
 
 EvictionWarning                a warning, not an error: the server may throw away unfinished work
 """
@@ -188,36 +188,6 @@ class EventsLost(EventsError):
             )
             usual = f"read on with since={first_kept - 1}"
         super().__init__(f"{told}: {advice or usual}")
-
-
-class StreamTakenOver(LeaseholdError):
-    """Another query reads this stream of leases now: one with the same checkpoint, or a copy, began later.
-
-    Attributes:
-        stream: The stream's name, as the checkpoint has it.
-    """
-
-    def __init__(self, stream: str) -> None:
-        self.stream = stream
-        super().__init__(
-            f"another query has taken over the stream of leases {stream}: it has this checkpoint, or a copy "
-            "of it. Run one of them; a second one needs a checkpoint of its own"
-        )
-
-
-class OutputTakenOver(LeaseholdError):
-    """Another run of the same checkpoint writes into this folder now: it began later. Its output stays.
-
-    Attributes:
-        path: The folder.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(
-            f"another run has begun to write into {path}, with the same checkpoint: this one writes nothing "
-            "more. Run one of them"
-        )
 
 
 class PayloadError(LeaseholdError):

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from leasehold import AsyncWorkQueue, EventsLost, Failure, Item
-from leasehold.spark.events import EventsReader, Numbers
+from leasehold.spark.events import EventRange, EventsReader
 from leasehold.spark.schema import EVENTS as SCHEMA
 from tests.queue.asking import command, take, until
 from tests.queue.keyspace import calls
@@ -149,7 +149,7 @@ async def test_events_that_are_lost_between_the_plan_and_the_reading_are_noticed
     reader = EventsReader({"url": str(queue.url), "queue": queue.name}, SCHEMA)
     begin, end = ({"queue": queue.name, "number": number} for number in (last - 1_500, last))
     first, second = reader.partitions(begin, end)
-    assert (first, second) == (Numbers(last - 1_500, last - 750), Numbers(last - 750, last))
+    assert (first, second) == (EventRange(last - 1_500, last - 750), EventRange(last - 750, last))
     await redis.xtrim(f"{queue.name}:events", maxlen=700, approximate=False)
     for part in (first, second):
         with pytest.raises(EventsLost, match="kept no more"):
@@ -181,7 +181,7 @@ async def test_a_checkpoint_of_something_else_is_refused(
         drained(stream(spark, other, **EVENTS), tmp_path)
     with pytest.raises(
         StreamingQueryException,
-        match=r"got .a stream of events of .*expected the checkpoint of a stream of leases",
+        match=r"got .a stream of events of .*expected the checkpoint of a lease stream",
     ):
         drained(stream(spark, queue), tmp_path)
 
@@ -194,7 +194,7 @@ async def test_a_server_that_has_lost_its_events_is_noticed(
     drained(stream(spark, queue, **EVENTS), tmp_path)
     await redis.delete(f"{queue.name}:events")
     await command(redis, "HSET", f"{queue.name}:events:keep", "last", "3")
-    with pytest.raises(StreamingQueryException, match="the server has lost some"):
+    with pytest.raises(StreamingQueryException, match="the server has lost events"):
         drained(stream(spark, queue, **EVENTS), tmp_path)
 
 
@@ -226,7 +226,7 @@ async def test_a_server_that_loses_its_last_events_under_a_running_query_is_noti
         query.stop()
     told = str(query.exception())
     assert f"EventsLost: event {begin + 5} was read, but the server has lost its last writes" in told
-    assert "begin with a new checkpointLocation" in told
+    assert "start with a new checkpointLocation" in told
 
 
 async def test_events_that_the_server_loses_between_the_plan_and_the_reading_are_noticed(

@@ -47,7 +47,7 @@ async def test_a_checkpoint_of_another_queue_is_refused(
     drained(stream(spark, queue), tmp_path)
     other = make_queue(name=f"{queue.name}-other")
     await fill(other, 1)
-    with pytest.raises(StreamingQueryException, match=f"leases of the queue '{other.name}'"):
+    with pytest.raises(StreamingQueryException, match=f"lease stream of the queue '{other.name}'"):
         drained(stream(spark, other), tmp_path)
     assert await other.queue_len() == 1
 
@@ -58,7 +58,7 @@ async def test_a_checkpoint_of_events_is_refused(
     await queue.events.keep(count=10)
     await fill(queue, 1)
     drained(stream(spark, queue, **{"from": "events"}), tmp_path)
-    said = f"got 'a stream of events of {queue.name}', expected the checkpoint of a stream of leases"
+    said = f"got 'a stream of events of {queue.name}', expected the checkpoint of a lease stream"
     with pytest.raises(StreamingQueryException, match=said):
         drained(stream(spark, queue), tmp_path)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item, StreamTakenOver
+from leasehold import AsyncWorkQueue, ConnectionLost, Item
 from leasehold.queue.bulk import Bulk
 from leasehold.queue.internals import bulk
+from leasehold.spark import StreamTakenOver
 from leasehold.spark.lease_sets import LeaseSets, read_set
 from tests.queue.asking import until
 from tests.queue.keyspace import audit, left_over
@@ -37,7 +38,7 @@ async def read(queue: AsyncWorkQueue, stream: LeaseSets, number: int, *, maximum
     at, seen = 0, 1
     while seen:
         seen, _, flat = await read_set(
-            bulk(queue), stream.place(number), start=at, count=maximum, max_bytes=1000, retry_timeout=10
+            bulk(queue), stream.set_id(number), start=at, count=maximum, max_bytes=1000, retry_timeout=10
         )
         at += seen
         found += [one.decode() for one in flat[::7]]
@@ -55,20 +56,20 @@ async def test_sets_are_leased_in_steps_read_again_and_completed(queue: AsyncWor
     stream = reader_of(queue)
     await stream.take_over()
     assert await stream.waiting() == 3_500
-    assert (await stream.lease(1, 2_500)).places == 2_500
+    assert (await stream.lease(1, 2_500)).size == 2_500
     assert await queue.counts() == (1_000, 2_500, 0, 0)
-    assert (await stream.again(1)).places == 2_500
+    assert (await stream.restore(1)).size == 2_500
     assert await read(queue, stream, 1) == names[:2_500]
     await stream.complete(1)
     await stream.complete(1)
-    assert (await stream.lease(2, 2_500)).places == 1_000
+    assert (await stream.lease(2, 2_500)).size == 1_000
     after = reader_of(queue)
     await after.take_over()
-    again = await after.again(2)
-    assert (again.places, again.held) == (1_000, 1_000)
+    again = await after.restore(2)
+    assert (again.size, again.held) == (1_000, 1_000)
     assert await read(queue, after, 2) == names[2_500:]
     await after.complete(2)
-    assert (await after.lease(3, 10)).places == 0
+    assert (await after.lease(3, 10)).size == 0
     await all_done(redis, queue)
 
 
@@ -106,11 +107,11 @@ async def test_no_reply_that_is_lost_changes_what_comes_to_pass(
     while True:
         number += 1
         leased = await stream.lease(number, 2_000)
-        if not leased.places:
+        if not leased.size:
             break
-        await stream.again(number)
+        await stream.restore(number)
         found = await read(queue, stream, number)
-        assert leased.places == len(found)
+        assert leased.size == len(found)
         got += found
         await stream.complete(number)
     assert got == names
@@ -132,7 +133,7 @@ async def test_leases_that_are_over_are_renewed_if_nobody_has_brought_them_back(
     clock.now += 99
     after = reader_of(queue)
     await after.take_over()
-    again = await after.again(1)
+    again = await after.restore(1)
     assert again.held == 20
     assert await queue.lease_many(20, 30, block=False) == []
     assert await read(queue, after, 1) == names
@@ -156,7 +157,7 @@ async def test_what_somebody_else_has_is_given_up_and_what_was_read_before_is_do
     # The next set is read in time; then all of it goes to somebody else, who is too late.
     await queue.complete_many(taken)
     names = await fill(queue, 3)
-    assert (await stream.lease(2, 5)).places == 3
+    assert (await stream.lease(2, 5)).size == 3
     assert await read(queue, stream, 2) == names
     clock.now += 99
     late = await queue.lease_many(5, 30, block=False)
@@ -184,13 +185,13 @@ async def test_what_waits_again_after_a_crash_comes_in_the_same_set(
     assert await queue.counts() == (size + 10, 0, 0, 0)
     after = reader_of(queue)
     await after.take_over()
-    again = await after.again(1)
-    assert (again.places, again.held) == (size, size)
+    again = await after.restore(1)
+    assert (again.size, again.held) == (size, size)
     assert await queue.counts() == (10, size, 0, 0)
     assert await read(queue, after, 1) == names
     await audit(redis, queue.name)
     await after.complete(1)
-    assert (await after.lease(2, 5_000)).places == 10
+    assert (await after.lease(2, 5_000)).size == 10
     assert len(await read(queue, after, 2)) == 10
     await after.complete(2)
     await all_done(redis, queue)
@@ -209,8 +210,8 @@ async def test_what_others_have_taken_after_a_crash_is_left_out_and_it_is_said(
     await queue.complete(one)
     after = reader_of(queue)
     await after.take_over()
-    assert (await after.again(1)).held == 3
-    assert "2 items of batch 1 were taken by others while the query was down" in caplog.text
+    assert (await after.restore(1)).held == 3
+    assert "2 items of batch 1 are left out: other clients leased them" in caplog.text
     assert await read(queue, after, 1) == [name for name in names if name not in (one.id, other.id)]
     await after.complete(1)
     assert await queue.complete(other)
@@ -229,7 +230,7 @@ async def test_a_lapse_in_the_middle_of_a_batch_is_mended(make_queue: MakeQueue,
     await queue.light_clean()
     assert (await queue.counts())[:2] == (6, 0)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        keeping = group.create_task(stream.keep())
+        keeping = group.create_task(stream.keep_renewing())
 
         async def held() -> bool:
             return (await queue.counts())[:2] == (1, 5)
@@ -262,7 +263,7 @@ async def test_renewing_goes_on_whatever_goes_wrong(
     stream = LeaseSets(failing, "s", lease_ms=600, retry_timeout=10)
     await stream.take_over()
     await stream.lease(1, 1)
-    keeping = asyncio.create_task(stream.keep())
+    keeping = asyncio.create_task(stream.keep_renewing())
 
     async def renewed() -> bool:
         return "renewed" in [event.what async for event in queue.events(follow=False)]
@@ -284,10 +285,10 @@ async def test_a_newer_reader_takes_over(queue: AsyncWorkQueue) -> None:
     await older.lease(1, 5)
     await newer.take_over()
     for call in (older.lease(2, 5), older.complete(1), older.waiting(), read(queue, older, 1)):
-        with pytest.raises(StreamTakenOver, match="another query has taken over the stream of leases s"):
+        with pytest.raises(StreamTakenOver, match="another query has taken over the lease stream s"):
             await call
     async with asyncio.timeout(20):
-        await older.keep()  # ends by itself
+        await older.keep_renewing()  # ends by itself
     assert (await newer.lease(1, 5)).found
     assert await read(queue, newer, 1) == names[:5]
     assert await queue.queue_len() == 5
@@ -305,7 +306,7 @@ async def test_a_server_that_is_away_is_waited_for(make_queue: MakeQueue, proxy:
     await asyncio.sleep(0)
     await proxy.heal()
     async with asyncio.timeout(20):
-        assert (await leasing).places == 1
+        assert (await leasing).size == 1
 
 
 async def test_sets_are_renewed_until_they_are_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
@@ -314,7 +315,7 @@ async def test_sets_are_renewed_until_they_are_completed(queue: AsyncWorkQueue, 
     stream = reader_of(queue, lease_ms=600)
     await stream.take_over()
     await stream.lease(1, 2)
-    keeping = asyncio.create_task(stream.keep())
+    keeping = asyncio.create_task(stream.keep_renewing())
 
     async def renewed() -> bool:
         return [event.what async for event in queue.events(follow=False)].count("renewed") >= 8

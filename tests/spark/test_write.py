@@ -63,7 +63,7 @@ async def test_what_is_there_is_left_alone_and_counted(spark: SparkSession, queu
     await queue.add_items([Item(b"mine", id="i1"), Item(b"mine", id="i3")])
     report = add(numbered(spark, 10), queue.name, url=queue.url)
     assert (report.rows, report.added, report.already_there) == (10, 8, 2)
-    assert [(one.rows, one.added, one.there) for one in report.partitions] == [(5, 3, 2), (5, 5, 0)]
+    assert [(one.rows, one.added, one.already_there) for one in report.partitions] == [(5, 3, 2), (5, 5, 0)]
     assert (await waiting(queue))["i1"] == b"mine"
 
 
@@ -167,7 +167,7 @@ async def test_a_job_of_a_name_goes_on_where_it_was_aborted(
     report = add(numbered(spark, 12), queue.name, url=queue.url, job=name)
     assert (await waiting(queue)).keys() == names(12) - names(8)
     assert (report.job, report.rows, report.added, report.already_there) == (name, 12, 12, 0)
-    assert sum(one.again for one in report.partitions) == 8
+    assert sum(one.repeated for one in report.partitions) == 8
     result = await queue.results.get(name)
     assert result is not None
     assert result.startswith(b"12 ")
@@ -289,7 +289,7 @@ async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, que
     for lease in await queue.lease_many(1000, 60):
         assert await queue.complete(lease)
     second = add_batches(batches, columns, target, "job", 10)
-    assert (first.added, second.added, second.again, second.there) == (2_500, 0, 2_500, 0)
+    assert (first.added, second.added, second.repeated, second.already_there) == (2_500, 0, 2_500, 0)
     assert (await queue.counts()).total == 1_500
     assert await bulk(queue).end_run(b"job", ended_ms=1000) == 2_500
 

@@ -1,32 +1,35 @@
-"""`leasehold pipeline`: the jobs of `leasehold.spark.jobs` as commands."""
+"""`leasehold pipeline`: the jobs of `leasehold.spark.jobs` as commands, also for `spark-submit`."""
 
 from __future__ import annotations
 
-import inspect
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from leasehold.cli.formatting import print_facts, print_json
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, fail, run_blocking_command
-from leasehold.errors import ExtraMissing
+from leasehold.cli.server import AsJson, Code, QueueName, fail, run_blocking_command
+from leasehold.errors import ExtraMissing, InvalidArgument, ServerError
 
 try:
-    from leasehold.spark.jobs import JOBS, job_of
-    from leasehold.spark.jobs.command import JobFailed, arguments, carry_out, exit_code
+    from leasehold.spark.jobs.archive import archive as archive_job
+    from leasehold.spark.jobs.backfill import backfill as backfill_job
+    from leasehold.spark.jobs.failures import JobFailed
     from leasehold.spark.jobs.html_page import duration
-    from leasehold.spark.jobs.session import tasks
+    from leasehold.spark.jobs.load import Format
+    from leasehold.spark.jobs.load import load as load_job
+    from leasehold.spark.jobs.redrive import redrive as redrive_job
+    from leasehold.spark.jobs.report import report as report_job
+    from leasehold.spark.jobs.session import run_job, task_counts, under_spark_submit
+    from leasehold.spark.options import DEFAULT_URL, URL_VARIABLES, has_password
 except ExtraMissing as missing:
     raise typer.Exit(fail(str(missing), Code.USAGE)) from missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from leasehold.spark.jobs.command import Argument, Job
 
 app = typer.Typer(
     help="Load, archive, analyse, redrive and backfill queues with Spark.",
@@ -34,65 +37,214 @@ app = typer.Typer(
     add_completion=False,
 )
 
-#: Seconds between two updates of the progress.
+#: The interval between two updates of the progress (s).
 _INTERVAL = 0.2
 
 
-def _command(job: Job) -> Callable[..., None]:
-    """Return a function that runs a job, with the signature that typer reads."""
-
-    def run(**given: Any) -> None:
-        as_json = given.pop("as_json")
-        run_blocking_command(lambda: _run(job, given, as_json=as_json))
-
-    parameters = [_parameter(argument) for argument in arguments(job)]
-    parameters.append(_keyword("as_json", AsJson, default=False))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as inspect says
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    # Its return value and exceptions are for programs.
-    text = inspect.cleandoc(job.__doc__ or "").partition("\n\nReturns:")[0]
-    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-    return run
-
-
-def _parameter(argument: Argument) -> inspect.Parameter:
-    if argument.name == "url":
-        return _keyword("url", Url, default=DEFAULT_URL)
-    kind: Any = Literal[argument.choices] if argument.choices else argument.kind
-    kind = list[kind] if argument.many else kind
-    if not argument.option:
-        shown = typer.Argument(metavar=argument.name.upper(), help=argument.help)
-        return inspect.Parameter(
-            argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Annotated[kind, shown]
+def _without_password(context: typer.Context, url: str) -> str:
+    source = context.get_parameter_source("url")
+    if under_spark_submit() and has_password(url) and source is not None and source.name == "COMMANDLINE":
+        # The message leaves out the URL itself.
+        raise typer.BadParameter(
+            f"spark-submit logs its arguments: set {' or '.join(URL_VARIABLES)} to a URL with a password"
         )
-    flag = f"--{argument.name.replace('_', '-')}"
-    if argument.default is None:
-        kind |= None
-    option = Annotated[kind, typer.Option(flag, help=argument.help)]
-    return _keyword(argument.name, option, default=argument.default)
+    return url
 
 
-def _keyword(name: str, kind: Any, *, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A file, a folder, a pattern such as data/*.csv, or the name of a table."
+    ),
+]
+SourceFormat = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="What the source is: files (CSV with a header, JSON with an object per line) or a table. "
+        "By default the ending of its name (.csv, .json, .jsonl), or else parquet.",
+    ),
+]
+Id = Annotated[str | None, typer.Option("--id", help="The column of the id; by default `id`.")]
+IdFrom = Annotated[
+    str | None,
+    typer.Option("--id-from", help="Instead: columns whose content is hashed to make the id, with commas."),
+]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="The column of the data; by default `data`, else the row as JSON."),
+]
+ReaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="An option of Spark's reader, such as sep=; - may be repeated."),
+]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar=[*URL_VARIABLES],
+        metavar="URL",
+        help="The server's URL.",
+        callback=_without_password,
+    ),
+]
+Cluster = Annotated[
+    bool,
+    typer.Option("--cluster", help="The server is a node of a cluster; the queue's name has a hash tag."),
+]
 
 
-def _run(job: Job, given: dict[str, Any], *, as_json: bool) -> Code:
-    try:
-        with _progress() as show_step:
-            report = carry_out(job, given, show_step)
-    except JobFailed as error:
-        return fail(str(error), Code(exit_code(error)))
-    if as_json:
-        print_json(report)
-    else:
-        print_facts(facts(report))
-    return Code.MISSED if report.get("stayed") else Code.DONE
+@app.command()
+def load(  # noqa: PLR0913 - each is an option
+    queue: QueueName,
+    source: Source,
+    *,
+    format: SourceFormat = None,  # noqa: A002 - the option's name
+    id: Id = None,  # noqa: A002 - as above
+    id_from: IdFrom = None,
+    data: Data = None,
+    option: ReaderOption = None,
+    url: Url = DEFAULT_URL,
+    cluster: Cluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add the rows of a table to a queue, except those whose id is already there."""
+    _run(load_job, **locals())
+
+
+@app.command()
+def archive(
+    queue: QueueName,
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="The folder of the archive, on any file system of Spark.")
+    ],
+    *,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="The folder for the position of the run; by default in the archive."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="The maximum of events of one batch.")] = 100_000,
+    allow_loss: Annotated[
+        bool, typer.Option("--allow-loss", help="Continue if events were dropped before they were archived.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    cluster: Cluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the kept events of a queue that an archive does not have yet into the archive.
+
+    The archive is Parquet, with a folder for each batch and, in it, one for each date in UTC. It reads as one
+    table. Each event is in it once, also after crashes.
+    """
+    _run(archive_job, **locals())
+
+
+@app.command()
+def report(
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="The folder of the report.")],
+    *,
+    events: Annotated[str | None, typer.Option(help="An archive of events.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Instead: a queue, whose kept events are read now.")
+    ] = None,
+    slowest: Annotated[int, typer.Option(help="How many of the slowest items to list.")] = 20,
+    url: Url = DEFAULT_URL,
+    cluster: Cluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """Report on a queue: throughput, waits, service times, retries, workers, hours, slowest items.
+
+    The queue wait is the time from when an item began to wait (added, due, expired, released, failed,
+    requeued) until it was leased; the service time is that from a lease until its completion.
+
+    Writes tables as Parquet, with times in seconds, and a self-contained page `report.html`.
+    """
+    _run(report_job, **locals())
+
+
+@app.command()
+def redrive(
+    queue: QueueName,
+    *,
+    where: Annotated[
+        str | None,
+        typer.Option(help="A condition in SQL over id, data, size, attempt, token, age (seconds) and error."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the dead letters.")] = False,
+    url: Url = DEFAULT_URL,
+    cluster: Cluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """Requeue dead letters at the end of the queue: those that match a condition, or all.
+
+    A dead letter whose id has been added again since it died stays, and the new item is left alone.
+    """
+    _run(redrive_job, **locals())
+
+
+@app.command()
+def backfill(  # noqa: PLR0913 - as above
+    queue: QueueName,
+    source: Source,
+    *,
+    rate: Annotated[float, typer.Option(help="How many items fall due per second.")],
+    start: Annotated[
+        str | None,
+        typer.Option(help="When the first item falls due, such as 2030-01-31T09:00Z; by default now."),
+    ] = None,
+    order_by: Annotated[
+        str | None, typer.Option(help="The column to order the rows by; by default the table's order.")
+    ] = None,
+    format: SourceFormat = None,  # noqa: A002 - the option's name
+    id: Id = None,  # noqa: A002 - as above
+    id_from: IdFrom = None,
+    data: Data = None,
+    option: ReaderOption = None,
+    url: Url = DEFAULT_URL,
+    cluster: Cluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add the rows of a table to a queue so that they fall due at a given rate.
+
+    All items are added at once, as scheduled items: the server holds them until they are completed, and the
+    job need not run while they fall due. Items that are already in the queue stay as they are.
+    """
+    _run(backfill_job, **locals())
+
+
+def _run(job: Callable[..., dict[str, Any]], *, as_json: bool, **given: Any) -> None:
+    """Run a job, print its report, and exit.
+
+    Raises:
+        typer.Exit: Always, with the exit code.
+    """
+
+    def work() -> Code:
+        try:
+            with _progress() as progress:
+                report = run_job(job, given, progress)
+        except JobFailed as error:
+            return fail(str(error), exit_code(error))
+        if as_json:
+            print_json(report)
+        else:
+            print_facts(facts(report))
+        return Code.MISSED if report.get("stayed") else Code.DONE
+
+    run_blocking_command(work)
+
+
+def exit_code(error: JobFailed) -> Code:
+    """Return the exit code of a job that failed: that of the Leasehold error that ended it, else 1."""
+    if error.kind in {ServerError.__name__, *(one.__name__ for one in ServerError.__subclasses__())}:
+        return Code.SERVER
+    return Code.USAGE if error.kind == InvalidArgument.__name__ else Code.MISSED
 
 
 def facts(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the names and values of a report to print. A state and a total may have the same name."""
-    totals = {name.replace("_", " "): _shown(name, value) for name, value in report.items() if name != "now"}
-    return totals | {f"{state} at the end": count for state, count in report.get("now", {}).items()}
+    """Return what is printed of a report; a state and a total may have the same name."""
+    shown = {name.replace("_", " "): _shown(name, value) for name, value in report.items() if name != "now"}
+    return shown | {f"{state} at the end": count for state, count in report.get("now", {}).items()}
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -103,32 +255,32 @@ def _shown(name: str, value: Any) -> Any:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show the progress on a terminal while the block runs; elsewhere print a line for each step."""
+    """Show the progress of a block on a terminal; print it in lines elsewhere."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         yield lambda text: console.print(f"leasehold: {escape(text)}")
         return
-    over, step = threading.Event(), ""
+    stopped, step = threading.Event(), ""
 
-    def report(text: str) -> None:
+    def progress(text: str) -> None:
         nonlocal step
         step = text
 
     with console.status("") as status:
 
-        def update() -> None:
-            while not over.wait(_INTERVAL):
-                done, total = tasks()
+        def refresh() -> None:
+            while not stopped.wait(_INTERVAL):
+                done, total = task_counts()
                 status.update(escape(step) + f" [dim]{done:,} of {total:,} tasks[/dim]" * bool(total))
 
-        updating = threading.Thread(target=update, name="progress", daemon=True)
-        updating.start()
+        refreshing = threading.Thread(target=refresh, name="progress", daemon=True)
+        refreshing.start()
         try:
-            yield report
+            yield progress
         finally:
-            over.set()
-            updating.join()
+            stopped.set()
+            refreshing.join()
 
 
-for _name in JOBS:
-    app.command(_name)(_command(job_of(_name)))
+if __name__ == "__main__":
+    app()

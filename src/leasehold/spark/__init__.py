@@ -1,23 +1,34 @@
-"""Queues in Spark: load, look at, drain and analyse them in bulk.
+"""Load, read, drain and analyse queues in bulk with Spark.
 
     from leasehold.spark import register
 
     register(spark)
     df.write.format("leasehold").option("queue", "emails").mode("append").save()
 
-Needs the extra `leasehold[spark]`. What runs where is in docs/explanation/spark.md.
+Needs the extra `leasehold[spark]`. docs/explanation/spark.md says which process does what.
 """
 
 from leasehold.errors import ExtraMissing
 
 try:
-    import pyarrow as _pyarrow  # noqa: F401, ICN001 - so that what is missing is said here, and how to get it
+    import pyarrow as _pyarrow  # noqa: F401, ICN001 - to say here what is missing and how to install it
     import pyspark as _pyspark  # noqa: F401
 except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
-from leasehold.spark.bulk_writer import Report, add
+from leasehold.spark.bulk_add import add
+from leasehold.spark.bulk_writer import Report
+from leasehold.spark.errors import OutputTakenOver, StreamTakenOver
 from leasehold.spark.process import Processed, process
 from leasehold.spark.source import LeaseholdSource, register
 
-__all__ = ["LeaseholdSource", "Processed", "Report", "add", "process", "register"]
+__all__ = [
+    "LeaseholdSource",
+    "OutputTakenOver",
+    "Processed",
+    "Report",
+    "StreamTakenOver",
+    "add",
+    "process",
+    "register",
+]

@@ -1,56 +1,48 @@
-"""Bulk adds: `df.write.format("leasehold")`, and `add`, which says what came of it."""
+"""Bulk adds: `df.write.format("leasehold")`."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter
-from pyspark.sql.utils import is_remote
 
 from leasehold.errors import InvalidArgument, ServerError
 from leasehold.spark.add_rows import PartitionReport, add_batches
-from leasehold.spark.checking import check_rows
 from leasehold.spark.columns import OPTIONS, Columns
-from leasehold.spark.options import WHERE, Options, handed_on
-from leasehold.spark.portal import active, check_server, open_queue, persistently
+from leasehold.spark.options import Options
+from leasehold.spark.portal import call_with_retries, check_server, open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
     from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
-    from leasehold.spark.options import Target
-
-#: What bulk adds understand.
+#: The options of bulk adds.
 WRITE_OPTIONS = (*OPTIONS, "job", "retryTimeout")
-#: For how long the report of a job is kept (ms): a day.
+#: How long the report of a job is kept (ms): a day.
 KEEP_REPORT_MS = 24 * 3600 * 1000
-#: For how long after its end a job's tasks that outlive it add nothing (ms): a day.
+#: How long after the end of a job its late tasks are kept from adding items (ms): a day.
 KEEP_ENDED_MS = 24 * 3600 * 1000
 #: The longest name of a job, in bytes of UTF-8.
 MAX_JOB_BYTES = 200
-#: How long a trip is repeated while the server is away, without the option `retryTimeout` (s).
-RETRY_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a bulk add has done.
+    """The result of a bulk add.
 
     Attributes:
-        job: Its name.
-        rows: How many rows there were.
-        added: How many items it has added, however often its tasks ran. Of a job with a name of its own,
-            what its aborted runs have added counts as well.
-        partitions: The counts of each partition, in the run of its task that counts.
+        job: The job's name.
+        rows: How many rows the table had.
+        added: How many items the job added, however often its tasks ran. A job with a name chosen by the
+            caller includes the items that its aborted runs added.
+        partitions: The counts of each partition, from the task attempt that Spark accepted.
     """
 
     job: str
@@ -60,27 +52,27 @@ class Report:
 
     @property
     def already_there(self) -> int:
-        """How many rows added nothing, as their id was taken by others or came twice.
+        """How many rows added nothing because another client had added the id, or the table repeats it.
 
-        Those that an earlier attempt, or an aborted run of the job, has added are not counted.
+        Rows that an earlier task attempt or an aborted run of the job added are not counted.
         """
-        return max(sum(one.there for one in self.partitions), self.rows - self.added)
+        return max(sum(one.already_there for one in self.partitions), self.rows - self.added)
 
     @classmethod
     def read(cls, job: str, result: bytes) -> Report:
-        """Read the result that a job has left."""
-        added, _, told = result.decode().partition(" ")
-        partitions = tuple(PartitionReport(**one) for one in json.loads(told)["partitions"])
+        """Parse the result that `BulkWriter.commit` stored."""
+        added, _, stored = result.decode().partition(" ")
+        partitions = tuple(PartitionReport(**one) for one in json.loads(stored)["partitions"])
         return cls(job, sum(one.rows for one in partitions), int(added), partitions)
 
 
 class BulkWriter(DataSourceArrowWriter):
-    """Adds the rows of a table to a queue: those whose id is not there yet.
+    """Adds the rows of a table to a queue, except those whose id is already there.
 
-    Each row is added at most once by a job, even if tasks run twice, side by side or after each other, or
-    outlive it, and items are completed in between. A job that is aborted leaves what it has added; run it
-    again to add the rest, under the same name (option `job`) if what was completed meanwhile is not to be
-    added again. When a job has ended, its name is free for another.
+    A job adds each row at most once, even if its tasks run twice, run in parallel or outlive the job, and
+    even if workers complete items in between. An aborted job leaves the items that it added. Run it again
+    to add the rest; with the same name (option `job`), items completed since are not added again. When a
+    job has ended, its name can be used for another.
 
     Raises:
         InvalidArgument: If an option or a column cannot be used.
@@ -89,14 +81,14 @@ class BulkWriter(DataSourceArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            allowed = "append: a queue holds work that others do; drop what is in it by other means"
+            allowed = "append: other clients use the items of a queue; remove them with the queue's methods"
             raise InvalidArgument("mode", "overwrite", allowed)
         options = Options(given, WRITE_OPTIONS)
         self.target = options.target()
         self.columns = Columns.chosen(options, schema)
-        self.retry_timeout = options.seconds("retryTimeout", RETRY_TIMEOUT)
-        name = _job_of(options)
-        # What tasks go by: a name may be used again while tasks of the job that had it still run.
+        self.retry_timeout = options.retry_timeout()
+        name = job_name(options)
+        # Tasks know the run, not the name: a name may be reused while late tasks of its last job still run.
         self.run = uuid.uuid4().hex
         self.job = name or f"job:{self.run}"
         check_server(self.target)
@@ -106,39 +98,43 @@ class BulkWriter(DataSourceArrowWriter):
                 self.run = portal.call(open_run, name.encode(), self.run.encode()).decode()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Add one partition; in the executor."""
+        """Add one partition; runs in the executor."""
         return add_batches(iterator, self.columns, self.target, self.run, self.retry_timeout)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """End the job, and keep its report as the result of its name.
+        """End the job, and store its report as the result of its name.
 
         Raises:
-            ServerError: If another job of the same name, at the same time, has ended it already.
+            ServerError: If another job with the same name ran at the same time and ended first.
         """
-        counted = [asdict(message) for message in messages if isinstance(message, PartitionReport)]
-        # Unlike any other, so that the server knows it when it comes twice.
-        told = json.dumps({"partitions": counted, "commit": uuid.uuid4().hex})
+        partitions = [asdict(message) for message in messages if isinstance(message, PartitionReport)]
+        # The unique `commit` lets the server recognise a repeated call.
+        report = json.dumps({"partitions": partitions, "commit": uuid.uuid4().hex})
         with open_queue(self.target) as portal:
-            end = partial(
+            end_run = partial(
                 portal.bulk.end_run,
                 self.run.encode(),
                 ended_ms=KEEP_ENDED_MS,
                 job=self.job.encode(),
-                report=told.encode(),
+                report=report.encode(),
                 keep_ms=KEEP_REPORT_MS,
             )
-            if portal.call(persistently, end, self.retry_timeout) < 0:
+            if portal.call(call_with_retries, end_run, self.retry_timeout) < 0:
                 raise ServerError(
-                    f"another job named {self.job!r} ran at the same time and has ended it: "
-                    "rows that came later were not added; run it again"
+                    f"another job named {self.job!r} ran at the same time and ended first: "
+                    "rows sent after that were not added; run this job again"
                 )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave all as it is: tasks may still run, and what the job has added is known for a week."""
+        """Do nothing: tasks may still run, and the server remembers the added ids for a week."""
 
 
-def _job_of(options: Options) -> str:
-    """The name that was given to the job; empty: none was."""
+def job_name(options: Options) -> str:
+    """Return the option `job`; empty if it is not set.
+
+    Raises:
+        InvalidArgument: If the name is too long.
+    """
     job = options.text("job")
     try:
         fits = len(job.encode()) <= MAX_JOB_BYTES
@@ -147,60 +143,3 @@ def _job_of(options: Options) -> str:
     if not fits:
         raise InvalidArgument("job", job, f"a text of at most {MAX_JOB_BYTES} bytes in UTF-8")
     return job
-
-
-def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Report:
-    """Add the rows of a table to a queue, and say what came of it.
-
-        report = leasehold.spark.add(df, "emails", url="redis://localhost", idColumn="address")
-        print(report.added, report.already_there)
-
-    The same as `df.write.format("leasehold").options(…).mode("append").save()`, from any thread, and with a
-    look at all rows before: if one can be no item, nothing is added. The report is kept for a day, as the
-    result of the job's name: `await queue.results.get(job)`.
-
-    Args:
-        df: The rows. They are read twice, see `check`: persist them if that is costly, or if they are not
-            the same each time.
-        queue: The queue's name.
-        check: Whether all rows are looked at before the first is added. False: rows are added until one can
-            be no item.
-        **options: The options of the format, such as `url`, `idColumn`, `dataColumn`, `delayColumn`.
-
-    Raises:
-        InvalidArgument: If an option or a column cannot be used, or a row can be no item; nothing was added.
-        ServerError: If the server does not answer; or the report cannot be read, after the rows were added.
-        pyspark.errors.PySparkException: If the job fails.
-    """
-    from leasehold.spark.source import register
-
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
-    }
-    read = Options({**texts, "queue": queue}, WRITE_OPTIONS)
-    target, retry_timeout = read.target(), read.seconds("retryTimeout", RETRY_TIMEOUT)
-    job = _job_of(read) or f"job:{uuid.uuid4().hex}"
-    check_server(target)
-    with active(df.sparkSession), _settled(texts, target) as settled:
-        register(df.sparkSession)
-        if check:
-            check_rows(df, Columns.chosen(read, df.schema))
-        writer = df.write.format("leasehold").options(**settled, queue=queue, job=job)
-        writer.mode("append").save()
-    with open_queue(target) as portal:
-        result = portal.call(persistently, partial(portal.queue.results.get, job), retry_timeout)
-    if result is None:
-        raise ServerError(f"the report of the job {job!r} is gone")
-    return Report.read(job, result)
-
-
-@contextmanager
-def _settled(texts: dict[str, str], target: Target) -> Iterator[dict[str, str]]:
-    """The options, with the server that we mean: Spark's workers have the environment that it began with."""
-    rest = {name: text for name, text in texts.items() if name.lower() not in ("job", "queue")}
-    if is_remote():  # they are on another machine, and read its files and environment
-        yield rest
-        return
-    rest = {name: text for name, text in rest.items() if name.lower() not in WHERE}
-    with handed_on(target.url, cluster=target.cluster) as where:
-        yield rest | where

@@ -1,4 +1,4 @@
-"""Which columns make an item, and how a batch of them becomes rows for the server."""
+"""The columns that make an item: chosen by options, checked over a whole table, encoded batch by batch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
     DataType,
     DateType,
+    DoubleType,
+    FloatType,
     IntegralType,
     NullType,
     NumericType,
@@ -33,13 +36,15 @@ from leasehold.errors import InvalidArgument
 from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame
 
     from leasehold.spark.options import Options
 
 #: The options that choose columns.
 OPTIONS = ("idColumn", "idFrom", "dataColumn", "delayColumn", "atColumn")
-#: Columns whose names begin so are a job's own. They are no part of the row as JSON.
+#: Columns with this prefix belong to a job. They are left out of the row as JSON.
 OWN = "_leasehold_"
 _LONGEST_MS = LONGEST_SECONDS * 1000
 _JSON = (
@@ -52,23 +57,23 @@ _JSON = (
     TimestampNTZType,
     TimestampType,
 )
-#: What a delay may be.
+#: Which delays are allowed.
 DELAY_ALLOWED = f"seconds, 0 or more, at most {LONGEST_SECONDS / 86400:g} days"
-#: What the data may be.
+#: Which data are allowed.
 DATA_ALLOWED = f"bytes or a string of at most {MAX_DATA_BYTES:,} bytes"
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns make an item.
+    """The columns that make an item, by name.
 
     Attributes:
-        every: The names of all columns that are the row.
-        id: The one that is the id; None: the id is a hash.
-        id_from: Those whose content is hashed.
-        data: The one that is the data; None: the row as JSON.
-        delay: The one that says for how many seconds the item is not to be leased.
-        at: The one that says from when on it is.
+        every: All columns of the row as JSON.
+        id: The column of the id; None: the id is a hash.
+        id_from: The columns whose content is hashed.
+        data: The column of the data; None: the row as JSON.
+        delay: The column of the delay before the item can be leased, in seconds.
+        at: The column of the time from which on it can be leased.
     """
 
     every: tuple[str, ...]
@@ -80,10 +85,10 @@ class Columns:
 
     @classmethod
     def chosen(cls, options: Options, schema: StructType) -> Columns:
-        """Read the options, and check them against the columns that there are.
+        """Read the options and check them against the columns of the table.
 
         Raises:
-            InvalidArgument: If a column is missing or of a wrong type, or options contradict each other.
+            InvalidArgument: If a column is missing or has a wrong type, or options contradict each other.
         """
         table = _Table(schema)
         row = [name for name in table.types if not name.startswith(OWN)]
@@ -92,7 +97,7 @@ class Columns:
         if id_from and item_id:
             raise InvalidArgument("idColumn", item_id, "no idColumn when there is idFrom")
         if not id_from:
-            item_id = item_id or table.usual("id", "idColumn or idFrom, as there is no column 'id'")
+            item_id = item_id or table.default("id", "idColumn or idFrom, as there is no column 'id'")
             table.check("idColumn", item_id, (StringType, IntegralType), "a string or a whole number")
         data = options.text("dataColumn") or ("data" if "data" in table.types else None)
         if data is not None:
@@ -110,19 +115,19 @@ class Columns:
         if delay:
             table.check("delayColumn", delay, (NumericType,), "a number of seconds")
         if at:
-            wanted = "a timestamp (of TIMESTAMP_NTZ nobody knows when it is)"
+            wanted = "a timestamp (TIMESTAMP_NTZ has no time zone)"
             table.check("atColumn", at, (TimestampType,), wanted)
         return cls(tuple(row), item_id, id_from, data, delay, at)
 
     def rows(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[list[bytes]]:
-        """Make a batch ready: ids, data and times, as `add_once` takes them.
+        """Encode a batch as ids, data and delays, as `add_once` takes them.
 
         Args:
             batch: The columns.
-            where: Says which row a position is, for errors.
+            where: Names the row at a position, for errors.
 
         Raises:
-            InvalidArgument: If a row can be no item; it says which, and why.
+            InvalidArgument: If a row cannot be an item; the message says which and why.
         """
         ids = self._ids(batch, where)
         if self.data is None:
@@ -134,7 +139,7 @@ class Columns:
         for at, text in enumerate(data if self.data is None else ()):
             if len(text) > MAX_DATA_BYTES:
                 raise InvalidArgument(f"the row as JSON, {where(at)}", text, DATA_ALLOWED)
-        return [ids, data, self._waits(batch, where)]
+        return [ids, data, self._delays(batch, where)]
 
     def _ids(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
         if self.id is None:
@@ -151,10 +156,10 @@ class Columns:
         _check_sizes(column, f"column {self.id!r}", (1, MAX_ID_BYTES), ID_ALLOWED, where)
         return bytes_of(column)
 
-    def _waits(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
+    def _delays(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
         if self.delay:
             ms = pc.ceil(pc.multiply(batch.column(self.delay).cast(pa.float64()), 1000.0))
-            # Neither is NaN between the two.
+            # A NaN fails both comparisons.
             fits = pc.and_(pc.greater_equal(ms, 0.0), pc.less_equal(ms, _LONGEST_MS))
             if (wrong := _first(pc.invert(fits))) is not None:
                 given = batch.column(self.delay)[wrong].as_py()
@@ -168,7 +173,7 @@ class Columns:
 
 
 class _Table:
-    """The columns that there are, and what may be asked of them."""
+    """The columns of a table, and checks of them."""
 
     def __init__(self, schema: StructType) -> None:
         self.types = {field.name: field.dataType for field in schema}
@@ -177,7 +182,7 @@ class _Table:
             double = next(name for name in names if names.count(name) > 1)
             raise InvalidArgument("columns", double, "columns of different names")
 
-    def usual(self, name: str, otherwise: str) -> str:
+    def default(self, name: str, otherwise: str) -> str:
         if name not in self.types:
             raise InvalidArgument("columns", ", ".join(self.types), otherwise)
         return name
@@ -196,7 +201,7 @@ class _Table:
                 raise InvalidArgument(
                     option,
                     f"{name} {self.types[name].simpleString()}",
-                    "what JSON has a form for; make a string of it with to_json, and name that as dataColumn",
+                    "a type that JSON can hold; convert it with to_json, and name the result as dataColumn",
                 )
 
 
@@ -218,14 +223,14 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def bytes_of(column: pa.Array) -> list[bytes]:
-    """The values of a column of strings or bytes without nulls."""
+    """Return the values of a column of strings or bytes without nulls."""
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     values: list[bytes] = column.cast(pa.large_binary() if large else pa.binary()).to_pylist()
     return values
 
 
 def _first(mask: pa.Array) -> int | None:
-    """The first position at which a mask is true."""
+    """Return the first position at which a mask is true."""
     at: int = pc.index(mask, True).as_py()
     return at if at >= 0 else None
 
@@ -238,7 +243,7 @@ def _check_nulls(column: pa.Array, what: str, allowed: str, where: Callable[[int
 def _check_sizes(
     column: pa.Array, what: str, sizes: tuple[int, int], allowed: str, where: Callable[[int], str]
 ) -> None:
-    """Check that there are no nulls, and that each value has so many bytes."""
+    """Check that there are no nulls, and that the size of each value is between two numbers of bytes."""
     _check_nulls(column, what, allowed, where)
     lengths = pc.binary_length(column)
     for wrong in (pc.less(lengths, sizes[0]), pc.greater(lengths, sizes[1])):
@@ -247,7 +252,7 @@ def _check_sizes(
 
 
 def _json_of(batch: pa.RecordBatch, names: Sequence[str], where: Callable[[int], str]) -> list[bytes]:
-    """Each row as a JSON object of these columns, as compact as that of `Item.from_json_data`."""
+    """Encode each row as a JSON object of these columns, as compact as that of `Item.from_json_data`."""
     columns = [batch.column(name).to_pylist() for name in names]
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
     found: list[bytes] = []
@@ -261,7 +266,7 @@ def _json_of(batch: pa.RecordBatch, names: Sequence[str], where: Callable[[int],
 
 
 def _plain(value: object) -> Any:
-    """What JSON has no form for: times as in ISO 8601, in UTC if they have a zone; bytes as base64."""
+    """Convert for JSON: times to ISO 8601, in UTC if they have a zone; bytes to base64."""
     if isinstance(value, datetime):
         return (value.astimezone(UTC) if value.tzinfo else value).isoformat()
     if isinstance(value, (date, time)):
@@ -269,7 +274,96 @@ def _plain(value: object) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, decimal.Decimal):
-        return str(value)  # a number might lose digits on the way
+        return str(value)  # a JSON number might lose digits
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
+
+
+class _Rule(NamedTuple):
+    """A check of one column of a table."""
+
+    what: str
+    #: True where a row breaks the rule; false or null where it does not.
+    broken: Column
+    #: What the error shows of such a row.
+    shown: Column
+    allowed: str
+
+
+def check_rows(df: DataFrame, columns: Columns) -> None:
+    """Check in one pass over a table that each row can be an item.
+
+    Of a row that is sent as JSON it does not check the content of arrays and structs, and counts only the
+    bytes of its strings.
+
+    Args:
+        df: The table.
+        columns: The columns that make an item.
+
+    Raises:
+        InvalidArgument: If rows cannot be items; the message counts them and shows one.
+        pyspark.errors.PySparkException: If the table cannot be read.
+    """
+    rules = [*_rules(columns, {field.name: field.dataType for field in df.schema})]
+    counts = [sql.count_if(rule.broken).alias(f"n{at}") for at, rule in enumerate(rules)]
+    examples = [
+        sql.any_value(sql.when(rule.broken, rule.shown), sql.lit(True)).alias(f"x{at}")
+        for at, rule in enumerate(rules)
+    ]
+    found = df.agg(*counts, *examples).collect()[0]
+    for at, rule in enumerate(rules):
+        if count := found[f"n{at}"]:
+            rows = f"{count:,} row{'s' * (count > 1)}"
+            raise InvalidArgument(f"{rule.what} of {rows}", found[f"x{at}"], rule.allowed)
+
+
+def _rules(columns: Columns, types: dict[str, Any]) -> Iterator[_Rule]:
+    texts = [name for name, kind in types.items() if isinstance(kind, (BinaryType, StringType))]
+    if columns.id is not None:
+        yield from _sized(columns.id, 1, MAX_ID_BYTES, ID_ALLOWED)
+    elif len(columns.id_from) == 1 and columns.id_from[0] in texts:
+        (name,) = columns.id_from
+        value = _column(name)
+        yield _Rule(f"column {name!r}", value.isNull(), sql.lit(None), "something to hash")
+    else:
+        yield from _finite(columns.id_from, types)
+    if columns.data is not None:
+        yield from _sized(columns.data, 0, MAX_DATA_BYTES, DATA_ALLOWED)
+    else:
+        yield from _finite(columns.every, types)
+        sizes = [sql.octet_length(_column(name)) for name in columns.every if name in texts]
+        if sizes:
+            size = sum((sql.coalesce(one, sql.lit(0)).cast("long") for one in sizes), sql.lit(0))
+            shown = sql.concat(size.cast("string"), sql.lit(" bytes"))
+            yield _Rule("the row as JSON", size > MAX_DATA_BYTES, shown, DATA_ALLOWED)
+    if columns.delay is not None:
+        delay = _column(columns.delay)
+        ms = delay.cast("double") * 1000  # to Spark, NaN is greater than any number
+        bad = (ms <= -1) | (ms > LONGEST_SECONDS * 1000)
+        yield _Rule(f"column {columns.delay!r}", bad, delay, DELAY_ALLOWED)
+
+
+def _sized(name: str, minimum: int, maximum: int, allowed: str) -> Iterator[_Rule]:
+    """Rule out nulls and sizes outside two numbers of bytes. Of a long text the error shows the length."""
+    text = _column(name)
+    size = sql.octet_length(text)
+    broken = text.isNull() | (size > maximum) | (size < minimum if minimum else sql.lit(False))
+    shown = sql.when(size == 0, sql.lit("")).when(
+        size > maximum, sql.concat(size.cast("string"), sql.lit(" bytes"))
+    )
+    yield _Rule(f"column {name!r}", broken, shown, allowed)
+
+
+def _finite(names: Iterable[str], types: dict[str, Any]) -> Iterator[_Rule]:
+    """Rule out NaN and infinity, which JSON cannot hold."""
+    for name in names:
+        if isinstance(types[name], (DoubleType, FloatType)):
+            number = _column(name)
+            bad = sql.isnan(number) | sql.abs(number).eqNullSafe(sql.lit(float("inf")))
+            yield _Rule(f"column {name!r}", bad, number, "numbers that are finite, in a row as JSON")
+
+
+def _column(name: str) -> Column:
+    """Quote a column name, which may hold dots and backticks."""
+    return sql.col("`" + name.replace("`", "``") + "`")

@@ -1,4 +1,4 @@
-"""The kept events as a stream of rows, which goes on exactly where it was."""
+"""The kept events as a stream of rows that resumes exactly where it stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 from leasehold.errors import EventsLost, InvalidArgument, NoEventsKept
 from leasehold.queue.events import PAGE, Event, event_of
 from leasehold.spark.options import Options
-from leasehold.spark.portal import QueuePortal, open_queue, persistently
+from leasehold.spark.portal import QueuePortal, call_with_retries, open_queue
 from leasehold.spark.schema import EVENTS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 
     from leasehold.queue.bulk import Bulk
 
-#: What the stream understands, beside the options of all.
+#: The options of the stream, beside the common ones.
 OPTIONS = ("from", "startingFrom", "maxRows", "partitions", "idleWait", "retryTimeout", "failOnLoss")
-#: Fewer events than this are not worth a task of their own.
+#: The minimum of events for one more task.
 MIN_ROWS = 500
-#: How long to wait between two looks for more (s).
-LOOK_SECONDS = 0.25
+#: How long to wait between two polls for new events (s).
+POLL_SECONDS = 0.25
 
 Offset = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Numbers(InputPartition):
-    """The events above one number, up to another."""
+class EventRange(InputPartition):
+    """The events above one number, up to and including another."""
 
     after: int
     last: int
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the kept events by their numbers, which have no gap: so it knows if any are lost.
+    """Reads the kept events by their numbers, which have no gaps: so it detects lost events.
 
     Args:
         given: The options.
-        schema: The columns that are wanted.
+        schema: The columns to read.
 
     Raises:
-        InvalidArgument: If one of them is not as said.
+        InvalidArgument: If an option or a column cannot be used.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -67,12 +67,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_rows = options.check_int("maxRows", 100_000, minimum=1, maximum=100_000_000)
         self._parts = options.check_int("partitions", 2, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
-        self._retry_timeout = options.seconds("retryTimeout", 60.0)
+        self._retry_timeout = options.retry_timeout()
         self._fail_on_loss = options.flag("failOnLoss", default=True)
         self._first: Offset | None = None
-        #: Whether the server has known of as many events as were read, since this reader began.
-        self._agreed = False
-        #: The last event of a query that reads what is there.
+        #: Whether the server has confirmed, since this reader began, that the events read so far exist.
+        self._confirmed = False
+        #: The last event of a query with trigger `availableNow`.
         self._until: int | None = None
         self._close = contextlib.ExitStack()
         self._open: QueuePortal | None = None
@@ -80,63 +80,63 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None, "_close": None}
 
-    # ------------------------------------------------------- beside the driver
+    # ------------------------------------------------------- on the driver
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Before the oldest event that is kept, or after the newest."""
+        """Return the position before the oldest kept event, or after the newest."""
         if self._first is None:
-            last, oldest = self._look(0)
+            last, oldest = self._find(0)
             before = last if self._begin == "latest" or oldest is None else oldest - 1
             self._first = {"queue": self._target.queue, "number": before}
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """How many events a batch has at most."""
+        """Return the maximum number of events of a batch."""
         return ReadMaxRows(self._max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the newest event: what comes later is not read."""
-        self._until = self._look(0)[0]
+        """Note the newest event: later ones are not read."""
+        self._until = self._find(0)[0]
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
-        """How far the next batch goes."""
+        """Return the end of the next batch."""
         after = self._number(start)
         waits = self._until is None and isinstance(limit, ReadMaxRows)
         until = time.monotonic() + self._idle_wait
-        last, oldest = self._look(after)
-        while last == after and waits and time.monotonic() + LOOK_SECONDS < until:
-            time.sleep(LOOK_SECONDS)
-            last, oldest = self._look(after)
-        if last < after and self._agreed:
+        last, oldest = self._find(after)
+        while last == after and waits and time.monotonic() + POLL_SECONDS < until:
+            time.sleep(POLL_SECONDS)
+            last, oldest = self._find(after)
+        if last < after and self._confirmed:
             raise _lost(after, last + 1)
         if last < after:
             raise InvalidArgument(
                 "checkpointLocation",
                 after,
-                f"at most {last}, the number of this queue's last event: the server has lost some, or it is "
-                "another one. Begin with a new folder",
+                f"at most {last}, the number of this queue's last event: the server has lost events, or "
+                "is another one. Start with a new folder",
             )
-        self._agreed = True
+        self._confirmed = True
         if last > after and (oldest is None or oldest > after + 1) and self._fail_on_loss:
             raise _lost(after, last + 1 if oldest is None else oldest)
-        # Never back: a restart may find a target that it has passed already.
+        # Offsets never go back: a restarted query may already be past the target.
         end = max(after, last if self._until is None else min(last, self._until))
         if isinstance(limit, ReadMaxRows):
             end = min(end, max(after, (oldest or 0) - 1) + limit.max_rows)
         return start | {"number": end}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """The newest event there is."""
-        return {"queue": self._target.queue, "number": self._look(0)[0]}
+        """Return the position of the newest event."""
+        return {"queue": self._target.queue, "number": self._find(0)[0]}
 
-    def partitions(self, start: Offset, end: Offset) -> list[Numbers]:
-        """Cut the numbers of a batch into tasks."""
+    def partitions(self, start: Offset, end: Offset) -> list[EventRange]:
+        """Divide the events of a batch into tasks."""
         after, last = self._number(start), self._number(end)
         step = max(MIN_ROWS, math.ceil((last - after) / self._parts))
-        return [Numbers(at, min(at + step, last)) for at in range(after, last, step)]
+        return [EventRange(at, min(at + step, last)) for at in range(after, last, step)]
 
     def stop(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._open = None
         self._close.close()
 
@@ -149,8 +149,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return int(offset["number"])
 
-    def _look(self, after: int) -> tuple[int, int | None]:
-        """The number of the last event there has been, and of the first that is kept after another."""
+    def _find(self, after: int) -> tuple[int, int | None]:
+        """Return the number of the last event ever emitted, and of the first kept one after `after`."""
         if self._open is None:
             self._open = self._close.enter_context(open_queue(self._target))
         last, events = self._open.call(_page, self._open.bulk, after, 1, self._retry_timeout)
@@ -159,8 +159,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ----------------------------------------------------------- on executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the events of some numbers; each is there, or it is said that some are lost."""
-        assert isinstance(partition, Numbers), partition  # noqa: S101 - what `partitions` has made
+        """Read a range of events; runs on an executor. Lost events raise EventsLost."""
+        assert isinstance(partition, EventRange), partition  # noqa: S101 - `partitions` makes these
         with open_queue(self._target) as portal:
             last = partition.last
 
@@ -195,7 +195,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 async def _page(bulk: Bulk, after: int, count: int, retry_timeout: float) -> tuple[int, list[Event]]:
     call = partial(bulk.run, "events_read", after=b"%d" % after, count=count)
-    last, *flat = await persistently(call, retry_timeout)
+    last, *flat = await call_with_retries(call, retry_timeout)
     if last is None:
         raise NoEventsKept
     return int(last), [event_of(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]
@@ -204,9 +204,9 @@ async def _page(bulk: Bulk, after: int, count: int, retry_timeout: float) -> tup
 def _lost(after: int, first_kept: int) -> EventsLost:
     if first_kept > after:
         advice = (
-            "to read on without them, set the option failOnLoss to false; keep more of them or read sooner"
+            "to continue without them, set the option failOnLoss to false; keep more events, or read sooner"
         )
     else:
-        # Offsets do not go back, and other events have these numbers now.
-        advice = "begin with a new checkpointLocation, and with a new folder for what was written"
+        # Offsets do not go back, and other events now have these numbers.
+        advice = "start with a new checkpointLocation and a new output folder"
     return EventsLost(after, first_kept, advice)

@@ -1,7 +1,7 @@
-"""A stream of leases as it is on the server: sets of items with names, leased, renewed, read, completed.
+"""A lease stream on the server: numbered sets of leased items that are renewed, read and completed.
 
-There is no Spark in here. The sets have numbers that grow. After a crash a set is found again under its
-number, with those of its items that are still leased for it, and those that nobody else has taken since.
+This module does not use Spark. Set numbers only grow. After a crash a set is found again by its number, with
+the items that are still leased for it and those that no other client has leased since.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leasehold.errors import LeaseholdError, StreamTakenOver
+from leasehold.errors import LeaseholdError
 from leasehold.log import Log
-from leasehold.spark.portal import persistently
+from leasehold.spark.errors import StreamTakenOver
+from leasehold.spark.portal import call_with_retries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 #: Id and token of an item.
 Entry = tuple[bytes, bytes]
 
-#: The most items of one call.
+#: The maximum of items of one call.
 STEP = 1000
-#: For how long sets and readers are remembered after their leases have ended (ms): a week.
+#: How long sets and readers are remembered after their leases have expired (ms): a week.
 KEEP_MS = 7 * 24 * 3600 * 1000
 #: Values per item in the reply of `set_read`.
 FIELDS = 7
-#: Calls to bring back what is due; what is not back then can wait.
-MAX_RECOVERIES = 10_000
+#: The maximum number of calls that reclaim expired and due items; later calls reclaim the rest.
+MAX_RECLAIMS = 10_000
 
 _log = Log(__name__)
 
@@ -40,22 +41,22 @@ _log = Log(__name__)
 class LeaseSet:
     """A set of leased items."""
 
-    #: How many places it has on the server. What was given up has a place, too.
-    places: int
-    #: Whether it was there already.
+    #: How many positions it has on the server, including those of abandoned items.
+    size: int
+    #: Whether the server knew it already.
     found: bool
-    #: How many items were leased for it when it was last renewed; None: never renewed.
+    #: How many items were leased for it at the last renewal; None: never renewed.
     held: int | None = None
 
 
 class LeaseSets:
-    """The reader of a stream of leases. Nothing is done twice if a call is repeated.
+    """The lease sets of one stream. Repeating a call is safe.
 
     Args:
         bulk: The queue.
-        name: The stream's name, which its checkpoint knows.
-        lease_ms: For how long items are leased; they are renewed every third of it.
-        retry_timeout: For how many seconds a call is repeated while the server is away.
+        name: The stream's name, from its checkpoint.
+        lease_ms: The lease time; leases are renewed every third of it.
+        retry_timeout: How long a call is repeated while the server is away, in seconds.
     """
 
     def __init__(self, bulk: Bulk, name: str, *, lease_ms: int, retry_timeout: float) -> None:
@@ -68,7 +69,7 @@ class LeaseSets:
         self._completed = 0
 
     async def take_over(self) -> None:
-        """Become the reader. Another one gets StreamTakenOver at its next call.
+        """Become the stream's reader. The previous one gets StreamTakenOver at its next call.
 
         Raises:
             ServerError: If the server stays away.
@@ -76,19 +77,19 @@ class LeaseSets:
         await self._hold(take=1)
 
     async def waiting(self) -> int:
-        """Bring back what is due, and count the items that wait.
+        """Reclaim expired and due items, and count the waiting items.
 
         Raises:
             StreamTakenOver, ServerError: As all calls.
         """
         more, waiting, calls = True, 0, 0
-        while more and calls < MAX_RECOVERIES:
+        while more and calls < MAX_RECLAIMS:
             _, _, more, waiting = await self._lease(0, known=0, count=0)
             calls += 1
         return waiting
 
     async def lease(self, number: int, count: int) -> LeaseSet:
-        """Lease up to `count` items as the set of that number; or find the set, if it is there.
+        """Lease up to `count` items as the set of that number, or find the set if it exists.
 
         Raises:
             StreamTakenOver, ServerError: As all calls.
@@ -107,20 +108,20 @@ class LeaseSets:
             self._sets[number] = leased
         return leased
 
-    async def again(self, number: int) -> LeaseSet:
-        """Give the set of that number, also after a crash: what waits again is leased again into its place.
+    async def restore(self, number: int) -> LeaseSet:
+        """Return the set of that number, also after a crash, and lease its waiting items again.
 
-        What others hold or have completed meanwhile is given up when it is read.
+        Items that other clients have leased or completed since are abandoned when the set is read.
 
         Raises:
             StreamTakenOver, ServerError: As all calls.
         """
         if number not in self._sets:
-            # Renewed before anything else, which would bring back what has expired.
+            # Renew first: any other call would reclaim the expired items.
             leased = LeaseSet(0, found=True)
             if lost := await self._renew(number, leased):
                 _log.warning(
-                    "%d items of batch %d were taken by others while the query was down, and are left out",
+                    "%d items of batch %d are left out: other clients leased them while the query was down",
                     *(lost, number),
                 )
             self._sets[number] = leased
@@ -128,16 +129,16 @@ class LeaseSets:
         return self._sets[number]
 
     async def complete(self, number: int) -> None:
-        """Complete the items of that set, and drop it; but for those that were given up when it was read.
+        """Complete the items of that set except the abandoned ones, and delete the set.
 
-        The others have been read, so they are done although their leases may be over.
+        The items have been read and processed, so they are completed even if their leases have expired.
 
         Raises:
             StreamTakenOver, ServerError: As all calls.
         """
         if number <= self._completed:
             return
-        _, entries = await self._look(number)
+        entries = await self._entries(number)
         pages = (entries[at : at + STEP] for at in range(0, len(entries), STEP))
         await asyncio.gather(*map(self._complete, pages))
         await self._hold(drop=number)
@@ -149,62 +150,62 @@ class LeaseSets:
         mine, *answers = await self._run("set_complete", rows, stream=self._bytes, reader=self._reader)
         self._check(mine)
         if lost := answers.count(-1):
-            _log.warning("%d items were completed by others, and added again, while they were read", lost)
+            _log.warning("%d items were completed by other clients and added again while the batch ran", lost)
 
-    async def keep(self) -> None:
-        """Renew what is leased, every third of the lease time, until cancelled or taken over."""
-        pause = self._lease_ms / 3000
+    async def keep_renewing(self) -> None:
+        """Renew all leases every third of the lease time, until cancelled or taken over."""
+        interval = self._lease_ms / 3000
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(interval)
             try:
                 for number, leased in [*self._sets.items()]:
                     await self._renew(number, leased)
                 await self._hold()
             except StreamTakenOver:
-                return  # the next call says so
+                return  # the next call raises it
             except LeaseholdError as error:
                 _log.warning("leases could not be renewed: %s", error)
-            except Exception:  # noqa: BLE001 - whatever it is, the next round may go well
-                # Nobody looks at what this task ends with, and without it all leases would expire.
+            except Exception:  # noqa: BLE001 - the next round may succeed
+                # No one awaits this task, and without it all leases would expire.
                 _log.exception("leases could not be renewed")
 
     async def _renew(self, number: int, leased: LeaseSet) -> int:
-        """Renew what is leased for a set, and lease again what waits; says how many others have taken."""
-        name = self.place(number)
-        leased.places, held, again, lost = await renew_set(self._bulk, name, 0, 0, self._retry_timeout)
-        # From its end, as items come back in their order: what is nearest to the end of the queue goes first.
-        for start in reversed(range(0, leased.places, STEP)):
-            _, *more = await renew_set(self._bulk, name, start, STEP, self._retry_timeout)
+        """Renew the items of a set and lease its waiting ones again; return how many other clients hold."""
+        set_id = self.set_id(number)
+        leased.size, held, again, lost = await renew_set(self._bulk, set_id, 0, 0, self._retry_timeout)
+        # Backwards: reclaimed items are in order, and those nearest to the queue's end are found fastest.
+        for start in reversed(range(0, leased.size, STEP)):
+            _, *more = await renew_set(self._bulk, set_id, start, STEP, self._retry_timeout)
             held, again, lost = held + more[0], again + more[1], lost + more[2]
         leased.held = held
         if again:
-            _log.info("%d items of batch %d were leased again, as they waited again", again, number)
+            _log.info("%d items of batch %d had been reclaimed and were leased again", again, number)
         return lost
 
-    async def _look(self, number: int) -> tuple[int, list[Entry]]:
-        """How many places a set has, and what was not given up of it."""
-        places, seen = 0, 1
+    async def _entries(self, number: int) -> list[Entry]:
+        """Return the items of a set that were not abandoned."""
+        at, seen = 0, 1
         entries: list[Entry] = []
         while seen:
             seen, _, flat = await read_set(
-                *(self._bulk, self.place(number)),
-                start=places,
+                *(self._bulk, self.set_id(number)),
+                start=at,
                 count=STEP,
                 max_bytes=-1,
                 retry_timeout=self._retry_timeout,
                 peek=True,
             )
             entries += zip(flat[::2], map(b"%d".__mod__, flat[1::2]), strict=True)
-            places += seen
-        return places, entries
+            at += seen
+        return entries
 
     async def _lease(self, number: int, *, known: int, count: int) -> tuple[int, int, bool, int]:
         mine, had, size, more, waiting = await self._run(
             "lease_set",
-            session=self.place(number).holder.encode(),
+            session=self.set_id(number).holder.encode(),
             stream=self._bytes,
             reader=self._reader,
-            set=self.place(number).set,
+            set=self.set_id(number).name,
             known=known,
             count=count,
             hold_ms=self._lease_ms,
@@ -218,14 +219,14 @@ class LeaseSets:
         sets = dict.fromkeys(self._sets, b"%d" % keep_ms)
         if drop is not None:
             sets[drop] = b"0"
-        rows = [value for number, ms in sets.items() for value in (self.place(number).set, ms)]
+        rows = [value for number, ms in sets.items() for value in (self.set_id(number).name, ms)]
         mine, _ = await self._run(
             "stream_hold", rows, stream=self._bytes, reader=self._reader, take=take, keep_ms=keep_ms
         )
         self._check(mine)
 
-    def place(self, number: int) -> SetId:
-        """How the set of that number is read."""
+    def set_id(self, number: int) -> SetId:
+        """Return what an executor needs to read the set of that number."""
         return SetId(self._name, self.reader, number, self._lease_ms)
 
     @property
@@ -241,12 +242,14 @@ class LeaseSets:
             raise StreamTakenOver(self._name)
 
     async def _run(self, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
-        return await persistently(partial(self._bulk.run, script, rest, **arguments), self._retry_timeout)
+        return await call_with_retries(
+            partial(self._bulk.run, script, rest, **arguments), self._retry_timeout
+        )
 
 
 @dataclass(frozen=True)
 class SetId:
-    """What an executor needs to know of a set to read it."""
+    """What an executor needs to read a set."""
 
     stream: str
     reader: str
@@ -254,19 +257,19 @@ class SetId:
     lease_ms: int
 
     @property
-    def set(self) -> bytes:
-        """Its name on the server."""
+    def name(self) -> bytes:
+        """Return the set's name on the server."""
         return f"{self.stream}:{self.number}".encode()
 
     @property
     def holder(self) -> str:
-        """Who has leased its items."""
+        """Return the holder of its leases."""
         return f"lh:{self.stream}"
 
 
 async def read_set(
     bulk: Bulk,
-    name: SetId,
+    set_id: SetId,
     *,
     start: int,
     count: int,
@@ -274,22 +277,22 @@ async def read_set(
     retry_timeout: float,
     peek: bool = False,
 ) -> tuple[int, int, list[Any]]:
-    """Read some places of a set: what is leased for it. What waits again is leased again before.
+    """Read the leased items at some positions of a set, after leasing its reclaimed ones again.
 
-    What others hold or have completed is given up for good.
+    Items that other clients hold or have completed are abandoned: the set never includes them again.
 
     Args:
         bulk: The queue.
-        name: The set.
-        start: The first place.
-        count: How many at most, up to 1,000.
-        max_bytes: How much data at most, but for a single item; -1: none.
-        retry_timeout: For how many seconds a call is repeated while the server is away.
-        peek: Whether to give id and token of all that was not given up, and to give up nothing.
+        set_id: The set.
+        start: The first position.
+        count: The maximum number of positions, up to 1,000.
+        max_bytes: The maximum of data, except for a single larger item; -1: no data.
+        retry_timeout: How long a call is repeated while the server is away, in seconds.
+        peek: Whether to return only id and token of the items not abandoned, and to abandon none.
 
     Returns:
-        How many places were looked at (0: the set ends before), the server's time in ms, and seven values per
-        item, as `set_read` gives them.
+        How many positions were read (0: the set ends before), the server's time in ms, and seven values per
+        item, in the order of `set_read`.
 
     Raises:
         StreamTakenOver: If another reader has taken over.
@@ -297,52 +300,54 @@ async def read_set(
     """
 
     async def read(give_up: int) -> list[Any]:
-        wanted = {
-            "start": start,
-            "count": count,
-            "max_bytes": max_bytes,
-            "peek": int(peek),
-            "give_up": give_up,
-        }
-        return await _of_set(bulk, "set_read", name, retry_timeout, {**wanted})
+        span = {"start": start, "count": count, "max_bytes": max_bytes}
+        return await _run_on_set(
+            bulk, "set_read", set_id, retry_timeout, {**span, "peek": int(peek), "give_up": give_up}
+        )
 
     seen, now_ms, *flat = await read(0)
     if seen < 0:
-        await renew_set(bulk, name, start, count, retry_timeout)
+        await renew_set(bulk, set_id, start, count, retry_timeout)
         seen, now_ms, *flat = await read(1)
     return seen, now_ms, flat
 
 
-async def renew_set(bulk: Bulk, name: SetId, start: int, count: int, retry_timeout: float) -> list[int]:
-    """Renew what is leased of some places of a set, and lease again what waits.
+async def renew_set(bulk: Bulk, set_id: SetId, start: int, count: int, retry_timeout: float) -> list[int]:
+    """Renew the leases at some positions of a set, and lease its waiting items again.
 
     Args:
         bulk: The queue.
-        name: The set.
-        start: The first place.
-        count: How many at most, up to 1,000.
-        retry_timeout: For how many seconds the call is repeated while the server is away.
+        set_id: The set.
+        start: The first position.
+        count: The maximum number of positions, up to 1,000.
+        retry_timeout: How long the call is repeated while the server is away, in seconds.
 
     Returns:
-        How many places the whole set has; how many of those looked at are held now; how many of them were
-        leased again; how many are held no more.
+        How many positions the whole set has; of those renewed, how many items are now held; how many of them
+        were leased again; how many are lost.
 
     Raises:
         StreamTakenOver: If another reader has taken over.
         ServerError: If the server stays away.
     """
-    times = {"start": start, "count": count, "hold_ms": name.lease_ms}
-    return await _of_set(bulk, "set_renew", name, retry_timeout, {"session": name.holder.encode(), **times})
+    span = {"start": start, "count": count, "hold_ms": set_id.lease_ms}
+    return await _run_on_set(
+        bulk, "set_renew", set_id, retry_timeout, {"session": set_id.holder.encode(), **span}
+    )
 
 
-async def _of_set(
-    bulk: Bulk, script: str, name: SetId, retry_timeout: float, more: dict[str, bytes | int]
+async def _run_on_set(
+    bulk: Bulk, script: str, set_id: SetId, retry_timeout: float, more: dict[str, bytes | int]
 ) -> list[Any]:
-    """Run a script on a set: its reply, if the reader is still this one."""
-    given = {"stream": name.stream.encode(), "reader": name.reader.encode(), "set": name.set} | more
+    """Run a script on a set and return its reply.
+
+    Raises:
+        StreamTakenOver: If another reader has taken over.
+    """
+    given = {"stream": set_id.stream.encode(), "reader": set_id.reader.encode(), "set": set_id.name} | more
     mine: int
     reply: list[Any]
-    mine, *reply = await persistently(partial(bulk.run, script, (), **given), retry_timeout)
+    mine, *reply = await call_with_retries(partial(bulk.run, script, (), **given), retry_timeout)
     if not mine:
-        raise StreamTakenOver(name.stream)
+        raise StreamTakenOver(set_id.stream)
     return reply

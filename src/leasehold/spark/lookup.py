@@ -1,4 +1,4 @@
-"""Rows of items by their ids: each is read in one step, by an executor."""
+"""Rows of items, looked up by their ids on an executor; each row is read in one step."""
 
 from __future__ import annotations
 
@@ -26,30 +26,33 @@ if TYPE_CHECKING:
 
     from leasehold.queue.bulk import Bulk
 
-#: How much data one look brings at most; what does not fit is asked for again.
-LOOK_BYTES = 8 << 20
+#: The maximum of data in one reply; what does not fit is requested again.
+REPLY_BYTES = 8 << 20
 #: Values per item in the reply of `find_many`.
-_FOUND = 9
-_ORDERS = {
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
+_FIELDS = 9
+_COMPARISONS = {
+    kind.__name__: compare
+    for kind, compare in (
+        (GreaterThan, operator.gt),
+        (GreaterThanOrEqual, operator.ge),
+        (LessThan, operator.lt),
+        (LessThanOrEqual, operator.le),
+    )
 }
 
-#: One item: the columns of `rows.ITEMS`, in their order, with the id as bytes; times in µs since 1970.
+#: One item: the columns of `schema.ITEMS` in their order, with the id as bytes; times in µs since 1970.
 Row = tuple[Any, ...]
-_ID, _STATE, _DATA, _SIZE, _AGE = 0, 1, 2, 3, 8
+_ID, _STATE, _DATA, _AGE = 0, 1, 2, 8
 
 
 @dataclass(frozen=True)
 class ItemFilter:
-    """Which items are wanted: what the filters of a query say that can be said to the server.
+    """The filters of a query that the server and the executors evaluate.
 
     Attributes:
-        states: Those of these states.
-        ids: Those of these ids; None: of any.
-        ages: Those whose age compares so with a number of seconds.
+        states: The states to select.
+        ids: The ids to select; None: all.
+        ages: Comparisons of the age with a number of seconds: the name of Spark's filter, and the number.
     """
 
     states: frozenset[str] = frozenset(STATES)
@@ -57,14 +60,14 @@ class ItemFilter:
     ages: tuple[tuple[str, float], ...] = ()
 
     def with_condition(self, condition: Filter) -> ItemFilter | None:
-        """Take in one more condition; None if it is none that this knows."""
+        """Return this filter with one more condition; None if it does not support the condition."""
+        name = type(condition).__name__
         if isinstance(condition, (EqualTo, EqualNullSafe)):
             values = frozenset([condition.value])
         elif isinstance(condition, In):
             values = frozenset(condition.value)
-        elif type(condition) in _ORDERS and condition.attribute == ("age",):  # type: ignore[attr-defined]
-            order = (type(condition).__name__, float(condition.value))  # type: ignore[attr-defined]
-            return replace(self, ages=(*self.ages, order))
+        elif name in _COMPARISONS and condition.attribute == ("age",):  # type: ignore[attr-defined]
+            return replace(self, ages=(*self.ages, (name, float(condition.value))))  # type: ignore[attr-defined]
         else:
             return None
         if condition.attribute == ("state",):
@@ -75,67 +78,64 @@ class ItemFilter:
 
     @property
     def which(self) -> str:
-        """Whether items, dead letters or both are looked at: as `Bulk.find` has it."""
+        """Whether items, dead letters or both are looked up, as an argument of `Bulk.find`."""
         if "dead" not in self.states:
             return "living"
         return "dead" if len(self.states) == 1 else "all"
 
     def select(self, rows: list[Row]) -> list[Row]:
-        """Those that are wanted, as they were when they were looked at. Only wanted ids are looked at."""
+        """Return the rows whose state and age match. Only matching ids are looked up."""
         if len(self.states) < len(STATES):
             rows = [row for row in rows if row[_STATE] in self.states]
         for name, seconds in self.ages:
-            order = _BY_NAME[name]
-            rows = [row for row in rows if row[_AGE] is not None and order(row[_AGE], seconds)]
+            compare = _COMPARISONS[name]
+            rows = [row for row in rows if row[_AGE] is not None and compare(row[_AGE], seconds)]
         return rows
 
 
-_BY_NAME = {kind.__name__: order for kind, order in _ORDERS.items()}
-
-
-async def look(bulk: Bulk, ids: Sequence[bytes], wanted: ItemFilter, *, data: bool) -> list[Row]:
-    """Look at up to 1,000 ids; what is gone, or not wanted, is left out.
+async def look_up(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, data: bool) -> list[Row]:
+    """Return the rows of up to 1,000 ids, without items that are gone or do not match.
 
     An id that was added again after it died is two rows: a dead letter, and an item.
 
     Args:
-        bulk: The queue's.
-        ids: Which.
-        wanted: Which are wanted.
-        data: Whether to bring their data.
+        bulk: The queue.
+        ids: The ids.
+        condition: Which rows to return.
+        data: Whether to fetch their data.
     """
-    if data and wanted.ages:
-        # Most will be too young or too old: their data need not travel.
-        ids = [row[_ID] for row in await _read(bulk, ids, wanted, data=False)]
-    return await _read(bulk, ids, wanted, data=data)
+    if data and condition.ages:
+        # Most items are too young or too old: select first, without their data.
+        ids = [row[_ID] for row in await _fetch(bulk, ids, condition, data=False)]
+    return await _fetch(bulk, ids, condition, data=data)
 
 
-async def _read(bulk: Bulk, ids: Sequence[bytes], wanted: ItemFilter, *, data: bool) -> list[Row]:
+async def _fetch(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, data: bool) -> list[Row]:
     if not data:
-        return wanted.select(await _step(bulk, ids, wanted, -1))
+        return condition.select(await _request(bulk, ids, condition, -1))
     found: list[Row] = []
     while ids:
-        rows = await _step(bulk, ids, wanted, LOOK_BYTES)
-        # An id that is live and dead is told whole or not at all: a second look finds another moment.
+        rows = await _request(bulk, ids, condition, REPLY_BYTES)
+        # Both rows of an id that is live and dead must be from one reply: a second one shows a later moment.
         ids = [*dict.fromkeys(row[_ID] for row in rows if row[_DATA] is None)]
         cut = {*ids}
         whole = [row for row in rows if row[_ID] not in cut]
         found += whole
         if ids and not whole:
-            # The first is larger than a whole look: it is asked for alone.
-            found += await _step(bulk, ids[:1], wanted, 2 * MAX_DATA_BYTES)
+            # The first item is larger than a whole reply: request it alone.
+            found += await _request(bulk, ids[:1], condition, 2 * MAX_DATA_BYTES)
             del ids[0]
-    return wanted.select(found)
+    return condition.select(found)
 
 
-async def _step(bulk: Bulk, ids: Sequence[bytes], wanted: ItemFilter, room: int) -> list[Row]:
-    """Look once. What is told of an id, live and dead, is of one moment."""
-    now_ms, *values = await bulk.find(ids, which=wanted.which, max_bytes=room)
+async def _request(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, max_bytes: int) -> list[Row]:
+    """Send one request. Both rows of an id that is live and dead are of the same moment."""
+    now_ms, *values = await bulk.find(ids, which=condition.which, max_bytes=max_bytes)
     rows: list[Row] = []
-    for at in range(0, len(values), _FOUND):
-        state, item_id, size, data, due_ms, text, token, attempt, since_ms = values[at : at + _FOUND]
-        told = None if text is None else text.decode(errors="backslashreplace")
-        holder, error = (None, told) if state == b"dead" else (told, None)
+    for at in range(0, len(values), _FIELDS):
+        state, item_id, size, data, due_ms, raw, token, attempt, since_ms = values[at : at + _FIELDS]
+        text = None if raw is None else raw.decode(errors="backslashreplace")
+        holder, error = (None, text) if state == b"dead" else (text, None)
         rows.append(
             (
                 item_id,

@@ -1,4 +1,4 @@
-"""The options of the format: read once on the driver, checked before anything is planned."""
+"""The options of the format: parsed once on the driver and checked before anything is planned."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from leasehold.scripting.urls import holds_login
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: Where the server is, if no option says so; as for the command line.
+#: The environment variables for the server's URL when no option names it; the same as for the command line.
 URL_VARIABLES = ("LEASEHOLD_URL", "REDIS_URL")
-#: What every use of the format understands.
+#: The URL of a job when nothing names another; the same as for the command line.
+DEFAULT_URL = "redis://localhost:6379"
+#: The options of every use of the format.
 COMMON = ("queue", "url", "urlEnv", "urlFile", "cluster")
-#: Those of them that say where the server is, in small letters.
-WHERE = ("url", "urlenv", "urlfile", "cluster")
-#: What Spark itself puts among the options.
+#: Those of them that locate the server, in lower case.
+LOCATION = ("url", "urlenv", "urlfile", "cluster")
+#: Options that Spark itself adds.
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
+#: How long a request is repeated while the server is away, without the option `retryTimeout` (s).
+RETRY_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which queue, and where. It travels to the executors; its repr shows no password."""
+    """A queue and its server. It is sent to the executors; its repr shows no password."""
 
     queue: str
     url: str
@@ -41,14 +45,14 @@ class Target:
 
 
 class Options:
-    """The options of one use of the format. Their names may be written in any case, as everywhere in Spark.
+    """The options of one use of the format. As everywhere in Spark, the case of their names does not matter.
 
     Args:
         given: What Spark passes.
-        allowed: The names that this use understands, beside those of all.
+        allowed: The names that this use accepts beside the common ones.
 
     Raises:
-        InvalidArgument: If there is one that nobody understands; the message proposes another.
+        InvalidArgument: If a name is unknown; the message proposes a similar one.
     """
 
     def __init__(self, given: Mapping[str, str], allowed: Iterable[str]) -> None:
@@ -62,10 +66,10 @@ class Options:
                 raise InvalidArgument("option", name, f"one of {names}{hint}")
 
     def target(self) -> Target:
-        """Which queue is meant, and where it is.
+        """Return the queue and its server.
 
         Raises:
-            InvalidArgument: If the queue is not named, or the URL holds a password that Spark would log.
+            InvalidArgument: If the queue is not named, or the URL holds a password, which Spark would log.
         """
         queue = check_prefix(self.text("queue") or None)
         ways = [name for name in ("url", "urlEnv", "urlFile") if self.text(name)]
@@ -86,27 +90,26 @@ class Options:
             return os.environ[variable]
         if url := self.text("url"):
             if has_password(url):
-                # The text itself is not shown.
+                # The message leaves out the URL itself.
                 raise InvalidArgument("url", "one with a password", "urlEnv or urlFile: Spark logs options")
             return url
-        for variable in URL_VARIABLES:
-            if os.environ.get(variable):
-                return os.environ[variable]
+        if found := _url_of_environment():
+            return found
         raise InvalidArgument("url", None, f"option url, urlEnv or urlFile, or {' or '.join(URL_VARIABLES)}")
 
     def text(self, name: str, default: str = "") -> str:
-        """An option as it was given."""
+        """Return an option as it was given."""
         return self._given.get(name.lower(), default)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """An option that is true or false."""
+        """Return an option that is true or false."""
         value = self.text(name, str(default)).lower()
         if value not in ("true", "false"):
             raise InvalidArgument(name, value, "true or false")
         return value == "true"
 
     def check_int(self, name: str, default: int, *, minimum: int, maximum: int) -> int:
-        """An option that is a whole number."""
+        """Return an option that is a whole number."""
         value = self.text(name, str(default))
         try:
             number = int(value)
@@ -117,7 +120,7 @@ class Options:
         return number
 
     def seconds(self, name: str, default: float) -> float:
-        """An option that is a length of time, in seconds."""
+        """Return an option that is a duration in seconds."""
         value: Any = self.text(name, str(default))
         try:
             value = float(value)
@@ -125,22 +128,35 @@ class Options:
             raise InvalidArgument(name, value, "a number of seconds") from None
         return seconds(name, value, zero=False)
 
+    def retry_timeout(self) -> float:
+        """Return how long a request is repeated while the server is away, in seconds."""
+        return self.seconds("retryTimeout", RETRY_TIMEOUT)
+
     def names(self, name: str) -> list[str]:
-        """An option that is a list of names, with commas between."""
+        """Return an option that is a comma-separated list of names."""
         return [part.strip() for part in self.text(name).split(",") if part.strip()]
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL holds a password, so that it must not be where Spark logs it."""
+    """Return whether a URL holds a password and must be kept out of Spark's logs."""
     return holds_login(url)
 
 
-@contextmanager
-def handed_on(url: str, *, cluster: bool) -> Iterator[dict[str, str]]:
-    """Give the options that say where the server is.
+def _url_of_environment() -> str | None:
+    return next(filter(None, map(os.environ.get, URL_VARIABLES)), None)
 
-    One with a password goes by way of a file that only this user can read, as Spark logs options.
+
+@contextmanager
+def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[str, str]]:
+    """Return the options that locate the server, for the length of a block.
+
+    A URL with a password is passed in a file that only this user can read, as Spark logs options.
+
+    Args:
+        url: The server's URL; None: that of the environment, or this machine's default port.
+        cluster: Whether the server is a node of a cluster.
     """
+    url = url or _url_of_environment() or DEFAULT_URL
     kind = {"cluster": "true"} if cluster else {}
     if not has_password(url):
         yield {"url": url, **kind}

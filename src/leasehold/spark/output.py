@@ -1,4 +1,4 @@
-"""Parquet that a stream writes: each micro-batch is a folder of its own, there as a whole or not at all."""
+"""The output folder of a stream: Parquet, one folder per micro-batch, whole or absent."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 
-from leasehold.errors import InvalidArgument, OutputTakenOver
+from leasehold.errors import InvalidArgument
+from leasehold.spark.errors import OutputTakenOver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What comes of a call into Java that fails.
+#: The errors of a failed call into Java.
 FAILURES = (Py4JJavaError, PySparkException)
-#: In the folder of the output: the id of the query whose batches these are. Spark and others leave out what
-#: begins with an underscore when they read.
+#: A file in the output folder: the id of the query that wrote the batches. Readers of Parquet ignore names
+#: that begin with an underscore.
 _QUERY = "_query"
-#: And the name of the run that writes them now.
+#: A file in the output folder: the id of the run that writes now.
 _RUN = "_run"
-#: What is not in its place yet.
-_BESIDE = "_batch-"
+#: The prefix of a batch that is being written.
+_DRAFT = "_batch-"
 
 
 class OutputFolder:
-    """A folder, on any file system that Spark knows, that holds what one query has written.
+    """A folder, on any file system that Spark supports, with the output of one query.
 
-    It reads as one table: `spark.read.parquet(folder)`. A batch that is written again takes the place of what
-    it wrote before. It is written beside its place and renamed, which is one step on HDFS and local disks; a
-    store of objects copies, and shows a part of a batch for a moment.
+    It reads as one table: `spark.read.parquet(folder)`. A batch that is written again replaces its earlier
+    output. A batch is written as a draft and then renamed, which is atomic on HDFS and local disks; an object
+    store copies, and shows part of a batch for a moment.
 
-    One run writes: the last that has looked at its checkpoint. An earlier one that still runs notices it
-    when it has written a batch, right before it puts it in its place. Between that look and the renaming is
-    no lock: a run that begins there, within milliseconds (on a store of objects, while it copies), is not
+    Only one run writes: the last that checked its checkpoint here. An earlier run that is still running
+    notices this after it has written a draft, before it renames it. There is no lock between that check and
+    the renaming: a run that starts in these milliseconds (on an object store, during the copy) is not
     noticed.
 
     Args:
         spark: The session.
-        path: The folder; it may not be there yet.
+        path: The folder; it need not exist yet.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        # The only way to a file system of Spark's from Python; a session through Spark Connect has none.
+        # The only way from Python to Spark's file systems; a Spark Connect session has none.
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
-            raise InvalidArgument("spark", spark, "a session of its own, without Spark Connect")
+            raise InvalidArgument("spark", spark, "a classic session, not one of Spark Connect")
         self.path = path.rstrip("/") or path
+        self.default_checkpoint = f"{path.rstrip('/')}/_checkpoint"
         self._jvm = jvm
         self._path = jvm.org.apache.hadoop.fs.Path
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - no other way
@@ -55,33 +57,33 @@ class OutputFolder:
         self._run = secrets.token_hex(4)
 
     def check_checkpoint(self, checkpoint: str) -> bool:
-        """See to it that a checkpoint goes with what is here; from then on no earlier run writes here.
+        """Check that a checkpoint belongs to this folder, and keep earlier runs from writing into it.
 
         Args:
-            checkpoint: The folder; it may be on another file system than this one.
+            checkpoint: The checkpoint's folder; it may be on another file system.
 
         Returns:
-            Whether there is a checkpoint already.
+            Whether the checkpoint exists already.
 
         Raises:
             InvalidArgument: If another query has written into this folder, or Spark cannot use one of them.
         """
         files = self._files_of("checkpoint", checkpoint)
         try:
-            mine = self._read(f"{checkpoint}/metadata", files)
+            metadata = self._read(f"{checkpoint}/metadata", files)
         except FAILURES as error:
             raise _unusable("checkpoint", checkpoint, error) from error
         try:
-            self._check_query(json.loads(mine)["id"] if mine else None)
+            self._check_query(json.loads(metadata)["id"] if metadata else None)
             self._write(_RUN, self._run)
-            for status in self._files.globStatus(self._at(f"{_BESIDE}*")):
+            for status in self._files.globStatus(self._at(f"{_DRAFT}*")):
                 self._files.delete(status.getPath(), True)
         except FAILURES as error:
             raise _unusable("output", self.path, error) from error
-        return bool(mine)
+        return bool(metadata)
 
     def offset(self, checkpoint: str) -> dict[str, Any]:
-        """How far a checkpoint's first source was, at one of its batches; empty if it has none.
+        """Return the offset of a checkpoint's first source at one of its batches; empty if it has none.
 
         Raises:
             InvalidArgument: If Spark cannot use the folder.
@@ -90,41 +92,41 @@ class OutputFolder:
         try:
             for status in files.listStatus(offsets) if files.exists(offsets) else ():
                 path = status.getPath()
-                # Below the version and what Spark knew: a line for each source.
+                # A version, Spark's metadata, and then a line for each source.
                 lines = self._read(path.toString(), files).splitlines() if path.getName().isdigit() else []
                 if len(lines) > 2 and lines[2].startswith("{"):
-                    said: dict[str, Any] = json.loads(lines[2])
-                    return said
+                    offset: dict[str, Any] = json.loads(lines[2])
+                    return offset
         except FAILURES as error:
             raise _unusable("checkpoint", checkpoint, error) from error
         return {}
 
     def write(self, df: DataFrame, batch: int, query: str, *partition_by: str) -> None:
-        """Write a batch, in the place of what it wrote before.
+        """Write a batch, and replace what it wrote before.
 
         Raises:
             InvalidArgument: If another query has written into this folder.
-            OutputTakenOver: If another run has begun to write here; what is in the place stays.
+            OutputTakenOver: If another run has begun to write here; the earlier output stays.
         """
         self._check_query(query)
         self._check_run()
-        # Empty is what is left of it if we were killed while we wrote it.
+        # A run that was killed while it wrote the file leaves it empty.
         if not self._read(f"{self.path}/{_QUERY}", self._files):
             self.put(_QUERY, query)
-        place, beside = f"batch={batch:08}", f"{_BESIDE}{batch:08}-{self._run}"
+        final, draft = f"batch={batch:08}", f"{_DRAFT}{batch:08}-{self._run}"
         writer = df.write.mode("overwrite").partitionBy(*partition_by)
-        writer.parquet(f"{self.path}/{beside}")
+        writer.parquet(f"{self.path}/{draft}")
         self._check_run()
-        self.drop(place)
-        if not self._files.rename(self._at(beside), self._at(place)):
-            raise OSError(f"{self.path}/{beside} cannot be renamed to {place}")
+        self.drop(final)
+        if not self._files.rename(self._at(draft), self._at(final)):
+            raise OSError(f"{self.path}/{draft} cannot be renamed to {final}")
 
     def drop(self, name: str) -> None:
-        """Remove what has this name here, if there is any."""
+        """Remove a file or folder of this folder, if it exists."""
         self._files.delete(self._at(name), True)
 
     def put(self, name: str, text: str) -> None:
-        """Write a text as a file of this folder, in the place of one that is there."""
+        """Write a text into a file of this folder, and replace an earlier one."""
         self._write(name, text)
 
     def _write(self, name: str, text: str) -> None:
@@ -140,8 +142,8 @@ class OutputFolder:
             raise OutputTakenOver(self.path)
 
     def _check_query(self, query: str | None) -> None:
-        theirs = self._read(f"{self.path}/{_QUERY}", self._files)
-        if theirs and theirs != query:
+        other = self._read(f"{self.path}/{_QUERY}", self._files)
+        if other and other != query:
             allowed = "a new folder, or one that was written with the same checkpoint"
             raise InvalidArgument("output", self.path, allowed)
 
@@ -149,14 +151,14 @@ class OutputFolder:
         return self._path(f"{self.path}/{name}")
 
     def _files_of(self, what: str, path: str) -> Any:
-        """The file system that a path is on."""
+        """Return the file system of a path."""
         try:
             return self._path(path).getFileSystem(self._conf)
         except FAILURES as error:
             raise _unusable(what, path, error) from error
 
     def _read(self, path: str, files: Any) -> str:
-        """A small file as a text; empty if it is not there."""
+        """Return a small file as text; empty if it does not exist."""
         place = self._path(path)
         if not files.exists(place):
             return ""
@@ -169,5 +171,5 @@ class OutputFolder:
 
 def _unusable(what: str, path: str, error: Exception) -> InvalidArgument:
     java = getattr(error, "java_exception", None)
-    said = str(java.toString() if java else error).partition("\n")[0]
-    return InvalidArgument(what, path, f"a folder on a file system that Spark can use ({said})")
+    detail = str(java.toString() if java else error).partition("\n")[0]
+    return InvalidArgument(what, path, f"a folder on a file system that Spark can use ({detail})")

@@ -1,4 +1,4 @@
-"""A queue for code that is not async, as Spark's is: an event loop of its own in a thread of its own."""
+"""A queue for synchronous code such as Spark's: its event loop runs in a thread."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The longest wait before the first repetition, and before any later one (s).
-FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+#: The first and the longest wait between two tries while the server is away (s).
+FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 
 
 class QueuePortal:
-    """A queue, and the thread whose event loop it lives in."""
+    """A queue, and the portal to the thread that runs its event loop."""
 
     def __init__(self, queue: AsyncWorkQueue, portal: BlockingPortal) -> None:
         self.queue = queue
-        self.portal = portal
+        self._portal = portal
 
     @property
     def bulk(self) -> Bulk:
-        """The queue's calls for rows that are already encoded."""
+        """Return the queue's calls for rows that are already encoded."""
         return bulk(self.queue)
 
-    def call(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run a coroutine function in the queue's event loop, and wait for what it returns."""
-        return self.portal.call(work, *arguments)
+    def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Run a coroutine function in the queue's event loop and return its result."""
+        return self._portal.call(function, *arguments)
 
-    def start(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
-        """Run a coroutine function in the queue's event loop, and go on."""
-        return self.portal.start_task_soon(work, *arguments)
+    def start(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
+        """Start a coroutine function in the queue's event loop and return a future."""
+        return self._portal.start_task_soon(function, *arguments)
 
 
 @contextmanager
@@ -69,11 +69,11 @@ def open_queue(target: Target) -> Iterator[QueuePortal]:
 
 
 def check_server(target: Target) -> Counts:
-    """Look whether the server answers, lets us in, and can hold the queue; for the time of planning.
+    """Check at plan time that the server answers, accepts the login and can hold the queue.
 
     Raises:
-        InvalidArgument: If the queue's name does not suit a cluster, or it is a cluster and nobody said so.
-        ServerError: If it cannot be reached, or refuses.
+        InvalidArgument: If the queue's name does not suit a cluster, or the option `cluster` is missing.
+        ServerError: If the server cannot be reached or refuses.
     """
     with open_queue(target) as portal:
         try:
@@ -85,31 +85,31 @@ def check_server(target: Target) -> Counts:
 
 
 def check_queue(target: Target, instead: str) -> None:
-    """Look whether there is such a queue; for the time of planning.
+    """Check at plan time that the queue exists.
 
     Args:
-        target: Which.
-        instead: What the option `mayBeMissing` gives, for the message.
+        target: The queue.
+        instead: What the option `mayBeMissing` would return, for the message.
 
     Raises:
-        InvalidArgument: If there is no trace of it; or as `check_server`.
-        ServerError: If the server cannot be reached, or refuses.
+        InvalidArgument: If the server knows nothing of the queue; or as `check_server`.
+        ServerError: If the server cannot be reached or refuses.
     """
     if any(check_server(target)):
         return
     with open_queue(target) as portal:
-        _, used = portal.call(portal.bulk.ids_of, "leased")
-    if not used:
+        _, was_used = portal.call(portal.bulk.ids_of, "leased")
+    if not was_used:
         allowed = f"a queue that has been used; with the option mayBeMissing {instead}"
         raise InvalidArgument("queue", target.queue, allowed)
 
 
-async def persistently(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:
+async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:
     """Repeat a call that is safe to repeat while the server is away.
 
     Args:
         call: Makes the call.
-        retry_timeout: For how long, in seconds.
+        retry_timeout: How long to repeat it, in seconds.
 
     Raises:
         LeaseholdError: What the last call raised.
@@ -127,11 +127,11 @@ async def persistently(call: Callable[[], Awaitable[T]], retry_timeout: float) -
 
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread, for the length of a block.
+    """Make a session the active one of this thread for the length of a block.
 
-    Spark looks up formats in the active session, and a thread that Spark did not see before has none.
+    Spark looks up formats in the active session, and a new thread has none.
     """
-    if is_remote() or (jvm := spark._jvm) is None:  # noqa: SLF001 - nothing that is public does it
+    if is_remote() or (jvm := spark._jvm) is None:  # noqa: SLF001 - there is no public way
         yield
         return
     sessions = spark._get_j_spark_session_class(jvm)  # noqa: SLF001 - as above

@@ -1,4 +1,4 @@
-"""Draining a queue on a cluster: items are completed when what a handler made of them is durable."""
+"""Drain a queue on a cluster: items are completed when the output of their handler is durable."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 
     Batch = TypeVar("Batch", pa.RecordBatch, pd.DataFrame)
 
-#: What Spark knows the running query by: its id is kept in the checkpoint.
+#: The local property that holds the id of the running query, which is kept in the checkpoint.
 QUERY = "sql.streaming.queryId"
-#: The most tasks of a batch.
-MAX_PARTS = 10_000
-_SOURCE = "a session with a queue's name, or a stream of leases as it was loaded: every row has to come"
-_SCHEMA = "columns and their types, as 'id string, size long'"
+#: The maximum of tasks of a batch.
+MAX_PARTITIONS = 10_000
+_SOURCE = "a session, with `queue`, or a lease stream as it was loaded, so that no row is hidden"
+_SCHEMA = "columns and their types, such as 'id string, size long'"
 
 
 class ArrowHandler(Protocol):
-    """Works on items as Arrow batches."""
+    """Processes items as Arrow batches."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterable[pa.RecordBatch]:
-        """Give the rows of the output."""
+        """Return the rows of the output."""
 
 
 class PandasHandler(Protocol):
-    """Works on items as pandas data frames."""
+    """Processes items as pandas data frames."""
 
     def __call__(self, batches: Iterator[pd.DataFrame], /) -> Iterable[pd.DataFrame]:
-        """Give the rows of the output."""
+        """Return the rows of the output."""
 
 
 @dataclass(frozen=True)
 class Processed:
-    """What a run of `process` has done.
+    """The result of a run of `process`.
 
     Attributes:
-        items: How many items were worked on and completed.
-        batches: In how many micro-batches.
+        items: How many items were processed and completed.
+        batches: How many micro-batches they came in.
         seconds: How long the run took.
     """
 
@@ -73,10 +73,10 @@ def process(  # noqa: PLR0913 - all but the first two are options
     checkpoint: str | None = None,
     batch: int | None = None,
     kind: Literal["arrow", "pandas"] = "arrow",
-    tell: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Processed:
-    """Work on all items that wait in a queue, on the executors, and write what comes of them as Parquet.
+    """Process all waiting items of a queue on the executors, and write the handler's output as Parquet.
 
         def count(batches):
             for batch in batches:
@@ -88,36 +88,36 @@ def process(  # noqa: PLR0913 - all but the first two are options
         items = spark.readStream.format("leasehold").option("queue", "files").load()
         done = process(items, count, output="counts", schema="id string, bytes long")  # the same
 
-    Items are leased in batches, renewed while their batch is worked on, and completed when its output is
-    written and in Spark's commit log. A batch that runs again, after a crash, replaces its output: so each
-    item that is completed is in the output once, though the handler may have seen it more than once. It ends
-    when nothing waits any more; run it again, with the same folder, for what has come since.
+    Items are leased in batches, renewed while their batch runs, and completed when its output is written and
+    in Spark's commit log. A batch that runs again after a crash replaces its output: so each completed item
+    is in the output once, even if the handler processed it more than once. The run ends when no item waits;
+    run it again with the same folder for items added since.
 
-    An exception of the handler ends the run, and nothing of that batch is completed. Its items stay leased to
-    this checkpoint for the lease time: the next run begins with them, or they expire and others get them.
-    So a handler should catch what concerns one item, and write it into the output. A handler that leaves some
-    of its batches unread ends the run, too: their items would be completed though nobody has seen them.
+    An exception of the handler ends the run, and no item of that batch is completed. Its items stay leased to
+    this checkpoint for the lease time: the next run starts with them, or their leases expire and other
+    workers get them. So a handler should catch errors that concern one item, and write them into the output.
+    A handler that leaves batches unread also ends the run: their items would be completed unprocessed.
 
     Args:
-        source: The session, with `queue`; or a stream of leases, as `spark.readStream.format("leasehold")`
-            and options make it.
-        handler: What works on items, as for `DataFrame.mapInArrow` or `mapInPandas`: takes an iterator of
-            batches with the columns of the stream (`id`, `data`, …), yields batches of the output.
-        queue: The queue's name; None with a stream, which has it.
-        output: A folder, on any file system that Spark knows. It gets a folder for each batch and reads as
-            one table: `spark.read.parquet(output)`, with the column `batch` in addition.
+        source: The session, with `queue`; or a lease stream, from `spark.readStream.format("leasehold")`
+            with options.
+        handler: The function that processes items, as for `DataFrame.mapInArrow` or `mapInPandas`: takes an
+            iterator of batches with the stream's columns (`id`, `data`, …), yields batches of the output.
+        queue: The queue's name; None if `source` is a stream.
+        output: A folder on any file system that Spark supports. It gets a folder for each batch and reads as
+            one table: `spark.read.parquet(output)`, with the additional column `batch`.
         schema: The columns that the handler yields, as a DDL string or a type.
-        checkpoint: Where the run keeps how far it is. None: the folder `_checkpoint` in `output`.
-        batch: The most items of a batch; None: 10,000, or what the stream says.
+        checkpoint: The folder where the run stores its position. None: the folder `_checkpoint` in `output`.
+        batch: The maximum of items in a batch; None: 10,000, or the stream's `maxRows`.
         kind: Whether the handler takes and yields Arrow batches or pandas data frames.
-        tell: Is called with a line of text after each batch.
-        **options: Options of the stream, such as `url`, `leaseTime` in seconds, `partitions`, by default as
-            many as the session's cores. Not with a stream, which has its own.
+        progress: Called with a line of text after each batch.
+        **options: Options of the stream, such as `url`, `leaseTime` in seconds, and `partitions`, by default
+            the number of the session's cores. None are allowed if `source` is a stream.
 
     Raises:
-        InvalidArgument: If an argument cannot be used, there is no such queue, or `output` was written with
+        InvalidArgument: If an argument cannot be used, the queue does not exist, or `output` was written with
             another checkpoint or from another queue.
-        ServerError: If the server does not answer when a new checkpoint is begun.
+        ServerError: If the server does not answer when a new checkpoint is created.
         pyspark.errors.StreamingQueryException: If the handler, the server or the file system fails, or
             another run takes over.
     """
@@ -126,40 +126,33 @@ def process(  # noqa: PLR0913 - all but the first two are options
     columns = _columns(schema)
     stream = _stream(source, {"queue": queue, "maxRows": batch} | options)
     reader = LeasesReader(_options(stream), stream.schema)
-    folder, place = (
-        OutputFolder(stream.sparkSession, output),
-        checkpoint or f"{output.rstrip('/')}/_checkpoint",
-    )
-    if (theirs := folder.offset(place).get("queue", reader.queue)) != reader.queue:
+    folder = OutputFolder(stream.sparkSession, output)
+    location = checkpoint or folder.default_checkpoint
+    if (other := folder.offset(location).get("queue", reader.queue)) != reader.queue:
         name, given = ("checkpoint", checkpoint) if checkpoint else ("output", output)
-        allowed = f"a new folder, or one of the queue {reader.queue!r}; this is of {theirs!r}"
+        allowed = f"a new folder, or one of the queue {reader.queue!r}; this is one of {other!r}"
         raise InvalidArgument(name, given, allowed)
-    if not folder.check_checkpoint(place):
+    if not folder.check_checkpoint(location):
         reader.check_queue()
-    began, counted = time.monotonic(), _Counted()
+    began, items, batches = time.monotonic(), 0, 0
 
     def write(df: DataFrame, number: int) -> None:
-        items = Observation()
-        seen = df.observe(items, sql.count(sql.lit(1)).alias("items"))
-        run: Any = seen.mapInPandas if kind == "pandas" else seen.mapInArrow
-        query = df.sparkSession.sparkContext.getLocalProperty(QUERY)
-        folder.write(run(partial(_all_of, handler), columns), number, str(query))
-        counted.add(items.get["items"])
-        if tell is not None:
-            tell(f"batch {number}: {counted.items:,} items so far")
+        nonlocal items, batches
+        observed = Observation()
+        counted = df.observe(observed, sql.count(sql.lit(1)).alias("items"))
+        run: Any = counted.mapInPandas if kind == "pandas" else counted.mapInArrow
+        folder.write(run(partial(_read_all, handler), columns), number, query_id(df))
+        if count := observed.get["items"]:
+            items, batches = items + count, batches + 1
+        if progress is not None:
+            progress(f"batch {number}: {items:,} items so far")
 
-    query = (
-        stream.writeStream.option("checkpointLocation", place)
-        .trigger(availableNow=True)
-        .foreachBatch(write)
-        .start()
-    )
-    wait(query)
-    return Processed(counted.items, counted.batches, time.monotonic() - began)
+    drain(stream, location, write)
+    return Processed(items, batches, time.monotonic() - began)
 
 
 def _stream(source: SparkSession | DataFrame, given: dict[str, Any]) -> DataFrame:
-    """The stream of leases that is meant."""
+    """Return the lease stream to process."""
     given = {name: value for name, value in given.items() if value is not None}
     if isinstance(source, DataFrame):
         if given:
@@ -171,18 +164,18 @@ def _stream(source: SparkSession | DataFrame, given: dict[str, Any]) -> DataFram
         raise InvalidArgument("queue", given.get("queue"), "the queue's name")
     register(source)
     if "partitions" not in {name.lower() for name in given}:
-        given["partitions"] = min(source.sparkContext.defaultParallelism, MAX_PARTS)
+        given["partitions"] = min(source.sparkContext.defaultParallelism, MAX_PARTITIONS)
     return source.readStream.format(LeaseholdSource.name()).options(**given).load()
 
 
 def _options(stream: DataFrame) -> dict[str, str]:
-    """The options of a stream of leases.
+    """Return the options of a lease stream.
 
     Raises:
-        InvalidArgument: If it is another table, or is more than the stream: a filter would hide items, which
-            would be completed all the same.
+        InvalidArgument: If it is another table, or more than the stream: a filter would hide items, which
+            would be completed unprocessed.
     """
-    frame: Any = getattr(stream, "_jdf", None)  # there is no other way to see what a table is
+    frame: Any = getattr(stream, "_jdf", None)  # only the plan shows what a table is
     plan = frame and frame.queryExecution().analyzed()
     if plan and plan.nodeName() == "StreamingRelationV2" and plan.sourceName() == LeaseholdSource.name():
         given = {name.lower(): value for name, value in plan.extraOptions().asCaseSensitiveMap().items()}
@@ -191,13 +184,13 @@ def _options(stream: DataFrame) -> dict[str, str]:
     raise InvalidArgument("source", stream, _SOURCE)
 
 
-def _all_of(
+def _read_all(
     handler: Callable[[Iterator[Batch]], Iterable[Batch]], batches: Iterator[Batch]
 ) -> Iterator[Batch]:
-    """What a handler makes of its batches; on an executor. It has to read all of them."""
+    """Run a handler and check that it reads all its batches; runs on an executor."""
     yield from handler(batches)
     if unread := sum(map(len, batches)):
-        allowed = f"one that reads all its batches: it left {unread} items, which would be completed unseen"
+        allowed = f"one that reads all its batches: {unread} items left unread would be completed unprocessed"
         raise InvalidArgument("handler", handler, allowed)
 
 
@@ -213,20 +206,16 @@ def _columns(schema: StructType | str) -> StructType:
     return columns
 
 
-def wait(query: Any) -> None:
-    """Wait for the end of a query, and stop it if that is interrupted."""
+def drain(stream: DataFrame, checkpoint: str, write: Callable[[DataFrame, int], None]) -> None:
+    """Call `write` with each micro-batch of a stream until no input is left; stop it when interrupted."""
+    writer = stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query = writer.foreachBatch(write).start()
     try:
         query.awaitTermination()
     finally:
         query.stop()
 
 
-class _Counted:
-    """What the batches of a run add up to."""
-
-    def __init__(self) -> None:
-        self.items = self.batches = 0
-
-    def add(self, items: int) -> None:
-        self.items += items
-        self.batches += 1 if items else 0
+def query_id(batch: DataFrame) -> str:
+    """Return the id of the query that a micro-batch belongs to."""
+    return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY))

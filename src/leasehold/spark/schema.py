@@ -1,4 +1,4 @@
-"""The columns of what is read, and how rows of them are made."""
+"""The schemas of items and events, and Arrow batches of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from leasehold.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: What a snapshot and the stream of leases tell of an item. A stream's items are all leased.
+#: The columns of an item, in a snapshot and in the lease stream, where every item is leased.
 ITEMS = StructType(
     [
         StructField("id", StringType(), nullable=False),
@@ -31,16 +31,16 @@ ITEMS = StructType(
         StructField("state", StringType(), nullable=False),
         StructField("data", BinaryType()),
         StructField("size", LongType(), nullable=False),
-        #: how often it has been delivered
+        #: how often it has been leased; interrupted runs are not counted
         StructField("attempt", IntegerType(), nullable=False),
-        #: the number of its last lease
+        #: the token of its last lease
         StructField("token", LongType()),
         StructField("holder", StringType()),
-        #: when the lease ends, or the item falls due
+        #: when the lease expires, or the item falls due
         StructField("due", TimestampType()),
         #: seconds since it was last leased or, of a dead letter, since it died
         StructField("age", DoubleType()),
-        #: what a dead letter failed with
+        #: the last error of a dead letter
         StructField("error", StringType()),
     ]
 )
@@ -64,10 +64,10 @@ EVENTS = StructType(
 
 
 def check_columns(schema: StructType, offered: StructType) -> None:
-    """Check a schema that the user gave: any of the columns, in any order; `data` also as a string.
+    """Check a schema given by the user: any of the columns, in any order; `data` may also be a string.
 
     Raises:
-        InvalidArgument: If there is another column, or one has another type.
+        InvalidArgument: If a column is unknown or has another type.
     """
     types = {field.name: field.dataType for field in offered}
     for field in schema:
@@ -80,7 +80,7 @@ def check_columns(schema: StructType, offered: StructType) -> None:
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], schema: StructType) -> pa.RecordBatch:
-    """Make a batch for Spark of the columns that the schema names.
+    """Build an Arrow batch with the columns of the schema.
 
     Args:
         columns: By name. Times are microseconds since 1970; data is bytes.
@@ -91,12 +91,12 @@ def batch_of(columns: Mapping[str, Sequence[Any]], schema: StructType) -> pa.Rec
     for name, kind in zip(arrow.names, arrow.types, strict=True):
         values = columns[name]
         if name == "data" and pa.types.is_string(kind):
-            # What is no UTF-8 would reach Spark as it is, and nobody can tell what it makes of it.
+            # Spark does not check strings: bytes that are not UTF-8 would corrupt them.
             values = [None if one is None else one.decode(errors="replace") for one in values]
         arrays.append(pa.array(values, type=kind))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
 
 def readable(item_id: bytes) -> str:
-    r"""An id as a text. Of foreign clients' ids, which may be no UTF-8, odd bytes are written as \xNN."""
+    r"""Decode an id. Foreign clients may use ids that are not UTF-8: their odd bytes become \xNN."""
     return item_id.decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""A snapshot of a queue: `spark.read.format("leasehold")`. It takes nothing and holds up nobody."""
+"""A snapshot of a queue: `spark.read.format("leasehold")`. It changes nothing and blocks no client."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leasehold.queue.bulk import MAX_ROWS
 from leasehold.queue.internals import bulk
-from leasehold.spark.lookup import ItemFilter, look
+from leasehold.spark.lookup import ItemFilter, look_up
 from leasehold.spark.options import Options
-from leasehold.spark.portal import check_queue, check_server, open_queue, persistently
+from leasehold.spark.portal import call_with_retries, check_queue, check_server, open_queue
 from leasehold.spark.schema import ITEMS, batch_of, check_columns, readable
 
 if TYPE_CHECKING:
@@ -26,18 +26,15 @@ if TYPE_CHECKING:
 
     from leasehold.queue import AsyncWorkQueue
     from leasehold.spark.lookup import Row
-    from leasehold.spark.portal import QueuePortal
 
-#: How many ids make one more partition, and how many partitions there are at most, if nobody says.
+#: How many ids a partition has, and the maximum number of partitions, without the option `partitions`.
 IDS_PER_PARTITION, MAX_PARTITIONS = 50_000, 16
-#: How many looks are under way at once.
+#: How many requests of a task are in flight at once.
 MAX_IN_FLIGHT = 3
-#: How long a trip is repeated while the server is away, without the option `retryTimeout` (s).
-RETRY_TIMEOUT = 60.0
 
-#: What is listed for each state, one after the other, so that what moves on meanwhile is met where it goes:
-#: the delayed fall due, those that wait are leased, leases end.
-_WALKS = (
+#: The states to list, each with its listing. The order follows an item's way, so that an item that moves
+#: during the listing is met again: scheduled items fall due, waiting items are leased, leases expire.
+_LISTINGS = (
     ("dead", "dead"),
     ("scheduled", "scheduled"),
     ("leased", "leased"),
@@ -49,8 +46,8 @@ _WALKS = (
 
 
 @dataclass
-class Ids(InputPartition):
-    """One partition: the items that one task looks at."""
+class IdPartition(InputPartition):
+    """The ids that one task looks up."""
 
     value: list[bytes] = field(repr=False)
 
@@ -58,9 +55,10 @@ class Ids(InputPartition):
 class SnapshotReader(DataSourceReader):
     """Reads the items of a queue as rows.
 
-    The driver lists ids, executors look at them. Each row is as the item stood at one instant, and none
-    comes twice; an id that was added again after it died is two rows, of the same instant: a dead letter
-    and an item. What stays in its state is there for certain; what comes, goes or moves meanwhile may be.
+    The driver lists ids, executors look them up. Each row shows its item at one instant, and no row comes
+    twice; an id that was added again after it died is two rows of the same instant: a dead letter and an
+    item. Items that stay in their state are always included; items that are added, removed or moved during
+    the snapshot may be.
 
     Raises:
         InvalidArgument: If an option or a column of the schema cannot be used.
@@ -72,27 +70,27 @@ class SnapshotReader(DataSourceReader):
         self.target = options.target()
         check_columns(schema, ITEMS)
         self.schema = schema
-        self.wanted = ItemFilter()
+        self.filter = ItemFilter()
         self.count = options.check_int("partitions", 0, minimum=0, maximum=10_000)
         self.may_be_missing = options.flag("mayBeMissing", default=False)
-        self.retry_timeout = options.seconds("retryTimeout", RETRY_TIMEOUT)
+        self.retry_timeout = options.retry_timeout()
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Take those on state, id and age; give back the others."""
+        """Accept filters on state, id and age; return the others to Spark."""
         others = []
         for condition in filters:
-            narrowed = self.wanted.with_condition(condition)
+            narrowed = self.filter.with_condition(condition)
             if narrowed is None:
                 others.append(condition)
             else:
-                self.wanted = narrowed
+                self.filter = narrowed
         return others
 
     def partitions(self) -> list[InputPartition]:
-        """List the ids, and deal them out; on the driver.
+        """List the ids and divide them into partitions; runs on the driver.
 
         Raises:
-            InvalidArgument: If there is no such queue.
+            InvalidArgument: If the queue does not exist.
             ServerError: If the server does not answer.
         """
         if self.may_be_missing:
@@ -100,24 +98,27 @@ class SnapshotReader(DataSourceReader):
         else:
             check_queue(self.target, "an empty snapshot of any")
         with open_queue(self.target) as portal:
-            if self.wanted.ids is None:
-                ids = portal.call(_list_ids, portal.queue, self.wanted.states)
+            if self.filter.ids is None:
+                ids = portal.call(_list_ids, portal.queue, self.filter.states)
             else:
-                ids = [item_id.encode() for item_id in self.wanted.ids if item_id]
+                ids = [item_id.encode() for item_id in self.filter.ids if item_id]
         count = self.count or min(MAX_PARTITIONS, -(-len(ids) // IDS_PER_PARTITION)) or 1
         size = -(-len(ids) // count) or 1
-        return [Ids(ids[at : at + size]) for at in range(0, len(ids), size)] or [Ids([])]
+        return [IdPartition(ids[at : at + size]) for at in range(0, len(ids), size)] or [IdPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Look at the items of a partition; in the executor."""
+        """Look up the items of a partition; runs in the executor."""
         ids: list[bytes] = partition.value
         if not ids:
             return
         in_flight: deque[Future[list[Row]]] = deque()
+        data = "data" in self.schema.fieldNames()
         with open_queue(self.target) as portal:
             try:
                 for at in range(0, len(ids), MAX_ROWS):
-                    in_flight.append(self._look(portal, ids[at : at + MAX_ROWS]))
+                    some = ids[at : at + MAX_ROWS]
+                    request = partial(look_up, portal.bulk, some, self.filter, data=data)
+                    in_flight.append(portal.start(call_with_retries, request, self.retry_timeout))
                     if len(in_flight) == MAX_IN_FLIGHT:
                         yield from self._batches(in_flight.popleft().result())
                 while in_flight:
@@ -125,10 +126,6 @@ class SnapshotReader(DataSourceReader):
             finally:
                 for one in in_flight:
                     one.cancel()
-
-    def _look(self, portal: QueuePortal, ids: list[bytes]) -> Future[list[Row]]:
-        step = partial(look, portal.bulk, ids, self.wanted, data="data" in self.schema.fieldNames())
-        return portal.start(persistently, step, self.retry_timeout)
 
     def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         if rows:
@@ -138,10 +135,10 @@ class SnapshotReader(DataSourceReader):
 
 
 async def _list_ids(queue: AsyncWorkQueue, states: frozenset[str]) -> list[bytes]:
-    """The ids of all items of some states, each once."""
+    """List the ids of all items in these states, each once."""
     met: dict[bytes, None] = {}
-    for state, walk in _WALKS:
+    for state, listing in _LISTINGS:
         if state in states:
-            ids, _ = await bulk(queue).ids_of(walk)
+            ids, _ = await bulk(queue).ids_of(listing)
             met.update(dict.fromkeys(ids))
     return list(met)

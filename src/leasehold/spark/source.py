@@ -1,4 +1,4 @@
-"""The format `leasehold`: which part of this room does what."""
+"""The data source `leasehold`, and `register`, which adds it to a session."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("leasehold")` known to a session. Doing it twice is fine.
+    """Register `format("leasehold")` with a session. Registering twice is harmless.
 
-    On one machine (a master `local[…]`), Spark's Python workers then are run by this interpreter, unless
-    `PYSPARK_PYTHON` names one.
+    With a master `local[…]`, Spark's Python workers are then run by this interpreter, unless
+    `PYSPARK_PYTHON` names another.
     """
     if not is_remote():
-        _see_to_workers(spark.sparkContext)
-    # Without this a source that takes filters is an error.
+        _set_up_workers(spark.sparkContext)
+    # Spark rejects a source with `pushFilters` unless this is set.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(LeaseholdSource)
 
 
-def _see_to_workers(context: SparkContext) -> None:
-    """See to it that Spark's Python workers are able to import this."""
+def _set_up_workers(context: SparkContext) -> None:
+    """Let Spark's Python workers import this package."""
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        # Spark would take the `python3` on the PATH, which in a virtual environment often is another one.
+        # Spark would run the `python3` on the PATH, which is often another one in a virtual environment.
         context.pythonExec = sys.executable
     package = Path(leasehold.__file__).parents[1]
     if package.is_file():
-        # One of the --py-files: all workers get it, but those on the driver that look after a stream.
+        # One of --py-files: Spark gives it to all workers except those on the driver that run a stream.
         context.environment.setdefault("PYTHONPATH", str(package))
 
 
 class LeaseholdSource(DataSource):
-    """What Spark asks for when a query says `format("leasehold")`. `register` makes it known.
+    """The data source behind `format("leasehold")`. `register` adds it to a session.
 
-    Its parts are imported when they are needed: most of them live in processes of their own.
+    Readers and writers are imported when needed: most of them run in separate processes.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "leasehold"
 
     def schema(self) -> StructType:
-        """The columns of what is read."""
+        """Return the columns of what is read."""
         from leasehold.spark.schema import EVENTS, ITEMS
 
-        return EVENTS if self._wants_events() else ITEMS
+        return EVENTS if self._reads_events() else ITEMS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A snapshot."""
+        """Return the reader of a snapshot."""
         from leasehold.spark.snapshot import SnapshotReader
 
-        if self._wants_events():
+        if self._reads_events():
             raise InvalidArgument("from", "events", "items; events are a stream: spark.readStream")
         return SnapshotReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        """Bulk adds."""
+        """Return the writer of a bulk add."""
         from leasehold.spark.bulk_writer import BulkWriter
 
         return BulkWriter(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Leases, or the kept events."""
-        if self._wants_events():
+        """Return the reader of a lease stream, or of the kept events."""
+        if self._reads_events():
             from leasehold.spark.events import EventsReader
 
             return EventsReader(self.options, schema)
@@ -91,13 +91,13 @@ class LeaseholdSource(DataSource):
         return LeasesReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
-        """Adds that are exactly once per query, batch and partition."""
+        """Return the writer of a stream, which adds rows exactly once per query and batch."""
         from leasehold.spark.stream_writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite=overwrite)
 
-    def _wants_events(self) -> bool:
-        wanted = self.options.get("from", "items").lower()
-        if wanted not in ("items", "events"):
-            raise InvalidArgument("from", wanted, "items or events")
-        return wanted == "events"
+    def _reads_events(self) -> bool:
+        kind = self.options.get("from", "items").lower()
+        if kind not in ("items", "events"):
+            raise InvalidArgument("from", kind, "items or events")
+        return kind == "events"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from leasehold.spark.events import EventsReader, Numbers
+from leasehold.spark.events import EventRange, EventsReader
 from leasehold.spark.jobs import archive as job
 from leasehold.spark.output import OutputFolder
 from leasehold.spark.source import LeaseholdSource, register
@@ -48,7 +48,7 @@ class HarmedReader(EventsReader):
         return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Numbers)
+        assert isinstance(partition, EventRange)
         for rows in super().read(partition):
             yield rows
             # Others read at the same time, and have more to do.

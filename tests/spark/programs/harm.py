@@ -13,7 +13,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leasehold.spark.leases import LeasesReader, Part
+from leasehold.spark.leases import LeasesReader, SetPartition
 from leasehold.spark.source import LeaseholdSource
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class HarmedReader(LeasesReader):
         return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        number = partition.name.number
+        assert isinstance(partition, SetPartition)
+        number = partition.set_id.number
         for rows in super().read(partition):
             with (place() / f"read-{os.getpid()}").open("a") as journal:
                 journal.writelines(f"{number} {item_id}\n" for item_id in rows["id"].to_pylist())

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
-from leasehold import InvalidArgument
-from leasehold.spark.jobs import load as loading
-from leasehold.spark.jobs.command import JobFailed, exit_code, main, reason
-from leasehold.spark.jobs.load import load
+from leasehold.cli import pipeline
+from leasehold.cli.server import Code
+from leasehold.spark.jobs.failures import JobFailed
 from tests.cli.program import run_process, started
 from tests.spark.quick import quick_python
 from tests.spark.tables import waiting
@@ -88,9 +88,9 @@ async def test_a_job_shows_at_a_terminal_how_far_it_is(
 async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('{"id": "a", "data": "1"}\n')
     program = str(Path(sys.executable).with_name("spark-submit"))
-    arguments = [queue.name, str(tmp_path / "rows.json"), "--format", "json", "--url", redis_url]
+    arguments = ["load", queue.name, str(tmp_path / "rows.json"), "--format", "json", "--url", redis_url]
     process = await asyncio.create_subprocess_exec(
-        *[program, "--master", "local[1]", loading.__file__, *arguments],
+        *[program, "--master", "local[1]", pipeline.__file__, *arguments, "--json"],
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -102,14 +102,14 @@ async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, t
 
 
 @pytest.mark.parametrize("url", ["redis://:secret@host", "redis://host?PassWord=secret"])
-def test_a_program_takes_no_password_among_its_arguments(
-    url: str, capsys: pytest.CaptureFixture[str]
+def test_a_job_under_spark_submit_refuses_a_password_among_its_arguments(
+    url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(load, ["q", "rows", "--url", url])
-    said = capsys.readouterr().err
-    assert "Set LEASEHOLD_URL or REDIS_URL" in said
-    assert "secret" not in said
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    result = CliRunner().invoke(pipeline.app, ["load", "q", "rows", "--url", url])
+    assert result.exit_code == 2
+    assert "LEASEHOLD_URL or REDIS_URL" in " ".join(result.stderr.split())
+    assert "secret" not in result.stderr
 
 
 async def test_a_job_without_the_extra_says_so(tmp_path: Path) -> None:
@@ -122,14 +122,15 @@ async def test_a_job_without_the_extra_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_the_reason_of_a_failure_is_found_in_what_spark_says() -> None:
-    ours = "[SOURCE] Failed: Traceback:\n  File\nleasehold.errors.ServerBusy: busy\n SQLSTATE: 38000"
-    assert reason(ours) == ("busy", "ServerBusy")
-    assert exit_code(JobFailed(*reason(ours))) == 5
-    theirs = (
+def test_the_reason_of_a_failure_is_found_in_the_error_of_spark() -> None:
+    ours = JobFailed(
+        "[SOURCE] Failed: Traceback:\n  File\nleasehold.errors.ServerBusy: busy\n SQLSTATE: 38000"
+    )
+    assert (str(ours), ours.kind, pipeline.exit_code(ours)) == ("busy", "ServerBusy", Code.SERVER)
+    python = JobFailed(
         "Job aborted\nTraceback (most recent call last):\n  File x\nValueError: no\n\tat org.Exception: x"
     )
-    assert reason(theirs) == ("ValueError: no", "")
-    assert exit_code(JobFailed(*reason(theirs))) == 1
-    assert reason("[PATH] none\n\nplan") == ("[PATH] none", "")
-    assert exit_code(InvalidArgument("x", 1, "2")) == 2
+    assert (str(python), python.kind, pipeline.exit_code(python)) == ("ValueError: no", "", Code.MISSED)
+    assert str(JobFailed("[PATH] none\n\nplan")) == "[PATH] none"
+    invalid = JobFailed("leasehold.errors.InvalidArgument: x: got 1, expected 2")
+    assert pipeline.exit_code(invalid) == Code.USAGE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.spark.jobs.session import place
+from leasehold.spark.options import server_options
 
 #: Prints how many parts a shuffle has.
 PARTS = """
@@ -23,13 +23,13 @@ with session("test") as spark:
 
 
 def test_a_password_is_in_no_option(tmp_path: Path) -> None:
-    with place("redis://:secret@localhost") as given:
+    with server_options("redis://:secret@localhost") as given:
         assert "secret" not in str(given)
         kept = Path(given["urlFile"])
         assert kept.read_text() == "redis://:secret@localhost"
         assert kept.stat().st_mode & 0o077 == 0
     assert not kept.exists()
-    with place("redis://localhost") as given:
+    with server_options("redis://localhost") as given:
         assert given == {"url": "redis://localhost"}
     assert tmp_path.exists()
 

@@ -1,80 +1,100 @@
-"""The job `backfill`: a table of past work into a queue, no faster than its workers can take it."""
+"""The job `backfill`: schedule the rows of a table of past work at a given rate."""
 
 from __future__ import annotations
 
 import math
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from leasehold.durations import LONGEST_KEPT_SECONDS
 from leasehold.errors import InvalidArgument
-from leasehold.spark.bulk_writer import add
+from leasehold.spark.bulk_add import add
 from leasehold.spark.columns import OWN
-from leasehold.spark.jobs.command import main
-from leasehold.spark.jobs.load import Data, Format, Id, IdFrom, Queue, Reading, Source, columns, read
-from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
+from leasehold.spark.jobs.load import column_options, read
+from leasehold.spark.jobs.session import no_progress
+from leasehold.spark.options import server_options
 
-#: The columns that are put to the rows.
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from leasehold.spark.jobs.load import Format
+    from leasehold.spark.jobs.session import Progress
+
+#: The columns that this job adds to the rows.
 _DUE, _ROW = f"{OWN}due", f"{OWN}row"
-#: `monotonically_increasing_id` counts the rows of a partition in so many bits.
+#: The bits of `monotonically_increasing_id` that count the rows of a partition.
 _ROW_BITS = 33
 
 
 def backfill(  # noqa: PLR0913 - each is an option of the command
     spark: SparkSession,
-    queue: Queue,
-    source: Source,
+    queue: str,
+    source: str,
     *,
-    rate: Annotated[float, "How many items fall due in a second."],
-    start: Annotated[
-        str | None, "When the first falls due, such as 2030-01-31T09:00Z; by default now."
-    ] = None,
-    order_by: Annotated[
-        str | None, "The column whose order is that of the work; by default the table's."
-    ] = None,
-    format: Format = None,  # noqa: A002 - the option's name
-    id: Id = None,  # noqa: A002 - as above
-    id_from: IdFrom = None,
-    data: Data = None,
-    option: Reading = None,
-    url: Url = None,
-    cluster: Cluster = False,
-    tell: Tell = silent,
+    rate: float,
+    start: str | None = None,
+    order_by: str | None = None,
+    format: Format | None = None,  # noqa: A002 - the option's name
+    id: str | None = None,  # noqa: A002 - as above
+    id_from: str | None = None,
+    data: str | None = None,
+    option: list[str] | None = None,
+    url: str | None = None,
+    cluster: bool = False,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Load a table of past work into a queue at a given rate.
+    """Add the rows of a table to a queue so that they fall due at a given rate.
 
-    All items are put into the queue at once, as scheduled ones: so the server has to hold all of them until
-    they are done, and the job need not run while they fall due. They fall due in the order of the rows, one
-    after the other. What is there already, scheduled or not, stays as it is.
+    All items are added at once, as scheduled items: the server holds them until they are completed, and the
+    job need not run while they fall due. They fall due one by one, in the order of the rows. Items that are
+    already in the queue stay as they are.
+
+    Args:
+        spark: The session.
+        queue: The queue's name.
+        source: As for `load`; so are `format`, `id`, `id_from`, `data` and `option`.
+        rate: How many items fall due per second.
+        start: When the first item falls due, such as 2030-01-31T09:00Z; None: now.
+        order_by: The column to order the rows by; None: the order of the table.
+        format: The kind of the source.
+        id: The column of the id.
+        id_from: The columns whose content is hashed to make the id.
+        data: The column of the data.
+        option: Options of Spark's reader.
+        url: The server's URL; None: that of the environment, or this machine's default port.
+        cluster: Whether the server is a node of a cluster.
+        progress: Called with a few words about each step.
 
     Returns:
         `rows`, `added`, `already_there`, `first_due` and `last_due` (ISO 8601, UTC).
 
     Raises:
-        InvalidArgument: If an argument cannot be used, or it would take too long; nothing was added.
-        pyspark.errors.PySparkException: If the source cannot be read, or a row can be no item.
+        InvalidArgument: If an argument cannot be used, or the last item would fall due too late; nothing was
+            added.
+        pyspark.errors.PySparkException: If the source cannot be read, or a row cannot be an item.
     """
     if not (math.isfinite(rate) and rate > 0):
-        raise InvalidArgument("rate", rate, "a number of items in a second, above 0")
+        raise InvalidArgument("rate", rate, "a number of items per second, above 0")
     rows = read(spark, source, format, option)
     if order_by:
-        # So that the order is made once: rows that are alike may come in another one the next time.
+        # Sort once: equal rows may come in another order the next time.
         rows = rows.orderBy(order_by).persist()
     try:
-        tell(f"counting the rows of {source}")
+        progress(f"counting the rows of {source}")
         numbered, count = _numbered(rows)
         if count / rate > LONGEST_KEPT_SECONDS:
             days = LONGEST_KEPT_SECONDS / 86400
-            raise InvalidArgument("rate", rate, f"one at which {count:,} rows take {days:,g} days at most")
-        with place(url, cluster=cluster) as where:
+            raise InvalidArgument("rate", rate, f"one at which {count:,} rows take at most {days:,g} days")
+        with server_options(url, cluster=cluster) as server:
             begin = _moment(start) if start else time.time()
-            tell(f"loading {count:,} rows into {queue}")
+            progress(f"loading {count:,} rows into {queue}")
             timed = _timed(numbered, begin, rate)
-            report = add(timed, queue, check=True, atColumn=_DUE, **columns(id, id_from, data), **where)
+            report = add(
+                timed, queue, check=True, atColumn=_DUE, **column_options(id, id_from, data), **server
+            )
     finally:
         rows.unpersist()
     return {
@@ -88,7 +108,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
 
 
 def _numbered(rows: DataFrame) -> tuple[DataFrame, int]:
-    """Number the rows from 0 without gaps, in their order; the data stay where they are."""
+    """Number the rows from 0 without gaps, in their order, and without a shuffle."""
     marked = rows.withColumn(_ROW, sql.monotonically_increasing_id())
     partition = sql.shiftright(_ROW, _ROW_BITS).cast("int")
     counts = dict(map(tuple, marked.groupBy(partition).count().collect()))
@@ -102,7 +122,7 @@ def _numbered(rows: DataFrame) -> tuple[DataFrame, int]:
 
 
 def _timed(numbered: DataFrame, begin: float, rate: float) -> DataFrame:
-    """Give each row its due time instead of its number."""
+    """Replace the number of each row by its due time."""
     micros = sql.lit(round(begin * 1e6)) + sql.floor(sql.col(_ROW) * (1e6 / rate)).cast("long")
     return numbered.withColumn(_DUE, sql.timestamp_micros(micros)).drop(_ROW)
 
@@ -119,7 +139,3 @@ def _moment(text: str) -> float:
 
 def _written(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-
-
-if __name__ == "__main__":
-    main(backfill)

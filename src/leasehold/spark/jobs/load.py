@@ -1,59 +1,66 @@
-"""The job `load`: a table into a queue."""
+"""The job `load`: add the rows of a table to a queue."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
-
-from pyspark.sql import DataFrame, SparkSession  # noqa: TC002 - the annotations are read
+from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.errors import InvalidArgument
-from leasehold.spark.bulk_writer import add
-from leasehold.spark.jobs.command import main
-from leasehold.spark.jobs.session import Cluster, Tell, Url, place, silent
+from leasehold.spark.bulk_add import add
+from leasehold.spark.jobs.session import no_progress
+from leasehold.spark.options import server_options
 
-Format = Annotated[
-    Literal["csv", "json", "parquet", "table"] | None,
-    "What the source is: files, of which CSV has a line of titles and JSON an object a line, or a table. "
-    "By default what its name ends with (.csv, .json, .jsonl), or else parquet.",
-]
-#: Files that say by their names of which kind they are.
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from leasehold.spark.jobs.session import Progress
+
+#: The kinds of sources: files, of which CSV has a header and JSON an object per line, or a table.
+Format = Literal["csv", "json", "parquet", "table"]
+#: File names that name their format.
 _NAMED = re.compile(r"\.(csv|jsonl?|ndjson)(\.(gz|bz2|zst))?$", re.IGNORECASE)
-Queue = Annotated[str, "The queue's name."]
-Source = Annotated[str, "A file, a folder, a pattern such as data/*.csv, or the name of a table."]
-Id = Annotated[str | None, "The column that is the id; by default `id`."]
-IdFrom = Annotated[str | None, "Or columns whose content is hashed to make the id, with commas between."]
-Data = Annotated[str | None, "The column that is the data; by default `data`, else the row as JSON."]
-Reading = Annotated[list[str] | None, "An option for Spark's reader, such as sep=; - may be given again."]
 
 
 def load(  # noqa: PLR0913 - each is an option of the command
     spark: SparkSession,
-    queue: Queue,
-    source: Source,
+    queue: str,
+    source: str,
     *,
-    format: Format = None,  # noqa: A002 - the option's name
-    id: Id = None,  # noqa: A002 - as above
-    id_from: IdFrom = None,
-    data: Data = None,
-    option: Reading = None,
-    url: Url = None,
-    cluster: Cluster = False,
-    tell: Tell = silent,
+    format: Format | None = None,  # noqa: A002 - the option's name
+    id: str | None = None,  # noqa: A002 - as above
+    id_from: str | None = None,
+    data: str | None = None,
+    option: list[str] | None = None,
+    url: str | None = None,
+    cluster: bool = False,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Load a table into a queue: the rows whose id is not there yet.
+    """Add the rows of a table to a queue, except those whose id is already there.
+
+    Args:
+        spark: The session.
+        queue: The queue's name.
+        source: A file, a folder, a pattern such as data/*.csv, or the name of a table.
+        format: The kind of the source; None: by the ending of its name, else Parquet.
+        id: The column of the id; None: `id`.
+        id_from: Instead: the columns whose content is hashed to make the id, separated by commas.
+        data: The column of the data; None: `data`, or the row as JSON if there is no such column.
+        option: Options of Spark's reader, such as `sep=;`.
+        url: The server's URL; None: that of the environment, or this machine's default port.
+        cluster: Whether the server is a node of a cluster.
+        progress: Called with a few words about each step.
 
     Returns:
         `rows`, `added` and `already_there`.
 
     Raises:
         InvalidArgument: If an argument cannot be used; nothing was added.
-        pyspark.errors.PySparkException: If the source cannot be read, or a row can be no item.
+        pyspark.errors.PySparkException: If the source cannot be read, or a row cannot be an item.
     """
     rows = read(spark, source, format, option)
-    tell(f"loading {source} into {queue}")
-    with place(url, cluster=cluster) as where:
-        report = add(rows, queue, check=True, **where, **columns(id, id_from, data))
+    progress(f"loading {source} into {queue}")
+    with server_options(url, cluster=cluster) as server:
+        report = add(rows, queue, check=True, **server, **column_options(id, id_from, data))
     return {
         "queue": queue,
         "rows": report.rows,
@@ -62,12 +69,17 @@ def load(  # noqa: PLR0913 - each is an option of the command
     }
 
 
-def read(spark: SparkSession, source: str, kind: str | None, options: list[str] | None) -> DataFrame:
-    """Read a table; without a kind, of the kind that its name says.
+def read(
+    spark: SparkSession,
+    source: str,
+    format: Format | None,  # noqa: A002 - as in `load`
+    options: list[str] | None,
+) -> DataFrame:
+    """Read a table.
 
     Raises:
         InvalidArgument: If an option is not `name=value`.
-        pyspark.errors.AnalysisException: If there is no such source.
+        pyspark.errors.AnalysisException: If the source does not exist.
     """
     given: dict[str, str] = {}
     for option in options or ():
@@ -75,18 +87,14 @@ def read(spark: SparkSession, source: str, kind: str | None, options: list[str] 
         if not (name and equals):
             raise InvalidArgument("option", option, "name=value")
         given[name] = value
-    if kind is None:
+    if format is None:
         named = _NAMED.search(source)
-        kind = ("csv" if named[1].lower() == "csv" else "json") if named else "parquet"
-    reader = spark.read.options(**({"header": "true"} if kind == "csv" else {}) | given)
-    return reader.table(source) if kind == "table" else reader.format(kind).load(source)
+        format = ("csv" if named[1].lower() == "csv" else "json") if named else "parquet"  # noqa: A001 - as above
+    reader = spark.read.options(**({"header": "true"} if format == "csv" else {}) | given)
+    return reader.table(source) if format == "table" else reader.format(format).load(source)
 
 
-def columns(id_column: str | None, id_from: str | None, data: str | None) -> dict[str, str]:
-    """The options of the format that choose columns."""
+def column_options(id_column: str | None, id_from: str | None, data: str | None) -> dict[str, str]:
+    """Return the options of the format that choose columns."""
     chosen = {"idColumn": id_column, "idFrom": id_from, "dataColumn": data}
     return {name: value for name, value in chosen.items() if value}
-
-
-if __name__ == "__main__":
-    main(load)
