@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from tests.queue.fixtures import clock, make_queue, queue, tidy
+import pytest
+
+from leasehold.testing import Clock
+from tests.queue.fixtures import make_queue, queue, tidy
 
 __all__ = ["clock", "make_queue", "queue", "tidy"]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give a clock that the test moves, for queues that are made with it."""
+    return Clock()

@@ -1,4 +1,4 @@
-"""The server goes and comes, connections are cut or fall silent: the worker goes on by itself."""
+"""A worker continues by itself after outages of the server and of its connections."""
 
 from __future__ import annotations
 
@@ -15,59 +15,107 @@ from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasehold.worker import Retry, Snooze, health
 from tests.eventually import eventually
-from tests.queue.asking import command
+from tests.queue.asking import command, until
 from tests.queue.keyspace import audit
-from tests.worker.working import Gate, add, counted, finished, new_worker, working
+from tests.worker.working import SHORT_LEASE, Gate, add, counted, finished, new_worker, renewed, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from leasehold import EmbeddedServer
-    from leasehold.testing import Proxy
+    from leasehold.testing import Clock, Proxy
     from leasehold.worker import Worker
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
 
+@pytest.fixture
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers check their health often."""
+    monkeypatch.setattr(health, "CHECK_SECONDS", 0.1)
+
+
 async def durable(make_server: MakeServer, folder: Path, port: int | None = None) -> EmbeddedServer:
-    """Start a server that writes down every step before it answers."""
+    """Start a server that writes each command to disk before it answers."""
     server = await make_server(dir=folder, port=port)
     async with Redis.from_url(server.url) as admin:
         await admin.config_set("appendfsync", "always")
     return server
 
 
-async def test_runs_that_end_while_the_server_is_away_are_settled_once_it_is_back(
-    make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
+def is_logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
+    return any(text in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.usefixtures("quick_checks")
+async def test_runs_that_finish_while_the_server_is_down_are_completed_once_it_is_back(
+    make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await durable(make_server, tmp_path)
     queue = make_queue(url=server.url, reply_timeout=1)
-    worker = new_worker(concurrency=3, lease_time=10)
+    worker = new_worker(concurrency=3, lease_time=30)
     gate = Gate(worker, queue)
     await add(queue, *[b"x"] * 3)
     async with working(worker):
         await gate.reached(3)
         os.kill(server.pid, signal.SIGKILL)
-        await eventually("the server has gone", lambda: not server.running)
+        await eventually("the server is down", lambda: not server.running)
         gate.opened.set()
-        await eventually("all runs have ended", lambda: len(gate.done) == 3)
-        await eventually("the worker says so", lambda: not worker.health().ok)
-        await asyncio.sleep(2)
+        await eventually("all runs have finished", lambda: len(gate.done) == 3)
+        await eventually("the worker is unhealthy", lambda: not worker.health().ok)
+        await eventually(
+            "it retries", lambda: is_logged(caplog, "outcomes of Gate.__init__.<locals>.handle wait")
+        )
         server = await durable(make_server, tmp_path, server.port)
         other = make_queue(url=server.url)
         await finished(other)
-        await eventually("the worker says so", lambda: worker.health().ok)
+        await eventually("the worker is healthy", lambda: worker.health().ok)
         await other.add_item(Item(b"x", id="after"))
         await finished(other)
     assert gate.begun == gate.done == ["1", "2", "3", "after"]
     async with Redis.from_url(server.url) as admin:
-        assert not (await audit(admin, name)).all
+        assert not (await audit(admin, queue.name)).all
 
 
-@pytest.mark.slow
-async def test_all_connections_are_cut_again_and_again(queue: AsyncWorkQueue, redis: Redis) -> None:
+@pytest.mark.seed("GLD-B6")
+async def test_an_outcome_that_the_server_refuses_for_a_while_is_sent_until_it_is_accepted(
+    make_server: MakeServer, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Completing, retrying and snoozing alike: no item runs again, and the worker stops as usual."""
+    server = await make_server()
+    queue = make_queue(url=server.url)
+    finish, begun = asyncio.Event(), list[str]()
+    worker = new_worker(concurrency=3, lease_time=3600)
+
+    @worker.handler(queue)
+    async def handle(payload: str) -> None:
+        begun.append(payload)
+        await finish.wait()
+        if payload == "retry":
+            raise Retry(delay=3600)
+        if payload == "snooze":
+            raise Snooze(3600)
+
+    await add(queue, "complete", "retry", "snooze")
+    async with working(worker), Redis.from_url(server.url) as admin:
+        await eventually("all runs have started", lambda: len(begun) == 3)
+        await admin.config_set("min-replicas-to-write", 1)  # from now on the server refuses every write
+        finish.set()
+        await eventually("outcomes wait", lambda: is_logged(caplog, "wait for the server"))
+        assert (await queue.counts()).leased == 3
+        await admin.config_set("min-replicas-to-write", 0)
+        await counted(queue, "all outcomes are accepted", lambda counts: counts == (0, 0, 2, 0))
+    assert sorted(begun) == ["complete", "retry", "snooze"]
+
+
+async def test_no_item_is_lost_or_run_twice_when_all_connections_break_again_and_again(
+    make_queue: MakeQueue, redis: Redis, clock: Clock
+) -> None:
+    queue = make_queue(clock=clock)
+    clock.attach(queue)
     runs: Counter[str] = Counter()
     worker = new_worker(concurrency=10)
 
@@ -81,10 +129,16 @@ async def test_all_connections_are_cut_again_and_again(queue: AsyncWorkQueue, re
         for _ in range(10):
             goal = len(runs) + 1
             await command(redis, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            await eventually("it goes on", partial(reached, runs, goal), within=10)
-        await counted_by(redis, queue.name)
+            await eventually("it continues", partial(reached, runs, goal))
+
+        async def is_empty() -> bool:
+            left = await redis.llen(f"{queue.name}:queue") + await redis.llen(f"{queue.name}:processing")
+            if left and not holds_runs(worker):
+                clock.advance(6)  # an item leased by a call whose reply was lost: its lease expires
+            return not left
+
+        await until("all items are done", is_empty)
     assert len(runs) == 1000
-    # One that was leased by a call whose answer was lost comes back when its lease ends; none runs beside it.
     assert max(runs.values()) == 1
 
 
@@ -92,20 +146,18 @@ def reached(runs: Counter[str], goal: int) -> bool:
     return len(runs) >= goal
 
 
-async def counted_by(redis: Redis, name: str) -> None:
-    async with asyncio.timeout(20):
-        while await redis.llen(f"{name}:queue") + await redis.llen(f"{name}:processing"):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+def holds_runs(worker: Worker) -> bool:
+    return worker._runtime is not None and worker._runtime.held > 0
 
 
-async def test_scripts_that_the_server_forgets_are_sent_again(queue: AsyncWorkQueue, redis: Redis) -> None:
+async def test_scripts_that_the_server_forgets_are_loaded_again(queue: AsyncWorkQueue, redis: Redis) -> None:
     runs: list[bytes] = []
     worker = new_worker(concurrency=5)
 
     @worker.handler(queue)
-    async def handle(_: bytes) -> None:
+    async def handle(payload: bytes) -> None:
         await asyncio.sleep(0.002)
-        runs.append(_)
+        runs.append(payload)
 
     await queue.add_items(Item(b"x") for _ in range(500))
     async with working(worker):
@@ -116,32 +168,33 @@ async def test_scripts_that_the_server_forgets_are_sent_again(queue: AsyncWorkQu
     assert len(runs) == 500
 
 
-@pytest.mark.slow
 async def test_connections_that_fall_silent_cost_no_lease(
-    make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
+    make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str, clock: Clock
 ) -> None:
-    """Nothing arrives, nothing is closed, as behind a balancer that has forgotten them; new ones work."""
-    queue = make_queue(url=proxy.url, reply_timeout=2)
-    worker = new_worker(concurrency=3, lease_time=3)
+    """Nothing is closed, as behind a load balancer that forgot its connections; new connections work."""
+    queue = make_queue(url=proxy.url, reply_timeout=0.5, clock=clock)
+    direct = make_queue(clock=clock)
+    worker = new_worker(concurrency=3, lease_time=SHORT_LEASE)
     gate = Gate(worker, queue)
-    await add(make_queue(), *[b"x"] * 2)
+    await add(direct, *[b"x"] * 2)
     async with working(worker):
         await gate.reached(2)
         proxy.stall_connections()
-        await asyncio.sleep(3)
-        assert sorted(gate.cut) == []
+        for _ in range(3):
+            await renewed(redis, direct, clock, "1", "2")
+        assert gate.cancelled == []
         gate.opened.set()
-        await finished(make_queue())
-        await make_queue().add_item(Item(b"x", id="after"))
-        await eventually("it takes work again", lambda: "after" in gate.done, within=20)
-        await finished(make_queue())
+        await finished(direct)
+        await direct.add_item(Item(b"x", id="after"))
+        await eventually("it works again", lambda: "after" in gate.done)
+        await finished(direct)
     assert sorted(gate.begun) == ["1", "2", "after"]
     assert not (await audit(redis, name)).all
 
 
 @asynccontextmanager
 async def frozen(server: EmbeddedServer) -> AsyncIterator[None]:
-    """Stop the server's process, as a machine that swaps does."""
+    """Stop the server's process inside the block."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield
@@ -149,45 +202,61 @@ async def frozen(server: EmbeddedServer) -> AsyncIterator[None]:
         os.kill(server.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.slow), True])
-async def test_health_is_red_while_the_server_is_frozen(
-    make_server: MakeServer, make_queue: MakeQueue, *, busy: bool
+async def unhealthy_while_frozen(
+    server: EmbeddedServer, queue: AsyncWorkQueue, *, busy: bool, lease_time: float, within: float
 ) -> None:
-    server = await make_server()
-    queue = make_queue(url=server.url)
-    worker = new_worker(concurrency=1, lease_time=30)
+    worker = new_worker(concurrency=1, lease_time=lease_time)
     gate = Gate(worker, queue)
     if busy:
         await add(queue, b"x")
     async with working(worker):
         if busy:
             await gate.reached(1)
-        await eventually("all is well", lambda: worker.health().ok)
+        await eventually("it is healthy", lambda: worker.health().ok)
         async with frozen(server):
-            await eventually("the worker says so", lambda: not worker.health().ok, within=5)
+            await eventually("it is unhealthy", lambda: not worker.health().ok, within=within)
             assert "does not answer" in " ".join(worker.health().reasons)
-        await eventually("all is well again", lambda: worker.health().ok, within=15)
+        await eventually("it is healthy again", lambda: worker.health().ok, within=15)
         gate.opened.set()
         await queue.add_item(Item(b"x", id="after"))
         await finished(queue)
 
 
-async def test_health_is_red_while_work_waits_that_is_not_taken(
+@pytest.mark.usefixtures("quick_checks")
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_worker_is_unhealthy_while_the_server_is_frozen(
+    make_server: MakeServer, make_queue: MakeQueue, *, busy: bool
+) -> None:
+    server = await make_server()
+    await unhealthy_while_frozen(server, make_queue(url=server.url), busy=busy, lease_time=2, within=20)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_worker_with_its_usual_checks_is_unhealthy_within_5_s_of_the_freeze(
+    make_server: MakeServer, make_queue: MakeQueue, *, busy: bool
+) -> None:
+    server = await make_server()
+    await unhealthy_while_frozen(server, make_queue(url=server.url), busy=busy, lease_time=30, within=5)
+
+
+@pytest.mark.usefixtures("quick_checks")
+async def test_a_worker_is_unhealthy_while_items_wait_and_none_is_leased(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = new_worker()
     Gate(worker, queue)
     async with working(worker):
-        await eventually("all is well", lambda: worker.health().ok)
+        await eventually("it is healthy", lambda: worker.health().ok)
         await stop_fetching(worker, monkeypatch)
         await add(queue, b"x")
-        await eventually("the worker says so", lambda: not worker.health().ok, within=5)
+        await eventually("it is unhealthy", lambda: not worker.health().ok)
         (reason,) = worker.health().reasons
         assert reason.startswith(f"1 items of {queue.name} wait, and none has been leased for ")
 
 
 async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let it take nothing any more, without an error."""
+    """Keep a worker from leasing, without an error."""
     runtime = worker._runtime
     assert runtime is not None
     monkeypatch.setattr(runtime, "may_fetch", lambda: False)
@@ -197,29 +266,32 @@ async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None
     await asyncio.sleep(0)
 
 
-async def test_a_server_that_is_away_costs_the_queues_of_another_nothing(
-    make_server: MakeServer, make_queue: MakeQueue, name: str
+@pytest.mark.usefixtures("quick_checks")
+async def test_a_server_that_is_frozen_costs_the_queues_of_another_nothing(
+    make_server: MakeServer, make_queue: MakeQueue, redis: Redis, clock: Clock
 ) -> None:
-    """Under strict order, and with the queue that is away first; both have the same name."""
+    """Under strict order, with the queue of the frozen server first; both queues have the same name."""
     server = await make_server()
-    away, here = make_queue(url=server.url, reply_timeout=1), make_queue()
-    worker = new_worker(order="strict", lease_time=1.5, concurrency=5)
+    away = make_queue(url=server.url, reply_timeout=1, clock=clock)
+    here = make_queue(clock=clock)
+    worker = new_worker(order="strict", lease_time=SHORT_LEASE, concurrency=5)
     first, second = Gate(worker, away), Gate(worker, here)
     await add(away, b"x")
     await add(here, b"x")
-    assert away.name == here.name == name
+    assert away.name == here.name
     async with working(worker):
         await first.reached(1)
         await second.reached(1)
         async with frozen(server):
-            await eventually("the worker says so", lambda: not worker.health().ok, within=5)
-            await asyncio.sleep(1)
-            assert not second.cut, "its lease was renewed all the while"
+            await eventually("it is unhealthy", lambda: not worker.health().ok)
+            for _ in range(5):
+                await renewed(redis, here, clock, "1")
+            assert not second.cancelled
             await here.add_item(Item(b"x", id="more"))
             await second.reached(2)
             second.opened.set()
             await finished(here)
         first.opened.set()
-        fresh = make_queue(url=server.url)  # what `away` waits for may still end its connection
-        await counted(fresh, "it is done, or comes back", lambda counts: not counts.total)
+        fresh = make_queue(url=server.url, clock=clock)  # connections of `away` may have timed out
+        await counted(fresh, "the item is done, or waits again", lambda counts: not counts.total)
     assert second.done == ["1", "more"]

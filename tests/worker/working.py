@@ -1,4 +1,4 @@
-"""Workers that run in a test's own event loop, and what tests look at."""
+"""Workers that run in a test's event loop, and what tests wait for."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from tests.queue.asking import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from redis.asyncio import Redis
+
     from leasehold import AsyncWorkQueue
     from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.views import Counts
+    from leasehold.testing import Clock
 
-#: Tries again at once, a few times.
+#: Retries at once, twice.
 AT_ONCE = RetryPolicy(attempts=3, first=0)
+#: A lease time with frequent renewals (s). With a clock that the test moves, no lease expires too early.
+SHORT_LEASE = 0.3
 
 
 def new_worker(**options: Any) -> Worker:
-    """Make a worker whose usual settings suit tests."""
+    """Make a worker with settings that suit tests."""
     usual: dict[str, Any] = {"lease_time": 5.0, "grace": 5.0, "retry": AT_ONCE, "clean_every": None}
     return Worker(**usual | options)
 
 
 @asynccontextmanager
 async def working(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
-    """Run a worker inside of the block; it is stopped at its end, and has to end well."""
+    """Run a worker inside the block, then stop it and wait for its end."""
     running = asyncio.create_task(worker.run())
     try:
         yield running
@@ -45,7 +50,7 @@ async def working(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def add(queue: AsyncWorkQueue, *payloads: bytes | str) -> None:
-    """Add items whose ids are `1`, `2` and so on."""
+    """Add items with the ids `1`, `2` and so on."""
     await queue.add_items(Item(payload, id=str(number)) for number, payload in enumerate(payloads, 1))
 
 
@@ -55,29 +60,41 @@ async def finished(queue: AsyncWorkQueue) -> None:
 
 
 async def counted(queue: AsyncWorkQueue, what: str, condition: Callable[[Counts], bool]) -> None:
-    """Wait until the counts of a queue are as they have to become."""
+    """Wait until the counts of a queue meet a condition."""
 
-    async def are_so() -> bool:
+    async def met() -> bool:
         return condition(await queue.counts())
 
-    await until(what, are_so)
+    await until(what, met)
 
 
 async def the_dead(queue: AsyncWorkQueue) -> DeadLetter:
-    """Wait for the one dead letter that comes, and return it."""
+    """Wait for a dead letter, and return it; there must be only one."""
     await counted(queue, "there is a dead letter", lambda counts: counts.dead > 0)
     (letter,) = await queue.dead_letters.list()
     return letter
 
 
+async def renewed(redis: Redis, queue: AsyncWorkQueue, clock: Clock, *ids: str) -> None:
+    """Let most of SHORT_LEASE pass on the server, and wait until the leases of these items are renewed."""
+    clock.advance(SHORT_LEASE * 2 / 3)
+    ends = round((clock() + SHORT_LEASE) * 1000)
+
+    async def are_renewed() -> bool:
+        scores = await redis.zmscore(f"{queue.name}:deadlines", list(ids))
+        return all(score is not None and int(score) == ends for score in scores)
+
+    await until(f"the leases of {', '.join(ids)} are renewed", are_renewed)
+
+
 class Gate:
-    """A handler that waits in front of a gate, and notes what happened to it."""
+    """A handler that waits until it is opened, and notes which runs started, finished and were cancelled."""
 
     def __init__(self, worker: Worker, queue: AsyncWorkQueue, **options: Any) -> None:
         self.opened = asyncio.Event()
         self.begun: list[str] = []
         self.done: list[str] = []
-        self.cut: list[str] = []
+        self.cancelled: list[str] = []
 
         @worker.handler(queue, **options)
         async def handle(_: bytes, lease: Lease) -> None:
@@ -85,15 +102,15 @@ class Gate:
             try:
                 await self.opened.wait()
             except asyncio.CancelledError:
-                self.cut.append(lease.id)
+                self.cancelled.append(lease.id)
                 raise
             self.done.append(lease.id)
 
     async def reached(self, count: int) -> None:
-        """Wait until so many have begun."""
-        await eventually(f"{count} have begun", lambda: len(self.begun) == count)
+        """Wait until so many runs have started."""
+        await eventually(f"{count} runs have started", lambda: len(self.begun) == count)
 
 
 async def order_of(queue: AsyncWorkQueue) -> list[tuple[str, int]]:
-    """Which items wait, the next in line first, and how often each was delivered."""
+    """Return the waiting items, the next one first, and the number of attempts of each."""
     return [(view.id, view.attempt) for view in await queue.inspect(count=1000)]
