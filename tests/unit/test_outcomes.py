@@ -1,4 +1,4 @@
-"""What an exception makes of an item."""
+"""An exception of a handler leads to an outcome."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "consequence")
 POLICY = RetryPolicy(attempts=3, first=10, jitter=False, rules={KeyError: "never"})
 
 
-def judged(error: BaseException, attempt: int = 1) -> Outcome:
+def decided(error: BaseException, attempt: int = 1) -> Outcome:
     return outcome_of(error, attempt=attempt, policy=POLICY)
 
 
 def failed(error: BaseException, attempt: int = 1) -> Fail:
-    outcome = judged(error, attempt)
+    outcome = decided(error, attempt)
     assert isinstance(outcome, Fail)
     return outcome
 
 
-def test_a_snooze_is_given_back_to_the_end_however_often() -> None:
-    assert judged(Snooze(5), attempt=99) == Release(5, front=False)
-    assert judged(Snooze(0)) == Release(0, front=False)
+def test_a_snooze_releases_to_the_end_at_any_attempt() -> None:
+    assert decided(Snooze(5), attempt=99) == Release(5, front=False)
+    assert decided(Snooze(0)) == Release(0, front=False)
 
 
-def test_a_retry_waits_as_it_says_or_as_the_policy_does_until_the_last_attempt() -> None:
+def test_a_retry_waits_for_its_delay_or_as_the_policy_says_until_the_last_attempt() -> None:
     assert failed(Retry("later", delay=7)) == Fail("Retry: later", 7)
     assert failed(Retry(delay=0), attempt=2).retry_in == 0
     assert failed(Retry(), attempt=2).retry_in == 20
@@ -40,11 +40,11 @@ def test_a_retry_waits_as_it_says_or_as_the_policy_does_until_the_last_attempt()
 
 
 @pytest.mark.parametrize("error", [Reject("no use"), PayloadError("id", "int", "it is none")])
-def test_what_is_no_use_is_not_tried_again(error: Exception) -> None:
+def test_a_rejected_item_is_not_tried_again(error: Exception) -> None:
     assert failed(error) == Fail(f"{type(error).__name__}: {error}", None)
 
 
-def test_any_other_exception_is_for_the_policy_and_leaves_its_traceback() -> None:
+def test_the_policy_decides_on_any_other_exception_whose_traceback_is_kept() -> None:
     def fails() -> None:
         raise ValueError("bad")
 
@@ -59,7 +59,7 @@ def test_any_other_exception_is_for_the_policy_and_leaves_its_traceback() -> Non
     assert failed(SystemExit(3)).retry_in == 10
 
 
-def test_a_poisoned_item_says_that_its_attempts_are_used_up() -> None:
+def test_the_error_of_an_item_without_an_outcome_names_its_attempts() -> None:
     outcome = attempts_used_up(4)
     assert outcome.retry_in is None
     assert outcome.error.startswith("Its 3 attempts are used up")
@@ -81,14 +81,14 @@ def test_the_reference_lists_every_outcome() -> None:
 
 
 @pytest.mark.parametrize("signal", [Retry("why", delay=3), Retry(), Snooze(5), Reject("why")])
-def test_signals_come_through_another_process_and_a_copy_as_they_were(signal: Signal) -> None:
+def test_signals_can_be_pickled_and_copied(signal: Signal) -> None:
     for other in (copy.copy(signal), pickle.loads(pickle.dumps(signal))):  # noqa: S301 - our own
         assert type(other) is type(signal)
         assert (str(other), vars(other)) == (str(signal), vars(signal))
 
 
 @pytest.mark.parametrize("delay", [-1, "soon", float("nan")])
-def test_a_delay_that_is_none_is_refused(delay: float) -> None:
+def test_an_invalid_delay_is_rejected(delay: float) -> None:
     with pytest.raises(InvalidArgument):
         Retry(delay=delay)
     with pytest.raises(InvalidArgument):

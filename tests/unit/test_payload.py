@@ -1,4 +1,4 @@
-"""Payloads in the type of an annotation, also where neither pydantic nor msgspec is installed."""
+"""Payloads are decoded into the type of an annotation, with and without pydantic and msgspec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read(annotation: Any, data: bytes) -> Any:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have neither pydantic nor msgspec."""
+    """Make neither pydantic nor msgspec importable."""
     real = importlib.import_module
 
     def without(name: str, package: str | None = None) -> Any:
@@ -78,7 +78,7 @@ def test_other_types_need_pydantic_or_msgspec(annotation: Any) -> None:
 
 
 @pytest.mark.parametrize("annotation", [Opaque, list[Opaque], dict[str, Opaque]])
-def test_what_nothing_can_read_is_refused(annotation: Any) -> None:
+def test_a_type_that_no_library_can_decode_is_rejected(annotation: Any) -> None:
     with pytest.raises(InvalidArgument, match="JSON"):
         decoder(annotation)
 
@@ -92,7 +92,7 @@ def test_what_nothing_can_read_is_refused(annotation: Any) -> None:
         (str, b"\xff", "str"),
     ],
 )
-def test_an_error_says_which_item_and_what_was_wanted(annotation: Any, data: bytes, wanted: str) -> None:
+def test_an_error_names_the_item_and_the_wanted_type(annotation: Any, data: bytes, wanted: str) -> None:
     with pytest.raises(PayloadError) as raised:
         read(annotation, data)
     error = raised.value
@@ -103,12 +103,12 @@ def test_an_error_says_which_item_and_what_was_wanted(annotation: Any, data: byt
 
 @pytest.mark.parametrize("data", [b"", b"{", b"nul", b"[" * 100_000])
 @pytest.mark.parametrize("annotation", [Any, dict, list[int], Mail, Parcel])
-def test_no_payload_gets_past_as_another_error(annotation: Any, data: bytes) -> None:
+def test_every_payload_that_does_not_parse_raises_a_payload_error(annotation: Any, data: bytes) -> None:
     with pytest.raises(PayloadError):
         read(annotation, data)
 
 
-def test_results_as_bytes() -> None:
+def test_results_are_encoded_as_bytes_or_json() -> None:
     assert encode_result(b"\xff") == b"\xff"
     assert encode_result({"a": [1, None]}) == b'{"a":[1,null]}'
     assert encode_result(Mail(to="ann")) == b'{"to":"ann","copies":1}'
@@ -116,6 +116,6 @@ def test_results_as_bytes() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), float("inf"), b"x" * (MAX_DATA_BYTES + 1)])
-def test_results_that_cannot_be_kept(value: object) -> None:
+def test_results_that_cannot_be_encoded_raise_an_error(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         encode_result(value)

@@ -1,4 +1,4 @@
-"""What handlers take, and plain functions that can go to another process."""
+"""Types of payloads, and plain functions that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Order:
 
 
 class Opaque:
-    """No JSON can be read as this."""
+    """A type that cannot be read from JSON."""
 
 
 class Picky(Exception):
-    """Cannot be made of its own arguments, so that it cannot be sent as it is."""
+    """An error that cannot be unpickled, since its constructor does not take its `args`."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -53,7 +53,7 @@ def sleep_for(seconds: float) -> None:
 
 
 def ends_badly(how: str) -> None:
-    """End as told: with an error, a signal to the worker, or without any answer."""
+    """End as `how` says: with an error, a signal to the worker, or killed."""
     ways: dict[str, Any] = {
         "picky": Picky("this", "that") if how == "picky" else None,
         "exit": SystemExit(3),

@@ -1,10 +1,10 @@
-"""A worker in a process of its own.
+"""A worker in a separate process.
 
 python -m tests.worker.program URL QUEUE CONCURRENCY
 
-It runs the items of two queues. Those of the first say how many seconds they take, or `kill`: end this
-process without a word. For each it writes a line when it begins: its id, its attempt and the time. Those
-of the second, `QUEUE-stuck`, are run in threads that never end.
+It handles the items of two queues. A payload in the first one is the number of seconds that the run takes, or
+`kill`: then the process kills itself. Each run starts with printing a line: the id, the attempt and the time.
+Items of the second one, `QUEUE-stuck`, run in threads that never end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leasehold.worker import RetryPolicy, Worker
 
 
 def say(*words: object) -> None:
-    """Write a line, at once."""
+    """Print a line at once."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
@@ -36,15 +36,15 @@ async def handle(payload: str, lease: Lease) -> None:
 
 
 def stuck(payload: str) -> None:
-    """Never end, in a thread."""
+    """Run for ever, in a thread."""
     say(payload)
     threading.Event().wait()
 
 
 async def main(url: str, name: str, concurrency: str) -> int:
-    """Work until told to stop. The queues are left as a program leaves them that ends: not closed."""
+    """Work until stopped by a signal. The queues are not closed, as in a program that forgets to."""
     worker = Worker(
-        concurrency=int(concurrency), lease_time=2, grace=0.5, retry=RetryPolicy(attempts=3, first=0)
+        concurrency=int(concurrency), lease_time=30, grace=0.2, retry=RetryPolicy(attempts=2, first=0)
     )
     worker.handler(AsyncWorkQueue.from_url(url, name))(handle)
     worker.handler(AsyncWorkQueue.from_url(url, f"{name}-stuck"))(stuck)

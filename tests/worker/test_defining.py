@@ -1,4 +1,4 @@
-"""A handler that cannot work is refused when it is defined, or at the latest when the worker starts."""
+"""A handler that cannot work is rejected when it is defined, or at the latest when the worker starts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def not_a_list(_: bytes) -> None: ...
         (is_async, {"keep_result": "long"}),
     ],
 )
-async def test_is_refused(queue: AsyncWorkQueue, function: Any, options: dict[str, Any]) -> None:
+async def test_an_invalid_handler_is_rejected(
+    queue: AsyncWorkQueue, function: Any, options: dict[str, Any]
+) -> None:
     worker = new_worker()
     with pytest.raises(InvalidArgument):
         worker.handler(queue, **options)(function)
@@ -89,14 +91,14 @@ async def test_a_queue_has_one_handler(queue: AsyncWorkQueue) -> None:
     with pytest.raises(InvalidArgument, match="no handler of this worker yet"):
         worker.handler(queue)
     with pytest.raises(InvalidArgument, match="an AsyncWorkQueue"):
-        worker.handler("emails")(is_async)  # type: ignore[arg-type] # what a hasty user writes
+        worker.handler("emails")(is_async)  # type: ignore[arg-type] # a mistake of a user
 
 
 @pytest.mark.parametrize(
     "options",
     [{"concurrency": 0}, {"order": "random"}, {"grace": -1}, {"retry": None}, {"clean_every": 0}],
 )
-def test_a_worker_refuses(options: dict[str, Any]) -> None:
+def test_an_invalid_argument_of_a_worker_is_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         new_worker(**options)
 
@@ -121,7 +123,9 @@ async def test_a_partial_of_an_async_function_is_run_in_the_loop(queue: AsyncWor
     assert seen == [("ann", b"x")]
 
 
-async def test_what_a_process_cannot_be_sent_is_refused_at_the_start(queue: AsyncWorkQueue) -> None:
+async def test_a_function_that_cannot_be_sent_to_a_process_is_rejected_at_the_start(
+    queue: AsyncWorkQueue,
+) -> None:
     worker = new_worker()
 
     @worker.handler(queue, run_in="process")
@@ -136,7 +140,7 @@ async def lifespan() -> AsyncIterator[dict[str, Any]]:
     yield {"db": "a database", "spare": "unused"}
 
 
-async def test_resources_are_given_by_name(queue: AsyncWorkQueue) -> None:
+async def test_resources_are_passed_by_name(queue: AsyncWorkQueue) -> None:
     seen: list[Any] = []
     worker = new_worker(lifespan=lifespan)
 
@@ -150,7 +154,7 @@ async def test_resources_are_given_by_name(queue: AsyncWorkQueue) -> None:
     assert seen == [("1", "a database", "the default")]
 
 
-async def test_resources_that_nobody_gives_are_named(queue: AsyncWorkQueue) -> None:
+async def test_a_missing_resource_is_named_in_the_error(queue: AsyncWorkQueue) -> None:
     worker = new_worker(lifespan=lifespan)
 
     @worker.handler(queue)
@@ -159,50 +163,50 @@ async def test_resources_that_nobody_gives_are_named(queue: AsyncWorkQueue) -> N
     with pytest.raises(InvalidArgument, match=r"handle'.*does not provide mailer \(it provides db, spare\)"):
         await worker.run()
     with pytest.raises(InvalidArgument, match=r"mailer"):
-        await worker.run()  # it is not busy: the first has ended
+        await worker.run()  # and not WorkerBusy: the first call has ended
 
 
 async def test_the_lifespan_ends_after_the_last_run(queue: AsyncWorkQueue) -> None:
-    told: list[str] = []
+    events: list[str] = []
 
     @asynccontextmanager
-    async def noting() -> AsyncIterator[None]:
-        told.append("begin")
+    async def recording() -> AsyncIterator[None]:
+        events.append("begin")
         yield
-        told.append("end")
+        events.append("end")
 
-    worker = new_worker(lifespan=noting)
+    worker = new_worker(lifespan=recording)
 
     @worker.handler(queue)
     async def handle(_: bytes) -> None:
         worker.stop()
         try:
-            async with working_on(told):
+            async with working_on(events):
                 pass
         finally:
-            told.append("run")
+            events.append("run")
 
     await add(queue, b"x")
     await worker.run()
-    assert told == ["begin", "in", "out", "run", "end"]
+    assert events == ["begin", "in", "out", "run", "end"]
     assert not (await queue.counts()).total
 
 
 @asynccontextmanager
-async def working_on(told: list[str]) -> AsyncIterator[None]:
-    told.append("in")
+async def working_on(events: list[str]) -> AsyncIterator[None]:
+    events.append("in")
     yield
-    told.append("out")
+    events.append("out")
 
 
-async def test_middleware_goes_round_each_run_the_first_outermost(queue: AsyncWorkQueue) -> None:
-    told: list[str] = []
+async def test_middleware_wraps_each_run_with_the_first_outermost(queue: AsyncWorkQueue) -> None:
+    events: list[str] = []
 
     def layer(name: str) -> Callable[..., Any]:
         async def around(run: Run, call_next: Callable[[Run], Any]) -> Any:
-            told.append(f"{name} {run.lease.id} {run.attempt}")
+            events.append(f"{name} {run.lease.id} {run.attempt}")
             value = await call_next(run)
-            told.append(name)
+            events.append(name)
             return value + b"!"
 
         return around
@@ -211,11 +215,11 @@ async def test_middleware_goes_round_each_run_the_first_outermost(queue: AsyncWo
 
     @worker.handler(queue, keep_result=60)
     async def handle(_: bytes) -> bytes:
-        told.append("run")
+        events.append("run")
         return b"done"
 
     await add(queue, b"x")
     async with working(worker):
         await finished(queue)
-    assert told == ["outer 1 1", "inner 1 1", "run", "inner", "outer"]
+    assert events == ["outer 1 1", "inner 1 1", "run", "inner", "outer"]
     assert await queue.results.get("1") == b"done!!"

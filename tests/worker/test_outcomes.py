@@ -1,4 +1,4 @@
-"""What becomes of an item is what its handler says by returning or raising."""
+"""The outcome of an item follows from what its handler returns or raises."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from leasehold.worker.outcomes import Outcome
 
 
-NOBODY: dict[str, str] = {}
+NO_CUSTOMERS: dict[str, str] = {}
 
 
 class Broken(Exception):
-    """Even its text cannot be had."""
+    """An error whose `__str__` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -42,7 +42,9 @@ class BrokenReject(Reject):
     __str__ = Broken.__str__
 
 
-async def test_a_handler_that_cancels_itself_has_failed_and_stops_nobody(queue: AsyncWorkQueue) -> None:
+async def test_a_handler_that_cancels_its_task_has_failed_and_the_worker_continues(
+    queue: AsyncWorkQueue,
+) -> None:
     worker = new_worker(concurrency=2)
 
     @worker.handler(queue)
@@ -71,7 +73,9 @@ async def test_a_handler_that_cancels_itself_has_failed_and_stops_nobody(queue: 
         (Mail(to="ann"), b'{"to":"ann","copies":1}'),
     ],
 )
-async def test_what_is_returned_is_kept_if_asked_for(queue: AsyncWorkQueue, value: Any, kept: bytes) -> None:
+async def test_the_returned_value_is_kept_as_the_result(
+    queue: AsyncWorkQueue, value: Any, kept: bytes
+) -> None:
     worker = new_worker()
 
     @worker.handler(queue, keep_result=60)
@@ -84,7 +88,7 @@ async def test_what_is_returned_is_kept_if_asked_for(queue: AsyncWorkQueue, valu
     assert await queue.results.get("1") == kept
 
 
-async def test_nothing_is_kept_otherwise(queue: AsyncWorkQueue) -> None:
+async def test_no_result_is_kept_without_keep_result(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
 
     @worker.handler(queue)
@@ -98,10 +102,9 @@ async def test_nothing_is_kept_otherwise(queue: AsyncWorkQueue) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
-async def test_what_cannot_be_kept_is_a_dead_letter_and_harms_no_other(
+async def test_an_item_whose_result_cannot_be_encoded_is_a_dead_letter_and_is_not_run_again(
     queue: AsyncWorkQueue, value: object
 ) -> None:
-    """The work is done, so it is not done again."""
     runs: list[str] = []
     worker = new_worker()
 
@@ -119,7 +122,7 @@ async def test_what_cannot_be_kept_is_a_dead_letter_and_harms_no_other(
     assert await queue.results.get("3") == b'"fine"'
 
 
-async def test_a_retry_counts_and_keeps_its_reason(queue: AsyncWorkQueue) -> None:
+async def test_a_retry_counts_as_an_attempt_and_keeps_its_reason(queue: AsyncWorkQueue) -> None:
     attempts: list[int] = []
     worker = new_worker(retry=RetryPolicy(attempts=3, first=3600))
 
@@ -135,7 +138,7 @@ async def test_a_retry_counts_and_keeps_its_reason(queue: AsyncWorkQueue) -> Non
     assert letter.error == "Retry: not yet"
 
 
-async def test_a_retry_without_a_delay_waits_as_the_policy_says(queue: AsyncWorkQueue) -> None:
+async def test_a_retry_without_a_delay_uses_the_policy(queue: AsyncWorkQueue) -> None:
     worker = new_worker(retry=RetryPolicy(first=1000, jitter=False))
 
     @worker.handler(queue)
@@ -150,7 +153,9 @@ async def test_a_retry_without_a_delay_waits_as_the_policy_says(queue: AsyncWork
     assert abs(view.due - time.time() - 1000) < 100
 
 
-async def test_a_snooze_is_no_attempt_and_puts_behind_the_others(queue: AsyncWorkQueue) -> None:
+async def test_a_snooze_does_not_count_as_an_attempt_and_goes_to_the_end_of_the_queue(
+    queue: AsyncWorkQueue,
+) -> None:
     seen: list[tuple[str, int]] = []
     worker = new_worker(concurrency=1)
 
@@ -163,7 +168,7 @@ async def test_a_snooze_is_no_attempt_and_puts_behind_the_others(queue: AsyncWor
     await add(queue, "tired", "a", "b")
     async with working(worker):
         await finished(queue)
-    assert set(seen) == {("tired", 1), ("a", 1), ("b", 1)}, "never counted, and it starved nobody"
+    assert set(seen) == {("tired", 1), ("a", 1), ("b", 1)}
     assert seen[0] == ("tired", 1)
     assert len(seen) >= 8
 
@@ -174,7 +179,7 @@ async def test_a_reject_is_a_dead_letter_at_once(queue: AsyncWorkQueue) -> None:
     @worker.handler(queue)
     async def handle(payload: str) -> None:
         try:
-            NOBODY[payload]
+            NO_CUSTOMERS[payload]
         except KeyError as error:
             raise Reject("no such customer") from error
 
@@ -202,7 +207,7 @@ async def test_after_the_last_attempt_the_traceback_is_kept(queue: AsyncWorkQueu
     assert letter.error.endswith("ZeroDivisionError: by zero\n")
 
 
-async def test_rules_say_what_each_exception_deserves(queue: AsyncWorkQueue) -> None:
+async def test_the_rules_of_a_policy_decide_by_the_class_of_the_exception(queue: AsyncWorkQueue) -> None:
     policy = RetryPolicy(
         attempts=5, first=0, rules={KeyError: "never", OSError: RetryPolicy(attempts=2, first=0)}
     )
@@ -223,7 +228,7 @@ async def test_rules_say_what_each_exception_deserves(queue: AsyncWorkQueue) -> 
     "error",
     [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), BaseExceptionGroup("g", [SystemExit()])],
 )
-async def test_whatever_a_handler_raises_the_worker_goes_on(
+async def test_the_worker_continues_after_a_handler_raised_any_exception(
     queue: AsyncWorkQueue, error: BaseException
 ) -> None:
     ran: list[str] = []
@@ -245,7 +250,9 @@ async def test_whatever_a_handler_raises_the_worker_goes_on(
 
 
 @pytest.mark.parametrize("error", [Broken(), BrokenReject("x")])
-async def test_an_error_without_a_text(queue: AsyncWorkQueue, error: Exception) -> None:
+async def test_the_class_of_an_error_is_kept_if_its_text_cannot_be_made(
+    queue: AsyncWorkQueue, error: Exception
+) -> None:
     worker = new_worker(concurrency=1)
 
     @worker.handler(queue)
@@ -258,26 +265,26 @@ async def test_an_error_without_a_text(queue: AsyncWorkQueue, error: Exception) 
     assert type(error).__name__ in letter.error
 
 
-class Refusing(logging.Handler):
-    """A handler of log lines that fails with each of them, as those outside of the standard library may."""
+class Failing(logging.Handler):
+    """A log handler that raises, as handlers outside of the standard library may."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        raise OSError(f"no place for {record.levelname}")
+        raise OSError(f"cannot log {record.levelname}")
 
 
 @pytest.fixture
-def refused_lines() -> Iterator[None]:
-    logger, refusing = logging.getLogger("leasehold.worker"), Refusing()
+def failing_log() -> Iterator[None]:
+    logger, failing = logging.getLogger("leasehold.worker"), Failing()
     level = logger.level
     logger.setLevel(logging.DEBUG)
-    logger.addHandler(refusing)
+    logger.addHandler(failing)
     yield
-    logger.removeHandler(refusing)
+    logger.removeHandler(failing)
     logger.setLevel(level)
 
 
-@pytest.mark.usefixtures("refused_lines")
-async def test_log_lines_that_cannot_be_written_end_nothing(
+@pytest.mark.usefixtures("failing_log")
+async def test_a_worker_continues_if_its_log_handler_raises(
     queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[str] = []
@@ -297,10 +304,12 @@ async def test_log_lines_that_cannot_be_written_end_nothing(
     assert ran == ["good", "reject", "odd", "good"]
     assert {letter.id for letter in await queue.dead_letters.list()} == {"2", "3"}
     problems = capsys.readouterr().err
-    assert all(f"no place for {level}" in problems for level in ("DEBUG", "INFO", "WARNING", "ERROR"))
+    assert all(f"cannot log {level}" in problems for level in ("DEBUG", "INFO", "WARNING", "ERROR"))
 
 
-async def test_a_handler_that_cancels_its_own_task_spoils_no_other_run(queue: AsyncWorkQueue) -> None:
+async def test_a_handler_that_returns_after_cancelling_its_task_does_not_affect_the_next_run(
+    queue: AsyncWorkQueue,
+) -> None:
     seen: list[tuple[str, int]] = []
     worker = new_worker(concurrency=1)
 
@@ -317,10 +326,12 @@ async def test_a_handler_that_cancels_its_own_task_spoils_no_other_run(queue: As
     await add(queue, "bad", "good", "fine")
     async with working(worker):
         await finished(queue)
-    assert seen == [("good", 1), ("fine", 1)], "what returned is completed"
+    assert seen == [("good", 1), ("fine", 1)]
 
 
-async def test_time_that_is_up_cancels_and_counts(queue: AsyncWorkQueue) -> None:
+async def test_a_run_that_exceeds_its_time_limit_is_cancelled_and_counts_as_an_attempt(
+    queue: AsyncWorkQueue,
+) -> None:
     cancelled: list[int] = []
     worker = new_worker(concurrency=1)
 
@@ -338,8 +349,8 @@ async def test_time_that_is_up_cancels_and_counts(queue: AsyncWorkQueue) -> None
     assert "TimeLimitExceeded: the run took longer than its limit of 0.05 s" in letter.error
 
 
-async def test_a_handler_that_ends_in_time_after_all_is_done(queue: AsyncWorkQueue) -> None:
-    """It was cancelled, and finished its work all the same; the next run is not cancelled for it."""
+async def test_a_handler_that_returns_after_its_cancellation_has_completed(queue: AsyncWorkQueue) -> None:
+    """The next run in its slot is not cancelled."""
     seen: list[str] = []
     worker = new_worker(concurrency=1)
 
@@ -415,7 +426,7 @@ async def test_an_outcome_that_is_not_declared_is_not_acknowledged_and_its_lease
     assert [view.id for view in await queue.inspect("leased")] == ["2"]
 
 
-async def test_one_true_per_item_under_many_runs_that_fail_and_retry(queue: AsyncWorkQueue) -> None:
+async def test_each_of_many_items_that_fail_once_is_completed_once(queue: AsyncWorkQueue) -> None:
     done: list[str] = []
     worker = new_worker(concurrency=20)
 

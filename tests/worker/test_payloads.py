@@ -1,4 +1,4 @@
-"""A handler gets its payload in the type of its first parameter; what does not parse is dead at once."""
+"""A payload is decoded into the type of the first parameter; one that does not parse is a dead letter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def taking(annotation: Any, seen: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize(("annotation", "data", "value"), PAYLOADS)
-async def test_the_annotation_decides(
+async def test_the_payload_has_the_type_of_the_annotation(
     queue: AsyncWorkQueue, annotation: Any, data: bytes, value: Any
 ) -> None:
     seen: list[Any] = []
@@ -54,7 +54,7 @@ async def test_the_annotation_decides(
     assert type(seen[0]) is type(value)
 
 
-async def test_a_lease_as_the_payload_and_beside_it(queue: AsyncWorkQueue) -> None:
+async def test_a_lease_can_be_taken_beside_the_payload(queue: AsyncWorkQueue) -> None:
     seen: list[Lease] = []
     worker = new_worker()
 
@@ -78,7 +78,7 @@ async def test_a_lease_as_the_payload_and_beside_it(queue: AsyncWorkQueue) -> No
         (Parcel, b'{"weight":"3"}', "no Parcel: Expected `int`"),
     ],
 )
-async def test_what_does_not_parse_is_a_dead_letter_at_once(
+async def test_data_that_does_not_parse_is_a_dead_letter_at_once(
     queue: AsyncWorkQueue, annotation: Any, data: bytes, reason: str
 ) -> None:
     worker = new_worker()
@@ -89,10 +89,10 @@ async def test_what_does_not_parse_is_a_dead_letter_at_once(
     assert (letter.id, letter.data, letter.attempt) == ("1", data, 1)
     assert letter.error.startswith("PayloadError: the data of item '1' is ")
     assert reason in letter.error
-    assert "Traceback" in letter.error, "and where the parser found it"
+    assert "Traceback" in letter.error
 
 
-async def test_of_a_batch_only_what_does_not_parse_is_dead(queue: AsyncWorkQueue) -> None:
+async def test_only_the_items_of_a_batch_that_do_not_parse_are_dead_letters(queue: AsyncWorkQueue) -> None:
     seen: list[int] = []
     worker = new_worker()
 
@@ -107,7 +107,7 @@ async def test_of_a_batch_only_what_does_not_parse_is_dead(queue: AsyncWorkQueue
     assert (await the_dead(queue)).id == "2"
 
 
-async def test_a_batch_of_nothing_that_parses_is_not_run(queue: AsyncWorkQueue) -> None:
+async def test_a_batch_handler_is_not_called_if_no_item_parses(queue: AsyncWorkQueue) -> None:
     runs: list[Any] = []
     worker = new_worker()
 

@@ -1,4 +1,4 @@
-"""Plain functions run in threads or processes, batches get many items; none disturbs the others."""
+"""Plain functions run in threads or processes, batch handlers take many items; runs are isolated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default
 
 @pytest.fixture
 async def processes() -> AsyncIterator[None]:
-    """End the processes for handlers, which otherwise end with the event loop."""
+    """End the processes of handlers, which otherwise end with the event loop."""
     yield
     for task in asyncio.all_tasks():
         if "process pool" in task.get_name():
@@ -44,7 +44,7 @@ async def test_a_plain_function_runs_in_threads_that_end_with_the_worker(queue: 
     @worker.handler(queue)
     def handle(_: bytes) -> None:
         threads.add(threading.current_thread())
-        both.wait()  # which they pass only together
+        both.wait()  # passes when both threads run at once
 
     await add(queue, *[b"x"] * 2)
     async with working(worker):
@@ -54,7 +54,7 @@ async def test_a_plain_function_runs_in_threads_that_end_with_the_worker(queue: 
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-async def test_what_a_thread_raises_is_a_failure_whatever_it_is(
+async def test_a_thread_that_raises_any_exception_has_failed(
     queue: AsyncWorkQueue, error: type[BaseException]
 ) -> None:
     worker = new_worker()
@@ -70,37 +70,39 @@ async def test_what_a_thread_raises_is_a_failure_whatever_it_is(
     assert f"RuntimeError: the handler raised {error.__name__}" in letter.error
 
 
-async def test_a_slot_is_used_again_when_the_thread_that_was_left_behind_returns(
-    queue: AsyncWorkQueue,
+async def test_a_thread_that_outlives_its_time_limit_keeps_its_slot_until_it_returns(
+    make_queue: Callable[..., AsyncWorkQueue], name: str
 ) -> None:
+    slow, quick = make_queue(), make_queue(name=f"{name}-quick")
     worker, release, ran = new_worker(concurrency=1, retry=ONCE), threading.Event(), list[bytes]()
 
-    @worker.handler(queue, timeout=1)
-    def handle(payload: bytes) -> None:
+    @worker.handler(slow, timeout=0.1)
+    def hang(payload: bytes) -> None:
         ran.append(payload)
-        if payload == b"hangs":
-            release.wait(20)
+        release.wait(30)
 
-    await add(queue, b"hangs")
+    worker.handler(quick)(ran.append)
+    await add(slow, b"hangs")
     async with working(worker):
-        await the_dead(queue)
-        await queue.add_items(Item(b"quick") for _ in range(5))
-        await asyncio.sleep(0.2)
-        assert ran == [b"hangs"], "as its slot is not free"
+        await the_dead(slow)
+        await add(quick, *[b"quick"] * 5)
+        assert worker.health().running == 1
+        assert ran == [b"hangs"]
         release.set()
-        await finished(queue)
+        await finished(quick)
     assert ran == [b"hangs", *[b"quick"] * 5]
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["in its task", "in a task of its own"])
-async def test_a_time_limit_of_middleware_does_not_give_away_the_slot_of_a_thread(
+@pytest.mark.parametrize("separate", [False, True], ids=["in its task", "in a separate task"])
+async def test_a_time_limit_of_middleware_leaves_the_slot_to_the_thread(
     queue: AsyncWorkQueue,
-    apart: bool,  # noqa: FBT001 - a parameter of the test
+    separate: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     async def limited(run: Run, call: Callable[[Run], Any]) -> Any:
-        if apart:
-            return await asyncio.wait_for(asyncio.create_task(call(run)), 1)
-        async with asyncio.timeout(1):
+        limit = 0.1 if run.lease.data == b"hangs" else None
+        if separate:
+            return await asyncio.wait_for(asyncio.create_task(call(run)), limit)
+        async with asyncio.timeout(limit):
             return await call(run)
 
     worker = new_worker(concurrency=2, retry=ONCE, middleware=[limited])
@@ -110,12 +112,12 @@ async def test_a_time_limit_of_middleware_does_not_give_away_the_slot_of_a_threa
     def handle(payload: bytes) -> None:
         ran.append(payload)
         if payload == b"hangs":
-            release.wait(20)
+            release.wait(30)
 
     await add(queue, b"hangs", b"hangs", *[b"quick"] * 6)
     async with working(worker):
-        await counted(queue, "both are dead", lambda counts: counts.dead == 2)
-        await asyncio.sleep(0.5)
+        await counted(queue, "both are dead letters", lambda counts: counts.dead == 2)
+        assert worker.health().running == 2
         assert ran == [b"hangs", b"hangs"]
         release.set()
         await finished(queue)
@@ -123,7 +125,7 @@ async def test_a_time_limit_of_middleware_does_not_give_away_the_slot_of_a_threa
     assert await queue.dead_letters.count() == 2
 
 
-async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(
+async def test_a_plain_function_that_returns_a_coroutine_has_failed(
     queue: AsyncWorkQueue,
 ) -> None:
     async def work() -> None: ...
@@ -141,7 +143,9 @@ async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(
 
 
 @pytest.mark.usefixtures("processes")
-async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
+async def test_functions_in_processes_return_results_and_errors(
+    make_queue: Callable[..., AsyncWorkQueue],
+) -> None:
     pids, sums, bad = (make_queue(name=f"process-{kind}") for kind in ("pids", "sums", "bad"))
     worker = new_worker(concurrency=2, retry=ONCE)
     worker.handler(pids, run_in="process", keep_result=60)(own_pid)
@@ -154,7 +158,7 @@ async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
     async with working(worker):
         await finished(pids)
         await finished(sums)
-        await counted(bad, "all have ended", lambda counts: counts.dead == 5 and counts.scheduled == 1)
+        await counted(bad, "all runs have ended", lambda counts: counts.dead == 5 and counts.scheduled == 1)
     assert int(await pids.results.get("pid") or 0) not in (0, os.getpid())
     assert await sums.results.get("sum") == b"6"
     letters = {letter.id: letter for letter in await bad.dead_letters.list()}
@@ -168,18 +172,17 @@ async def test_a_process(make_queue: Callable[..., AsyncWorkQueue]) -> None:
     assert [view.id for view in await bad.inspect("scheduled")] == ["snooze"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
-async def test_a_process_past_its_limit_is_ended(queue: AsyncWorkQueue) -> None:
+async def test_a_process_that_exceeds_its_time_limit_is_killed(queue: AsyncWorkQueue) -> None:
     worker = new_worker(retry=ONCE)
-    worker.handler(queue, run_in="process", timeout=2)(sleep_for)
+    worker.handler(queue, run_in="process", timeout=0.3)(sleep_for)
     await add(queue, b"3600")
     async with working(worker):
         letter = await the_dead(queue)
     assert "TimeLimitExceeded" in letter.error
 
 
-async def test_a_batch_gets_up_to_so_many_and_answers_for_each(queue: AsyncWorkQueue) -> None:
+async def test_a_batch_handler_takes_several_items_and_answers_for_each(queue: AsyncWorkQueue) -> None:
     sizes: list[int] = []
     worker = new_worker()
 
@@ -196,7 +199,7 @@ async def test_a_batch_gets_up_to_so_many_and_answers_for_each(queue: AsyncWorkQ
 
     await add(queue, "one", "retry", "snooze", "reject", "error", "two")
     async with working(worker):
-        await counted(queue, "all are told", lambda counts: counts.dead == 2 and counts.total == 2)
+        await counted(queue, "all have their outcomes", lambda counts: counts.dead == 2 and counts.total == 2)
     assert max(sizes) == 4
     assert [await queue.results.get(item_id) for item_id in ("1", "6")] == [b'"one"', b'"two"']
     letters = {letter.id: letter for letter in await queue.dead_letters.list()}
@@ -207,7 +210,9 @@ async def test_a_batch_gets_up_to_so_many_and_answers_for_each(queue: AsyncWorkQ
 
 
 @pytest.mark.parametrize("answer", [["one too few"], "ab", 5])
-async def test_a_batch_that_answers_wrongly_has_failed(queue: AsyncWorkQueue, answer: Any) -> None:
+async def test_a_batch_handler_that_returns_no_answer_for_each_item_has_failed(
+    queue: AsyncWorkQueue, answer: Any
+) -> None:
     worker = new_worker()
 
     @worker.handler(queue, batch=2)
@@ -217,11 +222,11 @@ async def test_a_batch_that_answers_wrongly_has_failed(queue: AsyncWorkQueue, an
     await add(queue, b"x", b"y")
     async with working(worker):
         await finished(queue)
-    assert not await queue.dead_letters.count(), "the last attempt is of each item alone"
+    assert not await queue.dead_letters.count(), "the last attempt takes each item alone"
 
 
-async def test_the_last_attempt_of_a_batch_is_of_each_item_alone(queue: AsyncWorkQueue) -> None:
-    """One bad item must not take its companions with it."""
+async def test_the_last_attempt_of_a_batch_takes_each_item_alone(queue: AsyncWorkQueue) -> None:
+    """One bad item must not make dead letters of the others."""
     runs: list[list[str]] = []
     worker = new_worker()
 
@@ -241,7 +246,7 @@ async def test_the_last_attempt_of_a_batch_is_of_each_item_alone(queue: AsyncWor
 
 
 @pytest.mark.parametrize("batch", [None, 2])
-async def test_middleware_that_does_not_call_the_handler_answers_for_it(
+async def test_items_are_completed_if_middleware_returns_without_calling_the_handler(
     queue: AsyncWorkQueue, batch: int | None
 ) -> None:
     async def never(_: Run, __: Callable[[Run], Any]) -> None: ...
@@ -262,12 +267,14 @@ def taking_list(ran: list[Any]) -> Any:
     return handle
 
 
-async def test_middleware_that_spoils_the_answer_of_a_batch_harms_nobody_else(queue: AsyncWorkQueue) -> None:
-    async def spoiling(run: Run, call_next: Callable[[Run], Any]) -> Any:
+async def test_a_batch_fails_if_middleware_replaces_its_answers_by_another_value(
+    queue: AsyncWorkQueue,
+) -> None:
+    async def replacing(run: Run, call_next: Callable[[Run], Any]) -> Any:
         await call_next(run)
         return 5
 
-    worker = new_worker(middleware=[spoiling], concurrency=1)
+    worker = new_worker(middleware=[replacing], concurrency=1)
     worker.handler(queue, batch=2)(taking_list([]))
     await add(queue, b"x")
     async with working(worker):
@@ -277,7 +284,9 @@ async def test_middleware_that_spoils_the_answer_of_a_batch_harms_nobody_else(qu
 
 
 @pytest.mark.parametrize("place", ["loop", "thread"])
-async def test_a_context_variable_ends_with_its_run(queue: AsyncWorkQueue, place: str) -> None:
+async def test_a_context_variable_set_by_a_run_is_not_seen_by_the_next(
+    queue: AsyncWorkQueue, place: str
+) -> None:
     seen: list[str] = []
     worker = new_worker(concurrency=1)
     request.set("outside")
@@ -296,7 +305,7 @@ async def test_a_context_variable_ends_with_its_run(queue: AsyncWorkQueue, place
     assert seen == ["outside"] * 3
 
 
-async def test_a_context_variable_reaches_from_middleware_into_a_thread(queue: AsyncWorkQueue) -> None:
+async def test_a_context_variable_set_by_middleware_is_seen_in_the_thread(queue: AsyncWorkQueue) -> None:
     seen: list[str] = []
 
     async def around(run: Run, call_next: Callable[[Run], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A worker runs again, beside others, or until nothing is left to do."""
+"""A worker can run again, beside other workers, or until its queues are empty."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 
-async def test_it_can_run_again_but_not_twice_at_once(queue: AsyncWorkQueue) -> None:
+async def test_a_worker_can_run_again_but_not_twice_at_once(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     gate = Gate(worker, queue)
     gate.opened.set()
@@ -35,7 +35,7 @@ async def test_it_can_run_again_but_not_twice_at_once(queue: AsyncWorkQueue) -> 
     assert gate.done == ["0", "1", "2"]
 
 
-async def test_a_stop_of_a_worker_that_does_not_run_is_nothing(queue: AsyncWorkQueue) -> None:
+async def test_stopping_a_worker_that_is_not_running_has_no_effect(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     gate = Gate(worker, queue)
     gate.opened.set()
@@ -61,8 +61,8 @@ async def test_two_workers_share_a_queue_object(queue: AsyncWorkQueue) -> None:
     assert len(gates[0].done) == 4
 
 
-async def test_drain_ends_when_nothing_is_left_to_do(make_queue: MakeQueue) -> None:
-    """What handlers add is done, too, and what is to be tried again at once; what is delayed stays."""
+async def test_drain_ends_when_the_queues_are_empty(make_queue: MakeQueue) -> None:
+    """Items that handlers add, and retries without a delay, are run as well; delayed items stay."""
     first, second = make_queue(name="drain-1"), make_queue(name="drain-2")
     worker = new_worker(concurrency=3, retry=RetryPolicy(attempts=3, first=0))
     seen: list[str] = []
@@ -92,7 +92,7 @@ async def test_drain_ends_when_nothing_is_left_to_do(make_queue: MakeQueue) -> N
     assert await second.counts() == (0, 0, 0, 0)
 
 
-async def test_drain_of_nothing_ends_at_once_and_a_stop_ends_it(queue: AsyncWorkQueue) -> None:
+async def test_drain_ends_at_once_on_an_empty_queue_and_when_stopped(queue: AsyncWorkQueue) -> None:
     worker = new_worker(grace=0)
     gate = Gate(worker, queue)
     await worker.drain()
@@ -105,7 +105,7 @@ async def test_drain_of_nothing_ends_at_once_and_a_stop_ends_it(queue: AsyncWork
     assert await order_of(queue) == [("1", 0)]
 
 
-async def test_drains_beside_each_other_run_each_item_once(make_queue: MakeQueue) -> None:
+async def test_several_drains_at_once_run_each_item_once(make_queue: MakeQueue) -> None:
     ran: list[str] = []
     workers = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""When a worker stops nothing is left leased: what has not begun is in front again, in order, uncounted."""
+"""A worker that stops releases its items: those that have not finished return to the front, in order."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ import pytest
 
 from leasehold import Item, QueueClosed
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import lease_renewer
+from leasehold.worker import executor, lease_renewer, runtime
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.keyspace import audit
-from tests.worker.working import Gate, add, counted, new_worker, order_of, working
+from tests.worker.working import SHORT_LEASE, Gate, add, counted, new_worker, order_of, working
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from leasehold.testing import Proxy
+    from leasehold.testing import Clock, Proxy
     from tests.queue.fixtures import MakeQueue
 
 
-async def test_stop_lets_what_runs_come_to_its_end(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_a_stop_lets_runs_finish_and_releases_the_other_items(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     worker = new_worker(concurrency=2)
     gate = Gate(worker, queue)
     await add(queue, *[b"x"] * 5)
     running = asyncio.create_task(worker.run())
     await gate.reached(2)
     worker.stop()
-    await counted(queue, "the rest is back", lambda counts: counts.waiting == 3)
+    await counted(queue, "the other items are released", lambda counts: counts.waiting == 3)
     assert not running.done()
     gate.opened.set()
     await running
@@ -41,7 +43,7 @@ async def test_stop_lets_what_runs_come_to_its_end(queue: AsyncWorkQueue, redis:
     assert not (await audit(redis, name)).leased
 
 
-async def test_what_is_cut_off_after_the_grace_time_goes_back_uncounted(
+async def test_items_interrupted_after_the_grace_time_return_to_the_front_uncounted(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     worker = new_worker(concurrency=2, grace=0.1)
@@ -49,14 +51,14 @@ async def test_what_is_cut_off_after_the_grace_time_goes_back_uncounted(
     await add(queue, *[b"x"] * 4)
     async with working(worker):
         await gate.reached(2)
-    assert sorted(gate.cut) == ["1", "2"]
+    assert sorted(gate.cancelled) == ["1", "2"]
     found = await order_of(queue)
     assert sorted(found[:2]) == [("1", 0), ("2", 0)]
     assert found[2:] == [("3", 0), ("4", 0)]
     assert not (await audit(redis, name)).leased
 
 
-async def test_stop_now_cuts_at_once_also_after_a_stop(queue: AsyncWorkQueue) -> None:
+async def test_stop_now_interrupts_runs_at_once_even_after_a_stop(queue: AsyncWorkQueue) -> None:
     worker = new_worker(grace=3600)
     gate = Gate(worker, queue)
     await add(queue, b"x")
@@ -66,27 +68,27 @@ async def test_stop_now_cuts_at_once_also_after_a_stop(queue: AsyncWorkQueue) ->
     await asyncio.sleep(0.05)
     assert not running.done()
     worker.stop(now=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await running
-    assert gate.cut == ["1"]
+    assert gate.cancelled == ["1"]
     assert await order_of(queue) == [("1", 0)]
 
 
-async def test_a_stop_from_a_signal_handler_or_a_thread(queue: AsyncWorkQueue) -> None:
+async def test_a_worker_can_be_stopped_from_another_thread(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     Gate(worker, queue)
     async with working(worker) as running:
         await eventually("it runs", lambda: worker.health().ok)
         await asyncio.to_thread(worker.stop)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await running
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_cancelled_run_gives_everything_back(
+async def test_a_cancelled_worker_releases_everything(
     queue: AsyncWorkQueue, redis: Redis, name: str, times: int
 ) -> None:
-    """Also when it is cancelled again while it does so."""
+    """Even if it is cancelled again at once."""
     worker = new_worker(concurrency=2, grace=3600)
     gate = Gate(worker, queue)
     await add(queue, *[b"x"] * 5)
@@ -98,30 +100,31 @@ async def test_a_cancelled_run_gives_everything_back(
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert sorted(gate.cut) == ["1", "2"]
+    assert sorted(gate.cancelled) == ["1", "2"]
     assert sorted(await order_of(queue)) == [(f"{number}", 0) for number in range(1, 6)]
     assert not (await audit(redis, name)).leased
-    await eventually("the office is closed", lambda: not office_threads())
+    await eventually("the background thread has ended", lambda: not background_threads())
     assert worker.health().reasons == ("the worker is not running",)
 
 
-def office_threads() -> list[str]:
+def background_threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name == "leasehold background"]
 
 
-async def test_a_handler_that_will_not_be_cancelled_is_left_and_its_item_given_back(
-    queue: AsyncWorkQueue, caplog: pytest.LogCaptureFixture
+async def test_the_item_of_a_handler_that_ignores_its_cancellation_is_released(
+    queue: AsyncWorkQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_go = asyncio.Event()
+    monkeypatch.setattr(executor, "HURRIED_SECONDS", 0.05)
+    finish = asyncio.Event()
     began = asyncio.Event()
     worker = new_worker(grace=0)
 
     @worker.handler(queue)
     async def handle(_: bytes) -> None:
-        while not let_go.is_set():
+        while not finish.is_set():
             began.set()
             try:
-                await let_go.wait()
+                await finish.wait()
             except asyncio.CancelledError:
                 continue
 
@@ -130,15 +133,15 @@ async def test_a_handler_that_will_not_be_cancelled_is_left_and_its_item_given_b
         running = asyncio.create_task(worker.run())
         await began.wait()
         worker.stop(now=True)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(20):
             await running
         assert await order_of(queue) == [("1", 0)]
-        let_go.set()
+        finish.set()
     assert not caplog.records
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ExceptionGroup])
-async def test_an_error_that_comes_of_cutting_off_is_no_attempt(
+async def test_a_run_whose_interruption_causes_an_error_does_not_count_as_an_attempt(
     queue: AsyncWorkQueue, error: type[Exception]
 ) -> None:
     worker = new_worker(grace=0)
@@ -160,29 +163,29 @@ async def test_an_error_that_comes_of_cutting_off_is_no_attempt(
     assert await order_of(queue) == [("1", 0)]
 
 
-async def test_a_thread_that_cannot_be_cancelled_is_left_and_its_item_given_back(
+async def test_the_item_of_a_thread_that_cannot_be_cancelled_is_released(
     queue: AsyncWorkQueue,
 ) -> None:
-    let_go, begun = threading.Event(), threading.Event()
+    finish, begun = threading.Event(), threading.Event()
     worker = new_worker(grace=0)
 
     @worker.handler(queue)
     def handle(_: bytes) -> None:
         begun.set()
-        let_go.wait(20)
+        finish.wait(20)
 
     await add(queue, b"x")
     async with working(worker):
         await asyncio.to_thread(begun.wait)
     assert await order_of(queue) == [("1", 0)]
-    let_go.set()
+    finish.set()
 
 
-async def test_many_that_wait_go_back_in_order(
+async def test_many_items_that_were_leased_ahead_return_in_order(
     queue: AsyncWorkQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than one trip of them, taken ahead of need."""
-    monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 60)  # else a busy machine has some given back before
+    """They are more than one call releases."""
+    monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 60)  # else some may be released early
     count = 3000
     await queue.add_items(Item(b"x", id=f"{number}") for number in range(count))
     worker = new_worker(concurrency=1)
@@ -205,7 +208,7 @@ async def test_many_that_wait_go_back_in_order(
 async def test_stops_under_load_leave_nothing_leased(
     make_queue: MakeQueue, redis: Redis, name: str, batch: int | None
 ) -> None:
-    """At any moment: while it asks, while items arrive, while they are settled."""
+    """Stops at any moment: during a lease, when items arrive, during acknowledgements."""
     queue = make_queue()
     await queue.add_items(Item(b"x", id=f"{number}") for number in range(2000))
     done: list[Any] = []
@@ -221,7 +224,7 @@ async def test_stops_under_load_leave_nothing_leased(
         running = asyncio.create_task(worker.run())
         before = len(done)
         if turn % 3:
-            await until("it works", worked_since(done, before))
+            await until("it has worked", worked_since(done, before))
         else:
             for _ in range(turn + 1):
                 await asyncio.sleep(0)
@@ -244,14 +247,14 @@ def worked_since(done: list[Any], before: int) -> Any:
     return has_worked
 
 
-async def test_nothing_is_on_its_way_to_a_worker_that_has_stopped(
+async def test_the_server_moves_no_item_to_a_worker_that_has_stopped(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
-    """Its queue object is open still, but waits for nothing any more."""
+    """Its queue object is still open, but does not wait for items."""
     worker = new_worker()
     Gate(worker, queue)
     running = asyncio.create_task(worker.run())
-    await until("it waits", lambda: some_session(redis, name))
+    await until("it waits for items", lambda: some_session(redis, name))
     worker.stop()
     await running
     assert not await redis.zcard(f"{name}:sessions")
@@ -263,30 +266,29 @@ async def some_session(redis: Redis, name: str) -> bool:
     return bool(await redis.zcard(f"{name}:sessions"))
 
 
-async def test_a_stop_while_the_server_is_away(make_queue: MakeQueue, proxy: Proxy, redis: Redis) -> None:
-    queue = make_queue(url=proxy.url, reply_timeout=1)
-    worker = new_worker(concurrency=2, grace=0.1, lease_time=2)
+async def test_a_stop_while_the_server_is_away_leaves_items_until_their_leases_expire(
+    make_queue: MakeQueue, proxy: Proxy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "SHORTEST_ACKNOWLEDGE", 0.1)
+    queue, other = make_queue(url=proxy.url, reply_timeout=1, clock=clock), make_queue(clock=clock)
+    worker = new_worker(concurrency=2, grace=0.1, lease_time=SHORT_LEASE)
     gate = Gate(worker, queue)
-    await add(make_queue(), *[b"x"] * 4)
+    await add(other, *[b"x"] * 4)
     running = asyncio.create_task(worker.run())
     await gate.reached(2)
     proxy.refuse()
     await proxy.cut()
     worker.stop()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(20):
         await running
-    await eventually("the office is closed", lambda: not office_threads())
-    assert sorted(gate.cut) == ["1", "2"]
-    # What could not be given back comes back when the leases end, which nobody renews.
-    other = make_queue()
-    await counted(other, "all are there", lambda counts: counts.total == 4)
-    async with asyncio.timeout(10):
-        ids = [lease.id for lease in [await other.lease(60) for _ in range(4)]]
-    assert sorted(ids) == ["1", "2", "3", "4"]
-    assert await redis.ping()
+    await eventually("the background thread has ended", lambda: not background_threads())
+    assert sorted(gate.cancelled) == ["1", "2"]
+    assert (await other.counts()).total == 4
+    clock.advance(SHORT_LEASE)
+    assert sorted(lease.id for lease in await other.lease_many(4, 60, block=False)) == ["1", "2", "3", "4"]
 
 
-async def test_a_stop_while_the_server_is_away_for_a_moment(
+async def test_a_stop_while_the_server_is_away_for_a_moment_releases_everything(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
 ) -> None:
     queue = make_queue(url=proxy.url, reply_timeout=1)
@@ -298,14 +300,16 @@ async def test_a_stop_while_the_server_is_away_for_a_moment(
     proxy.refuse()
     await proxy.cut()
     worker.stop()
-    await eventually("they are cut off", lambda: len(gate.cut) == 2)
+    await eventually("the runs are interrupted", lambda: len(gate.cancelled) == 2)
     await proxy.accept()
     await running
     assert not (await audit(redis, name)).leased
     assert sorted(await order_of(make_queue())) == [(f"{number}", 0) for number in range(1, 5)]
 
 
-async def test_a_queue_that_is_closed_under_it(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+async def test_a_worker_whose_queue_is_closed_stops_and_releases_everything(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
     queue = make_queue()
     worker = new_worker(concurrency=2, grace=3600)
     gate = Gate(worker, queue)
@@ -315,6 +319,6 @@ async def test_a_queue_that_is_closed_under_it(make_queue: MakeQueue, redis: Red
     await queue.close()
     gate.opened.set()
     with pytest.raises(QueueClosed):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(20):
             await running
     assert not (await audit(redis, name)).leased

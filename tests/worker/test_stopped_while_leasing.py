@@ -1,4 +1,4 @@
-"""What was leased in the very moment of a stop is given back."""
+"""Items that are leased at the moment of a stop are released."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("queues", [1, 2])
-async def test_leases_whose_taker_is_cancelled_before_it_has_them(
+async def test_items_are_released_if_the_fetcher_is_cancelled_before_it_gets_them(
     make_queue: MakeQueue, name: str, monkeypatch: pytest.MonkeyPatch, queues: int
 ) -> None:
     worker = Worker()
@@ -28,25 +28,25 @@ async def test_leases_whose_taker_is_cancelled_before_it_has_them(
     for queue in opened:
         worker.handler(queue)(handle)
     queue, lease_many = opened[0], opened[0].lease_many
-    met = asyncio.Event()
+    leased = asyncio.Event()
 
     async def lease_and_cancel(*args: Any, **kwargs: Any) -> list[Lease]:
         leases: list[Lease] = await lease_many(*args, **kwargs)
         if leases:
             for task in asyncio.all_tasks():
                 if task.get_name().startswith("leasehold fetch "):
-                    # When the leases are there, and before one who waits for them is told so.
+                    # After this call has the leases, and before the task that awaits it runs again.
                     asyncio.get_running_loop().call_soon(task.cancel)
-            met.set()
+            leased.set()
         return leases
 
     monkeypatch.setattr(queue, "lease_many", lease_and_cancel)
     await queue.add_items([Item("one"), Item("two")])
     await worker.run()
-    assert met.is_set()
+    assert leased.is_set()
     counts = await queue.counts()
     assert counts.leased == 0
     assert counts.waiting + len(ran) == 2
-    if queues == 2:  # then they are leased by a task of its own
+    if queues == 2:  # then the call is awaited while no slot is claimed, and nothing starts
         assert ran == []
         assert [(view.data, view.attempt) for view in await queue.inspect()] == [(b"one", 0), (b"two", 0)]

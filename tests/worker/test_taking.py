@@ -1,4 +1,4 @@
-"""A worker takes what it can begin: no more at once than it may, by weight or in strict order."""
+"""A worker leases the items that it can start, by weight or in strict order."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("place", ["loop", "thread", "batch"])
-async def test_no_more_run_at_once_than_may(make_queue: MakeQueue, place: str) -> None:
-    """Over all queues together."""
-    running = most = 0
+async def test_no_more_than_concurrency_runs_are_active_over_all_queues(
+    make_queue: MakeQueue, place: str
+) -> None:
+    running = peak = 0
     queues = [make_queue(name=f"limit-{place}-{number}") for number in range(3)]
     worker = new_worker(concurrency=4)
 
     async def work(_: bytes) -> None:
-        nonlocal running, most
+        nonlocal running, peak
         running += 1
-        most = max(most, running)
+        peak = max(peak, running)
         await asyncio.sleep(0.001)
         running -= 1
 
@@ -50,11 +51,11 @@ async def test_no_more_run_at_once_than_may(make_queue: MakeQueue, place: str) -
     async with working(worker):
         for queue in queues:
             await finished(queue)
-    assert 2 <= most <= 4
+    assert 2 <= peak <= 4
 
 
 async def shares(worker: Worker, queues: dict[str, AsyncWorkQueue], count: int) -> Counter[str]:
-    """Let it work on queues that never run dry, and count its first runs."""
+    """Let a worker work on queues that are never empty, and count the runs of each."""
     order: list[str] = []
 
     for name, queue in queues.items():
@@ -79,7 +80,7 @@ async def test_queues_share_by_weight(make_queue: MakeQueue) -> None:
 async def test_strict_order_serves_the_first_queue_first(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 60)  # else a busy machine has some given back before
+    monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 60)  # else some may be released early
     first, second = make_queue(name="strict-1"), make_queue(name="strict-2")
     order: list[str] = []
     worker = new_worker(concurrency=2, order="strict")
@@ -102,22 +103,24 @@ async def test_strict_order_serves_the_first_queue_first(
     assert order == ["first"] * 50 + ["second"] * 50
 
 
-async def test_what_has_not_begun_is_left_to_others(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
-    """A worker that was quick has one slot, and gets an item that takes long: it holds on to no other."""
+async def test_items_leased_ahead_are_released_when_a_run_takes_long(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    """A worker with one slot leases quick items ahead, until it gets a slow one."""
     worker = new_worker(concurrency=1)
-    go_on, begun = asyncio.Event(), asyncio.Event()
+    finish, begun = asyncio.Event(), asyncio.Event()
 
     @worker.handler(queue)
     async def handle(payload: bytes) -> None:
         if payload == b"slow":
             begun.set()
-            await go_on.wait()
+            await finish.wait()
 
     await queue.add_items(Item(b"quick") for _ in range(2000))
     await add(queue, b"slow", b"a", b"b", b"c")
     async with working(worker):
         await begun.wait()
-        await counted(queue, "the rest is back", lambda counts: counts == (3, 1, 0, 0))
+        await counted(queue, "the others are released", lambda counts: counts == (3, 1, 0, 0))
         assert await order_of(queue) == [("2", 0), ("3", 0), ("4", 0)]
         other, last = make_queue(), 0
         for expected in ("2", "3", "4"):
@@ -125,22 +128,22 @@ async def test_what_has_not_begun_is_left_to_others(queue: AsyncWorkQueue, make_
             assert (lease.id, lease.attempt) == (expected, 1)
             last = lease.token
             await other.complete(lease)
-        # Also what comes now is for those who can begin it.
+        # Items that are added now also go to a worker that can start them.
         waiting = asyncio.create_task(take(other))
         await asyncio.sleep(0.05)
         await queue.add_item(Item(b"x", id="later"))
         async with asyncio.timeout(5):
             lease = await waiting
         assert lease.id == "later"
-        assert lease.token == last + 1, "nobody had it before"
+        assert lease.token == last + 1, "it was not leased before"
         await other.complete(lease)
-        go_on.set()
+        finish.set()
 
 
-async def test_a_busy_worker_does_not_wait_for_what_it_cannot_begin(
+async def test_a_busy_worker_does_not_wait_for_items_of_its_other_queues(
     make_queue: MakeQueue,
 ) -> None:
-    """All slots are taken by one queue; an item of its other queue goes to whoever is idle, untouched."""
+    """All slots run items of one queue: an item of the other queue goes to an idle worker."""
     first, second = make_queue(name="busy-1"), make_queue(name="busy-2")
     worker = new_worker(concurrency=2)
     gate = Gate(worker, first)
@@ -161,7 +164,7 @@ async def test_a_busy_worker_does_not_wait_for_what_it_cannot_begin(
     assert not never
 
 
-async def test_what_falls_due_is_run(queue: AsyncWorkQueue) -> None:
+async def test_an_item_that_falls_due_is_run(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     gate = Gate(worker, queue)
     gate.opened.set()
@@ -171,7 +174,7 @@ async def test_what_falls_due_is_run(queue: AsyncWorkQueue) -> None:
     assert gate.done == ["soon"]
 
 
-async def test_batches_are_filled_from_what_is_there(queue: AsyncWorkQueue) -> None:
+async def test_batches_are_filled_from_the_items_that_wait(queue: AsyncWorkQueue) -> None:
     sizes: list[int] = []
     worker = new_worker(concurrency=1)
 

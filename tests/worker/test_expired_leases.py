@@ -1,4 +1,4 @@
-"""A process that stood still begins nothing under leases that ended meanwhile: others may have the items."""
+"""No run starts under a lease that expired while the process stood still."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def leases(queue: AsyncWorkQueue) -> list[Lease]:
     return await queue.lease_many(2, 30)
 
 
-def begins(queue: AsyncWorkQueue, leases: list[Lease]) -> bool:
-    """Whether a run of these items begins."""
+def starts(queue: AsyncWorkQueue, leases: list[Lease]) -> bool:
+    """Return whether a run of these items starts."""
     worker = Worker()
 
     @worker.handler(queue, batch=2)
@@ -34,18 +34,14 @@ def begins(queue: AsyncWorkQueue, leases: list[Lease]) -> bool:
     return ActiveRun(worker.handlers[0], leases).start(task, asyncio.get_running_loop())
 
 
-async def test_a_run_begins_under_leases_that_go_on(queue: AsyncWorkQueue, leases: list[Lease]) -> None:
-    assert begins(queue, leases)
+async def test_a_run_starts_under_leases_that_are_held(queue: AsyncWorkQueue, leases: list[Lease]) -> None:
+    assert starts(queue, leases)
 
 
-async def test_no_run_begins_under_a_lease_that_has_ended(queue: AsyncWorkQueue, leases: list[Lease]) -> None:
-    leases[1]._renewed(time.monotonic() - 60, 30_000, 0)  # as if the process had stood still for a minute
-    assert not begins(queue, leases)
-
-
-async def test_it_begins_after_all_if_the_lease_was_renewed(
+async def test_no_run_starts_under_an_expired_lease_unless_it_was_renewed(
     queue: AsyncWorkQueue, leases: list[Lease]
 ) -> None:
-    leases[1]._renewed(time.monotonic() - 60, 30_000, 0)
+    leases[1]._renewed(time.monotonic() - 60, 30_000, 0)  # as if the process had stood still for a minute
+    assert not starts(queue, leases)
     assert await queue.renew(leases[1], 30)
-    assert begins(queue, leases)
+    assert starts(queue, leases)
