@@ -1,5 +1,4 @@
 """`leasehold demo`: real files, real worker processes, real signals, and a check of the output.
 
-`command` reads the options and `run` runs the demo: `files` are its items, `workers` its processes, `faults`
-kills one of them and stops one, `check` merges their output and compares it.
+The items are `files`; `workers` process them, `faults` kills one and stops one, `check` compares the output.
 """

@@ -18,12 +18,10 @@ async def interrupt(worker: Process, fault: signal.Signals, say: Callable[[str],
     if not line:
         raise DemoFailed("a worker process ended before it leased an item")
     worker.send_signal(fault)
-    done = "killed" if fault == signal.SIGKILL else "stopped"
-    say(f"a worker was {done} ({fault.name}) while it worked on {line.decode().rstrip()}")
+    say(f"sent {fault.name} to a worker that holds {line.decode().rstrip()}")
 
 
-def resume(worker: Process, say: Callable[[str], None]) -> None:
-    """Continue a stopped worker. It writes its line too late, and its completion is rejected."""
+def resume(worker: Process) -> None:
+    """Continue a worker that was stopped or pauses."""
     worker.send_signal(signal.SIGCONT)
     worker.stdin.write(b"\n")  # type: ignore[union-attr]  # it is a pipe
-    say("it continued (SIGCONT), after another worker had completed that item")

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 #: Folders to leave out: installed packages and compiled files, which lie beside the standard library.
 SKIPPED = {"__pycache__", "dist-packages", "site-packages"}
-_CHUNK_BYTES = 256 << 10
 
 
 def find_files(folder: Path, *, output: Path, on_error: Callable[[OSError], None]) -> dict[str, bytes]:
@@ -58,7 +57,7 @@ def describe(folder: Path, path: bytes) -> dict[str, Any]:
     digest, size, lines = hashlib.sha256(), 0, 0
     try:
         with (folder / os.fsdecode(path)).open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
+            while chunk := file.read(1 << 18):
                 digest.update(chunk)
                 size += len(chunk)
                 lines += chunk.count(b"\n")

@@ -80,13 +80,16 @@ class Demo:
             pause_at = len(self.files) // 20
             killed = await start(-signal.SIGKILL, pause_at=pause_at)
             stopped = await start(STOPPED, INTERRUPTED, pause_at=pause_at)
+            others = [await start(STOPPED, INTERRUPTED, -signal.SIGTERM) for _ in range(2, self.workers)]
             # The others begin after both faults, so that a folder with a single file is enough.
             await asyncio.gather(
                 interrupt(killed, signal.SIGKILL, self.say), interrupt(stopped, signal.SIGSTOP, self.say)
             )
-            others = [await start(STOPPED, INTERRUPTED) for _ in range(2, self.workers)]
+            for worker in others:
+                resume(worker)
             await finished
-            resume(stopped, self.say)
+            resume(stopped)
+            self.say("sent SIGCONT to the stopped worker, after another one has completed its item")
             for worker in (stopped, *others):
                 worker.terminate()
 

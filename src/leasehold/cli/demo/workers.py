@@ -2,8 +2,8 @@
 
     REDIS_URL=... python -m leasehold.cli.demo.workers QUEUE FOLDER OUTPUT LEASE_SECONDS PAUSE_AT PARENT
 
-In its run number PAUSE_AT, counted from 0, a worker prints the item and waits for a line on standard input.
-With -1 it never does. PARENT is the demo's process id: the worker ends when that process does.
+In its run number PAUSE_AT, counted from 0, a worker prints the item and waits for a line on standard input;
+with -1 it waits before it leases anything. It ends when the process PARENT, the demo, ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -60,6 +61,7 @@ async def watch(process: Process, *expected: int) -> None:
 
 async def _work(name: str, folder: Path, output: Path, lease_seconds: float, pause_at: int) -> int:
     """Run a worker until SIGTERM and return its exit code."""
+    logging.getLogger("leasehold").setLevel(logging.ERROR)  # lost leases are expected
     # "front": an item whose worker died is the next to be leased, not the last.
     queue = AsyncWorkQueue.from_url(os.environ["REDIS_URL"], name, return_to="front")
     # A line that cannot be written is not retried: the disk is full.
@@ -85,6 +87,8 @@ async def _work(name: str, folder: Path, output: Path, lease_seconds: float, pau
             lines.write(json.dumps(line).encode() + b"\n")
             lines.flush()
 
+        if pause_at < 0:
+            await asyncio.to_thread(sys.stdin.readline)
         return await worker.serve()
 
 
