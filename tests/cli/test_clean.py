@@ -56,7 +56,7 @@ async def test_expired_leases_are_reclaimed(leasehold: Leasehold, queue: AsyncWo
     outcome = await leasehold("clean", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, row = outcome.table
-    assert titles == ["queue", "looked", "at", "returned", "dropped", "adopted", "restored"]
+    assert titles == ["queue", "examined", "reclaimed", "dropped", "adopted", "restored"]
     assert row[0] == queue.name
     assert row[2] == "1"
     assert await queue.counts() == (1, 0, 0, 0)
@@ -72,8 +72,8 @@ async def test_a_deep_clean_restores_items_that_are_in_no_list(
     outcome = await leasehold("clean", first.name, second.name, "--json", "--deep")
     assert outcome.code == 0
     assert outcome.documents == [
-        {"queue": first.name, "looked_at": 1, "returned": 0, "dropped": 0, "adopted": 0, "restored": 1},
-        {"queue": second.name, "looked_at": 0, "returned": 0, "dropped": 0, "adopted": 0, "restored": 0},
+        {"queue": first.name, "examined": 1, "reclaimed": 0, "dropped": 0, "adopted": 0, "restored": 1},
+        {"queue": second.name, "examined": 0, "reclaimed": 0, "dropped": 0, "adopted": 0, "restored": 0},
     ]
 
 

@@ -71,7 +71,7 @@ async def test_a_ghost_that_a_foreign_worker_holds_is_dropped(
     assert await foreign.lease(30) == ("done", b"")
     assert await keys_of(redis, name) == {"processing", "leased_by_session:done"}
     report = await queue.light_clean()
-    assert (report.looked_at, report.dropped) == (1, 1)
+    assert (report.examined, report.dropped) == (1, 1)
     assert await queue.add_item(Item(b"new", id="done"))
     await finish(queue, "done")
     assert not await foreign.complete("done")

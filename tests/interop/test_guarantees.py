@@ -47,7 +47,7 @@ async def test_a_leased_item_that_a_foreign_cleaner_moved_stays_leased(
     async with AsyncWorkQueue(name, redis) as other:
         assert await other.lease_many(5, 30, block=False) == []
         report = await other.deep_clean()
-        assert (report.returned, report.restored) == (0, 0)
+        assert (report.reclaimed, report.restored) == (0, 0)
         assert await other.lease(30, block=False) is None
     assert await queue.renew(lease, 30)
     assert [await queue.complete(lease) for _ in range(3)] == [True, False, False]

@@ -150,7 +150,7 @@ async def test_an_item_that_one_client_holds_is_not_given_to_another(
     for _ in range(2):
         await foreign.light_clean()
         report = await queue.deep_clean()
-        assert (report.returned, report.restored, report.dropped) == (0, 0, 0)
+        assert (report.reclaimed, report.restored, report.dropped) == (0, 0, 0)
         assert await foreign.lease(30) is None
         assert await queue.lease(30, block=False) is None
     assert not await queue.add_item(Item(b"again", id="theirs"))

@@ -38,10 +38,10 @@ async def test_an_item_that_is_being_leased_is_not_reclaimed(
     leasing = await gate.stop(worker.lease(30), before=f"SETEX {name}:leased_by_session:a")
     assert await ids_in(redis, f"{name}:processing") == ["a"]
     report = await queue.deep_clean()
-    assert (report.adopted, report.returned, report.restored) == (1, 0, 0)
+    assert (report.adopted, report.reclaimed, report.restored) == (1, 0, 0)
     clock.advance(1.9)
     report = await queue.deep_clean()
-    assert (report.adopted, report.returned, report.restored) == (0, 0, 0)
+    assert (report.adopted, report.reclaimed, report.restored) == (0, 0, 0)
     assert await queue.lease(30, block=False) is None
     gate.let_go()
     assert await leasing == ("a", b"data")
@@ -86,7 +86,7 @@ async def test_an_item_that_a_foreign_worker_dropped_is_leased_when_its_lease_en
     await worker.add("a", b"data")
     assert await worker.lease(1) == ("a", b"data")
     report = await queue.light_clean()
-    assert (report.adopted, report.returned) == (1, 0)
+    assert (report.adopted, report.reclaimed) == (1, 0)
     async with AsyncWorkQueue(name, redis) as ours:
         lease = await ours.lease(30, timeout=20)
     assert lease is not None
@@ -109,7 +109,7 @@ async def test_an_item_whose_producer_died_before_it_pushed_the_id_is_restored(
     assert await keys_of(redis, name) == {"item:a"}
     assert not await queue.add_item(Item(b"other data", id="a"))
     report = await queue.light_clean()
-    assert report.looked_at == 0
+    assert report.examined == 0
     assert await queue.lease(30, block=False) is None
     report = await queue.deep_clean()
     assert report.restored == 1
@@ -130,7 +130,7 @@ async def test_an_item_whose_cleaner_died_while_moving_it_is_restored(
     await redis.delete(f"{name}:leased_by_session:a")
     await cleaner.kill(await gate.stop(cleaner.light_clean(), before=f"LPUSH {name}:queue"))
     assert await keys_of(redis, name) == {"cleaning", "item:a"}
-    assert (await queue.light_clean()).looked_at == 0
+    assert (await queue.light_clean()).examined == 0
     assert (await queue.deep_clean()).restored == 1
     await finish(queue, "a")
 

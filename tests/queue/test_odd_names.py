@@ -82,7 +82,7 @@ async def test_a_deep_clean_looks_at_its_own_queue_alone(
         await redis.delete(f"{queue.name}:queue")
     for queue in queues:
         report = await queue.deep_clean()
-        assert (report.looked_at, report.restored) == (1, 1), queue.name
+        assert (report.examined, report.restored) == (1, 1), queue.name
         assert (await audit(redis, queue.name)).waiting == [f"of {queue.name}".encode()]
 
 

@@ -154,7 +154,7 @@ async def test_rwq_o13_light_clean_returns_what_lapsed(queue: AsyncWorkQueue, cl
     await queue.lease(60)
     clock.advance(2)
     report = await queue.light_clean()
-    assert (report.returned, report.dropped, report.looked_at) == (1, 0, 1)
+    assert (report.reclaimed, report.dropped, report.examined) == (1, 0, 1)
     assert (await queue.counts())[:] == (1, 1, 0, 0)
 
 

@@ -287,7 +287,7 @@ async def test_gld_b12_the_worker_and_a_cleaner_do_not_both_retry(
 ) -> None:
     lease = await leased(timed, "a")
     clock.advance(31)
-    assert (await timed.light_clean()).returned == 1
+    assert (await timed.light_clean()).reclaimed == 1
     assert await timed.fail(lease, "too late", retry_in=0) is False
     [again] = await timed.lease_many(10, 30)
     assert await timed.fail(lease, "and again", retry_in=0) is False

@@ -85,7 +85,7 @@ async def _clean(url: str, names: list[str], *, deep: bool, as_json: bool) -> Co
         for name, report in reports.items():
             print_json({"queue": name, **report})
     else:
-        titles = ("queue", "looked at", "returned", "dropped", "adopted", "restored")
+        titles = ("queue", "examined", "reclaimed", "dropped", "adopted", "restored")
         print_table(titles, [(name, *report.values()) for name, report in reports.items()])
     return Code.DONE
 

@@ -1,7 +1,7 @@
-"""Putting in order what foreign clients and outside edits leave behind, in small steps.
+"""Repairs what foreign clients and manual edits leave behind, in small steps.
 
-A clean can be stopped after any step and begun again, and any number of cleaners may run at once: each
-step looks and acts in one script.
+A clean may be stopped after any step and started again, and any number of cleaners may run at once: each step
+examines and repairs in one script.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from leasehold.queue.views import CleanReport
 if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
 
-#: Entries looked at in one step.
+#: Entries examined in one step.
 STEP = 500
-#: How long an entry that nobody explains is left alone (ms): a foreign client writes its lease key one
-#: or two trips after it has taken the id.
+#: How long an unexplained entry is left alone (ms): a foreign client writes its lease key one or two trips
+#: after it has taken the id.
 GRACE_MS = 2000
 
 
@@ -27,14 +27,14 @@ async def light_clean(engine: Engine) -> CleanReport:
     left: int | None = None
     more = True
     while more or left is None or left > 0:
-        length, returned, dropped, adopted, more = await engine.run(
+        length, reclaimed, dropped, adopted, more = await engine.run(
             "light_clean", grace_ms=GRACE_MS, count=STEP
         )
         if left is None:
             left = length + dropped
         seen = min(left, STEP)
         left -= seen
-        report += CleanReport(looked_at=seen, returned=returned, dropped=dropped, adopted=adopted)
+        report += CleanReport(examined=seen, reclaimed=reclaimed, dropped=dropped, adopted=adopted)
     return report
 
 
@@ -42,18 +42,18 @@ async def deep_clean(engine: Engine) -> CleanReport:
     """Find items that are in no list and put them back. See `AsyncWorkQueue.deep_clean`."""
     report = await light_clean(engine)
     started_ms, suspects = await _find_suspects(engine)
-    looked_at = len(suspects)
+    examined = len(suspects)
     await _drop_waiting(engine, suspects)
     restored = 0
     orphans = iter(sorted(suspects))
     while some := list(itertools.islice(orphans, STEP)):
         restored += await engine.run("deep_clean_restore", some, started_ms=started_ms, grace_ms=GRACE_MS)
     dropped = await _clean_ledger(engine)
-    return report + CleanReport(looked_at=looked_at, dropped=dropped, restored=restored)
+    return report + CleanReport(examined=examined, dropped=dropped, restored=restored)
 
 
 async def _find_suspects(engine: Engine) -> tuple[int, set[bytes]]:
-    """All ids with data that are neither leased nor scheduled, and when the search began."""
+    """Return when the search began, and all ids with data that are neither leased nor scheduled."""
     cursor, started_ms = b"0", None
     suspects: set[bytes] = set()
     while started_ms is None or cursor != b"0":
@@ -66,10 +66,10 @@ async def _find_suspects(engine: Engine) -> tuple[int, set[bytes]]:
 
 
 async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
-    """Clear those that simply wait.
+    """Remove the ids of waiting items from the suspects.
 
-    From the young end: what is taken at the other end meanwhile moves nothing, and what is added at
-    this one only makes us see an id twice.
+    Walk from the end at which items are added: leases at the other end move nothing, and an item that is
+    added during the walk only makes it see an id twice.
     """
     start = 0
     while suspects:

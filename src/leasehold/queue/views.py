@@ -1,4 +1,4 @@
-"""What a queue tells about itself: small frozen results with names."""
+"""The results of `counts`, `inspect`, `find` and the cleaners: frozen, with named fields."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ if TYPE_CHECKING:
 class Counts(NamedTuple):
     """How many items are in each state, at one instant."""
 
-    #: Ready to be leased, those on their way to a waiting process included.
+    #: Can be leased, including items on their way to a waiting process.
     waiting: int
-    #: Under lease, those whose lease has ended and that nobody has taken back yet included.
+    #: Under lease, including expired leases that are not reclaimed yet.
     leased: int
-    #: Delayed, or to be tried again: not due yet.
+    #: Delayed, or to be retried later: not due yet.
     scheduled: int
-    #: Dead letters: given up, and kept to be looked at.
+    #: Dead letters: items that ran out of attempts.
     dead: int
 
     @property
     def total(self) -> int:
-        """All unfinished items; dead letters are not among them."""
+        """All unfinished items: waiting, leased and scheduled."""
         return self.waiting + self.leased + self.scheduled
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemView:
-    """One item as it stood when it was looked at."""
+    """One item at one instant."""
 
     id: str
     state: State
-    #: Bytes of data; None for a ghost (an id in the list whose data is gone; it is dropped when met).
+    #: Bytes of data; None for a ghost: an id whose data is gone, which `lease` will drop.
     size: int | None
     #: The data; None if it was not asked for, did not fit into the reply, or is gone.
     data: bytes | None
-    #: The lease key's value: a session of ours begins with "lh:". None if nobody holds it.
+    #: The value of the lease key: a session of Leasehold begins with "lh:". None if the item is not leased.
     holder: str | None
-    #: The number of its last lease; None if it was never leased by us.
+    #: The token of its last lease; None if no Leasehold client has leased it.
     token: int | None
-    #: How often it was leased in this incarnation, leases that were given back not included.
+    #: How often this incarnation was leased; released leases are not counted.
     attempt: int
     #: When its lease ends or, if scheduled, when it falls due: seconds since 1970, server's clock.
     due: float | None
-    #: Seconds since it was last leased; None if never. (The family's items carry no time of adding.)
+    #: Seconds since it was last leased; None if never. (The time of adding is not stored.)
     age: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanReport:
-    """What a clean found and put right. All zero is a clean queue."""
+    """What a clean found and repaired. All zero is a clean queue."""
 
-    #: Entries looked at.
-    looked_at: int = 0
-    #: Items brought back: expired leases, due items, ids left in the inbox of a dead process.
-    returned: int = 0
-    #: Entries without work behind them that were dropped.
+    #: Entries examined.
+    examined: int = 0
+    #: Items requeued: expired leases, due items, ids in the inbox of a dead process.
+    reclaimed: int = 0
+    #: Entries dropped because their items no longer exist.
     dropped: int = 0
-    #: Leases of foreign clients that are watched from now on.
+    #: Leases of foreign clients that are now watched.
     adopted: int = 0
-    #: Items that were in no list at all and are back in the queue (deep clean only).
+    #: Items that were in no list and were requeued (deep clean only).
     restored: int = 0
 
     def __add__(self, other: CleanReport) -> CleanReport:
         return CleanReport(
-            looked_at=self.looked_at + other.looked_at,
-            returned=self.returned + other.returned,
+            examined=self.examined + other.examined,
+            reclaimed=self.reclaimed + other.reclaimed,
             dropped=self.dropped + other.dropped,
             adopted=self.adopted + other.adopted,
             restored=self.restored + other.restored,
@@ -79,7 +79,7 @@ _FIELDS = 8
 
 
 def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[ItemView]:
-    """Make views of the reply of the `inspect` script."""
+    """Parse the reply of the `inspect` script."""
     now_ms = reply[0]
     views: list[ItemView] = []
     for at in range(1, len(reply), _FIELDS):
@@ -101,7 +101,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
 
 
 def read_found(reply: list[Any], *, with_data: bool) -> ItemView | None:
-    """Make a view of the reply of the `find_many` script to one id, if it has found something."""
+    """Parse the reply of the `find_many` script to one id; None if it found no item."""
     now_ms, *found = reply
     if not found:
         return None
