@@ -16,8 +16,10 @@ if count == 0 and age_ms == 0 then
   redis.call('UNLINK', keep_key, events)
   return -1
 end
--- Numbers also grow after a time in which none were kept: no queue emits 1,000 events in a ms.
-redis.call('HSETNX', keep_key, 'last', string.format('%.0f', now * 1000))
+-- In microseconds: no event takes less, so numbers also grow after a time in which none were kept, however short.
+local time = now_ms or redis.call('TIME')
+local begin = now_ms and now_ms * 1000 or time[1] * 1000000 + time[2]
+redis.call('HSETNX', keep_key, 'last', string.format('%.0f', begin))
 redis.call('HSET', keep_key, 'count', count, 'age_ms', age_ms)
 if age_ms == 0 then
   redis.call('PERSIST', events)
