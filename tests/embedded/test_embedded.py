@@ -94,7 +94,7 @@ class TestStart:
     async def test_gives_up_on_a_silent_program(
         self, traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(server_module, "READY_SECONDS", 2)
+        monkeypatch.setattr(server_module, "READY_SECONDS", 1)
         silent = fake_server(tmp_path / "silent", 'echo "hello from the log"; exec sleep 60')
         with pytest.raises(EmbeddedServerError, match=r"did not answer within(.|\n)*hello from the log"):
             await EmbeddedServer.start(binary=silent)
@@ -124,16 +124,17 @@ class TestStop:
         assert traces.gone()
         await server.stop()
 
-    @pytest.mark.parametrize(
-        "kept",
-        [
-            pytest.param(False, id="in-memory"),
-            pytest.param(True, id="with-dir", marks=pytest.mark.slow),  # it is given five seconds
-        ],
-    )
+    @pytest.mark.parametrize("kept", [False, True], ids=["in-memory", "with-dir"])
     async def test_ends_a_server_that_hangs(
-        self, make_server: MakeServer, traces: Traces, tmp_path: Path, *, kept: bool
+        self,
+        make_server: MakeServer,
+        traces: Traces,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        kept: bool,
     ) -> None:
+        monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.5)
         server = await make_server(dir=tmp_path if kept else None)
         os.kill(server.pid, signal.SIGSTOP)
         async with asyncio.timeout(20):

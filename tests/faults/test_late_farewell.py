@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,7 +70,7 @@ async def test_an_item_that_comes_between_the_two_is_not_lost(
     """The process has left, but the server, not knowing it yet, moves an item to it."""
     gone, adder = make_queue(url=lingering.url), make_queue()
     await gone.counts()  # its first connection is open
-    waiting = asyncio.create_task(gone.lease(30, timeout=2 if end == "timeout" else 60))
+    waiting = asyncio.create_task(gone.lease(30, timeout=1 if end == "timeout" else 60))
     await blocked(redis, 1)
     if end == "cancel":
         waiting.cancel()
@@ -96,6 +97,7 @@ async def test_an_item_that_comes_after_only_we_were_cut_off_is_not_lost(
 ) -> None:
     """Our end of the waiting connection broke, and we leave; the server is still at its blocking move."""
     gone, adder = make_queue(url=lingering.url), make_queue()
+    later = make_queue(clock=lambda: time.time() + 60)  # when the session has expired
     waiting = asyncio.create_task(gone.lease(30))
     await blocked(redis, 1)
     lingering.refuse()
@@ -108,7 +110,8 @@ async def test_an_item_that_comes_after_only_we_were_cut_off_is_not_lost(
     await adder.add_item(Item(b"x", id="x"))
     assert await redis.llen(f"{name}:queue") == 0, "it is on its way to nobody"
     async with asyncio.timeout(20):
-        assert await adder.complete(await take(adder))
+        assert await later.complete(await take(later))
+    await later.close()
     lingering.farewell.set()
     await adder.close()
     assert not await left_over(redis, name)

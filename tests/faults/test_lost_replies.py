@@ -12,7 +12,7 @@ import pytest
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError
 from leasehold.scripting import connection
 from tests.eventually import eventually
-from tests.queue.asking import take, until
+from tests.queue.asking import expect_no_reply, take, until
 from tests.queue.keyspace import audit, left_over, places
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ def new() -> Item:
     return Item(b"x", id="new")
 
 
-async def start(
-    make_queue: MakeQueue, proxy: Proxy, *, impatient: bool = False
-) -> tuple[AsyncWorkQueue, Lease]:
-    """Give a queue behind the proxy, connected, with `a` leased, `b` waiting and `d` dead."""
+async def start(make_queue: MakeQueue, proxy: Proxy) -> tuple[AsyncWorkQueue, Lease]:
+    """Return a queue behind the proxy, connected, with `a` leased, `b` waiting and `d` dead."""
     queue = make_queue(url=proxy.url)
     # Every script is known to the server from here on: a call is one request.
     await queue.add_item(Item(b"x", id="warm"))
@@ -80,11 +78,7 @@ async def start(
     await queue.dead_letters.drop_older_than(60)
     await queue.results.get("d")
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
-    lease = await take(queue, 60)
-    if impatient:  # only now: a busy machine may keep any call waiting
-        queue = make_queue(url=proxy.url, reply_timeout=1)
-        await queue.counts()
-    return queue, lease
+    return queue, await take(queue, 60)
 
 
 async def state(redis: Redis, name: str) -> Expected:
@@ -97,16 +91,22 @@ async def test_replies_that_are_lost(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
     """Applied, but nobody heard: the caller is told that it may have been, and it was, once."""
-    queue, lease = await start(make_queue, proxy, impatient=True)
+    queue, lease = await start(make_queue, proxy)
     make_call, applied = CALLS[call]
     sent = proxy.commands.count(b"EVALSHA")
     proxy.drop_replies = True
+    expect_no_reply(queue._engine())
     with pytest.raises(ConnectionLost, match=r"may have been applied\. Repeating is safe") as caught:
         await make_call(queue, lease)
     assert caught.value.maybe_applied is True
-    assert proxy.commands.count(b"EVALSHA") == sent + 1
+    await eventually("the server has the call", lambda: proxy.commands.count(b"EVALSHA") > sent)
     proxy.drop_replies = False
-    assert await state(redis, name) == applied
+
+    async def is_applied() -> bool:
+        return await state(redis, name) == applied
+
+    await until("it is applied", is_applied)
+    assert proxy.commands.count(b"EVALSHA") == sent + 1
     assert (await queue.counts()).total >= 1, "the next call works by itself"
     await audit(redis, name)
 
@@ -116,9 +116,10 @@ async def test_a_server_that_is_silent(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
     """Nothing reaches it; but as far as we know it may have."""
-    queue, lease = await start(make_queue, proxy, impatient=True)
+    queue, lease = await start(make_queue, proxy)
     proxy.stall()
-    with pytest.raises(ConnectionLost, match=r"did not answer within 1 s") as caught:
+    expect_no_reply(queue._engine())
+    with pytest.raises(ConnectionLost, match=r"did not answer within 0\.1 s") as caught:
         await CALLS[call][0](queue, lease)
     assert caught.value.maybe_applied is True
     await proxy.cut()
@@ -238,11 +239,11 @@ async def test_a_connection_that_ends_right_after_the_greeting(
 async def test_a_server_that_takes_connections_and_says_nothing(make_queue: MakeQueue, proxy: Proxy) -> None:
     queue = make_queue(url=proxy.url, reply_timeout=1)
     proxy.stall()
-    for call in (queue.add_item(Item(b"x")), queue.lease(30)):
-        async with asyncio.timeout(10):
-            with pytest.raises(ConnectionLost) as caught:
-                await call
-        assert caught.value.maybe_applied is False
+    async with asyncio.timeout(10):
+        calls = (queue.add_item(Item(b"x")), queue.lease(30))
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, ConnectionLost)
+            assert error.maybe_applied is False
     await proxy.cut()
     proxy.resume()
     assert await queue.add_item(Item(b"x"))
@@ -301,16 +302,20 @@ async def test_callers_of_many_trips_are_all_told(
 async def test_a_lost_lease_comes_back_when_it_ends(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
-    queue, idle = make_queue(url=proxy.url, reply_timeout=1), make_queue()
-    await idle.add_item(Item(b"x", id="x"))
+    queue, later = make_queue(url=proxy.url), make_queue(clock=lambda: time.time() + 60)
+    await later.add_item(Item(b"x", id="x"))
     await queue.counts()
     proxy.drop_replies = True
+    expect_no_reply(queue._engine())
     with pytest.raises(ConnectionLost):
-        await queue.lease(2)
+        await queue.lease(30)
+
+    async def is_leased() -> bool:
+        return (await audit(redis, name)).leased == [b"x"]
+
+    await until("it is leased", is_leased)
     proxy.drop_replies = False
-    assert (await audit(redis, name)).leased == [b"x"]
-    lease = await take(idle, 30, timeout=20)
-    assert lease.attempt == 2
+    assert (await take(later)).attempt == 2
 
 
 async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
@@ -360,11 +365,10 @@ async def test_a_waiter_outlives_a_cut_of_its_listening_connection_or_is_told(
     await waiter.close()
     assert got == 5
 
-    async def has_lapsed() -> bool:
-        # The server may not have noticed each cut: until its last move must be over, the session stands.
-        await adder.light_clean()
-        return await redis.zcard(f"{name}:sessions") == 0
-
-    await until("nothing speaks of the waiter", has_lapsed)
+    # The server may not have noticed each cut: the session stays until its last blocking move has ended.
+    later = make_queue(clock=lambda: time.time() + 60)
+    await later.light_clean()
+    assert await redis.zcard(f"{name}:sessions") == 0
+    await later.close()
     await adder.close()
     assert not await left_over(redis, name)

@@ -86,7 +86,7 @@ async def test_the_coroutines_of_a_process_wait_with_one_connection(
 
 
 async def test_concurrent_calls_share_trips(queue: AsyncWorkQueue, redis: Redis) -> None:
-    count = 10_000
+    count = 4_000
     await queue.counts()
     before = await calls(redis, "evalsha")
     added = await asyncio.gather(*(queue.add_item(Item(b"x", id=f"{n}")) for n in range(count)))
@@ -114,15 +114,18 @@ async def test_a_lone_call_is_one_trip(queue: AsyncWorkQueue, redis: Redis) -> N
         assert await calls(redis, *SENT) - before <= 2  # `eval` after the first use of a script
 
 
-@pytest.mark.slow
-async def test_an_idle_waiter_sends_less_than_a_command_a_second(make_queue: MakeQueue, proxy: Proxy) -> None:
+async def test_an_idle_waiter_sends_less_than_a_command_a_second(
+    make_queue: MakeQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends some commands each time that a blocking move has ended without an item."""
+    seconds = listener.BLOCK_SECONDS
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 1)
     waiter = make_queue(url=proxy.url)
     waiting = [asyncio.create_task(waiter.lease(30)) for _ in range(10)]
     await eventually("it waits", lambda: b"BLMOVE" in proxy.commands)
-    before = len(proxy.commands)
-    seconds = 7
-    await asyncio.sleep(seconds)  # the measure is a span of time: long enough for two refreshes
-    assert len(proxy.commands) - before < seconds
+    before, moves = len(proxy.commands), proxy.commands.count(b"BLMOVE")
+    await eventually("two moves have ended", lambda: proxy.commands.count(b"BLMOVE") >= moves + 2, within=20)
+    assert len(proxy.commands) - before < 2 * seconds
     await waiter.close()
     ends = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(end) for end in ends} == {QueueClosed}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue, Lease
     from leasehold.durations import Duration
+    from leasehold.queue.engine import Engine
 
 
 async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 20.0) -> None:
@@ -67,3 +68,15 @@ async def keys_like(redis: Redis, pattern: str | bytes) -> list[bytes]:
 async def command(client: Any, *words: Any) -> Any:
     """Send a command for which the client library has no method, or none with types."""
     return await client.execute_command(*words)
+
+
+def expect_no_reply(engine: Engine) -> None:
+    """Shorten the reply timeout of the open connection to 0.1 s, because no reply will come on it.
+
+    Connections that are opened later have the usual timeout, which a busy machine does not exceed.
+    """
+    connection = engine._runner._connection
+    assert connection is not None
+    assert connection._alarm is not None
+    connection._alarm.cancel()
+    connection._alarm, connection._reply_timeout = None, 0.1
