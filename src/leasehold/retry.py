@@ -13,7 +13,7 @@ from leasehold.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What an exception may be answered with: never try again, or try by a policy of its own.
+#: How to treat exceptions of a class: no retry, or another policy.
 Rule: TypeAlias = "Literal['never'] | RetryPolicy"
 
 
@@ -21,8 +21,8 @@ Rule: TypeAlias = "Literal['never'] | RetryPolicy"
 class RetryPolicy:
     """How often an item is tried, and how long it waits after each failure.
 
-    The wait doubles with each failure, up to `longest`, and is then drawn between 0 and that ("full
-    jitter"), so that what failed together does not come back together.
+    The upper end of the wait doubles with each failure, up to `longest`. The wait is a random time between 0
+    and that ("full jitter"), so that items which failed together are not retried together.
 
         >>> RetryPolicy(attempts=3).delay_after(3, ValueError()) is None
         True
@@ -30,14 +30,14 @@ class RetryPolicy:
     Attributes:
         attempts: How often an item is tried in all; 1 is no retry.
         first: The upper end of the wait after the first failure, in seconds.
-        longest: No wait is longer, in seconds.
-        factor: By how much the upper end grows with each failure.
-        jitter: Whether the wait is drawn at random; without, it is the upper end.
-        rules: For exceptions of a class (or a subclass of it): `"never"` to give up at once, or another
-            policy. The closest class in the exception's ancestry decides.
+        longest: The longest wait, in seconds.
+        factor: By what factor the upper end grows with each failure.
+        jitter: Whether the wait is random; if not, it is the upper end.
+        rules: For exceptions of a class or its subclasses: `"never"` for no retry, or another policy. The
+            closest class among the exception's ancestors decides.
 
     Raises:
-        InvalidArgument: If one of them is not as said.
+        InvalidArgument: If an argument is invalid.
     """
 
     attempts: int = 10
@@ -61,16 +61,16 @@ class RetryPolicy:
 
     @property
     def max_attempts(self) -> int:
-        """The most attempts that this policy or one of its rules allows."""
+        """The maximum number of attempts that this policy or one of its rules allows."""
         nested = (rule.max_attempts for rule in self.rules.values() if isinstance(rule, RetryPolicy))
         return max(self.attempts, *nested, 1)
 
     def delay_after(self, attempt: int, error: BaseException) -> float | None:
-        """How long to wait after a failure, in seconds; None: give up.
+        """Return how long to wait after a failure, in seconds; None: no retry.
 
         Args:
             attempt: The number of the attempt that failed, beginning with 1.
-            error: What it failed with.
+            error: The exception of the attempt.
         """
         rule = next((self.rules[kind] for kind in type(error).__mro__ if kind in self.rules), None)
         if rule == "never":
@@ -82,10 +82,10 @@ class RetryPolicy:
         return self.wait(attempt)
 
     def wait(self, attempt: int) -> float:
-        """How long to wait after so many failures, in seconds."""
+        """Return how long to wait after so many failures, in seconds."""
         longest = seconds("longest", self.longest, zero=True)
         first = seconds("first", self.first, zero=True)
-        # Beyond 60 doublings nothing but `longest` is left, and large powers are no numbers any more.
+        # Larger powers may overflow; `longest` is reached long before.
         upper = min(longest, first * self.factor ** min(attempt - 1, 60))
         return random.uniform(0, upper) if self.jitter else upper  # noqa: S311 - no secret
 

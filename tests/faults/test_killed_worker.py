@@ -1,4 +1,4 @@
-"""A worker process that is killed at any step: its item is in one place, and an idle waiter gets it."""
+"""A worker process is killed at any step: its item stays in one place, and the next waiter gets it."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
-#: Long enough to look at the state before it ends.
-LEASE_SECONDS = 2.0
+#: Longer than any test: leases expire when the test says so.
+LEASE_SECONDS = 3600.0
 
 
 class Worker:
-    """A worker process, and the ends of its pipes."""
+    """A worker process that is controlled through its pipes."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     async def reach(self, step: str) -> None:
-        """Let it go on until it is about to take this step."""
+        """Let it continue until it is about to take this step."""
         for passed in STEPS[: STEPS.index(step) + 1]:
             if passed != STEPS[0]:
-                self.go_on()
-            await self.said(passed)
+                self.proceed()
+            await self.announced(passed)
 
-    async def said(self, step: str) -> None:
-        """Wait until it says that this step comes next."""
+    async def announced(self, step: str) -> None:
+        """Wait until it announces this step."""
         if self._process.stdout is None:
-            raise AssertionError("it is a pipe")
+            raise AssertionError("stdin and stdout are pipes")
         async with asyncio.timeout(30):
             assert await self._process.stdout.readline() == f"{step}\n".encode()
 
-    def go_on(self) -> None:
-        """Let it take the step that it waits before."""
+    def proceed(self) -> None:
+        """Let it take the announced step."""
         if self._process.stdin is None:
-            raise AssertionError("it is a pipe")
+            raise AssertionError("stdin and stdout are pipes")
         self._process.stdin.write(b"\n")
 
     def stop(self) -> None:
-        """Freeze it, as a machine that swaps or a debugger does."""
+        """Freeze the process."""
         os.kill(self._process.pid, signal.SIGSTOP)
 
     async def kill(self) -> None:
@@ -68,7 +68,7 @@ class Worker:
 
 @asynccontextmanager
 async def worker_on(url: str, name: str, lease_seconds: float = LEASE_SECONDS) -> AsyncIterator[Worker]:
-    """Start a worker; it is killed at the end, if not before."""
+    """Start a worker; it is killed at the end of the block if it still runs."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.faults.worker_program", url, name, f"{lease_seconds}"),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -84,22 +84,25 @@ async def worker_on(url: str, name: str, lease_seconds: float = LEASE_SECONDS) -
 
 
 async def expire(redis: Redis, name: str) -> None:
-    """Let the time pass after which those who wait count as gone."""
-    for session in await redis.zrange(f"{name}:sessions", 0, -1):
-        await command(redis, "ZADD", f"{name}:sessions", 1, session)
+    """Let all sessions and leases expire."""
+    for key in (f"{name}:sessions", f"{name}:deadlines"):
+        for member in await redis.zrange(key, 0, -1):
+            await command(redis, "ZADD", key, 1, member)
 
 
 async def recovered(idle: AsyncWorkQueue, redis: Redis, attempt: int) -> None:
-    """Check that an idle waiter gets the item, and can finish it, with nothing left."""
-    async with asyncio.timeout(30):
-        lease = await take(idle)
+    """Let all expire; check that another client gets the item and completes it, with nothing left."""
+    await expire(redis, idle.name)
+    lease = await take(idle)
     assert (lease.id, lease.attempt) == ("x", attempt)
     assert await idle.complete(lease)
     await idle.close()
     assert not await left_over(redis, idle.name)
 
 
-async def test_before_it_leases(queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str) -> None:
+async def test_killed_before_it_leases(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+) -> None:
     await queue.add_item(Item(b"x", id="x"))
     async with worker_on(redis_url, name) as worker:
         await worker.reach("lease")
@@ -108,27 +111,28 @@ async def test_before_it_leases(queue: AsyncWorkQueue, redis: Redis, redis_url: 
     await recovered(queue, redis, attempt=1)
 
 
-async def test_while_it_waits(queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str) -> None:
+async def test_killed_while_it_waits_for_an_item(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+) -> None:
     async with worker_on(redis_url, name) as worker:
         await worker.reach("lease")
-        worker.go_on()
+        worker.proceed()
         await blocked(redis, 1)
         await worker.kill()
     await blocked(redis, 0)
     await queue.add_item(Item(b"x", id="x"))
     assert (await audit(redis, name)).waiting == [b"x"]
-    await expire(redis, name)
     await recovered(queue, redis, attempt=1)
 
 
-async def test_when_the_item_has_just_been_moved_to_it(
+async def test_killed_when_the_server_has_moved_the_item_to_its_session(
     make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
-    """It is in the inbox of a process that will never look there; its session expires."""
+    """The item is in the inbox of a process that never reads it, until the session expires."""
     queue = make_queue()
     async with worker_on(redis_url, name) as worker:
         await worker.reach("lease")
-        worker.go_on()
+        worker.proceed()
         await blocked(redis, 1)
         worker.stop()
         await queue.add_item(Item(b"x", id="x"))
@@ -137,20 +141,19 @@ async def test_when_the_item_has_just_been_moved_to_it(
     assert (await audit(redis, name)).waiting == [b"x"]
     assert await redis.llen(f"{name}:queue") == 0
     assert await queue.lease(30, block=False) is None
-    await expire(redis, name)
     await recovered(queue, redis, attempt=1)
 
 
-def test_the_server_moves_nothing_to_a_process_that_is_not_on_the_list() -> None:
-    """A frozen process, or a machine that is gone without a word, keeps its connection for a while.
+def test_a_session_outlives_every_call_that_may_move_an_item_to_it() -> None:
+    """A frozen process, or a machine that lost its network, keeps its connection for a while.
 
-    If the server might still move an item to it when its session has expired, nobody would look there.
+    If the server could move an item to a session that has expired, no client would look there.
     """
     assert listener.KEEP_MS > 1000 * (listener.BLOCK_SECONDS + 1)
 
 
 @pytest.mark.parametrize("step", ["work", "complete"])
-async def test_with_the_item_under_lease(
+async def test_killed_while_it_holds_the_lease(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, step: str
 ) -> None:
     await queue.add_item(Item(b"x", id="x"))
@@ -161,42 +164,44 @@ async def test_with_the_item_under_lease(
     await recovered(queue, redis, attempt=2)
 
 
-async def test_while_it_completes_and_nothing_has_been_sent(
+async def test_killed_before_its_completion_is_sent(
     queue: AsyncWorkQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
     await queue.add_item(Item(b"x", id="x"))
     async with worker_on(proxy.url, name) as worker:
         await worker.reach("complete")
         proxy.stall()
-        worker.go_on()
+        worker.proceed()
         await worker.kill()
         await proxy.cut()
     assert (await audit(redis, name)).leased == [b"x"]
     await recovered(queue, redis, attempt=2)
 
 
-async def test_while_it_completes_and_the_answer_is_on_its_way(
+async def test_killed_before_it_gets_the_reply_to_its_completion(
     queue: AsyncWorkQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
     await queue.add_item(Item(b"warm"))
-    await queue.complete_many(await queue.lease_many(1, 30))  # from here on the server knows the script
+    await queue.complete_many(await queue.lease_many(1, 30))  # loads the script
     await queue.add_item(Item(b"x", id="x"))
     async with worker_on(proxy.url, name) as worker:
         await worker.reach("complete")
         proxy.drop_replies = True
-        worker.go_on()
+        worker.proceed()
 
         async def applied() -> bool:
             return await redis.exists(f"{name}:item:x") == 0
 
-        await until("the step has been applied", applied)
+        await until("the server has completed the item", applied)
         await worker.kill()
     assert await queue.lease(30, block=False) is None
     await queue.close()
     assert not await left_over(redis, name)
 
 
-async def test_after_it_has_completed(queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str) -> None:
+async def test_killed_after_it_has_completed(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+) -> None:
     await queue.add_item(Item(b"x", id="x"))
     async with worker_on(redis_url, name) as worker:
         await worker.reach("end")

@@ -1,9 +1,8 @@
-"""A worker in a process of its own, that says how far it is and goes on when it is told to.
+"""A worker in a separate process, which announces each step and waits before it takes it.
 
 python -m tests.faults.worker_program URL QUEUE LEASE_SECONDS
 
-It writes the name of each step and waits for a line before it takes it, so that whoever started it can kill
-it at any of them.
+It prints the name of each step and waits for a line before it takes it, so that a test can kill it there.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from leasehold import AsyncWorkQueue
 STEPS = ("lease", "work", "complete", "end")
 
 
-async def say_and_wait(step: str) -> None:
-    """Say what comes next, and wait until it may."""
+async def announce(step: str) -> None:
+    """Print the next step, and wait for a line."""
     sys.stdout.write(f"{step}\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.readline)
@@ -28,15 +27,15 @@ async def main(url: str, name: str, lease_seconds: str) -> None:
     """Lease one item, work on it, complete it."""
     async with AsyncWorkQueue.from_url(url, name) as queue:
         await queue.counts()
-        await say_and_wait("lease")
+        await announce("lease")
         lease = await queue.lease(float(lease_seconds))
         if lease is None:
-            raise AssertionError("it waits for ever")
-        await say_and_wait("work")
-        await say_and_wait("complete")
+            raise AssertionError("lease() waits without a limit")
+        await announce("work")
+        await announce("complete")
         if not await queue.complete(lease):
-            raise AssertionError("the item is ours")
-        await say_and_wait("end")
+            raise AssertionError("the lease is held")
+        await announce("end")
 
 
 if __name__ == "__main__":

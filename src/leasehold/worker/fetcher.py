@@ -67,7 +67,7 @@ class Fetcher:
     Args:
         handlers: The handlers of the queues; under `"strict"`, an earlier one goes before all later ones.
         order: `"strict"`, or `"weighted"`: queues with work share the slots by their weights.
-        renewer: Holds the runs that are made of the items.
+        renewer: Holds the runs on the leased items.
         executor: Executes them.
         coordinator: Says whether there is room for more outcomes.
 

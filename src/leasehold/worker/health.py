@@ -37,7 +37,7 @@ class Health:
     running: int
     waiting: int
     #: Seconds since it last leased an item.
-    took_ago: float
+    since_last_lease: float
 
 
 class Monitor:
@@ -98,7 +98,7 @@ class Monitor:
             reasons=tuple(reasons),
             running=len(self._executor.running),
             waiting=len(self._renewer.waiting),
-            took_ago=now - self._fetcher.fetched_at,
+            since_last_lease=now - self._fetcher.fetched_at,
         )
 
     async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:

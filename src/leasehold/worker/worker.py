@@ -236,7 +236,7 @@ class Worker:
         runtime = self._runtime
         if runtime is None:
             return Health(
-                ok=False, reasons=("the worker is not running",), running=0, waiting=0, took_ago=0.0
+                ok=False, reasons=("the worker is not running",), running=0, waiting=0, since_last_lease=0.0
             )
         return runtime.monitor.health()
 
