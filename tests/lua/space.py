@@ -1,16 +1,17 @@
-"""A queue's key space that a test can draw, seed, act on and compare: all of it, every time.
+"""Seed the keys of a queue, run scripts on them, and compare all keys with what a test expects.
 
-A key space is a plain dict, a key's name (without the prefix) to its contents:
+A key space is a plain dict from a key's name (without the prefix) to its contents:
 
     list    ["left", …, "right"]        hash    {"field": "value"}
     set     {"member"}                  zset    {"member": 1.0}
     string  "value"                     with a time to live    Expiring("value")
 
-`picture` draws one from the states of the items, so that a test reads as before and after.
+`picture` makes one from the states of items, so that a test shows the state before and after.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from redis.asyncio import Redis
-    from redis.asyncio.client import Pipeline
 
-#: The time of every script that is not told another, in ms. Nothing here asks a clock.
+#: The time of every script, in ms, unless a test passes another. No test here reads a clock.
 NOW = 1_000_000
-#: The session that runs the scripts, unless a test says otherwise.
+#: The session that runs the scripts, unless a test passes another.
 ME = "lh:me"
-#: How long keys with a time to live are seeded for, in real ms: longer than any test.
+#: The time to live of seeded keys that have one, in real ms: longer than any test.
 LONG = 600_000
 
 Contents = str | list[str] | set[str] | dict[str, float] | dict[str, str]
@@ -44,7 +44,7 @@ State = dict[str, Contents | Expiring]
 
 @dataclass(frozen=True)
 class Held:
-    """One lease of ours, as all the keys that know of it tell it."""
+    """A lease of ours, as it is stored in several keys."""
 
     token: int
     ends: float = NOW + 60_000
@@ -55,13 +55,13 @@ class Held:
 
     @property
     def entry(self) -> str:
-        """What the ledger says."""
+        """Return the entry of the ledger."""
         return f"{self.first or self.token} {self.token} {self.attempt} {self.at}"
 
 
 @dataclass(frozen=True)
 class Letter:
-    """One dead letter."""
+    """A dead letter."""
 
     token: int
     at: int = NOW
@@ -70,7 +70,7 @@ class Letter:
 
 
 def data_of(item_id: str) -> str:
-    """Return the data that drawn items have."""
+    """Return the data of an item in a picture."""
     return f"data of {item_id}"
 
 
@@ -83,15 +83,15 @@ def picture(
     dead: Mapping[str, Letter] | None = None,
     fence: int = 0,
 ) -> State:
-    """Draw the key space of a queue that nothing foreign has touched.
+    """Make the key space of a queue that no foreign client has used.
 
     Args:
         waiting: Ids in the order in which they would be leased.
         leased: Ids and their leases, in the order in which they were leased.
         scheduled: Ids and when they fall due.
         past: Leases that have ended, of items that wait or are scheduled again.
-        dead: Dead letters.
-        fence: The last token; 0 is none, and no key.
+        dead: Ids and their dead letters.
+        fence: The last token; 0: there is no such key.
     """
     leased, scheduled, past = leased or {}, scheduled or {}, past or {}
     state: State = {f"item:{item_id}": data_of(item_id) for item_id in (*waiting, *leased, *scheduled)}
@@ -118,7 +118,7 @@ def picture(
 
 
 def lease_keys(item_id: str, holder: str) -> State:
-    """Draw the two keys that tell foreign clients of a lease."""
+    """Make the two keys that show a lease to foreign clients."""
     return {
         f"lease:{item_id}": Expiring(holder),
         f"leased_by_session:{item_id}": Expiring(holder),
@@ -126,7 +126,7 @@ def lease_keys(item_id: str, holder: str) -> State:
 
 
 class Given(NamedTuple):
-    """One item as `lease_many` gives it."""
+    """An item in a reply of `lease_many`."""
 
     id: str
     data: str
@@ -135,13 +135,13 @@ class Given(NamedTuple):
 
 
 def listed(contents: Contents | Expiring) -> list[str]:
-    """Take the contents of a key for those of a list."""
+    """Return the contents of a key that is a list."""
     assert isinstance(contents, list)
     return contents
 
 
 def items_of(reply: list[Any]) -> list[Given]:
-    """Read the items of a reply of `lease_many`, which begins with the time, the wait and the sessions."""
+    """Return the items in a reply of `lease_many`, after its first three values."""
     return [
         Given(_text(item_id), _text(data), token, attempt)
         for item_id, data, token, attempt in batched(reply[3:], 4)
@@ -149,56 +149,65 @@ def items_of(reply: list[Any]) -> list[Given]:
 
 
 def batched(values: list[Any], size: int) -> list[list[Any]]:
-    """Cut a list into pieces of one size."""
+    """Split a list into pieces of the same size."""
     return [values[at : at + size] for at in range(0, len(values), size)]
 
 
 def new(item_id: str, *, delay: int = 0, unique: bool = False) -> tuple[object, ...]:
-    """Give the row of `add_items` that makes a drawn item."""
+    """Return a row of `add_items` that adds an item of a picture."""
     return (item_id, data_of(item_id), delay, int(unique))
 
 
+class Call(NamedTuple):
+    """A call of a script: its rows and its other arguments."""
+
+    script: str
+    rows: Iterable[Iterable[object]] = ()
+    arguments: Mapping[str, object] = {}
+
+
 class Space:
-    """The key space of one queue on a real server."""
+    """The keys of one queue on a real server."""
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self.redis = redis
         self.prefix = prefix
+        self._loaded: set[str] = set()
 
     def key(self, name: str) -> str:
-        """Give a key's full name."""
+        """Return a key's full name."""
         return f"{self.prefix}:{name}"
 
     async def seed(self, state: Mapping[str, Contents | Expiring]) -> None:
-        """Write keys as drawn, in the place of what they held."""
-        async with self.redis.pipeline(transaction=True) as pipe:
-            for name, drawn in state.items():
-                key, contents = self.key(name), drawn.contents if isinstance(drawn, Expiring) else drawn
-                pipe.delete(key)
-                if isinstance(contents, str):
-                    pipe.set(key, contents)
-                elif isinstance(contents, list):
-                    pipe.rpush(key, *contents)
-                elif isinstance(contents, set):
-                    pipe.sadd(key, *contents)
-                elif all(isinstance(value, int | float) for value in contents.values()):
-                    pipe.zadd(key, contents)
-                else:
-                    pipe.hset(key, mapping={field: str(value) for field, value in contents.items()})
-                if isinstance(drawn, Expiring):
-                    pipe.pexpire(key, LONG)
-            await pipe.execute()
+        """Write keys with one call, replacing what they held."""
+        entries = []
+        for name, drawn in state.items():
+            contents, expires = (drawn.contents, True) if isinstance(drawn, Expiring) else (drawn, False)
+            command, values = _written(contents)
+            entries.append([name, expires, command, values])
+        await self.send("EVAL", SEED, 1, f"{self.prefix}:", json.dumps(entries), LONG)
 
     async def snapshot(self) -> State:
-        """Read every key of the queue, also those that nobody expects."""
+        """Read every key of the queue, also those that no test expects."""
         return await snapshot(self.redis, self.prefix)
 
     async def run(self, script: str, rows: Iterable[Iterable[object]] = (), **arguments: object) -> Any:
-        """Run one script: its arguments by name, what it takes many of as rows.
+        """Run a script, with its arguments by name and its rest as rows.
 
-        What a script wants and is not given has a value that means nothing in particular.
+        An argument that the script needs and that is not passed gets a neutral value.
         """
-        given: dict[str, object] = {
+        [reply] = await self.run_all([Call(script, rows, arguments)])
+        return reply
+
+    async def run_all(self, calls: Iterable[Call | tuple[str, ...]]) -> list[Any]:
+        """Run scripts and commands one after the other, with one trip to the server; return their replies."""
+        async with self.redis.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.execute_command(*(self._command(call) if isinstance(call, Call) else call))
+            return await pipe.execute()
+
+    def _command(self, call: Call) -> tuple[bytes, ...]:
+        arguments: dict[str, object] = {
             "prefix": self.prefix,
             "now_ms": NOW,
             "session": ME,
@@ -209,61 +218,97 @@ class Space:
             "start": 0,
             "age_ms": 0,
             "which": "all",
-            **arguments,
+            **call.arguments,
         }
-        bound = bind(script, QueueKeys(self.prefix, str(given["session"])))
-        named = {name: value if isinstance(value, int) else encoded(value) for name, value in given.items()}
-        rest = [encoded(value) for row in rows for value in row]
-        return await self.send(*bound.command(named, rest))
+        bound = bind(call.script, QueueKeys(self.prefix, str(arguments["session"])))
+        named = {
+            name: value if isinstance(value, int) else encoded(value) for name, value in arguments.items()
+        }
+        command = bound.command(named, [encoded(value) for row in call.rows for value in row])
+        if call.script in self._loaded:
+            return (b"EVALSHA", bound.script.sha, *command[2:])
+        self._loaded.add(call.script)
+        return command
 
     async def send(self, *command: str | bytes | float) -> Any:
-        """Send one command."""
+        """Send a command."""
         return await self.redis.execute_command(*command)  # type: ignore[no-untyped-call]  # theirs has no types
 
 
 def encoded(value: object) -> bytes:
-    """Give a value as the server is told it."""
+    """Return a value as it is sent to the server."""
     return value if isinstance(value, bytes) else str(value).encode()
 
 
+def _written(contents: Contents) -> tuple[str, list[str]]:
+    """Return the command that writes the contents of a key, and its values."""
+    if isinstance(contents, str):
+        return "SET", [contents]
+    if isinstance(contents, list):
+        return "RPUSH", contents
+    if isinstance(contents, set):
+        return "SADD", [*contents]
+    if all(isinstance(value, int | float) for value in contents.values()):
+        return "ZADD", [text for member, score in contents.items() for text in (repr(score), member)]
+    return "HSET", [text for field, value in contents.items() for text in (field, str(value))]
+
+
+#: Writes keys: rows of name, whether it has a time to live, command and values.
+SEED = """
+for _, entry in ipairs(cjson.decode(ARGV[1])) do
+  local key, values = KEYS[1] .. entry[1], entry[4]
+  redis.call('DEL', key)
+  for from = 1, #values, 1000 do
+    redis.call(entry[3], key, unpack(values, from, math.min(from + 999, #values)))
+  end
+  if entry[2] then
+    redis.call('PEXPIRE', key, ARGV[2])
+  end
+end
+"""
+#: Returns name, type, time to live and contents of each key that matches a pattern.
+READ = """
+local commands = {
+  string = { 'GET' }, list = { 'LRANGE', 0, -1 }, set = { 'SMEMBERS' }, hash = { 'HGETALL' },
+  zset = { 'ZRANGE', 0, -1, 'WITHSCORES' }, stream = { 'XRANGE', '-', '+' },
+}
+local found, cursor = {}, '0'
+repeat
+  local page = redis.call('SCAN', cursor, 'MATCH', KEYS[1], 'COUNT', 1000)
+  cursor = page[1]
+  for _, key in ipairs(page[2]) do
+    local kind = redis.call('TYPE', key).ok
+    local command = commands[kind]
+    if command then
+      local contents = redis.call(command[1], key, unpack(command, 2))
+      found[#found + 1] = { key, kind, redis.call('PTTL', key), contents }
+    end
+  end
+until cursor == '0'
+return found
+"""
+
+
 async def snapshot(redis: Redis, prefix: str) -> State:
-    """Read every key of one queue, with type, contents, and whether it has a time to live."""
-    keys = [key async for key in redis.scan_iter(match=_escaped(f"{prefix}:") + "*", count=1000)]
-    async with redis.pipeline(transaction=True) as pipe:
-        for key in keys:
-            pipe.type(key)
-            pipe.pttl(key)
-        found = zip(keys, batched(await pipe.execute(), 2), strict=True)
-        about = [(key, kind, ttl) for key, (kind, ttl) in found if kind != b"none"]
-        for key, kind, _ in about:
-            _READ[kind](pipe, key)
-        contents = await pipe.execute()
+    """Read every key of a queue, with contents, and whether it has a time to live, at one moment."""
+    found = await redis.execute_command("EVAL", READ, 1, _escaped(f"{prefix}:") + "*")  # type: ignore[no-untyped-call]  # theirs has no types
     state: State = {}
-    for (key, kind, ttl), raw in zip(about, contents, strict=True):
-        if raw is None or (kind != b"string" and not raw):
-            continue  # its time to live ended between the reads: no type is kept empty but a string
-        name, drawn = _text(key).removeprefix(f"{prefix}:"), _DRAW[kind](raw)
-        state[name] = drawn if ttl < 0 else Expiring(drawn)
+    for key, kind, ttl, raw in found:
+        name, contents = _text(key).removeprefix(f"{prefix}:"), _DRAW[kind](raw)
+        state[name] = contents if ttl < 0 else Expiring(contents)
     return state
 
 
-#: By type: how a key is read, and how what was read is drawn.
-_READ: dict[bytes, Callable[[Pipeline, bytes], object]] = {
-    b"string": lambda pipe, key: pipe.get(key),
-    b"list": lambda pipe, key: pipe.lrange(key, 0, -1),
-    b"set": lambda pipe, key: pipe.smembers(key),
-    b"zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
-    b"hash": lambda pipe, key: pipe.hgetall(key),
-    b"stream": lambda pipe, key: pipe.xrange(key),
-}
+#: By type: how the contents of a key are shown.
 _DRAW: dict[bytes, Callable[[Any], Contents]] = {
     b"string": lambda raw: raw.decode(errors="backslashreplace"),
     b"list": lambda raw: [_text(value) for value in raw],
     b"set": lambda raw: {_text(value) for value in raw},
-    b"zset": lambda raw: {_text(value): score for value, score in raw},
+    b"zset": lambda raw: {_text(value): float(score) for value, score in batched(raw, 2)},
+    # An entry begins with its fields `what` and `id`.
+    b"stream": lambda raw: [f"{_text(entry[1])} {_text(entry[3])}" for _, entry in raw],
     # The lease script fills up a value of the ledger with spaces, to make a table of a small hash.
-    b"stream": lambda raw: [f"{_text(entry[b'what'])} {_text(entry[b'id'])}" for _, entry in raw],
-    b"hash": lambda raw: {_text(field): _text(value).rstrip() for field, value in raw.items()},
+    b"hash": lambda raw: {_text(field): _text(value).rstrip() for field, value in batched(raw, 2)},
 }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.space import NOW, Held, Space, State, items_of, listed, new, picture
+from tests.lua.space import NOW, Call, Held, Space, State, batched, items_of, listed, new, picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,11 +104,10 @@ async def test_equal_jobs_with_equal_ids_leave_no_entries_however_many_others_ar
     """Completed and added again at once, over and over, as is recommended: "equal jobs have equal IDs"."""
     held = leases(500)
     await space.seed(picture(leased=held, fence=500))
-    for _ in range(100):
-        await space.run("add_items", [new("same")])
-        [given] = items_of(await space.run("lease_many", [(1, 60_000)]))
-        assert await space.run("counts") == [0, 501, 0, 0]
-        assert await space.run("complete_many", [("same", given.token, 0)]) == [1]
+    for token in range(501, 601):
+        calls = [Call("add_items", [new("same")]), Call("lease_many", [(1, 60_000)]), Call("counts")]
+        replies = await space.run_all([*calls, Call("complete_many", [("same", token, 0)])])
+        assert replies[2:] == [[0, 501, 0, 0], [1]]
     assert await space.run("counts") == [0, 500, 0, 0]
     await _complete_all(space, {item_id: lease.token for item_id, lease in held.items()}, 1)
     assert await space.snapshot() == picture(fence=600)
@@ -127,17 +127,16 @@ async def test_garbage_stays_in_bounds_and_everything_ends_empty(
 ) -> None:
     ids = [f"i{n}" for n in range(in_flight)]
     tokens = await _lease_all(space, ids)
-    worst = 1.0
-    left = in_flight
-    processing = space.key("processing")
     rows = [(item_id, tokens[item_id], 0) for item_id in ORDERS[order](ids)]
-    for start in range(0, in_flight, at_once):
-        piece = rows[start : start + at_once]
-        assert await space.run("complete_many", piece) == [1] * len(piece)
-        left -= len(piece)
-        if left > SHORT:
-            worst = max(worst, await space.redis.llen(processing) / left)
-    assert worst < 1.7
+    pieces = batched(rows, at_once)
+    left = in_flight
+    for some in batched(pieces, 50):
+        steps = [(Call("complete_many", piece), ("LLEN", space.key("processing"))) for piece in some]
+        replies = await space.run_all(chain.from_iterable(steps))
+        for piece, (answers, length) in zip(some, batched(replies, 2), strict=True):
+            assert answers == [1] * len(piece)
+            left -= len(piece)
+            assert left <= SHORT or length / left < 1.7
     assert await space.snapshot() == picture(fence=in_flight)
 
 
@@ -177,6 +176,5 @@ async def _lease_all(space: Space, ids: list[str]) -> dict[str, int]:
 
 async def _complete_all(space: Space, tokens: dict[str, int], at_once: int) -> None:
     rows = [(item_id, token, 0) for item_id, token in tokens.items()]
-    for start in range(0, len(rows), at_once):
-        piece = rows[start : start + at_once]
-        assert await space.run("complete_many", piece) == [1] * len(piece)
+    replies = await space.run_all(Call("complete_many", piece) for piece in batched(rows, at_once))
+    assert [answer for answers in replies for answer in answers] == [1] * len(rows)
