@@ -22,6 +22,7 @@ NODE_CLIENT := tests/interop/node_modules/.package-lock.json
 FOR_TESTS := .venv/ready machine-servers machine-java $(NODE_CLIENT)
 # Nothing but what `make test-one` needs for T on SERVER.
 FOR_ONE   := .venv/ready machine-servers $(if $(findstring spark,$(T)),machine-java) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
@@ -58,8 +59,8 @@ bench-rivals: .venv/ready $(RIVALS) build/rivals/bullmq/node_modules/.package-lo
 test-one: $(FOR_ONE) ## Run T on SERVER: make test-one T=tests/queue/test_leasing.py::NAME SERVER=redis6
 	LEASEHOLD_TEST_SERVER=$(strip $(SERVER)) $(call ENGINE,$(SERVER)) $(BIN)/python -m pytest $(T) $(ARGS)
 
-test-fast: .venv/ready machine-servers ## Run the quick tests on the embedded server; needs neither Java nor Node
-	$(PYTEST) -m "not slow and not spark and not long and not containers" --exitfirst $(ARGS)
+test-fast: .venv/ready machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
+	$(PYTEST) -m "not slow and not long" $(foreach folder,$(NOT_FAST),--ignore tests/$(folder)) --exitfirst $(ARGS)
 
 test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones on SERVERS
 	@echo "All tests, on the embedded server"
