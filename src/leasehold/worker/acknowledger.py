@@ -177,7 +177,7 @@ class Acknowledger:
                 if not (isinstance(error, LeaseholdError) and error.transient):
                     # Another try would fail as well: let the leases expire, so that the items are reclaimed.
                     log.exception(
-                        "the server rejected outcomes of %s; the items run again", self._handler.name
+                        "outcomes of %s cannot be acknowledged; the items run again", self._handler.name
                     )
                     return [False] * len(leases)
                 if not backoff.failures:
