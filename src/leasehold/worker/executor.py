@@ -40,6 +40,8 @@ CLEAN_UP_SECONDS, HURRIED_SECONDS = 3.0, 1.0
 SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
 #: How long an item waits if its retry policy raises an error (s).
 RETRY_SECONDS = 1.0
+#: The outcomes of a run that is no batch and keeps no result.
+ONE_DONE = (DONE,)
 
 log = Log("leasehold.worker")
 
@@ -253,7 +255,7 @@ class Executor:
 
 def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:
     if run.handler.batch is None:
-        return (_complete(run, value),)
+        return ONE_DONE if run.handler.keep_result is None else (_complete(run, value),)
     if value is None:
         value = [None] * len(run.leases)
     if not isinstance(value, list) or len(value) != len(run.leases):
