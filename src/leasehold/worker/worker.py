@@ -149,9 +149,7 @@ class Worker:
         Raises:
             InvalidArgument: If an argument, or the function's signature, is invalid.
         """
-        if any(
-            one.queue.name == getattr(queue, "name", None) and one.queue is queue for one in self._handlers
-        ):
+        if any(one.queue is queue for one in self._handlers):
             raise InvalidArgument("queue", queue, "a queue that has no handler of this worker yet")
 
         def register(function: AnyFunction) -> AnyFunction:
