@@ -22,10 +22,10 @@ KEYS = {
     "queue": Key("list", "ids that wait; pushed left, taken right"),
     "processing": Key("list", "ids under lease; pushed left"),
     "inbox": Key("list", "ids on their way to one waiting process; pushed left"),
-    "gone": Key("set", "ids whose entry in `P:processing` is done but has not been met yet"),
+    "gone": Key("set", "ids of finished items whose entry in `P:processing` has not been found yet"),
     "deadlines": Key(
         "zset",
-        "id → when its lease expires. An item is under a lease of ours if and only if it is here with a "
+        "id → when its lease expires. An item is under a lease of ours if and only if it has an entry with a "
         "whole number; watched leases of other clients end on half a millisecond",
     ),
     "scheduled": Key("zset", "id → when it falls due"),
@@ -45,14 +45,14 @@ KEYS = {
         "stream", "the kept events, their ids `<number>-1`: [the fields](protocol.md#scripts-for-events)"
     ),
 }
-#: The keys whose names the scripts make of the queue's name and an id, or another name.
+#: The keys whose names the scripts make of the queue's name and an id, or with another name.
 MADE_KEYS = {
     "item:<id>": Key("string", "the data, raw bytes. The item exists if and only if this key does"),
     "lease:<id>": Key(
         "string, `PX`",
         "the session that holds the item. For other clients to see: ours go by `P:deadlines`",
     ),
-    "leased_by_session:<id>": Key("string, `PX`", "the same, under the name that redis-work-queue 0.1 uses"),
+    "leased_by_session:<id>": Key("string, `PX`", "the same, under its name in redis-work-queue 0.1"),
     "dead:<id>": Key(
         "hash",
         "the dead letter: `data`, `error` (text), `attempt`, `token` (its last token). It exists if and only "
@@ -63,8 +63,8 @@ MADE_KEYS = {
     ),
     "events:keep": Key(
         "hash",
-        "that events are kept: `count` and `age_ms` (0: no bound), `last` (the number of the last event). "
-        "Without this key none are",
+        "exists while events are kept: `count` and `age_ms` (0: no bound), `last` (the number of the last "
+        "event)",
     ),
     "once:<run>": Key(
         "set, with a time to live",
@@ -75,8 +75,12 @@ MADE_KEYS = {
         "list, with a time to live",
         "a set of leased items: `<token> <id>`, or `-` where one was given up",
     ),
-    "stream:<name>": Key("hash, with a time to live", "a stream of leases: `reader`, who reads it"),
-    "result:<id>": Key("string, `PX`", "what a completion left; under the name of a bulk job, its report"),
+    "stream:<name>": Key(
+        "hash, with a time to live", "a stream of leases: `reader`, the last that took it over"
+    ),
+    "result:<id>": Key(
+        "string, `PX`", "the result of a completed item; under the name of a bulk job, its report"
+    ),
 }
 
 

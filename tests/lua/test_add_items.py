@@ -1,4 +1,4 @@
-"""add_items: new items wait or are scheduled; what is there is left alone; `unique` starts anew."""
+"""add_items: new items wait or are scheduled; existing ones are left alone or, with `unique`, replaced."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ async def test_new_items_wait_in_the_order_of_the_rows(space: Space) -> None:
     assert await space.snapshot() == picture(waiting=["a", "b", "c"])
 
 
-async def test_a_new_item_waits_behind_those_that_are_there(space: Space) -> None:
+async def test_a_new_item_waits_behind_the_others(space: Space) -> None:
     await space.seed(picture(waiting=["a"]))
     assert await space.run("add_items", [new("b")]) == [1]
     assert await space.snapshot() == picture(waiting=["a", "b"])
 
 
-async def test_a_delayed_item_is_scheduled_and_guarded_by_a_lease_key(space: Space) -> None:
+async def test_a_delayed_item_is_scheduled_and_has_a_lease_key(space: Space) -> None:
     assert await space.run("add_items", [new("a", delay=50_000)]) == [1]
     assert await space.snapshot() == picture(scheduled={"a": NOW + 50_000})
 
@@ -45,13 +45,13 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     ],
 )
 @pytest.mark.parametrize("delay", [0, 5_000])
-async def test_an_item_that_is_there_is_left_alone(space: Space, before: State, delay: int) -> None:
+async def test_an_existing_item_is_left_alone(space: Space, before: State, delay: int) -> None:
     await space.seed(before)
     assert await space.run("add_items", [("x", "other data", delay, 0)]) == [0]
     assert await space.snapshot() == before
 
 
-async def test_the_second_of_two_equal_ids_in_a_call_is_there_already(space: Space) -> None:
+async def test_the_second_of_two_equal_ids_in_a_call_exists_already(space: Space) -> None:
     assert await space.run("add_items", [new("a"), ("a", "other data", 0, 0)]) == [1, 0]
     assert await space.snapshot() == picture(waiting=["a"])
 
@@ -62,7 +62,7 @@ async def test_unique_replaces_the_data_of_a_waiting_item_where_it_is(space: Spa
     waiting.insert(others // 2, "a")
     await space.seed(picture(waiting=waiting))
     assert await space.run("add_items", [("a", "new data", 0, 1)]) == [1]
-    # Deep in a long list it is not looked for: the second place is met when it is leased no more.
+    # Deep in a long list the id is not found: its second place is dropped later.
     after = picture(waiting=[*waiting, "a"] if others == 600 else waiting) | {"item:a": "new data"}
     assert await space.snapshot() == after
 
@@ -88,14 +88,14 @@ async def test_unique_and_delayed_replaces_the_due_time(space: Space) -> None:
     assert await space.snapshot() == picture(scheduled={"a": NOW + 5_000})
 
 
-async def test_equal_unique_ids_of_a_leased_item_in_one_call_take_it_off_the_list_once(space: Space) -> None:
+async def test_equal_unique_ids_of_a_leased_item_in_one_call_remove_its_entry_once(space: Space) -> None:
     await space.seed(picture(leased={"a": Held(4), "b": Held(5)}, fence=5))
     assert await space.run("add_items", [new("a", unique=True), new("a", unique=True)]) == [1, 1]
     assert await space.snapshot() == picture(waiting=["a", "a"], leased={"b": Held(5)}, fence=5)
 
 
 async def test_an_item_that_a_foreign_client_completed_can_be_added_again(space: Space) -> None:
-    """Our lease, our record and our entry outlive what a foreign client removed; none is inherited."""
+    """The new item does not inherit the lease and the ledger that the foreign client has left."""
     ours = picture(leased={"a": Held(7)}, fence=7)
     del ours["item:a"]
     await space.seed(ours)
@@ -103,13 +103,13 @@ async def test_an_item_that_a_foreign_client_completed_can_be_added_again(space:
     assert await space.snapshot() == picture(waiting=["a"], fence=7)
 
 
-async def test_the_lease_of_a_dead_item_does_not_bind_the_new_one(space: Space) -> None:
-    await space.seed(lease_keys("a", "somebody"))
+async def test_the_lease_of_a_dead_item_does_not_apply_to_a_new_one(space: Space) -> None:
+    await space.seed(lease_keys("a", "foreign"))
     assert await space.run("add_items", [new("a")]) == [1]
     assert await space.snapshot() == picture(waiting=["a"])
 
 
-async def test_bytes_go_in_untouched(space: Space) -> None:
+async def test_bytes_are_stored_unchanged(space: Space) -> None:
     raw = bytes(range(256))
     assert await space.run("add_items", [(b"\x00 \xff\n", raw, 0, 0), (b"empty", b"", 0, 0)]) == [1, 1]
     assert await space.redis.get(space.key("item:").encode() + b"\x00 \xff\n") == raw
@@ -117,7 +117,7 @@ async def test_bytes_go_in_untouched(space: Space) -> None:
     assert await space.redis.lrange(space.key("queue"), 0, -1) == [b"empty", b"\x00 \xff\n"]
 
 
-async def test_without_a_time_from_the_test_the_server_s_clock_decides(space: Space) -> None:
+async def test_without_a_time_from_the_test_the_server_s_clock_is_used(space: Space) -> None:
     async def server_ms() -> int:
         seconds, micros = await space.redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
@@ -128,7 +128,7 @@ async def test_without_a_time_from_the_test_the_server_s_clock_decides(space: Sp
     assert earliest <= due <= await server_ms() + 5_000
 
 
-async def test_the_guard_of_a_delayed_item_ends_when_the_item_is_due(space: Space) -> None:
+async def test_the_lease_key_of_a_delayed_item_expires_when_the_item_is_due(space: Space) -> None:
     await space.run("add_items", [new("a", delay=50_000)])
     assert 40_000 < await space.redis.pttl(space.key("lease:a")) <= 50_000
     assert (await space.snapshot())["lease:a"] == Expiring("lh:scheduled")

@@ -1,4 +1,4 @@
-"""add_once, once_run and once_drop: what a run of a job has added it does not add again."""
+"""add_once, once_run and once_drop: a run of a job adds each item once."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ async def test_new_items_wait_and_are_noted(space: Space) -> None:
     assert await space.snapshot() == picture(waiting=["a", "b"]) | marks("a", "b")
 
 
-async def test_what_the_job_has_added_is_not_added_again(space: Space) -> None:
+async def test_an_item_that_the_run_has_added_is_not_added_again(space: Space) -> None:
     await space.run("add_once", [new("a"), new("b", delay=9_000)], **JOB)
     before = await space.snapshot()
     assert await space.run("add_once", [new("a"), new("b")], **JOB) == [2, 2]
     assert await space.snapshot() == before
 
 
-async def test_not_even_when_it_was_completed_since(space: Space) -> None:
+async def test_an_item_that_was_completed_since_is_not_added_again(space: Space) -> None:
     await space.seed(marks("a"))
     assert await space.run("add_once", [new("a"), new("b")], **JOB) == [2, 1]
     assert await space.snapshot() == picture(waiting=["b"]) | marks("a", "b")
 
 
-async def test_what_somebody_else_has_added_is_left_alone_and_not_noted(space: Space) -> None:
+async def test_an_item_that_another_client_has_added_is_left_alone_and_not_noted(space: Space) -> None:
     before = picture(waiting=["a"], leased={"b": Held(1)}, fence=1)
     await space.seed(before)
     assert await space.run("add_once", [new("a"), new("b")], **JOB) == [0, 0]
@@ -54,17 +54,17 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     )
 
 
-async def test_jobs_know_nothing_of_each_other(space: Space) -> None:
+async def test_jobs_are_independent(space: Space) -> None:
     await space.seed(marks("a"))
     assert await space.run("add_once", [new("a")], run="other", keep_ms=600_000) == [1]
 
 
-async def test_the_marks_of_a_job_that_never_ends_lapse(space: Space) -> None:
+async def test_the_ids_of_a_run_that_never_ends_expire(space: Space) -> None:
     await space.run("add_once", [new("a")], **JOB)
     assert 500_000 < await space.redis.pttl(space.key("once:j")) <= 600_000
 
 
-async def test_a_run_ends_with_its_count(space: Space) -> None:
+async def test_ending_a_run_returns_its_count(space: Space) -> None:
     await space.run("add_once", [new("a"), new("b")], **JOB)
     assert await space.run("once_drop", [], **END | {"keep_ms": 0}, report="") == 2
     assert await space.snapshot() == picture(waiting=["a", "b"]) | ENDED
@@ -78,14 +78,14 @@ async def test_its_report_is_its_result_and_ending_it_again_changes_nothing(spac
         assert await space.snapshot() == {"result:name": Expiring("3 r1")} | ENDED
 
 
-async def test_a_run_that_was_ended_by_somebody_else_is_not_ended_again(space: Space) -> None:
+async def test_a_run_that_another_client_has_ended_is_not_ended_again(space: Space) -> None:
     await space.seed({"result:name": Expiring("3 r1")} | ENDED)
     assert await space.run("once_drop", [], **END, report="r2") == -1
     assert await space.snapshot() == {"result:name": Expiring("3 r1")} | ENDED
 
 
 async def test_a_run_that_has_ended_adds_nothing(space: Space) -> None:
-    """As a task does that outlives its job, while what it has added was completed."""
+    """A task outlives its job, and its items have been completed."""
     await space.run("add_once", [new("a")], **JOB)
     await space.run("once_drop", [], **END, report="r")
     before = await space.snapshot()
@@ -98,7 +98,7 @@ async def test_a_run_that_has_added_nothing_ends_as_well(space: Space) -> None:
     assert await space.run("add_once", [new("a")], **JOB) == [2]
 
 
-async def test_that_a_run_has_ended_is_known_for_a_time(space: Space) -> None:
+async def test_an_ended_run_is_known_for_a_time(space: Space) -> None:
     await space.run("add_once", [new("a")], run="j", keep_ms=1_000)
     await space.run("once_drop", [], **END, report="r")
     assert 500_000 < await space.redis.pttl(space.key("once:j")) <= 600_000
@@ -120,13 +120,13 @@ async def test_the_end_of_a_run_leaves_the_name_to_the_run_that_has_it(space: Sp
     assert await space.run("once_run", job="name", run="newest", keep_ms=600_000) == b"newer"
 
 
-async def test_a_name_is_known_for_a_time_after_the_last_question(space: Space) -> None:
+async def test_a_name_is_known_for_a_time_after_the_last_call(space: Space) -> None:
     for keep_ms in (1_000, 600_000):
         await space.run("once_run", job="name", run="r", keep_ms=keep_ms)
     assert 500_000 < await space.redis.pttl(space.key("once:name:run")) <= 600_000
 
 
-async def test_marks_of_another_type_change_nothing(space: Space) -> None:
+async def test_a_key_of_the_run_of_another_type_changes_nothing(space: Space) -> None:
     await space.seed({"once:j": "a string"})
     with pytest.raises(Exception, match="WRONGTYPE"):
         await space.run("add_once", [new("a")], **JOB)

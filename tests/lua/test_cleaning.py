@@ -1,4 +1,4 @@
-"""The cleaning scripts: what each step looks at, what it puts right, and that it can be left at any point."""
+"""The cleaning scripts: what each call checks and repairs, and that cleaning can stop at any point."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ async def test_a_light_clean_leaves_our_own_work_alone(space: Space) -> None:
     assert await space.snapshot() == before, "also the order of the list"
 
 
-async def test_a_light_clean_drops_entries_that_are_done(space: Space) -> None:
-    """A ghost, one that is noted, and the second of two."""
+async def test_a_light_clean_drops_entries_of_finished_items(space: Space) -> None:
+    """A ghost, a noted entry, and the second of two."""
     held = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
     await space.seed(held | {"processing": ["b", "ghost", "a", "noted", "a"], "gone": {"noted"}})
     assert await space.run("light_clean") == [2, 0, 3, 0, 0]
     assert await space.snapshot() == held
 
 
-async def test_an_entry_whose_id_is_noted_stays_for_the_lease_that_it_has_now(space: Space) -> None:
+async def test_a_noted_entry_stays_for_the_current_foreign_lease(space: Space) -> None:
     held = picture(leased={"a": Held(2), "b": Held(3)}, fence=3)
     await space.seed(held | {"processing": ["b", "a", "a"], "gone": {"a"}})
     assert await space.run("light_clean") == [2, 0, 1, 0, 0]
     assert await space.snapshot() == held
 
 
-async def test_notes_without_entries_go_with_the_last_entry(space: Space) -> None:
+async def test_notes_without_entries_are_removed_with_the_last_entry(space: Space) -> None:
     await space.seed({"gone": {"a", "b"}, "fence": "5"})
     assert await space.run("light_clean") == [0, 0, 0, 0, 0]
     assert await space.snapshot() == picture(fence=5)
 
 
-async def test_a_light_clean_walks_in_steps_from_the_old_end_and_ends_where_it_began(space: Space) -> None:
+async def test_a_light_clean_walks_in_steps_from_the_old_end_until_it_is_back_there(space: Space) -> None:
     leases = {f"i{n}": Held(n) for n in range(1, 11)}
     before = picture(leased=leases, fence=10)
     await space.seed(before)
@@ -76,7 +76,7 @@ async def test_the_scan_finds_ids_with_data_that_no_state_of_ours_explains(space
     assert await space.snapshot() == before | {"item:orphan": "x", "item:": "the id is empty"}
 
 
-async def test_the_scan_goes_on_where_it_left(space: Space) -> None:
+async def test_the_scan_continues_from_its_cursor(space: Space) -> None:
     await space.seed({f"item:i{n}": "x" for n in range(2_500)})
     cursor, found = b"0", set[bytes]()
     while True:
@@ -87,7 +87,7 @@ async def test_the_scan_goes_on_where_it_left(space: Space) -> None:
     assert found == {b"i%d" % n for n in range(2_500)}
 
 
-async def test_the_scan_of_one_queue_does_not_see_another(space: Space) -> None:
+async def test_the_scan_does_not_return_ids_of_another_queue(space: Space) -> None:
     neighbours = [
         Space(space.redis, f"{space.prefix}{more}") for more in ("x", ":item:", "[1]", "*", "?", "\\")
     ]
@@ -100,13 +100,13 @@ async def test_the_scan_of_one_queue_does_not_see_another(space: Space) -> None:
 
 
 @pytest.mark.parametrize(("start", "ids"), [(0, "edc"), (2, "cba"), (3, "ba"), (5, ""), (9, "")])
-async def test_the_walk_goes_from_the_young_end(space: Space, start: int, ids: str) -> None:
+async def test_the_walk_begins_at_the_young_end(space: Space, start: int, ids: str) -> None:
     await space.seed(picture(waiting=[*"abcde"]))
     walked = await space.run("deep_clean_walk", start=start, count=3)
     assert walked == [item_id.encode() for item_id in ids]
 
 
-async def test_the_walk_begins_with_those_on_their_way_to_a_process(space: Space) -> None:
+async def test_the_walk_includes_ids_in_inboxes(space: Space) -> None:
     sessions = {"lh:one": NOW + 1.0, "lh:two": NOW - 1.0}
     await space.seed(
         picture(waiting=["a"]) | {"sessions": sessions, "inbox:lh:one": ["b"], "inbox:lh:two": ["c"]}
@@ -115,7 +115,7 @@ async def test_the_walk_begins_with_those_on_their_way_to_a_process(space: Space
     assert await space.run("deep_clean_walk", start=500) == []
 
 
-async def test_orphans_are_put_back_at_the_end(space: Space) -> None:
+async def test_orphans_are_restored_to_the_end(space: Space) -> None:
     await space.seed(picture(waiting=["w"]) | {"item:a": data_of("a"), "item:b": data_of("b")})
     assert await space.run("deep_clean_restore", [("a", "b")], started_ms=NOW) == 2
     assert await space.snapshot() == picture(waiting=["w", "a", "b"])
@@ -130,18 +130,18 @@ async def test_orphans_are_put_back_at_the_end(space: Space) -> None:
         pytest.param(picture(waiting=["a"], past={"a": Held(1, at=NOW)}, fence=1), id="leased and returned"),
         pytest.param(
             picture(past={"a": Held(1, at=NOW)}, fence=1) | {"item:a": data_of("a"), f"inbox:{ME}": ["a"]},
-            id="leased, returned, and on its way to a process",
+            id="leased, returned, and in an inbox",
         ),
-        pytest.param(picture(waiting=["a"]), id="put back by another cleaner"),
+        pytest.param(picture(waiting=["a"]), id="restored by another cleaner"),
     ],
 )
-async def test_what_has_moved_since_the_clean_began_is_left_alone(space: Space, before: State) -> None:
+async def test_an_id_that_has_moved_since_the_clean_began_is_left_alone(space: Space, before: State) -> None:
     await space.seed(before)
     assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 0
     assert await space.snapshot() == before
 
 
-async def test_an_orphan_that_was_leased_before_the_clean_began_is_put_back(space: Space) -> None:
+async def test_an_orphan_that_was_leased_before_the_clean_began_is_restored(space: Space) -> None:
     past = {"a": Held(1, at=NOW - 1)}
     orphan = picture(past=past, fence=1) | {"item:a": data_of("a")}
     await space.seed(orphan)
@@ -150,19 +150,19 @@ async def test_an_orphan_that_was_leased_before_the_clean_began_is_put_back(spac
 
 
 async def test_an_orphan_with_a_foreign_lease_is_watched(space: Space) -> None:
-    before: State = {"item:a": data_of("a"), "lease:a": "somebody"}
+    before: State = {"item:a": data_of("a"), "lease:a": "foreign"}
     await space.seed(before)
     assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 0
     assert await space.snapshot() == before | {"deadlines": {"a": NOW + 60_000.5}}
 
 
-async def test_our_mark_on_a_lease_key_does_not_keep_an_orphan(space: Space) -> None:
+async def test_a_lease_key_of_ours_does_not_keep_an_orphan(space: Space) -> None:
     await space.seed({"item:a": data_of("a")} | lease_keys("a", "lh:dead"))
     assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 1
     assert (await space.snapshot())["queue"] == ["a"]
 
 
-async def test_the_ledger_forgets_what_is_neither_there_nor_under_lease(space: Space) -> None:
+async def test_entries_of_the_ledger_without_data_or_lease_are_dropped(space: Space) -> None:
     leases = {"leased": Held(1), "leased, done by a foreign client": Held(2)}
     past = {"waits": Held(3), "done while it waited": Held(4)}
     before = picture(waiting=["waits"], leased=leases, past=past, fence=4)
@@ -185,8 +185,8 @@ async def test_a_long_ledger_is_walked_in_steps(space: Space) -> None:
     assert await space.snapshot() == picture(fence=3_000)
 
 
-async def test_the_guard_of_a_scheduled_item_says_that_it_is_ours(space: Space) -> None:
-    """A foreign deep clean leaves it alone, and ours does not take it for a foreign lease."""
+async def test_the_lease_key_of_a_scheduled_item_is_recognised_as_ours(space: Space) -> None:
+    """A foreign deep clean leaves the item alone, and ours does not watch it."""
     assert picture(scheduled={"a": NOW})["lease:a"] == Expiring("lh:scheduled")
     await space.seed(picture(scheduled={"a": NOW}))
     assert await space.run("light_clean") == [0, 1, 0, 0, 0]

@@ -1,4 +1,4 @@
-"""complete_many: one holder of each incarnation is told True, and of the item nothing stays."""
+"""complete_many: one holder of each incarnation completes the item, and nothing of it stays."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ pytestmark = pytest.mark.core
 
 DONE, BEFORE, REFUSED = 1, 0, -1
 
-#: An item on its third delivery of this incarnation, held under number 5; numbers 3 and 4 were earlier.
+#: An item in its third attempt of this incarnation, with token 5; tokens 3 and 4 were earlier.
 THIRD = Held(5, first=3, attempt=3)
 
 WAITING = picture(waiting=["w", "a", "v"], past={"a": THIRD}, fence=5)
 LEASED = picture(waiting=["w", "v"], leased={"a": THIRD}, fence=5)
-LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, attempt=3, ends=NOW - 1)}, fence=5)
+EXPIRED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, attempt=3, ends=NOW - 1)}, fence=5)
 SCHEDULED = picture(waiting=["w", "v"], scheduled={"a": NOW + 1}, past={"a": THIRD}, fence=5)
 REST = picture(waiting=["w", "v"], fence=5)
 
@@ -24,13 +24,13 @@ REST = picture(waiting=["w", "v"], fence=5)
     "before",
     [
         pytest.param(LEASED, id="leased"),
-        pytest.param(LAPSED, id="expired"),
+        pytest.param(EXPIRED, id="expired"),
         pytest.param(WAITING, id="waiting again"),
         pytest.param(SCHEDULED, id="scheduled again"),
     ],
 )
 @pytest.mark.parametrize("token", [3, 4, 5])
-async def test_every_holder_of_this_incarnation_may_be_the_first(
+async def test_every_holder_of_this_incarnation_can_complete_first(
     space: Space, before: State, token: int
 ) -> None:
     await space.seed(before)
@@ -42,7 +42,9 @@ async def test_every_holder_of_this_incarnation_may_be_the_first(
 
 @pytest.mark.parametrize("token", [1, 2, 6])
 @pytest.mark.parametrize("fenced", [0, 1])
-async def test_a_number_of_another_incarnation_never_counts(space: Space, token: int, fenced: int) -> None:
+async def test_a_token_of_another_incarnation_is_always_rejected(
+    space: Space, token: int, fenced: int
+) -> None:
     await space.seed(LEASED)
     assert await space.run("complete_many", [("a", token, fenced)]) == [REFUSED]
     assert await space.snapshot() == LEASED
@@ -53,13 +55,13 @@ async def test_a_number_of_another_incarnation_never_counts(space: Space, token:
     [(LEASED, 3), (LEASED, 4), (WAITING, 5), (SCHEDULED, 5)],
     ids=["first", "second", "returned", "released"],
 )
-async def test_fenced_refuses_who_is_not_the_current_holder(space: Space, before: State, token: int) -> None:
+async def test_fenced_rejects_every_other_holder(space: Space, before: State, token: int) -> None:
     await space.seed(before)
     assert await space.run("complete_many", [("a", token, 1)]) == [REFUSED]
     assert await space.snapshot() == before
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
+@pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
 async def test_fenced_accepts_the_current_holder(space: Space, before: State) -> None:
     await space.seed(before)
     assert await space.run("complete_many", [("a", 5, 1)]) == [DONE]
@@ -73,7 +75,7 @@ async def test_an_item_that_was_never_leased_cannot_be_completed(space: Space) -
     assert await space.snapshot() == before
 
 
-async def test_an_unknown_id_was_completed_before(space: Space) -> None:
+async def test_an_unknown_id_is_answered_as_completed_before(space: Space) -> None:
     assert await space.run("complete_many", [("a", 1, 0)]) == [BEFORE]
     assert await space.snapshot() == {}
 
@@ -84,7 +86,7 @@ async def test_equal_rows_in_one_call_are_completed_once(space: Space) -> None:
     assert await space.snapshot() == REST
 
 
-async def test_each_row_gets_its_own_answer(space: Space) -> None:
+async def test_each_row_has_its_answer(space: Space) -> None:
     leases = {"a": Held(1), "b": Held(2), "c": Held(3)}
     await space.seed(picture(leased=leases, fence=3))
     rows = [("b", 2, 1), ("x", 9, 0), ("c", 1, 0), ("a", 1, 0)]
@@ -93,7 +95,9 @@ async def test_each_row_gets_its_own_answer(space: Space) -> None:
 
 
 @pytest.mark.parametrize("token", [5, 1])
-async def test_what_a_foreign_client_completed_is_answered_so_and_forgotten(space: Space, token: int) -> None:
+async def test_an_item_that_a_foreign_client_has_completed_is_answered_so_and_forgotten(
+    space: Space, token: int
+) -> None:
     before = dict(LEASED)
     del before["item:a"]
     await space.seed(before)
@@ -101,7 +105,9 @@ async def test_what_a_foreign_client_completed_is_answered_so_and_forgotten(spac
     assert await space.snapshot() == REST
 
 
-async def test_an_item_on_its_way_to_a_process_leaves_a_ghost_there_that_is_never_given(space: Space) -> None:
+async def test_a_completed_item_on_its_way_to_a_process_leaves_a_ghost_that_is_never_leased(
+    space: Space,
+) -> None:
     on_its_way = picture(past={"a": THIRD}, fence=5) | {f"inbox:{ME}": ["a"], "item:a": data_of("a")}
     await space.seed(on_its_way)
     assert await space.run("complete_many", [("a", 5, 0)]) == [DONE]
@@ -120,7 +126,7 @@ async def test_a_waiting_item_near_an_end_of_the_list_is_removed(
     assert await space.snapshot() == picture(waiting=[*ahead, *behind], fence=5)
 
 
-async def test_deep_in_the_list_a_ghost_stays_behind_until_it_is_met(space: Space) -> None:
+async def test_deep_in_the_list_a_ghost_stays_behind_until_it_is_found(space: Space) -> None:
     around = [f"i{n}" for n in range(600)]
     await space.seed(picture(waiting=[*around[:300], "a", *around[300:]], past={"a": THIRD}, fence=5))
     assert await space.run("complete_many", [("a", 3, 0)]) == [DONE]
@@ -132,13 +138,13 @@ async def test_deep_in_the_list_a_ghost_stays_behind_until_it_is_met(space: Spac
 
 
 async def test_only_one_of_several_entries_of_a_waiting_item_is_removed(space: Space) -> None:
-    """The others are ghosts like any other."""
+    """The others are ghosts."""
     await space.seed(picture(waiting=["a", "b"], past={"a": THIRD}, fence=5) | {"queue": ["a", "b", "a"]})
     assert await space.run("complete_many", [("a", 3, 0)]) == [DONE]
     assert await space.snapshot() == picture(waiting=["b"], fence=5) | {"queue": ["b", "a"]}
 
 
-async def test_the_guard_of_a_delayed_item_goes_with_it(space: Space) -> None:
+async def test_completing_a_scheduled_item_removes_its_lease_key(space: Space) -> None:
     await space.seed(SCHEDULED)
     assert SCHEDULED["lease:a"] == Expiring("lh:scheduled")
     assert await space.run("complete_many", [("a", 4, 0)]) == [DONE]

@@ -1,4 +1,4 @@
-"""The files of lua/ as they are: each keeps its contract, stays small, and is taken by the server."""
+"""The files of lua/: each keeps its contract, is small, and is accepted by the server."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_every_declared_event_is_emitted_and_its_fields_are_those_of_the_stream(
 
 
 @pytest.mark.core
-async def test_the_server_takes_each_script_and_names_it_as_we_do(redis: Redis) -> None:
+async def test_the_server_loads_each_script_under_our_name(redis: Redis) -> None:
     for script in SCRIPTS.values():
         assert hashlib.sha1(script.body, usedforsecurity=False).hexdigest().encode() == script.sha
-        # redis-py decodes this one reply, whatever it is told.
+        # redis-py always decodes this reply.
         assert (await redis.script_load(script.body)).encode() == script.sha, script.name
 
 
-def test_a_bound_script_puts_names_into_the_order_of_the_header() -> None:
+def test_a_bound_script_sends_arguments_in_the_order_of_the_header() -> None:
     keys = QueueKeys("q", "lh:s")
     bound = bind("renew_many", keys)
     arguments: dict[str, bytes | int] = {"session": b"lh:s", "now_ms": 5, "prefix": b"q", "more": 1}
@@ -104,7 +104,7 @@ def test_a_bound_script_puts_names_into_the_order_of_the_header() -> None:
     assert bound.command(arguments)[:2] == (b"EVAL", bound.script.body)
 
 
-def test_a_bound_script_misses_no_argument_in_silence() -> None:
+def test_a_missing_argument_of_a_bound_script_is_an_error() -> None:
     bound = BoundScript(SCRIPTS["counts"], QueueKeys("q", "lh:s"))
     with pytest.raises(KeyError, match="prefix"):
         bound.tail({})

@@ -1,4 +1,4 @@
-"""requeue_many, drop_many, drop_old and dead_list: what may become of dead letters, and looking at them."""
+"""requeue_many, drop_many, drop_old and dead_list: requeuing, dropping and listing dead letters."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ LETTERS = {"a": Letter(1, at=NOW - 300), "b": Letter(2, at=NOW - 200), "c": Lett
 DEAD = picture(waiting=["w"], dead=LETTERS, fence=3)
 
 
-async def test_the_dead_go_back_to_the_end_in_the_order_of_the_rows(space: Space) -> None:
+async def test_dead_letters_return_to_the_end_in_the_order_of_the_rows(space: Space) -> None:
     await space.seed(DEAD)
-    assert await space.run("requeue_many", [("c",), ("nobody",), ("a",), ("c",)]) == [1, 0, 1, -1]
+    assert await space.run("requeue_many", [("c",), ("missing",), ("a",), ("c",)]) == [1, 0, 1, -1]
     after = picture(waiting=["w", "c", "a"], dead={"b": LETTERS["b"]}, fence=3)
     assert await space.snapshot() == after
     assert await space.run("requeue_many", [("c",), ("a",)]) == [0, 0], "once"
     assert await space.snapshot() == after
 
 
-async def test_what_is_requeued_is_a_new_incarnation(space: Space) -> None:
+async def test_a_requeued_item_is_a_new_incarnation(space: Space) -> None:
     await space.seed(picture(dead={"a": Letter(3, attempt=3)}, fence=3))
     assert await space.run("requeue_many", [("a",)]) == [1]
     assert [(one.token, one.attempt) for one in items_of(await space.run("lease_many", [(1, 60_000)]))] == [
@@ -61,30 +61,32 @@ async def test_a_dead_letter_whose_id_is_in_the_queue_again_stays(space: Space, 
     assert await space.snapshot() == before
 
 
-async def test_what_others_left_of_the_id_does_not_come_back_with_it(space: Space) -> None:
+async def test_bookkeeping_that_a_foreign_client_has_left_is_removed(space: Space) -> None:
     """A foreign client had added the id, which we leased, and completed it."""
     left = {k: v for k, v in picture(leased={"a": Held(2)}).items() if k != "item:a"}
-    await space.seed(picture(dead={"a": Letter(1)}, fence=2) | left | lease_keys("a", "somebody"))
+    await space.seed(picture(dead={"a": Letter(1)}, fence=2) | left | lease_keys("a", "foreign"))
     assert await space.run("requeue_many", [("a",)]) == [1]
     assert await space.snapshot() == picture(waiting=["a"], fence=2)
 
 
-async def test_an_id_without_its_letter_is_cleared_away(space: Space) -> None:
+async def test_an_id_without_its_dead_letter_is_dropped(space: Space) -> None:
     await space.seed({"dead": {"a": 1.0}})
     assert await space.run("requeue_many", [("a",)]) == [0]
     assert await space.snapshot() == {}
 
 
-async def test_requeuing_stops_when_there_is_no_room_for_more_data(space: Space) -> None:
+async def test_requeuing_stops_before_the_limit_of_data(space: Space) -> None:
     await space.seed(DEAD)
     size = len(data_of("a"))
     rows = [("a",), ("b",), ("c",)]
     assert await space.run("requeue_many", rows, max_bytes=2 * size) == [1, 1, -2]
-    assert await space.run("requeue_many", rows[2:], max_bytes=size - 1) == [1], "one goes in any case"
+    assert await space.run("requeue_many", rows[2:], max_bytes=size - 1) == [1], (
+        "the first is always requeued"
+    )
     assert await space.snapshot() == picture(waiting=["w", "a", "b", "c"], fence=3)
 
 
-async def test_a_letter_of_another_type_is_an_error_and_nothing_is_requeued(space: Space) -> None:
+async def test_a_dead_letter_of_another_type_is_an_error_and_none_is_requeued(space: Space) -> None:
     await space.seed(DEAD | {"dead:c": "a string"})
     before = await space.snapshot()
     with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -92,13 +94,13 @@ async def test_a_letter_of_another_type_is_an_error_and_nothing_is_requeued(spac
     assert await space.snapshot() == before
 
 
-async def test_a_dead_letter_does_not_hold_its_id(space: Space) -> None:
+async def test_the_id_of_a_dead_letter_is_free(space: Space) -> None:
     await space.seed(DEAD)
     assert await space.run("add_items", [new("a")]) == [1]
     assert await space.snapshot() == picture(waiting=["w", "a"], dead=LETTERS, fence=3)
 
 
-async def test_letters_are_dropped_by_their_ids(space: Space) -> None:
+async def test_dead_letters_are_dropped_by_their_ids(space: Space) -> None:
     await space.seed(DEAD)
     assert await space.run("drop_many", [("b",), ("w",), ("b",), ("a",)]) == [1, 0, 0, 1]
     assert await space.snapshot() == picture(waiting=["w"], dead={"c": LETTERS["c"]}, fence=3)
@@ -107,7 +109,7 @@ async def test_letters_are_dropped_by_their_ids(space: Space) -> None:
 @pytest.mark.parametrize(
     ("age_ms", "count", "left"), [(301, 9, "abc"), (200, 9, "c"), (0, 9, ""), (0, 2, "c")]
 )
-async def test_old_letters_are_dropped_the_oldest_first(
+async def test_old_dead_letters_are_dropped_the_oldest_first(
     space: Space, age_ms: int, count: int, left: str
 ) -> None:
     await space.seed(DEAD)
@@ -119,7 +121,9 @@ async def test_old_letters_are_dropped_the_oldest_first(
     ("start", "count", "ids"),
     [(0, 9, "cba"), (0, 1, "c"), (1, 1, "b"), (-1, 1, "a"), (-2, 9, "ba"), (-9, 9, "cba"), (3, 9, "")],
 )
-async def test_letters_are_listed_the_newest_first(space: Space, start: int, count: int, ids: str) -> None:
+async def test_dead_letters_are_listed_the_newest_first(
+    space: Space, start: int, count: int, ids: str
+) -> None:
     await space.seed(DEAD)
     reply = await space.run("dead_list", start=start, count=count)
     assert batched(reply, 7) == [
@@ -128,7 +132,7 @@ async def test_letters_are_listed_the_newest_first(space: Space, start: int, cou
     assert await space.snapshot() == DEAD
 
 
-async def test_letters_are_found_by_their_ids(space: Space) -> None:
+async def test_dead_letters_are_found_by_their_ids(space: Space) -> None:
     await space.seed(DEAD)
     reply = batched(await space.run("dead_list", [("b",), ("w",)]), 7)
     assert reply[0][:4] == [b"b", NOW - 200, 9, b"data of b"]
@@ -136,14 +140,14 @@ async def test_letters_are_found_by_their_ids(space: Space) -> None:
 
 
 @pytest.mark.parametrize(("max_bytes", "given"), [(-1, 0), (9, 1), (26, 2), (27, 3)])
-async def test_a_list_brings_no_more_data_than_asked_for(space: Space, max_bytes: int, given: int) -> None:
+async def test_a_list_returns_no_more_data_than_asked_for(space: Space, max_bytes: int, given: int) -> None:
     await space.seed(DEAD)
     reply = batched(await space.run("dead_list", max_bytes=max_bytes), 7)
     assert [one[2] for one in reply] == [9, 9, 9]
     assert sum(one[3] is not None for one in reply) == given
 
 
-async def test_a_result_is_kept_for_a_time_in_the_place_of_an_older_one(space: Space) -> None:
+async def test_a_result_is_kept_for_a_time_and_replaces_an_older_one(space: Space) -> None:
     await space.seed(
         picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3) | {"result:a": "old"}
     )

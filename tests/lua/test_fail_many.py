@@ -1,4 +1,4 @@
-"""fail_many: back to be tried again, or away as a dead letter, for the current holder alone."""
+"""fail_many: an item is retried or becomes a dead letter, for the current holder only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from tests.lua.space import NOW, Expiring, Held, Letter, Space, State, lease_keys, picture
-from tests.lua.test_renew_and_release import LAPSED, LEASED, NOT_THE_HOLDER, THIRD
+from tests.lua.test_renew_and_release import EXPIRED, LEASED, NOT_THE_HOLDER, THIRD
 
 if TYPE_CHECKING:
     from tests.conftest import MakeServer
@@ -31,12 +31,12 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
+@pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
 @WAYS
-async def test_an_item_that_failed_is_tried_again_or_dies(
+async def test_a_failed_item_is_retried_or_dies(
     space: Space, before: State, delay: int, after: State
 ) -> None:
-    """The delivery counts; and whoever says it twice is heard once."""
+    """The attempt counts; the second of two equal rows is rejected."""
     await space.seed(before)
     assert await space.run("fail_many", [("a", 5, delay, "an error")]) == [1]
     assert await space.snapshot() == after
@@ -46,7 +46,7 @@ async def test_an_item_that_failed_is_tried_again_or_dies(
 
 @NOT_THE_HOLDER
 @pytest.mark.parametrize("delay", [-1, 0, 9_000])
-async def test_nobody_else_can_say_that_it_failed(
+async def test_only_the_current_holder_can_fail_an_item(
     space: Space, before: State, token: int, delay: int
 ) -> None:
     await space.seed(before)
@@ -55,8 +55,8 @@ async def test_nobody_else_can_say_that_it_failed(
 
 
 @pytest.mark.parametrize("delay", [-1, 0, 9_000])
-async def test_a_lapsed_item_that_a_foreign_client_holds_is_left_to_it(space: Space, delay: int) -> None:
-    before = LAPSED | lease_keys("a", "somebody")
+async def test_an_expired_item_that_a_foreign_client_holds_is_left_alone(space: Space, delay: int) -> None:
+    before = EXPIRED | lease_keys("a", "foreign")
     await space.seed(before)
     assert await space.run("fail_many", [("a", 5, delay, "an error")]) == [0]
     assert await space.snapshot() == before
@@ -77,7 +77,7 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     )
 
 
-async def test_what_is_tried_again_keeps_its_history(space: Space) -> None:
+async def test_a_retried_item_keeps_its_history(space: Space) -> None:
     await space.seed(LEASED)
     await space.run("fail_many", [("a", 5, 0, "")])
     reply = await space.run("lease_many", [(3, 60_000)])
@@ -85,7 +85,7 @@ async def test_what_is_tried_again_keeps_its_history(space: Space) -> None:
     assert await space.run("complete_many", [("a", 3, 0)]) == [1], "the first holder may still be first"
 
 
-async def test_an_id_that_dies_again_takes_the_place_of_its_older_letter(space: Space) -> None:
+async def test_a_dead_letter_replaces_an_older_one_of_its_id(space: Space) -> None:
     old: State = {"dead:a": {"data": "old", "error": "old", "more": "old"}, "dead": {"a": 5.0, "b": 6.0}}
     await space.seed(LEASED | old)
     assert await space.run("fail_many", [("a", 5, -1, "an error")]) == [1]
@@ -94,9 +94,7 @@ async def test_an_id_that_dies_again_takes_the_place_of_its_older_letter(space: 
 
 
 @pytest.mark.parametrize("wrong", ["a string", ["a list"]])
-async def test_whatever_is_in_the_place_of_a_dead_letter_gives_way(
-    space: Space, wrong: str | list[str]
-) -> None:
+async def test_a_dead_letter_replaces_a_key_of_another_type(space: Space, wrong: str | list[str]) -> None:
     await space.seed(LEASED | {"dead:a": wrong})
     assert await space.run("fail_many", [("a", 5, -1, "an error")]) == [1]
     assert await space.snapshot() == picture(waiting=["w", "v"], dead={"a": DIED}, fence=5)
@@ -120,7 +118,7 @@ async def test_a_long_processing_list_is_not_searched_for_the_dead(space: Space)
 
 
 async def test_a_server_without_room_lets_failed_items_go(make_server: MakeServer, name: str) -> None:
-    """The first write needs no memory, so the others are let through."""
+    """The first write needs no memory, so the server accepts the others."""
     own = await make_server()
     async with Redis.from_url(own.url) as client:
         space = Space(client, name)
@@ -138,7 +136,7 @@ async def test_a_server_without_room_lets_failed_items_go(make_server: MakeServe
         with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
             await space.run("requeue_many", [("a",)])
         await client.config_set("maxmemory", "0")  # older servers refuse the transaction of a snapshot, too
-        assert await space.snapshot() == after, "what comes back needs room"
+        assert await space.snapshot() == after, "a retry needs memory"
         await client.config_set("maxmemory", "1")
         assert await space.run("drop_old") == 1
 

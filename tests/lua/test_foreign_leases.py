@@ -1,4 +1,4 @@
-"""Leases of foreign clients: honoured under both names, watched until they end, never taken for ours."""
+"""Leases of foreign clients: found under both names, and watched until they expire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.core
 
 BOTH_NAMES = pytest.mark.parametrize("name", ["lease", "leased_by_session"])
 
-#: When a lease key without an end is looked at again.
+#: When a lease key without an end is checked again.
 IN_A_MINUTE = {"a": NOW + 60_000.5}
 
 
@@ -38,8 +38,10 @@ async def watched(space: Space, *, but: str = "") -> dict[str, float]:
 
 
 @BOTH_NAMES
-async def test_a_waiting_item_with_a_foreign_lease_is_not_given_but_watched(space: Space, name: str) -> None:
-    lease: State = {f"{name}:a": Expiring("somebody")}
+async def test_a_waiting_item_with_a_foreign_lease_is_watched_instead_of_leased(
+    space: Space, name: str
+) -> None:
+    lease: State = {f"{name}:a": Expiring("foreign")}
     await space.seed(picture(waiting=["a", "b"]) | lease)
     assert [given.id for given in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["b"]
     expected = picture(leased={"b": Held(1)}, fence=1) | lease | {"item:a": data_of("a")}
@@ -47,68 +49,70 @@ async def test_a_waiting_item_with_a_foreign_lease_is_not_given_but_watched(spac
 
 
 @BOTH_NAMES
-async def test_a_foreign_lease_without_an_end_is_looked_at_again_in_a_minute(space: Space, name: str) -> None:
-    await space.seed(picture(waiting=["a"]) | {f"{name}:a": "somebody"})
+async def test_a_foreign_lease_without_an_end_is_checked_again_after_a_minute(
+    space: Space, name: str
+) -> None:
+    await space.seed(picture(waiting=["a"]) | {f"{name}:a": "foreign"})
     assert await space.run("lease_many", [(1, 60_000)]) == [NOW, 60_000, 0]
-    watch: State = {"item:a": data_of("a"), f"{name}:a": "somebody", "deadlines": IN_A_MINUTE}
+    watch: State = {"item:a": data_of("a"), f"{name}:a": "foreign", "deadlines": IN_A_MINUTE}
     assert await space.snapshot() == watch
 
 
 @BOTH_NAMES
-async def test_the_watch_goes_on_for_as_long_as_the_key_is_there(space: Space, name: str) -> None:
-    before: State = {"item:a": data_of("a"), "processing": ["a"], f"{name}:a": Expiring("somebody")}
+async def test_a_foreign_lease_is_watched_while_its_key_exists(space: Space, name: str) -> None:
+    before: State = {"item:a": data_of("a"), "processing": ["a"], f"{name}:a": Expiring("foreign")}
     await space.seed(before | {"deadlines": {"a": NOW - 0.5}})
     await space.run("lease_many", [(1, 60_000)])
     assert await space.snapshot() == before | {"deadlines": await watched(space)}
 
 
-async def test_when_a_watched_lease_is_over_the_item_returns(space: Space) -> None:
+async def test_an_item_returns_when_its_watched_lease_has_expired(space: Space) -> None:
     await space.seed({"item:a": data_of("a"), "processing": ["a"], "deadlines": {"a": NOW - 0.5}})
     assert await space.run("light_clean") == [0, 1, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=["a"])
 
 
-async def test_a_watched_item_is_free_as_soon_as_a_foreign_hand_has_put_it_back(space: Space) -> None:
+async def test_a_watched_item_is_free_when_a_foreign_client_has_returned_it(space: Space) -> None:
     await space.seed(picture(waiting=["a"]) | {"deadlines": IN_A_MINUTE})
     assert [given.id for given in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["a"]
     assert await space.snapshot() == picture(leased={"a": Held(1)}, fence=1)
 
 
-async def test_a_double_of_a_watched_item_is_dropped_while_its_key_is_there(space: Space) -> None:
-    before: State = {"item:a": data_of("a"), "lease:a": Expiring("somebody"), "deadlines": IN_A_MINUTE}
+async def test_a_double_of_a_watched_item_is_dropped_while_its_key_exists(space: Space) -> None:
+    before: State = {"item:a": data_of("a"), "lease:a": Expiring("foreign"), "deadlines": IN_A_MINUTE}
     await space.seed(before | {"processing": ["a"], "queue": ["a"]})
     assert items_of(await space.run("lease_many", [(1, 60_000)])) == []
     assert await space.snapshot() == before | {"processing": ["a"]}
 
 
-async def test_a_foreign_lease_on_an_item_of_ours_that_lapsed_is_watched(space: Space) -> None:
-    """A foreign cleaner returned it and a foreign worker leased it before we looked."""
+async def test_a_foreign_lease_on_an_expired_item_of_ours_is_watched(space: Space) -> None:
+    """A foreign cleaner has returned it and a foreign worker has leased it before our script runs."""
     expired = picture(leased={"a": Held(1, ends=NOW - 1)}, fence=1)
-    foreign = expired | lease_keys("a", "somebody")
+    foreign = expired | lease_keys("a", "foreign")
     await space.seed(foreign)
     await space.run("light_clean")
     assert await space.snapshot() == foreign | {"deadlines": await watched(space)}
 
 
 @pytest.mark.parametrize("holder", ["lh:another", "lh:scheduled", ME])
-async def test_keys_with_our_mark_bind_nobody(space: Space, holder: str) -> None:
-    """Our leases end by `deadlines`. A key that has outlived its lease is overwritten."""
+async def test_lease_keys_of_ours_do_not_prevent_a_lease(space: Space, holder: str) -> None:
+    """Our leases expire by `deadlines`. A key that has outlived its lease is overwritten."""
     await space.seed(picture(waiting=["a"]) | lease_keys("a", holder))
     assert [given.id for given in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["a"]
     assert await space.snapshot() == picture(leased={"a": Held(1)}, fence=1)
 
 
 @BOTH_NAMES
-async def test_a_lease_key_that_is_no_string_is_nobody_s_lease(space: Space, name: str) -> None:
-    """It may not stand in the way: an error here, in the middle of a step, would lose other items."""
+async def test_a_lease_key_that_is_no_string_is_no_lease(space: Space, name: str) -> None:
+    """It must not raise an error: in the middle of a script that would lose other items."""
     before = picture(waiting=["b"]) | {f"inbox:{ME}": ["a"], "item:a": data_of("a")}
     await space.seed(before | {f"{name}:b": ["not", "a string"]})
     assert [given.id for given in items_of(await space.run("lease_many", [(2, 60_000)]))] == ["a", "b"]
     assert await space.snapshot() == picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
 
 
-#: Our token 1, whose holder is late; a foreign client has the item now.
-TAKEN = picture(leased={"a": Held(1, ends=NOW - 5)}, fence=1) | lease_keys("a", "somebody")
+#: Our token 1, whose holder is late; a foreign client holds the item now.
+TAKEN = picture(leased={"a": Held(1, ends=NOW - 5)}, fence=1) | lease_keys("a", "foreign")
 AS_HOLDER = pytest.mark.parametrize(
     ("script", "row", "refused"),
     [
@@ -127,7 +131,7 @@ AS_HOLDER = pytest.mark.parametrize(
     [TAKEN, TAKEN | {"deadlines": {"a": float(NOW)}}, TAKEN | {"deadlines": IN_A_MINUTE}],
     ids=["not yet met", "ended this very ms", "watched"],
 )
-async def test_our_late_worker_does_not_act_as_the_holder_while_a_foreign_one_is(
+async def test_our_late_worker_is_rejected_while_a_foreign_client_holds_the_item(
     space: Space, state: State, script: str, row: tuple[object, ...], refused: int
 ) -> None:
     await space.seed(state)
@@ -135,22 +139,22 @@ async def test_our_late_worker_does_not_act_as_the_holder_while_a_foreign_one_is
     assert await space.snapshot() == state
 
 
-async def test_our_late_worker_may_still_be_the_first_to_finish(space: Space) -> None:
+async def test_our_late_worker_can_still_complete_first(space: Space) -> None:
     await space.seed(TAKEN | {"deadlines": IN_A_MINUTE})
     assert await space.run("complete_many", [("a", 1, 0)]) == [1]
     assert await space.snapshot() == picture(fence=1)
 
 
 @pytest.mark.parametrize("key", ["lease", "leased_by_session"])
-async def test_a_light_clean_adopts_a_foreign_lease(space: Space, key: str) -> None:
-    before: State = {"item:a": data_of("a"), "processing": ["a"], f"{key}:a": Expiring("somebody")}
+async def test_a_light_clean_watches_a_foreign_lease(space: Space, key: str) -> None:
+    before: State = {"item:a": data_of("a"), "processing": ["a"], f"{key}:a": Expiring("foreign")}
     await space.seed(before)
     assert await space.run("light_clean") == [1, 0, 0, 1, 0]
     assert await space.snapshot() == before | {"deadlines": await watched(space)}
     assert await space.run("light_clean") == [1, 0, 0, 0, 0]
 
 
-async def test_a_light_clean_gives_an_entry_without_any_lease_some_grace(space: Space) -> None:
+async def test_a_light_clean_leaves_an_entry_without_a_lease_alone_for_the_grace(space: Space) -> None:
     before: State = {"item:a": data_of("a"), "processing": ["a"]}
     await space.seed(before)
     assert await space.run("light_clean", grace_ms=2_000) == [1, 0, 0, 1, 0]

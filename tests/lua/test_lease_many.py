@@ -1,4 +1,4 @@
-"""lease_many: whom it gives what, what it drops on the way, and what it answers."""
+"""lease_many: which items it leases, which ids it drops, and its reply."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def test_the_next_in_line_are_leased(space: Space) -> None:
     assert await space.snapshot() == picture(waiting=["c"], leased={"a": Held(1), "b": Held(2)}, fence=2)
 
 
-async def test_an_empty_queue_stays_without_keys(space: Space) -> None:
+async def test_leasing_from_an_empty_queue_writes_no_keys(space: Space) -> None:
     assert await space.run("lease_many", [(5, 60_000)]) == [NOW, -1, 0]
     assert await space.snapshot() == {}
 
 
-async def test_each_want_has_its_own_lease_time_and_they_are_served_in_order(space: Space) -> None:
+async def test_each_request_has_its_lease_time_and_requests_are_served_in_order(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b", "c", "d"], fence=10))
     reply = await space.run("lease_many", [(1, 30_000), (2, 90_000), (9, 60_000)])
     assert [given.id for given in items_of(reply)] == ["a", "b", "c", "d"]
@@ -55,14 +55,14 @@ async def test_a_lease_may_last_one_millisecond(space: Space) -> None:
     assert await space.redis.zscore(space.key("deadlines"), "a") == NOW + 1
 
 
-async def test_numbers_grow_and_deliveries_count_within_an_incarnation(space: Space) -> None:
+async def test_tokens_grow_and_attempts_count_within_an_incarnation(space: Space) -> None:
     await space.seed(picture(waiting=["a"], past={"a": Held(4, first=2, attempt=3)}, fence=8))
     assert items_of(await space.run("lease_many", [MINUTE])) == [("a", data_of("a"), 9, 4)]
     held = Held(9, first=2, attempt=4)
     assert await space.snapshot() == picture(leased={"a": held}, fence=9)
 
 
-async def test_a_new_incarnation_counts_its_deliveries_anew_and_its_numbers_further(space: Space) -> None:
+async def test_a_new_incarnation_begins_with_attempt_1_and_a_greater_token(space: Space) -> None:
     for token in (1, 2, 3):
         await space.run("add_items", [new("a")])
         assert items_of(await space.run("lease_many", [MINUTE])) == [("a", data_of("a"), token, 1)]
@@ -70,7 +70,7 @@ async def test_a_new_incarnation_counts_its_deliveries_anew_and_its_numbers_furt
         assert await space.snapshot() == picture(fence=token)
 
 
-async def test_numbers_stay_exact_when_they_are_large(space: Space) -> None:
+async def test_large_tokens_stay_exact(space: Space) -> None:
     large = 2**53 - 3
     await space.seed(picture(waiting=["a", "b"], fence=large))
     tokens = [given.token for given in items_of(await space.run("lease_many", [(2, 60_000)]))]
@@ -80,20 +80,20 @@ async def test_numbers_stay_exact_when_they_are_large(space: Space) -> None:
     assert await space.run("complete_many", [("a", large, 0), ("b", large + 2, 1)]) == [-1, 1]
 
 
-async def test_the_own_inbox_comes_first(space: Space) -> None:
+async def test_the_session_s_inbox_comes_first(space: Space) -> None:
     await space.seed(picture(waiting=["b", "c"]) | {inbox(): ["a"], "item:a": data_of("a")})
     assert [given.id for given in items_of(await space.run("lease_many", [(2, 60_000)]))] == ["a", "b"]
     assert await space.snapshot() == picture(waiting=["c"], leased={"a": Held(1), "b": Held(2)}, fence=2)
 
 
-async def test_another_session_s_inbox_is_left_alone_while_it_lives(space: Space) -> None:
+async def test_the_inbox_of_another_live_session_is_left_alone(space: Space) -> None:
     other: State = {"sessions": {"lh:other": NOW + 1.0}, inbox("lh:other"): ["a"], "item:a": data_of("a")}
     await space.seed(other)
     assert await space.run("lease_many", [MINUTE]) == [NOW, -1, 1]
     assert await space.snapshot() == other
 
 
-async def test_ghosts_are_dropped_and_never_answered_as_empty(space: Space) -> None:
+async def test_ghosts_are_dropped_and_never_reported_as_an_empty_queue(space: Space) -> None:
     await space.seed(picture(waiting=["b"]) | {"queue": ["g3", "b", "g2", "g1"], inbox(): ["g0"]})
     assert [given.id for given in items_of(await space.run("lease_many", [MINUTE]))] == ["b"]
     assert await space.snapshot() == picture(leased={"b": Held(1)}, fence=1) | {"queue": ["g3"]}
@@ -106,13 +106,13 @@ async def test_a_double_of_a_leased_item_is_dropped(space: Space) -> None:
     assert await space.snapshot() == picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
 
 
-async def test_an_id_that_waits_twice_is_given_once(space: Space) -> None:
+async def test_an_id_that_waits_twice_is_leased_once(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b"]) | {"queue": ["a", "b", "a"], inbox(): ["b"]})
     assert [given.id for given in items_of(await space.run("lease_many", [(9, 60_000)]))] == ["b", "a"]
     assert await space.snapshot() == picture(leased={"b": Held(1), "a": Held(2)}, fence=2)
 
 
-async def test_a_scheduled_item_that_a_foreign_hand_put_into_the_list_is_not_given_early(
+async def test_a_scheduled_item_that_a_foreign_client_put_into_the_list_is_not_leased_early(
     space: Space,
 ) -> None:
     scheduled = picture(scheduled={"a": NOW + 5_000})
@@ -121,7 +121,7 @@ async def test_a_scheduled_item_that_a_foreign_hand_put_into_the_list_is_not_giv
     assert await space.snapshot() == scheduled
 
 
-async def test_the_first_item_is_given_however_large_it_is(space: Space) -> None:
+async def test_the_first_item_is_leased_whatever_its_size(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b"]))
     reply = await space.run("lease_many", [(2, 60_000)], max_bytes=1)
     assert [given.id for given in items_of(reply)] == ["a"]
@@ -129,7 +129,7 @@ async def test_the_first_item_is_given_however_large_it_is(space: Space) -> None
     assert await space.snapshot() == picture(waiting=["b"], leased={"a": Held(1)}, fence=1)
 
 
-async def test_giving_stops_before_the_data_are_too_much(space: Space) -> None:
+async def test_leasing_stops_before_the_limit_of_data(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b", "c"]))
     two = 2 * len(data_of("a"))
     reply = await space.run("lease_many", [(3, 60_000)], max_bytes=two)
@@ -137,7 +137,7 @@ async def test_giving_stops_before_the_data_are_too_much(space: Space) -> None:
     assert await space.snapshot() == picture(waiting=["c"], leased={"a": Held(1), "b": Held(2)}, fence=2)
 
 
-async def test_it_tells_how_many_sessions_wait(space: Space) -> None:
+async def test_the_reply_has_the_number_of_sessions(space: Space) -> None:
     waiting: State = {"sessions": {ME: NOW + 1.0, "lh:other": NOW + 1.0}}
     await space.seed(waiting)
     assert await space.run("lease_many", [MINUTE]) == [NOW, -1, 2]
@@ -168,7 +168,7 @@ async def test_the_wait_is_until_the_next_lease_ends_or_item_falls_due(
     assert await space.run("lease_many", [MINUTE]) == [NOW, wait, 0]
 
 
-async def test_2000_ids_are_looked_at_in_a_call_and_then_it_asks_for_another(space: Space) -> None:
+async def test_2000_ids_are_checked_in_a_call_and_the_reply_asks_for_another(space: Space) -> None:
     ghosts = [f"g{i}" for i in range(2_500)]
     await space.seed(picture(waiting=["a"]) | {"queue": ["a", *ghosts]})
     assert await space.run("lease_many", [(5, 60_000)]) == [NOW, 0, 0]
@@ -177,7 +177,7 @@ async def test_2000_ids_are_looked_at_in_a_call_and_then_it_asks_for_another(spa
     assert await space.snapshot() == picture(leased={"a": Held(1)}, fence=1)
 
 
-async def test_an_item_whose_data_are_no_string_is_an_error_not_a_loss(space: Space) -> None:
+async def test_an_item_whose_data_is_no_string_is_an_error_and_is_not_lost(space: Space) -> None:
     before = picture(waiting=["a"]) | {"item:a": ["not", "a string"]}
     await space.seed(before)
     with pytest.raises(ResponseError, match=r"WRONGTYPE.*item:a"):
@@ -185,7 +185,7 @@ async def test_an_item_whose_data_are_no_string_is_an_error_not_a_loss(space: Sp
     assert await space.snapshot() == before
 
 
-async def test_items_before_one_whose_data_are_no_string_are_given(space: Space) -> None:
+async def test_items_before_one_whose_data_is_no_string_are_leased(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b"]) | {"item:b": ["not", "a string"]})
     assert [given.id for given in items_of(await space.run("lease_many", [(2, 60_000)]))] == ["a"]
     after = picture(waiting=["b"], leased={"a": Held(1)}, fence=1) | {"item:b": ["not", "a string"]}
@@ -200,8 +200,8 @@ async def test_a_fence_that_is_no_number_is_an_error(space: Space) -> None:
     assert await space.snapshot() == before
 
 
-async def test_leases_of_a_dead_worker_s_item_are_given_with_its_first_number(space: Space) -> None:
-    """The oldest number of an incarnation stays known, so that the slow worker can still finish first."""
+async def test_the_first_token_of_an_incarnation_stays_in_the_ledger(space: Space) -> None:
+    """A slow worker with the first token can still complete first."""
     await space.seed(picture(leased={"a": Held(1, ends=NOW - 1, at=NOW - 9)}, fence=1))
     assert items_of(await space.run("lease_many", [MINUTE])) == [("a", data_of("a"), 2, 2)]
     assert await space.snapshot() == picture(leased={"a": Held(2, first=1, attempt=2)}, fence=2)

@@ -13,8 +13,8 @@ ROWS = 1_000
 IDS = [f"i{n}" for n in range(ROWS)]
 LEASES = {item_id: Held(n) for n, item_id in enumerate(IDS, 1)}
 LEASED = picture(leased=LEASES, fence=ROWS)
-#: What was leased and then given back.
-GIVEN_BACK = {item_id: Held(n, attempt=0) for n, item_id in enumerate(IDS, 1)}
+#: Items that were leased and then released.
+RELEASED = {item_id: Held(n, attempt=0) for n, item_id in enumerate(IDS, 1)}
 DEAD = picture(dead={item_id: Letter(n) for n, item_id in enumerate(IDS, 1)}, fence=ROWS)
 
 
@@ -42,7 +42,7 @@ async def test_1000_items_are_leased_in_a_call(space: Space) -> None:
     assert await space.snapshot() == picture(waiting=["one more"], leased=LEASES, fence=ROWS)
 
 
-async def test_1000_callers_are_served_in_a_call(space: Space) -> None:
+async def test_1000_requests_are_served_in_a_call(space: Space) -> None:
     await space.seed(picture(waiting=IDS))
     wants = [(1, 60_000 + n) for n in range(ROWS)]
     assert [given.id for given in items_of(await space.run("lease_many", wants))] == IDS
@@ -65,11 +65,11 @@ async def test_1000_items_are_renewed_in_a_call(space: Space) -> None:
 
 
 @pytest.mark.parametrize("front", [0, 1])
-async def test_1000_items_are_given_back_in_a_call(space: Space, front: int) -> None:
+async def test_1000_items_are_released_in_a_call(space: Space, front: int) -> None:
     await space.seed(LEASED)
     rows = [(item_id, held.token, 0, front) for item_id, held in LEASES.items()]
     assert await space.run("release_many", rows) == [1] * ROWS
-    assert await space.snapshot() == picture(waiting=IDS, past=GIVEN_BACK, fence=ROWS)
+    assert await space.snapshot() == picture(waiting=IDS, past=RELEASED, fence=ROWS)
 
 
 async def test_1000_items_die_in_a_call(space: Space) -> None:
@@ -80,7 +80,7 @@ async def test_1000_items_die_in_a_call(space: Space) -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 60_000])
-async def test_1000_items_are_tried_again_in_a_call(space: Space, delay: int) -> None:
+async def test_1000_items_are_retried_in_a_call(space: Space, delay: int) -> None:
     await space.seed(LEASED)
     rows = [(item_id, held.token, delay, "") for item_id, held in LEASES.items()]
     assert await space.run("fail_many", rows) == [1] * ROWS
@@ -115,7 +115,7 @@ async def test_1000_results_are_kept_and_read_in_a_call(space: Space) -> None:
     assert results == [f"done {item_id}".encode() for item_id in IDS]
 
 
-async def test_1000_schedules_are_shown_ticked_and_dropped_in_a_call(space: Space) -> None:
+async def test_1000_schedules_are_returned_ticked_and_dropped_in_a_call(space: Space) -> None:
     definition = "1 once every 1000 -"
     drawn: State = {"schedules": dict.fromkeys(IDS, definition), "ticks": dict.fromkeys(IDS, float(NOW))}
     await space.seed(drawn | {f"schedule:{name}": "data" for name in IDS})
@@ -130,7 +130,7 @@ async def test_1000_schedules_are_shown_ticked_and_dropped_in_a_call(space: Spac
     assert await space.snapshot() == left | {key: "data" for key in left if key.startswith("item:")}
 
 
-async def test_1000_orphans_are_put_back_in_a_call(space: Space) -> None:
+async def test_1000_orphans_are_restored_in_a_call(space: Space) -> None:
     await space.seed({key: data for key, data in picture(waiting=IDS).items() if key != "queue"})
     assert await space.run("deep_clean_restore", [IDS], started_ms=NOW) == ROWS
     assert await space.snapshot() == picture(waiting=IDS)
@@ -148,7 +148,7 @@ async def test_1000_items_are_inspected_in_a_call(space: Space, state: str) -> N
     assert {item_id.decode() for item_id in reply[1::8]} == {*IDS}
 
 
-async def test_a_light_clean_looks_at_1000_entries_in_a_step(space: Space) -> None:
+async def test_a_light_clean_checks_1000_entries_in_a_call(space: Space) -> None:
     await space.seed(LEASED | {"processing": [*reversed(IDS), *(f"ghost{n}" for n in range(ROWS))]})
     assert await space.run("light_clean", count=ROWS) == [ROWS, 0, ROWS, 0, 0]
     assert await space.snapshot() == LEASED
@@ -171,7 +171,7 @@ async def test_every_script_works_on_a_large_queue(space: Space, many: int) -> N
             pipe.zadd(space.key("ticks"), dict.fromkeys(piece, NOW - 1))
             pipe.zadd(space.key("sessions"), {f"lh:{item_id}": NOW - 1 for item_id in piece})
             pipe.hset(space.key("ledger"), mapping={f"p{item_id}": "1 1 1 1" for item_id in piece})
-            if start == 0:  # as many as the steps below get to
+            if start == 0:  # as many as the scripts below use
                 pipe.mset({space.key(f"item:{kind}{item_id}"): "x" for kind in "wps" for item_id in piece})
         pipe.set(space.key("fence"), 1)
         await pipe.execute()

@@ -1,4 +1,4 @@
-"""`processing` is left without searching it: what is not met near the old end is noted and swept later."""
+"""Ids leave `processing` without a search: those far from its old end are noted and removed later."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-#: The longest list that is simply searched.
+#: The longest list that is searched.
 SHORT = 128
 
 
 def leases(count: int) -> dict[str, Held]:
-    """Draw leases of ids in the order of their numbers."""
+    """Return leases of ids in the order of their tokens."""
     return {f"i{n:04}": Held(n) for n in range(1, count + 1)}
 
 
 def without(held: dict[str, Held], *item_ids: str) -> State:
-    """Draw what those leases leave when some are over, but for `processing` and `gone`."""
+    """Return the state after some leases have ended, except `processing` and `gone`."""
     rest = {item_id: lease for item_id, lease in held.items() if item_id not in item_ids}
     state = picture(leased=rest, fence=len(held))
     state.pop("processing", None)
@@ -49,18 +49,18 @@ async def test_in_a_long_list_the_old_are_removed_in_place(space: Space) -> None
     assert await space.snapshot() == without(held, "i0001", "i0002") | {"processing": processing}
 
 
-async def test_in_a_long_list_the_young_are_noted_and_the_old_move_on(space: Space) -> None:
+async def test_in_a_long_list_young_ids_are_noted_and_old_ones_move(space: Space) -> None:
     held = leases(200)
     await space.seed(picture(leased=held, fence=200))
     assert await space.run("complete_many", [("i0200", 200, 0)]) == [1]
     state = await space.snapshot()
     processing = listed(state.pop("processing"))
     assert state == without(held, "i0200") | {"gone": {"i0200"}}
-    assert sorted(processing) == [*held], "nothing was lost, and the entry is still to be swept out"
+    assert sorted(processing) == [*held], "no entry was lost, and that of the item is still there"
     assert {*processing[:11]} == {*[*held][:11]}, "3 for the one, and 8, moved to the young end"
 
 
-async def test_what_was_noted_is_dropped_when_it_is_met(space: Space) -> None:
+async def test_a_noted_entry_is_dropped_when_it_is_found(space: Space) -> None:
     held = leases(200)
     await space.seed(without(held, "i0003") | {"processing": [*held][::-1], "gone": {"i0003", "x"}})
     assert await space.run("complete_many", [("i0001", 1, 0)]) == [1]
@@ -70,7 +70,7 @@ async def test_what_was_noted_is_dropped_when_it_is_met(space: Space) -> None:
     assert sorted(processing) == [item_id for item_id in held if item_id not in {"i0001", "i0003"}]
 
 
-async def test_when_the_list_is_short_again_all_that_was_noted_is_swept_out(space: Space) -> None:
+async def test_all_noted_entries_are_dropped_when_the_list_is_short_again(space: Space) -> None:
     held = leases(SHORT + 1)
     await space.seed(without(held, "i0129") | {"processing": [*held][::-1], "gone": {"i0129"}})
     assert await space.run("complete_many", [("i0001", 1, 0)]) == [1]
@@ -81,10 +81,10 @@ async def test_when_the_list_is_short_again_all_that_was_noted_is_swept_out(spac
 
 
 @pytest.mark.parametrize("step", ["release_many", "expire"])
-async def test_an_item_that_comes_back_leaves_an_entry_that_its_next_lease_takes_over(
+async def test_an_item_that_returns_leaves_an_entry_that_its_next_lease_reuses(
     space: Space, step: str
 ) -> None:
-    """An entry without a note, or a note that is spent on the wrong entry, would stay for ever."""
+    """An entry without a note, or a note that is used for the wrong entry, would stay forever."""
     held = leases(200)
     await space.seed(picture(leased=held, fence=200))
     for token in range(200, 260):
@@ -98,10 +98,10 @@ async def test_an_item_that_comes_back_leaves_an_entry_that_its_next_lease_takes
     assert await space.snapshot() == picture(fence=260)
 
 
-async def test_equal_jobs_with_equal_ids_leave_no_entries_however_many_others_are_in_flight(
+async def test_an_id_that_is_added_and_completed_again_and_again_leaves_no_entries(
     space: Space,
 ) -> None:
-    """Completed and added again at once, over and over, as is recommended: "equal jobs have equal IDs"."""
+    """The documentation recommends equal ids for equal jobs."""
     held = leases(500)
     await space.seed(picture(leased=held, fence=500))
     for token in range(501, 601):
@@ -122,7 +122,7 @@ ORDERS: dict[str, Callable[[list[str]], list[str]]] = {
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("in_flight", "at_once"), [(1_000, 1), (5_000, 7), (5_000, 100), (3_000, 1_000)])
-async def test_garbage_stays_in_bounds_and_everything_ends_empty(
+async def test_garbage_stays_in_bounds_and_all_keys_end_empty(
     space: Space, order: str, in_flight: int, at_once: int
 ) -> None:
     ids = [f"i{n}" for n in range(in_flight)]
@@ -140,8 +140,8 @@ async def test_garbage_stays_in_bounds_and_everything_ends_empty(
     assert await space.snapshot() == picture(fence=in_flight)
 
 
-async def test_garbage_stays_in_bounds_while_work_comes_and_goes(space: Space) -> None:
-    """2,000 in flight; each round adds, leases and completes 50, any of them."""
+async def test_garbage_stays_in_bounds_while_items_are_added_and_completed(space: Space) -> None:
+    """2,000 items are in flight; each round adds and leases 50, and completes any 50."""
     shuffle = random.Random(3)
     held = [*(await _lease_all(space, [f"i{n}" for n in range(2_000)])).items()]
     for turn in range(100):

@@ -1,4 +1,4 @@
-"""Recovery: every lease and every light clean first brings back what is due, a bounded piece at a time."""
+"""Every lease and every light clean first reclaims what is due, with a limit per call."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ pytestmark = pytest.mark.core
 
 END, FRONT = 0, 1
 
-#: Two leases that have ended, in another order than they were taken, and one that has not.
-LAPSED = {
+#: Two leases that have expired, in another order than they began, and one that has not.
+EXPIRED = {
     "late": Held(1, ends=NOW),
     "early": Held(2, ends=NOW - 500),
     "held": Held(3, ends=NOW + 1),
 }
-PAST = {item_id: held for item_id, held in LAPSED.items() if item_id != "held"}
+PAST = {item_id: held for item_id, held in EXPIRED.items() if item_id != "held"}
 
 
 def with_inboxes(state: State, *, until: float, **inboxes: list[str]) -> State:
-    """Add sessions that are alive until then, and what is on its way to them."""
+    """Add sessions that are alive until then, with ids in their inboxes."""
     drawn: State = {f"inbox:lh:{session}": ids for session, ids in inboxes.items() if ids}
     drawn |= {f"item:{item_id}": data_of(item_id) for ids in inboxes.values() for item_id in ids}
     return state | drawn | {"sessions": {f"lh:{session}": float(until) for session in inboxes}}
@@ -30,30 +30,30 @@ def with_inboxes(state: State, *, until: float, **inboxes: list[str]) -> State:
     ("return_front", "order"),
     [(END, ["w1", "w2", "early", "late"]), (FRONT, ["early", "late", "w1", "w2"])],
 )
-async def test_lapsed_leases_return_in_the_order_of_their_ends(
+async def test_expired_leases_are_reclaimed_in_the_order_of_their_ends(
     space: Space, return_front: int, order: list[str]
 ) -> None:
-    await space.seed(picture(waiting=["w1", "w2"], leased=LAPSED, fence=3))
+    await space.seed(picture(waiting=["w1", "w2"], leased=EXPIRED, fence=3))
     reply = await space.run("light_clean", return_front=return_front)
     assert reply == [1, 2, 0, 0, 0]
     assert await space.snapshot() == picture(
-        waiting=order, leased={"held": LAPSED["held"]}, past=PAST, fence=3
+        waiting=order, leased={"held": EXPIRED["held"]}, past=PAST, fence=3
     )
 
 
-async def test_a_lease_brings_back_first_and_then_takes(space: Space) -> None:
-    await space.seed(picture(leased=LAPSED, fence=3))
+async def test_a_lease_reclaims_before_it_leases(space: Space) -> None:
+    await space.seed(picture(leased=EXPIRED, fence=3))
     reply = await space.run("lease_many", [(1, 60_000)])
     assert items_of(reply) == [("early", data_of("early"), 4, 2)]
     assert await space.snapshot() == picture(
         waiting=["late"],
-        leased={"held": LAPSED["held"], "early": Held(4, first=2, attempt=2)},
+        leased={"held": EXPIRED["held"], "early": Held(4, first=2, attempt=2)},
         past={"late": PAST["late"]},
         fence=4,
     )
 
 
-async def test_a_lapsed_lease_of_an_item_that_a_foreign_client_completed_is_forgotten(space: Space) -> None:
+async def test_an_expired_lease_of_an_item_that_a_foreign_client_completed_is_removed(space: Space) -> None:
     before = picture(waiting=["w"], leased={"a": Held(1, ends=NOW - 1)}, fence=1)
     del before["item:a"]
     await space.seed(before)
@@ -62,37 +62,35 @@ async def test_a_lapsed_lease_of_an_item_that_a_foreign_client_completed_is_forg
 
 
 @pytest.mark.parametrize("return_front", [END, FRONT])
-async def test_scheduled_items_that_are_due_go_to_the_end_in_the_order_of_their_times(
-    space: Space, return_front: int
-) -> None:
+async def test_due_items_go_to_the_end_in_the_order_of_their_times(space: Space, return_front: int) -> None:
     due = {"second": NOW, "first": NOW - 9, "not yet": NOW + 1}
     await space.seed(picture(waiting=["w"], scheduled=due))
     assert await space.run("light_clean", return_front=return_front) == [0, 2, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=["w", "first", "second"], scheduled={"not yet": NOW + 1})
 
 
-async def test_a_scheduled_item_without_data_is_forgotten(space: Space) -> None:
+async def test_a_scheduled_item_without_data_is_removed(space: Space) -> None:
     before = picture(scheduled={"a": NOW})
     del before["item:a"]
     await space.seed(before)
     await space.run("lease_many", [(1, 60_000)])
-    assert (await space.snapshot()).keys() <= {"lease:a"}, "the guard goes by itself"
+    assert (await space.snapshot()).keys() <= {"lease:a"}, "the lease key expires"
 
 
-async def test_a_scheduled_item_that_is_leased_all_the_same_is_not_brought_back_again(space: Space) -> None:
+async def test_a_scheduled_item_that_is_leased_is_not_reclaimed(space: Space) -> None:
     leased = picture(leased={"a": Held(1)}, fence=1)
     await space.seed(leased | {"scheduled": {"a": NOW - 1.0}})
     assert await space.run("light_clean") == [1, 0, 0, 0, 0]
     assert await space.snapshot() == leased
 
 
-async def test_the_inbox_of_a_lapsed_session_goes_to_the_front_in_order(space: Space) -> None:
+async def test_the_inbox_of_an_expired_session_goes_to_the_front_in_order(space: Space) -> None:
     await space.seed(with_inboxes(picture(waiting=["w"]), until=NOW, dead=["b", "a"]))
     assert await space.run("light_clean") == [0, 2, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=["a", "b", "w"])
 
 
-async def test_ghosts_in_the_inbox_of_a_lapsed_session_are_dropped(space: Space) -> None:
+async def test_ghosts_in_the_inbox_of_an_expired_session_are_dropped(space: Space) -> None:
     before = with_inboxes(picture(), until=NOW, dead=["b", "ghost", "a"])
     del before["item:ghost"]
     await space.seed(before)
@@ -100,21 +98,23 @@ async def test_ghosts_in_the_inbox_of_a_lapsed_session_are_dropped(space: Space)
     assert await space.snapshot() == picture(waiting=["a", "b"])
 
 
-async def test_a_session_that_lives_keeps_its_inbox(space: Space) -> None:
+async def test_a_live_session_keeps_its_inbox(space: Space) -> None:
     before = with_inboxes(picture(), until=NOW + 1, alive=["a"])
     await space.seed(before)
     assert await space.run("light_clean") == [0, 0, 0, 0, 0]
     assert await space.snapshot() == before
 
 
-async def test_a_session_whose_registration_lapsed_still_leases_from_its_inbox(space: Space) -> None:
+async def test_a_session_whose_registration_has_expired_still_leases_from_its_inbox(space: Space) -> None:
     before = picture() | {"sessions": {ME: NOW - 1.0}, f"inbox:{ME}": ["a"], "item:a": data_of("a")}
     await space.seed(before)
     assert [given.id for given in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["a"]
     assert await space.snapshot() == picture(leased={"a": Held(1)}, fence=1)
 
 
-async def test_100_lapsed_leases_come_back_in_a_call_and_then_it_asks_for_another(space: Space) -> None:
+async def test_100_expired_leases_are_reclaimed_in_a_call_and_the_reply_asks_for_another(
+    space: Space,
+) -> None:
     leases = {f"i{n:03}": Held(n, ends=NOW - 1_000 + n) for n in range(1, 151)}
     ids = [*leases]
     await space.seed(picture(leased=leases, fence=150))
@@ -126,7 +126,7 @@ async def test_100_lapsed_leases_come_back_in_a_call_and_then_it_asks_for_anothe
     assert await space.snapshot() == picture(waiting=ids, past=leases, fence=150)
 
 
-async def test_100_due_items_come_back_in_a_call_and_then_it_asks_for_another(space: Space) -> None:
+async def test_100_due_items_are_reclaimed_in_a_call_and_the_reply_asks_for_another(space: Space) -> None:
     due = {f"i{n:03}": float(NOW - 1_000 + n) for n in range(150)}
     await space.seed(picture(scheduled=due))
     assert (await space.run("lease_many", [(1, 60_000)]))[1] == 0
@@ -135,7 +135,7 @@ async def test_100_due_items_come_back_in_a_call_and_then_it_asks_for_another(sp
     assert await space.snapshot() == picture(waiting=waiting, leased={"i000": Held(1)}, fence=1)
 
 
-async def test_100_ids_of_an_inbox_come_back_in_a_call_and_none_is_forgotten(space: Space) -> None:
+async def test_100_ids_of_an_inbox_are_reclaimed_in_a_call_and_none_is_lost(space: Space) -> None:
     ids = [f"i{n:03}" for n in range(150)]
     await space.seed(with_inboxes(picture(), until=NOW - 1, dead=ids[::-1]))
     assert await space.run("light_clean") == [0, 100, 0, 0, 1]
@@ -143,12 +143,12 @@ async def test_100_ids_of_an_inbox_come_back_in_a_call_and_none_is_forgotten(spa
     assert await space.snapshot() == picture(waiting=ids)
 
 
-async def test_of_many_lapsed_sessions_ten_are_emptied_in_a_call_and_then_it_asks_for_another(
+async def test_ten_inboxes_of_expired_sessions_are_reclaimed_in_a_call_and_the_reply_asks_for_another(
     space: Space,
 ) -> None:
     inboxes = {f"dead{n:02}": [f"i{n:02}"] for n in range(15)}
     await space.seed(with_inboxes(picture(), until=NOW - 1, **inboxes))
     assert await space.run("light_clean") == [0, 10, 0, 0, 1]
     assert await space.run("light_clean") == [0, 5, 0, 0, 0]
-    # Each inbox goes to the front, so those that were emptied last are first.
+    # Each inbox goes to the front, so the ids of the last one are first.
     assert await space.snapshot() == picture(waiting=[f"i{n:02}" for n in range(14, -1, -1)])

@@ -1,4 +1,4 @@
-"""renew_many and release_many: for the current holder alone."""
+"""renew_many and release_many: accepted from the current holder only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.lua.space import ME, NOW, Held, Space, State, picture
 pytestmark = pytest.mark.core
 
 THIRD = Held(5, first=3, attempt=3, ends=NOW + 10)
-#: What is known of it after it was given back.
+#: Its ledger after it was released.
 BACK = replace(THIRD, attempt=2)
 LEASED = picture(waiting=["w", "v"], leased={"a": THIRD}, fence=5)
-LAPSED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, attempt=3, ends=NOW - 10)}, fence=5)
+EXPIRED = picture(waiting=["w", "v"], leased={"a": Held(5, first=3, attempt=3, ends=NOW - 10)}, fence=5)
 WITHOUT_DATA = {key: contents for key, contents in LEASED.items() if key != "item:a"}
 
 NOT_THE_HOLDER = pytest.mark.parametrize(
@@ -22,19 +22,19 @@ NOT_THE_HOLDER = pytest.mark.parametrize(
     [
         pytest.param(LEASED, 4, id="an earlier holder"),
         pytest.param(LEASED, 2, id="an earlier incarnation"),
-        pytest.param(LEASED, 6, id="a number not given yet"),
+        pytest.param(LEASED, 6, id="a token that does not exist yet"),
         pytest.param(picture(waiting=["a"], past={"a": THIRD}, fence=5), 5, id="returned"),
         pytest.param(picture(scheduled={"a": NOW + 9}, past={"a": THIRD}, fence=5), 5, id="scheduled"),
-        pytest.param(picture(waiting=["a"], fence=5), 5, id="added anew"),
+        pytest.param(picture(waiting=["a"], fence=5), 5, id="added again"),
         pytest.param(WITHOUT_DATA, 5, id="completed by a foreign client"),
         pytest.param(picture(fence=5), 5, id="completed"),
     ],
 )
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
+@pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
 async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: State) -> None:
-    """Also when the lease has ended, as long as nobody has taken the item back."""
+    """Also when the lease has expired, until it is reclaimed."""
     await space.seed(before)
     assert await space.run("renew_many", [("a", 5, 90_000)]) == [NOW + 90_000]
     renewed = Held(5, first=3, attempt=3, ends=NOW + 90_000)
@@ -42,13 +42,13 @@ async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: 
     assert 80_000 < await space.redis.pttl(space.key("lease:a")) <= 90_000
 
 
-async def test_more_time_may_be_less_time(space: Space) -> None:
+async def test_a_renewal_can_shorten_a_lease(space: Space) -> None:
     await space.seed(picture(leased={"a": Held(1, ends=NOW + 500_000)}, fence=1))
     assert await space.run("renew_many", [("a", 1, 70_000)]) == [NOW + 70_000]
     assert await space.snapshot() == picture(leased={"a": Held(1, ends=NOW + 70_000)}, fence=1)
 
 
-async def test_renewing_writes_the_lease_keys_anew(space: Space) -> None:
+async def test_renewing_writes_the_lease_keys_again(space: Space) -> None:
     before = dict(LEASED)
     del before["lease:a"], before["leased_by_session:a"]
     await space.seed(before)
@@ -58,13 +58,13 @@ async def test_renewing_writes_the_lease_keys_anew(space: Space) -> None:
 
 
 @NOT_THE_HOLDER
-async def test_nobody_else_can_renew(space: Space, before: State, token: int) -> None:
+async def test_only_the_current_holder_can_renew(space: Space, before: State, token: int) -> None:
     await space.seed(before)
     assert await space.run("renew_many", [("a", token, 90_000)]) == [0]
     assert await space.snapshot() == before
 
 
-async def test_each_row_of_a_renewal_gets_its_own_answer_and_time(space: Space) -> None:
+async def test_each_row_of_a_renewal_has_its_answer_and_lease_time(space: Space) -> None:
     await space.seed(picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3))
     rows = [("c", 3, 70_000), ("b", 1, 80_000), ("x", 2, 80_000), ("a", 1, 90_000)]
     assert await space.run("renew_many", rows) == [NOW + 70_000, 0, 0, NOW + 90_000]
@@ -72,7 +72,7 @@ async def test_each_row_of_a_renewal_gets_its_own_answer_and_time(space: Space) 
     assert await space.snapshot() == picture(leased=renewed, fence=3)
 
 
-@pytest.mark.parametrize("before", [LEASED, LAPSED], ids=["leased", "expired"])
+@pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
 @pytest.mark.parametrize(
     ("delay", "front", "after"),
     [
@@ -83,7 +83,7 @@ async def test_each_row_of_a_renewal_gets_its_own_answer_and_time(space: Space) 
     ],
     ids=["to the front", "to the end", "delayed", "delayed, front or not"],
 )
-async def test_the_holder_gives_the_item_back(
+async def test_the_holder_releases_the_item(
     space: Space, before: State, delay: int, front: int, after: State
 ) -> None:
     await space.seed(before)
@@ -94,7 +94,7 @@ async def test_the_holder_gives_the_item_back(
 
 
 @NOT_THE_HOLDER
-async def test_nobody_else_can_give_it_back(space: Space, before: State, token: int) -> None:
+async def test_only_the_current_holder_can_release(space: Space, before: State, token: int) -> None:
     await space.seed(before)
     assert await space.run("release_many", [("a", token, 0, 1)]) == [0]
     assert await space.snapshot() == before
@@ -125,13 +125,13 @@ def given_back(held: Held) -> Held:
     return replace(held, attempt=held.attempt - 1)
 
 
-async def test_deliveries_that_are_taken_back_never_fall_below_none(space: Space) -> None:
+async def test_attempts_that_are_not_counted_never_fall_below_none(space: Space) -> None:
     await space.seed(picture(leased={"a": Held(5, attempt=0)}, fence=5))
     assert await space.run("release_many", [("a", 5, 0, 1)]) == [1]
     assert await space.snapshot() == picture(waiting=["a"], past={"a": Held(5, attempt=0)}, fence=5)
 
 
-async def test_what_is_given_back_keeps_its_history(space: Space) -> None:
+async def test_a_released_item_keeps_its_history(space: Space) -> None:
     await space.seed(LEASED)
     await space.run("release_many", [("a", 5, 0, 1)])
     reply = await space.run("lease_many", [(1, 60_000)])

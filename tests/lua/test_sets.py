@@ -1,4 +1,4 @@
-"""Sets of leased items: leased once under their names, read as long as they are held, completed, dropped."""
+"""Sets of leased items: leased once, read while they are held, completed, dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lua.space import NOW, Call, Expiring, Held, Space, State, batched, da
 
 pytestmark = pytest.mark.core
 
-#: What the scripts are told of the stream.
+#: The arguments of the scripts that name the stream.
 STREAM: dict[str, object] = {"stream": "s", "reader": "r"}
 SESSION = "lh:s"
 
@@ -44,7 +44,7 @@ def ids_of(reply: list[Any]) -> list[str]:
 
 
 def drawn(entries: dict[str, int], *, waiting: list[str] | None = None) -> State:
-    """A queue with one set, of ids and their tokens."""
+    """Return the state of a queue with one set, of ids and their tokens."""
     leased = {item_id: Held(token, by=SESSION) for item_id, token in entries.items()}
     places = [f"{token} {item_id}" for item_id, token in entries.items()]
     state = picture(leased=leased, waiting=waiting or [], fence=max(entries.values()))
@@ -57,7 +57,7 @@ async def test_the_next_in_line_are_leased_into_a_set(space: Space) -> None:
     assert await space.snapshot() == drawn({"a": 1, "b": 2}, waiting=["c"])
 
 
-async def test_a_set_that_is_there_is_found_and_stays_as_it_is(space: Space) -> None:
+async def test_an_existing_set_is_found_and_not_changed(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b", "c"]))
     await lease(space, count=2)
     before = await space.snapshot()
@@ -66,7 +66,7 @@ async def test_a_set_that_is_there_is_found_and_stays_as_it_is(space: Space) -> 
 
 
 async def test_a_set_grows_only_from_what_the_caller_knows(space: Space) -> None:
-    """So a call that is made again as its reply was lost leases nothing twice."""
+    """So repeating a call whose reply was lost leases nothing twice."""
     await space.seed(picture(waiting=["a", "b", "c"]))
     await lease(space, count=1)
     assert await lease(space, known=1, count=1) == [1, 1, 2, 1, 1]
@@ -80,7 +80,7 @@ async def test_an_empty_queue_gives_no_set(space: Space) -> None:
     assert await space.snapshot() == {}
 
 
-async def test_what_is_due_comes_back_first_and_then_ghosts_and_doubles_are_dropped(space: Space) -> None:
+async def test_due_items_are_reclaimed_first_and_ghosts_and_doubles_are_dropped(space: Space) -> None:
     state = picture(
         waiting=["a"], leased={"held": Held(1), "expired": Held(2, ends=NOW)}, scheduled={"due": NOW}, fence=2
     )
@@ -91,7 +91,7 @@ async def test_what_is_due_comes_back_first_and_then_ghosts_and_doubles_are_drop
     assert (await space.snapshot())["set:s:1"] == Expiring(["3 a", "4 expired", "5 due"])
 
 
-async def test_nothing_to_be_leased_but_much_to_be_brought_back(space: Space) -> None:
+async def test_a_call_that_only_reclaims_asks_for_another(space: Space) -> None:
     due = {f"i{n}": Held(n + 1, ends=NOW) for n in range(600)}
     await space.seed(picture(leased=due, fence=600))
     assert await lease(space, count=0) == [1, 0, 0, 1, 500]
@@ -108,7 +108,7 @@ async def test_empty_data_odd_ids_and_large_data_are_leased_too(space: Space) ->
     assert answers == [1, 1, 1]
 
 
-async def test_what_is_no_data_stops_a_set(space: Space) -> None:
+async def test_an_item_whose_data_is_no_string_ends_a_set(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b"]) | {"item:b": ["a list"]})
     assert (await lease(space))[:3] == [1, 0, 1]
     with pytest.raises(ResponseError, match=r"WRONGTYPE .*item:b is no data"):
@@ -128,7 +128,7 @@ async def test_a_set_is_read_in_pages_by_count_and_by_bytes(space: Space) -> Non
     assert await read(space, 5) == [1, 0, NOW]
 
 
-async def test_what_is_held_no_more_is_given_up(space: Space) -> None:
+async def test_an_item_that_is_not_held_any_more_is_given_up(space: Space) -> None:
     await space.run("add_items", [new(item_id) for item_id in ("done", "lost", "again", "back", "mine")])
     await lease(space)
     await space.run("complete_many", [("done", 1, 0)])
@@ -157,7 +157,7 @@ def deadlines_of(state: State) -> dict[str, float]:
     return {key: float(end) for key, end in ends.items()}
 
 
-async def test_what_is_not_held_stops_a_page_unless_it_is_to_be_given_up(space: Space) -> None:
+async def test_a_page_ends_before_an_item_that_is_not_held_and_not_given_up(space: Space) -> None:
     await space.run("add_items", [new(item_id) for item_id in "abc"])
     await lease(space)
     await space.run("release_many", [("b", 2, 0, 0)])
@@ -169,7 +169,7 @@ async def test_what_is_not_held_stops_a_page_unless_it_is_to_be_given_up(space: 
     assert await space.snapshot() == before
 
 
-async def test_what_is_held_is_renewed_and_what_waits_again_is_leased_again_into_its_place(
+async def test_held_items_are_renewed_and_waiting_ones_are_leased_again_into_their_places(
     space: Space,
 ) -> None:
     await space.run("add_items", [new(item_id) for item_id in ("old", "back", "mine", "front", "young")])
@@ -196,16 +196,16 @@ async def test_what_is_held_is_renewed_and_what_waits_again_is_leased_again_into
     assert ids_of(page) == ["old", "back", "mine", "front", "young"]
 
 
-async def test_what_others_have_is_not_leased_again(space: Space) -> None:
-    names = ("done", "anew", "held", "delayed", "theirs", "dead", "mine")
+async def test_items_that_others_hold_are_not_leased_again(space: Space) -> None:
+    names = ("done", "again", "held", "delayed", "theirs", "dead", "mine")
     await space.run("add_items", [new(item_id) for item_id in names])
     await lease(space)
-    await space.run("complete_many", [("done", 1, 0), ("anew", 2, 0)])
-    await space.run("add_items", [new("anew")])
+    await space.run("complete_many", [("done", 1, 0), ("again", 2, 0)])
+    await space.run("add_items", [new("again")])
     await space.run("release_many", [("held", 3, 0, 1), ("delayed", 4, 9_000, 0), ("theirs", 5, 0, 0)])
     await space.run("lease_many", [(1, 60_000)])
     await space.run("fail_many", [("dead", 6, -1, "error")])
-    await space.redis.set(space.key("lease:theirs"), "somebody", px=60_000)
+    await space.redis.set(space.key("lease:theirs"), "foreign", px=60_000)
     before = await space.snapshot()
     assert await renew(space) == [1, 7, 1, 0, 6]
     before["deadlines"] = dict.fromkeys(("held", "mine", "theirs"), NOW + 60_000.0)
@@ -216,11 +216,11 @@ async def test_what_others_have_is_not_leased_again(space: Space) -> None:
     await space.run("add_items", [new("x")])
     assert await renew(space) == [1, 7, 2, 1, 5]
     assert (await space.snapshot())["set:s:1"] == Expiring(
-        ["1 done", "2 anew", "3 held", "4 delayed", "9 theirs", "6 dead", "7 mine"]
+        ["1 done", "2 again", "3 held", "4 delayed", "9 theirs", "6 dead", "7 mine"]
     )
 
 
-async def test_what_somebody_else_had_and_gave_back_is_leased_again(space: Space) -> None:
+async def test_an_item_that_another_client_has_released_is_leased_again(space: Space) -> None:
     await space.run("add_items", [new("a")])
     await lease(space)
     await space.run("release_many", [("a", 1, 0, 0)])
@@ -232,10 +232,10 @@ async def test_what_somebody_else_had_and_gave_back_is_leased_again(space: Space
     assert await space.snapshot() == {"fence": "3", "stream:s": Expiring({"reader": "r"})}
 
 
-async def test_what_waits_deep_in_the_queue_is_leased_again_and_its_id_is_dropped_when_it_is_met(
+async def test_an_item_deep_in_the_queue_is_leased_again_and_its_id_is_dropped_when_it_is_found(
     space: Space,
 ) -> None:
-    """Also the order of all that stays is as it was."""
+    """The order of the other ids does not change."""
     await space.run("add_items", [new(f"i{n}") for n in range(3)])
     await lease(space)
     others = [f"o{n:05}" for n in range(9_000)]
@@ -264,7 +264,7 @@ async def test_pages_that_end_before_an_item_do_not_give_it_up(space: Space) -> 
     assert (await space.snapshot())["set:s:1"] == Expiring(["1 a", "2 b", "3 c"])
 
 
-async def test_a_lease_that_is_over_but_not_taken_back_is_still_read_and_renewed(space: Space) -> None:
+async def test_an_expired_lease_that_was_not_reclaimed_is_still_read_and_renewed(space: Space) -> None:
     await space.seed(picture(waiting=["a"]))
     await lease(space)
     later = {"now_ms": NOW + 99_000}
@@ -273,7 +273,7 @@ async def test_a_lease_that_is_over_but_not_taken_back_is_still_read_and_renewed
     assert reply == [NOW + 99_000 + 60_000]
 
 
-async def test_what_was_read_is_completed_although_its_lease_is_over(space: Space) -> None:
+async def test_an_item_that_was_read_is_completed_after_its_lease_has_expired(space: Space) -> None:
     await space.run("add_items", [new(item_id) for item_id in ("mine", "lost", "done")])
     await lease(space)
     await space.run("release_many", [("lost", 2, 0, 0)])
@@ -294,7 +294,7 @@ async def test_a_set_lives_as_long_as_it_is_held(space: Space) -> None:
     assert 500_000 < await space.redis.pttl(space.key("stream:s")) <= 600_000
 
 
-async def test_a_newer_reader_takes_over_and_the_older_can_do_nothing(space: Space) -> None:
+async def test_a_newer_reader_takes_over_and_the_older_is_rejected(space: Space) -> None:
     await space.run("add_items", [new(item_id) for item_id in "abc"])
     assert await hold(space, take=1) == [1, 3]
     await lease(space, count=1)
@@ -325,7 +325,7 @@ async def test_1000_items_are_leased_read_and_completed_in_a_call(space: Space) 
     assert await space.snapshot() == {"fence": "2000", "stream:s": Expiring({"reader": "r"})}
 
 
-async def test_a_set_is_told_to_the_kept_events(space: Space) -> None:
+async def test_the_moves_of_a_set_are_events(space: Space) -> None:
     await space.run("events_keep", count=100)
     await space.run("add_items", [new("a")])
     await lease(space)
@@ -334,8 +334,8 @@ async def test_a_set_is_told_to_the_kept_events(space: Space) -> None:
     await renew(space)
     await space.run("set_complete", [("a", 2, 1)], **STREAM)
     state = await space.snapshot()
-    told = ["added a", "leased a", "renewed a", "released a", "leased a", "completed a"]
-    assert state["events"] == told
+    events = ["added a", "leased a", "renewed a", "released a", "leased a", "completed a"]
+    assert state["events"] == events
     entries: Any = await space.redis.xrange(space.key("events"))
     assert entries[1][1][b"holder"] == SESSION.encode()
     assert entries[1][1][b"size"] == b"9"

@@ -1,4 +1,4 @@
-"""schedule_put, schedule_drop, schedules, ticks_due and tick: what is added again and again."""
+"""schedule_put, schedule_drop, schedules, ticks_due and tick: schedules and the items that they add."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = "1 all every 1000 -"
 
 
 def plan(name: str, due: int, definition: str = ONCE) -> State:
-    """Draw one schedule. Its data is that which drawn items of its name have."""
+    """Return the state of one schedule. Its data is that of an item of its name in a picture."""
     return {
         "schedules": {name: definition},
         "ticks": {name: float(due)},
@@ -25,7 +25,7 @@ def plan(name: str, due: int, definition: str = ONCE) -> State:
 
 
 def added(*item_ids: str, name: str = "s") -> State:
-    """Draw items that the schedule has added."""
+    """Return the state of items that the schedule has added."""
     return picture(waiting=item_ids) | {f"item:{item_id}": data_of(name) for item_id in item_ids}
 
 
@@ -43,21 +43,21 @@ async def put(space: Space, definition: str = ONCE, data: str = data_of("s"), du
 # ------------------------------------------------------------------------------------------- putting
 
 
-async def test_a_new_schedule_asks_when_it_is_due_first(space: Space) -> None:
+async def test_a_new_schedule_needs_its_first_due_time(space: Space) -> None:
     assert await put(space) == [-1, NOW, 0]
     assert await space.snapshot() == {}
     assert await put(space, due=NOW + 7) == [1, NOW, 0]
     assert await space.snapshot() == plan("s", NOW + 7)
 
 
-async def test_the_same_again_changes_nothing(space: Space) -> None:
+async def test_storing_a_schedule_again_changes_nothing(space: Space) -> None:
     await space.seed(plan("s", NOW - 5))
     assert await put(space) == [0, NOW, 0]
     assert await put(space, due=NOW + 9) == [0, NOW, 0]
     assert await space.snapshot() == plan("s", NOW - 5)
 
 
-async def test_other_data_or_another_policy_leaves_the_time_as_it_is(space: Space) -> None:
+async def test_other_data_or_another_policy_does_not_change_the_due_time(space: Space) -> None:
     await space.seed(plan("s", NOW - 5))
     assert await put(space, data="other") == [1, NOW, 0]
     assert await space.snapshot() == plan("s", NOW - 5) | {"schedule:s": "other"}
@@ -69,7 +69,7 @@ async def test_other_data_or_another_policy_leaves_the_time_as_it_is(space: Spac
 
 
 @pytest.mark.parametrize(("due", "owed"), [(NOW - 5, 1), (NOW, 1), (NOW + 1, 0)])
-async def test_another_interval_asks_again_and_says_whether_something_is_due(
+async def test_another_interval_needs_a_due_time_and_the_reply_says_whether_a_tick_is_due(
     space: Space, due: int, owed: int
 ) -> None:
     await space.seed(plan("s", due))
@@ -79,7 +79,7 @@ async def test_another_interval_asks_again_and_says_whether_something_is_due(
     assert await space.snapshot() == plan("s", NOW + 2000, "1 once every 2000 -")
 
 
-async def test_a_schedule_without_a_time_or_of_another_version_is_put_right(space: Space) -> None:
+async def test_a_schedule_without_a_due_time_or_of_another_version_is_repaired(space: Space) -> None:
     await space.seed({"schedules": {"s": ONCE}, "schedule:s": data_of("s")})
     assert await put(space) == [-1, NOW, 0]
     assert await put(space, due=NOW + 7) == [1, NOW, 0]
@@ -100,14 +100,14 @@ async def test_data_of_another_type_is_an_error_and_changes_nothing(space: Space
 
 async def test_schedules_are_dropped_by_their_names(space: Space) -> None:
     await space.seed(plan("s", NOW) | picture(waiting=["s@1"]))
-    assert await space.run("schedule_drop", [("nobody",), ("s",), ("s",)]) == [0, 1, 0]
+    assert await space.run("schedule_drop", [("missing",), ("s",), ("s",)]) == [0, 1, 0]
     assert await space.snapshot() == picture(waiting=["s@1"])
 
 
 # ------------------------------------------------------------------------------------------- looking
 
 
-async def test_schedules_are_shown(space: Space) -> None:
+async def test_schedules_are_returned_with_their_data(space: Space) -> None:
     drawn = plan("s", NOW + 5)
     drawn["schedules"] = {"s": ONCE, "t": ALL}
     await space.seed(drawn)
@@ -123,7 +123,7 @@ async def test_schedules_are_shown(space: Space) -> None:
     assert await space.snapshot() == drawn
 
 
-async def test_schedules_are_shown_in_steps_and_each_comes(space: Space) -> None:
+async def test_schedules_are_returned_in_steps_and_none_is_missed(space: Space) -> None:
     names = {f"s{n}": f"{ONCE} {'x' * 80}" for n in range(1000)}
     await space.seed({"schedules": names, "ticks": dict.fromkeys(names, 1.0)})
     cursor, steps, seen = b"0", 0, set()
@@ -136,7 +136,7 @@ async def test_schedules_are_shown_in_steps_and_each_comes(space: Space) -> None
     assert steps > 5
 
 
-async def test_what_is_due_is_told_the_longest_due_first(space: Space) -> None:
+async def test_due_schedules_are_returned_the_longest_due_first(space: Space) -> None:
     ticks = {"a": NOW, "b": NOW - 9, "c": NOW + 4, "d": NOW + 1, "gone": NOW - 1}
     await space.seed(
         {"schedules": dict.fromkeys("abcd", ONCE), "ticks": {k: float(v) for k, v in ticks.items()}}
@@ -151,7 +151,7 @@ async def test_what_is_due_is_told_the_longest_due_first(space: Space) -> None:
     assert (await space.run("ticks_due", now_ms="", start=9))[0] > NOW, "the server's clock"
 
 
-async def test_where_there_is_nothing_nothing_will_be_due(space: Space) -> None:
+async def test_without_schedules_none_will_be_due(space: Space) -> None:
     assert await space.run("ticks_due") == [NOW, -1]
     assert await space.run("schedules", cursor="0") == [b"0"]
 
@@ -168,7 +168,7 @@ async def test_a_tick_adds_its_item_and_sets_the_next_time(space: Space) -> None
     assert await space.snapshot() == after
 
 
-async def test_who_comes_late_adds_nothing_even_if_the_item_is_done(space: Space) -> None:
+async def test_a_late_tick_adds_nothing_even_if_the_item_is_finished(space: Space) -> None:
     await space.seed(plan("s", NOW))
     assert await space.run("tick", [row(NOW, "s@1", NOW + 1000)]) == [1]
     await space.run("lease_many", [(1, 60_000)])
@@ -186,20 +186,22 @@ async def test_who_comes_late_adds_nothing_even_if_the_item_is_done(space: Space
     ],
     ids=["another time", "another definition", "another schedule"],
 )
-async def test_a_row_that_is_not_as_it_was_read_does_nothing(space: Space, row_: tuple[Any, ...]) -> None:
+async def test_a_row_is_ignored_if_the_schedule_is_not_as_it_was_read(
+    space: Space, row_: tuple[Any, ...]
+) -> None:
     await space.seed(plan("s", NOW - 3))
     assert await space.run("tick", [row_]) == [0]
     assert await space.snapshot() == plan("s", NOW - 3)
 
 
-async def test_what_is_not_due_by_the_servers_clock_is_not_added(space: Space) -> None:
+async def test_a_schedule_that_is_not_due_by_the_server_s_clock_adds_nothing(space: Space) -> None:
     await space.seed(plan("s", NOW + 1))
     assert await space.run("tick", [row(NOW + 1, "s@1", NOW + 1000)]) == [0]
     assert await space.snapshot() == plan("s", NOW + 1)
     assert await space.run("tick", [row(NOW + 1, "s@1", NOW + 1000)], now_ms=NOW + 1) == [1]
 
 
-async def test_many_ticks_of_one_schedule_go_in_a_chain(space: Space) -> None:
+async def test_many_ticks_of_one_schedule_form_a_chain(space: Space) -> None:
     await space.seed(plan("s", NOW - 30, ALL))
     rows = [row(NOW - 10 * n, f"s@{n}", NOW - 10 * n + 10, definition=ALL) for n in (3, 2, 1)]
     assert await space.run("tick", rows) == [1, 1, 1]
@@ -207,7 +209,7 @@ async def test_many_ticks_of_one_schedule_go_in_a_chain(space: Space) -> None:
     assert await space.run("tick", rows[1:]) == [0, 0]
 
 
-async def test_a_tick_that_is_passed_over_only_moves_the_time(space: Space) -> None:
+async def test_a_skipped_tick_only_sets_the_next_due_time(space: Space) -> None:
     await space.seed(plan("s", NOW))
     assert await space.run("tick", [row(NOW, "", NOW + 5)]) == [2]
     assert await space.snapshot() == plan("s", NOW + 5)
@@ -223,15 +225,15 @@ async def test_a_tick_that_is_passed_over_only_moves_the_time(space: Space) -> N
     ],
     ids=["waiting", "leased", "scheduled", "spoiled"],
 )
-async def test_an_item_that_is_there_stays_as_it_is(space: Space, there: State) -> None:
+async def test_a_tick_does_not_change_an_existing_item(space: Space, there: State) -> None:
     await space.seed(plan("s", NOW) | there)
     assert await space.run("tick", [row(NOW, "s@1", NOW + 5)]) == [2]
     assert await space.snapshot() == plan("s", NOW + 5) | there
 
 
-async def test_what_others_left_of_the_id_does_not_come_back_with_it(space: Space) -> None:
+async def test_bookkeeping_that_a_foreign_client_has_left_is_removed(space: Space) -> None:
     left = {k: v for k, v in picture(leased={"s@1": Held(2)}).items() if k != "item:s@1"}
-    await space.seed(plan("s", NOW) | left | lease_keys("s@1", "somebody") | {"fence": "2"})
+    await space.seed(plan("s", NOW) | left | lease_keys("s@1", "foreign") | {"fence": "2"})
     assert await space.run("tick", [row(NOW, "s@1", NOW + 5)]) == [1]
     assert await space.snapshot() == plan("s", NOW + 5) | added("s@1") | {"fence": "2"}
 
@@ -244,22 +246,22 @@ async def test_a_schedule_without_data_adds_items_without_data(space: Space) -> 
     assert await space.snapshot() == after | {"schedules": {"s": ONCE}, "ticks": {"s": NOW + 9.0}}
 
 
-async def test_a_time_that_stands_for_nothing_is_cleared_away(space: Space) -> None:
+async def test_a_due_time_without_a_schedule_is_dropped(space: Space) -> None:
     await space.seed({"ticks": {"s": float(NOW)}})
     assert await space.run("tick", [("s", "", NOW, "", NOW)]) == [0]
     assert await space.snapshot() == {}
 
 
-async def test_ticking_stops_when_there_is_no_room_for_more_data(space: Space) -> None:
+async def test_ticking_stops_before_the_limit_of_data(space: Space) -> None:
     await space.seed(plan("s", NOW - 2, ALL))
     size = len(data_of("s"))
     rows = [row(NOW - 2 + n, f"s@{n}", NOW - 1 + n, definition=ALL) for n in range(3)]
     assert await space.run("tick", rows, max_bytes=2 * size) == [1, 1, -2]
-    assert await space.run("tick", rows[2:], max_bytes=size - 1) == [1], "one goes in any case"
+    assert await space.run("tick", rows[2:], max_bytes=size - 1) == [1], "the first is always added"
     assert await space.snapshot() == plan("s", NOW + 1, ALL) | added("s@0", "s@1", "s@2")
 
 
-async def test_after_the_room_is_used_up_nothing_else_is_done(space: Space) -> None:
+async def test_after_the_limit_of_data_no_row_is_applied(space: Space) -> None:
     drawn = plan("s", NOW)
     drawn |= {"schedules": {"s": ONCE, "t": ONCE, "u": ONCE}, "ticks": dict.fromkeys("stu", float(NOW))}
     drawn["schedule:t"] = "much"

@@ -54,7 +54,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "deep_clean_restore": ([("orphan",)], {"started_ms": NOW}),
     "deep_clean_scan": ([], {"cursor": "0", "pattern": "*"}),
     "deep_clean_walk": ([], {"start": 0}),
-    "drop_many": ([("d1",), ("nobody",)], {}),
+    "drop_many": ([("d1",), ("missing",)], {}),
     "drop_old": ([], {}),
     "events_keep": ([], {}),
     "events_read": ([], {"after": "0"}),
@@ -84,7 +84,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "renew_many": ([("held", 3, 60_000)], {}),
     "requeue_many": ([("d1",), ("d2",)], {}),
     "result": ([("d1",)], {}),
-    "schedule_drop": ([("s1",), ("nobody",)], {}),
+    "schedule_drop": ([("s1",), ("missing",)], {}),
     "schedule_put": (
         [],
         {"schedule": "s2", "definition": "1 all every 2000 -", "due_ms": NOW + 5, "data": "data"},
@@ -97,7 +97,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "tick": (
         [
             ("s1", "1 once every 1000 -", NOW - 1, "s1@1", NOW + 999),
-            ("nobody", "1 once every 1000 -", NOW - 1, "nobody@1", NOW + 999),
+            ("missing", "1 once every 1000 -", NOW - 1, "missing@1", NOW + 999),
         ],
         {},
     ),

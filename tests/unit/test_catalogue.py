@@ -27,7 +27,7 @@ SCRIPT = """\
 -- Arguments:
 --   prefix  text     the queue's name
 --   by      integer  how much
---   loud    flag     whether to tell
+--   loud    flag     whether to shout
 --   rows    rest     name, …
 -- Reply: the number.
 -- Cost: O(1).
@@ -130,7 +130,7 @@ BROKEN = {
         "--   shout   flag ",
         "a name that lib/shout gives",
     ),
-    "no code": (SCRIPT[SCRIPT.index("-- A comment") :], "", "never used|no code of its own"),
+    "no code": (SCRIPT[SCRIPT.index("-- A comment") :], "", "never used|has no code"),
     "two arguments of one name": ("--   loud    flag ", "--   by      flag ", "by is declared twice"),
     "a key and an argument of one name": (
         "--   by      integer",

@@ -175,7 +175,7 @@ def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
         if word not in used:
             raise BrokenContract(f"{name}: {word} is declared and never used")
     if not own:
-        raise BrokenContract(f"{name}: has no code of its own")
+        raise BrokenContract(f"{name}: has no code")
 
 
 def _events(name: str, code: str) -> frozenset[EventKind]:
