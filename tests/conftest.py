@@ -72,13 +72,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need a server or Spark, and select the tests of `--seed`."""
+    """Mark tests by the fixtures that they ask for, and select the tests of `--seed`."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & {"server", "make_server"}:
             item.add_marker(pytest.mark.server)
         if "spark" in fixtures or item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.spark)
+        if "bench" in fixtures:  # it starts `leasehold worker` as a process
+            item.add_marker(pytest.mark.slow)
     if row := config.getoption("--seed"):
         others = [item for item in items if row not in rows_of(item)]
         config.hook.pytest_deselected(items=others)

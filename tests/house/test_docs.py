@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -15,6 +17,7 @@ LOADED_FROM_OTHER_SITES = re.compile(
 )
 
 
+@pytest.mark.slow
 def test_the_docs_build_without_a_warning_and_load_nothing_from_other_sites(
     root: Path, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ async def test_data_comes_back_as_it_was(queue: AsyncWorkQueue, redis: Redis, na
     assert await queue.complete(lease)
 
 
+@pytest.mark.slow
 async def test_64_mib(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     data = noise(MIB) * 64
     assert len(data) == MAX_DATA_BYTES

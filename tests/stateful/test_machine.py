@@ -241,7 +241,10 @@ def _list(reply: Any) -> list[Any]:
     return list(reply)
 
 
-@pytest.mark.parametrize("examples", [30, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "examples",
+    [15, pytest.param(60, marks=pytest.mark.slow), pytest.param(500, marks=pytest.mark.long)],
+)
 def test_a_queue_equals_its_model(redis_url: str, examples: int) -> None:
     QueueMachine.url = redis_url
     run_state_machine_as_test(

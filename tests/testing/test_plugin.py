@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.slow
+
 ALL_FIXTURES = """
 import asyncio
 import pytest
