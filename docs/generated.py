@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PART = re.compile(r"<!-- (contract|commands|fields|events)(?: (\w+))? -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
-_COMMAND = re.compile(r"""(?:\bp?call|in_chunks)\('([A-Z]+)'|'([A-Z]+)' or '([A-Z]+)'|, '(GET|STRLEN)'""")
+_COMMAND = re.compile(r"""(?:\bp?call|in_chunks)\('([A-Z]+)'|'([A-Z]+)' or '([A-Z]+)'""")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -81,6 +81,8 @@ class EventKind(StrEnum):
         return self.after == "waiting" and "due" in self.fields
 
 
+#: All events by their names.
+EVENTS = {kind.value: kind for kind in EventKind}
 #: The events after which an item waits or, with `due`, is scheduled.
 ENTERS = tuple(kind for kind in EventKind if kind.after == "waiting")
 #: The events that end an unfinished item.

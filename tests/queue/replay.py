@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leasehold.states import EVENTS, FIELDS, GONE, STATES, EventKind
 from tests.lua.space import Expiring, snapshot
 
 if TYPE_CHECKING:
@@ -32,7 +33,21 @@ class Replay:
     fence: int = 0
 
     def take(self, event: Event) -> None:
-        """Go on by one event."""
+        """Apply an event, and check it against its declaration."""
+        kind, before = EVENTS[event.what], self.states_of(event.id)
+        assert {name for name in FIELDS if getattr(event, name, None)} - {"what", "id"} <= {*kind.fields}
+        assert kind is EventKind.ADDED or not kind.before or before & {*kind.before}, event
+        self._apply(event)
+        after = "scheduled" if kind.can_delay and event.due is not None else kind.after
+        left = self.states_of(event.id)
+        assert after in left if after != GONE else not left & {*kind.before}, event
+
+    def states_of(self, item_id: str) -> set[str]:
+        """Return the states in which there is an item or a dead letter of this id."""
+        places = zip(STATES, (self.waiting, self.leased, self.scheduled, self.dead), strict=True)
+        return {state for state, ids in places if item_id in ids}
+
+    def _apply(self, event: Event) -> None:
         item_id, at = event.id, round(event.at * 1000)
         match event.what:
             case "added" | "requeued":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.keys import KEYS
 from leasehold.scripting.linker import BrokenContract, Library, names_in, split, strip
-from leasehold.states import EventKind
+from leasehold.states import EVENTS, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,14 +179,13 @@ def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
 
 
 def _events(name: str, code: str) -> frozenset[EventKind]:
-    kinds = {kind.value: kind for kind in EventKind}
     found = set()
     for event, other in _EMIT.findall(code):
         if other:
             raise BrokenContract(f"{name}: emits {other}: write the name of the event there, in quotes")
-        if event not in kinds:
+        if event not in EVENTS:
             raise BrokenContract(f"{name}: emits {event!r}, which leasehold.states does not declare")
-        found.add(kinds[event])
+        found.add(EVENTS[event])
     return frozenset(found)
 
 
