@@ -1,29 +1,29 @@
 """Every error that Leasehold raises.
 
 LeaseholdError
-├── InvalidArgument            the caller's mistake; raised before anything is sent
-├── QueueClosed                the queue object was closed
-├── ServerError                the server, or the way to it
-│   ├── ConnectionLost         refused, cut or silent; says whether the step may have been applied
-│   ├── ServerRefused          AUTH or ACL
+├── InvalidArgument            an argument cannot be used; raised before anything is sent
+├── QueueClosed                the queue object is closed
+├── ServerError                the server, or the connection to it
+│   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
+│   ├── ServerRefused          the login or an access rule (AUTH, ACL)
 │   ├── ServerReadOnly         a replica, or too few replicas
-│   ├── ServerOutOfMemory      `maxmemory` reached
-│   ├── ServerBusy             loading its data, or running somebody's long script
-│   ├── ServerTooOld           below the support floor
-│   ├── WrongKeyType           one of the queue's keys holds something else
-│   └── ScriptFailed           anything else that a script was answered with
+│   ├── ServerOutOfMemory      `maxmemory` is reached
+│   ├── ServerBusy             loading its data, or running a long script
+│   ├── ServerTooOld           older than Redis 6.2 or Valkey 7.2
+│   ├── WrongKeyType           one of the queue's keys holds another type of value
+│   └── ScriptFailed           any other error of a script
 ├── EventsError                the kept events cannot be read
 │   ├── NoEventsKept           the queue keeps none
-│   └── EventsLost             some that were asked for are kept no more
-├── PayloadError               an item's data is not what its handler wants
-├── WorkerBusy                 a worker that runs was asked to run
-├── TimeLimitExceeded          a run of a handler took longer than it may
-├── ExtraMissing               a part is used whose library is not installed
+│   └── EventsLost             some of the requested events are no longer kept
+├── PayloadError               an item's data does not fit its handler
+├── WorkerBusy                 the worker is already running
+├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
+├── ExtraMissing               an optional library is not installed
 └── EmbeddedServerError        no server program was found, or it did not start
 
 Errors that only Spark raises are in `leasehold.spark`: StreamTakenOver, OutputTakenOver.
 
-EvictionWarning                a warning, not an error: the server may throw away unfinished work
+EvictionWarning                a warning, not an error: the server may evict keys of unfinished items
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import ClassVar
 
 
 class LeaseholdError(Exception):
-    """Base of every error of this library. Its errors can be copied and sent between processes.
+    """Base of all errors of this library. They can be copied, pickled and sent between processes.
 
     Attributes:
         transient: Whether the same call may succeed a little later. The worker and Spark repeat calls that
@@ -42,7 +42,7 @@ class LeaseholdError(Exception):
     transient: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The constructors take facts, not the finished text: build it anew from what it holds.
+        # The constructors take facts, not the finished text: rebuild it from the attributes.
         return _rebuild, (type(self), self.args, self.__dict__, self.__cause__)
 
 
@@ -63,16 +63,16 @@ def _repr(given: object) -> str:
     try:
         return repr(given)
     except RecursionError:
-        return f"a {type(given).__name__} that is nested too deep to be shown"
+        return f"a {type(given).__name__} that is nested too deeply to be shown"
 
 
 class InvalidArgument(LeaseholdError, ValueError):
-    """An argument that cannot be used. Nothing was sent and nothing has changed.
+    """An argument cannot be used. Nothing was sent and nothing has changed.
 
     Attributes:
         argument: The name of the argument.
-        given: What was passed, shortened for reading.
-        allowed: What would have been accepted.
+        given: The value that was passed, shortened.
+        allowed: The values that are accepted.
     """
 
     def __init__(self, argument: str, given: object, allowed: str) -> None:
@@ -87,23 +87,22 @@ class InvalidArgument(LeaseholdError, ValueError):
 
 
 class QueueClosed(LeaseholdError):
-    """The queue object was closed; open a new one to go on. Nothing was sent."""
+    """The queue object is closed. Nothing was sent; create a new one."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"the queue {name!r} is closed: create a new AsyncWorkQueue to go on")
+        super().__init__(f"the queue {name!r} is closed: create a new AsyncWorkQueue")
 
 
 class ServerError(LeaseholdError):
-    """The server, or the connection to it, did not do what was asked."""
+    """The server, or the connection to it, has failed."""
 
 
 class ConnectionLost(ServerError):
-    """The server could not be reached, or went away before it answered.
+    """The server could not be reached, or the connection was lost before it answered.
 
     Attributes:
-        maybe_applied: Whether the step may have happened on the server all the same. False means
-            that it certainly has not.
+        maybe_applied: Whether the server may have applied the call. False: it certainly has not.
     """
 
     transient = True
@@ -112,9 +111,9 @@ class ConnectionLost(ServerError):
         self.maybe_applied = maybe_applied
         if maybe_applied:
             advice = (
-                "the step may have been applied. Repeating is safe: add_item answers False if the "
-                "first one arrived, complete answers False if the first one counted, and an item "
-                "leased by a lost call comes back when its lease ends"
+                "the call may have been applied. Repeating is safe: add_item and complete return False if "
+                "the first call was applied, and an item that was leased by a lost call returns to the queue "
+                "when its lease expires"
             )
         else:
             advice = "nothing was applied; repeat when the server is back"
@@ -122,11 +121,11 @@ class ConnectionLost(ServerError):
 
 
 class ServerRefused(ServerError):
-    """The server asks for a login, or its access rules forbid a command (NOAUTH, WRONGPASS, NOPERM)."""
+    """The server requires a login, or its access rules forbid a command (NOAUTH, WRONGPASS, NOPERM)."""
 
 
 class ServerReadOnly(ServerError):
-    """The server takes no writes: it is a replica, or has too few replicas. Nothing was applied."""
+    """The server accepts no writes: it is a replica, or has too few replicas. Nothing was applied."""
 
     transient = True
 
@@ -138,21 +137,21 @@ class ServerOutOfMemory(ServerError):
 
 
 class ServerBusy(ServerError):
-    """The server is loading its data or runs somebody's long script. Nothing was applied; try again."""
+    """The server is loading its data or running a long script. Nothing was applied; try again."""
 
     transient = True
 
 
 class ServerTooOld(ServerError):
-    """The server is older than Redis 6.2 or Valkey 7.2, the oldest that have what the scripts need."""
+    """The server is older than Redis 6.2 or Valkey 7.2, the oldest supported versions."""
 
 
 class WrongKeyType(ServerError):
-    """A key of this queue holds a value of another type: somebody else uses the name. Nothing was applied."""
+    """A key of this queue holds a value of another type: another program uses it. Nothing was applied."""
 
 
 class ScriptFailed(ServerError):
-    """A script was answered with an error that has no class of its own; the text is the server's."""
+    """A script failed with an error that no other class describes; the text is the server's."""
 
 
 class EventsError(LeaseholdError):
@@ -160,50 +159,50 @@ class EventsError(LeaseholdError):
 
 
 class NoEventsKept(EventsError):
-    """The queue keeps no events. Nobody has said `await queue.events.keep(…)`, or somebody `stop`."""
+    """The queue keeps no events: `queue.events.keep` was not called, or `queue.events.stop` was."""
 
     def __init__(self) -> None:
         super().__init__("this queue keeps no events: call `await queue.events.keep(count=…)` first")
 
 
 class EventsLost(EventsError):
-    """Events that were asked for are kept no more. Keep more of them, or read them sooner.
+    """Some of the requested events are no longer kept. Keep more of them, or read them sooner.
 
     Attributes:
-        after: The number after which they were asked for.
-        first_kept: The number of the oldest that is still there, or of the next that there will be. If it is
-            not above `after`, the server has lost its last writes, in a fail-over or a crash.
+        after: The number after which they were requested.
+        first_kept: The number of the oldest event that is kept, or, if none is, of the next one. If it is not
+            above `after`, the server has lost its last writes, in a fail-over or a crash.
     """
 
     def __init__(self, after: int, first_kept: int, advice: str | None = None) -> None:
         self.after = after
         self.first_kept = first_kept
         if first_kept > after:
-            told = f"the events {after + 1} to {first_kept - 1} are kept no more"
-            usual = f"read on with since={first_kept - 1}, and keep more of them or read sooner"
+            loss = f"the events {after + 1} to {first_kept - 1} are no longer kept"
+            usual = f"continue with since={first_kept - 1}, and keep more of them or read sooner"
         else:
-            told = (
-                f"event {after} was read, but the server has lost its last writes and gives out the numbers "
+            loss = (
+                f"event {after} was read, but the server has lost its last writes and uses the numbers "
                 f"from {first_kept} on again"
             )
-            usual = f"read on with since={first_kept - 1}"
-        super().__init__(f"{told}: {advice or usual}")
+            usual = f"continue with since={first_kept - 1}"
+        super().__init__(f"{loss}: {advice or usual}")
 
 
 class PayloadError(LeaseholdError):
-    """An item's data is not what its handler wants. The item becomes a dead letter at once.
+    """An item's data does not fit its handler's parameter. The item becomes a dead letter at once.
 
     Attributes:
         item_id: The item's id.
-        wanted: The type that the handler's parameter asks for.
-        problem: What the parser said.
+        wanted: The type of the handler's parameter.
+        problem: The message of the parser.
     """
 
     def __init__(self, item_id: str, wanted: str, problem: str) -> None:
         self.item_id = item_id
         self.wanted = wanted
         self.problem = problem
-        super().__init__(f"the data of item {item_id!r} is no {wanted}: {problem}")
+        super().__init__(f"the data of item {item_id!r} is not a {wanted}: {problem}")
 
 
 class TimeLimitExceeded(LeaseholdError):
@@ -219,17 +218,18 @@ class TimeLimitExceeded(LeaseholdError):
 
 
 class WorkerBusy(LeaseholdError):
-    """A worker that runs already was asked to run. Wait for the end, or make a second worker."""
+    """The worker is already running. Stop it first, or create a second one."""
 
     def __init__(self) -> None:
-        super().__init__("this worker runs already: stop it first, or make a second Worker")
+        super().__init__("this worker is already running: stop it first, or create a second Worker")
 
 
 class ExtraMissing(LeaseholdError, ImportError):
-    """A part of Leasehold is used that needs a library which is not installed.
+    """A feature was used whose library is not installed.
 
     Attributes:
-        extra: What to install: `pip install leasehold[<extra>]`.
+        what: The feature.
+        extra: The extra to install: `pip install leasehold[<extra>]`.
     """
 
     def __init__(self, what: str, extra: str) -> None:

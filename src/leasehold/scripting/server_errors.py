@@ -1,4 +1,4 @@
-"""What the server's errors mean: one table from its words to our classes."""
+"""Translates errors of the server and of redis-py into those of `leasehold.errors`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from leasehold.errors import (
     WrongKeyType,
 )
 
-# redis-py cuts the first word off the errors that it has a class for, and not every version keeps it.
+# redis-py removes the first word of the errors that it has a class for, and not every version keeps it.
 _BY_CLASS: tuple[tuple[type[RedisError], type[ServerError]], ...] = (
     (AuthenticationError, ServerRefused),
     (AuthenticationWrongNumberOfArgsError, ServerRefused),
@@ -47,7 +47,7 @@ _BY_CLASS: tuple[tuple[type[RedisError], type[ServerError]], ...] = (
     (TryAgainError, ServerBusy),
     (AskError, ServerBusy),
 )
-# The first word of the server's error, or a word inside it: 6.2 wraps what a script met.
+# The first word of the server's error, or a word inside it: Redis 6.2 wraps errors of scripts.
 _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("WRONGTYPE", WrongKeyType),
     ("OOM", ServerOutOfMemory),
@@ -65,21 +65,21 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("WRONGPASS", ServerRefused),
     ("NOPERM", ServerRefused),
     ("ACL failure", ServerRefused),
-    ("The user executing the script can't", ServerRefused),  # as Redis up to 7.0 says it
+    ("The user executing the script can't", ServerRefused),  # the text of Redis up to 7.0
 )
 _ADVICE: dict[type[ServerError], str] = {
-    WrongKeyType: "somebody else uses a key of this queue; choose another name, or remove that key",
-    ServerOutOfMemory: "the server is at its maxmemory; nothing was applied. Leasing and completing go on",
-    ServerReadOnly: "the server takes no writes now; nothing was applied",
+    WrongKeyType: "another program uses a key of this queue; choose another name, or remove that key",
+    ServerOutOfMemory: "the server has reached its maxmemory; nothing was applied. Leasing and completing still work",
+    ServerReadOnly: "the server accepts no writes now; nothing was applied",
     ServerBusy: "nothing was applied; try again",
     ServerRefused: "check the user, the password and the access rules; nothing was applied, unless a rule "
     "forbids only some of the commands that the protocol reference names",
-    ScriptFailed: "the server refused a script",
+    ScriptFailed: "a script failed",
 }
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error means that the connection is gone, not that the server answered with an error."""
+    """Return whether the connection is lost, as opposed to an error that the server has answered."""
     if isinstance(error, (OSError, EOFError)):
         return True
     # redis-py derives server answers such as LOADING and NOAUTH from its ConnectionError.
@@ -87,7 +87,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, *, maybe_applied: bool) -> LeaseholdError:
-    """Make one of our errors of what the client library raised, which is kept as its cause."""
+    """Return the error of `leasehold.errors` for an error of redis-py, which becomes its cause."""
     if isinstance(error, LeaseholdError):
         return error
     ours: LeaseholdError
@@ -110,6 +110,6 @@ def _words(error: BaseException) -> list[type[ServerError]]:
 
 
 def _text(error: BaseException) -> str:
-    # redis-py cuts the code off the text and keeps it aside.
+    # redis-py removes the code from the text and stores it in an attribute.
     code = getattr(error, "status_code", None)
     return f"{code} {error}" if code and not str(error).startswith(str(code)) else str(error)
