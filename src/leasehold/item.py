@@ -1,4 +1,4 @@
-"""An item of work: an id and some bytes."""
+"""An item of work: an id and some bytes of data."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from leasehold.errors import InvalidArgument
 
 #: The longest id, in bytes of UTF-8.
 MAX_ID_BYTES = 512
-#: The most data that an item can carry: 64 MiB.
+#: The most data of an item: 64 MiB.
 MAX_DATA_BYTES = 64 * 1024 * 1024
 
-#: What an id may be, in words.
+#: What an id may be, for error messages.
 ID_ALLOWED = f"a text of 1 to {MAX_ID_BYTES} bytes in UTF-8"
 _DATA_ALLOWED = f"bytes, bytearray, memoryview or str of at most {MAX_DATA_BYTES} bytes"
 
 
 def check_id(item_id: object, *, argument: str = "id") -> str:
-    """Check an item's id: any Unicode is legal, also spaces, newlines and NUL.
+    """Check an item's id and return it. All of Unicode is allowed, including spaces, newlines and NUL.
 
     Raises:
-        InvalidArgument: If it is no string, empty, over 512 bytes, or holds a lone surrogate.
+        InvalidArgument: If it is not a string, empty, over 512 bytes, or contains a lone surrogate.
     """
     if not isinstance(item_id, str) or not item_id:
         raise InvalidArgument(argument, item_id, ID_ALLOWED)
@@ -52,7 +52,7 @@ def _to_bytes(data: object) -> bytes:
 
 
 class Item:
-    """An id and some bytes. The bytes go through the queue untouched.
+    """An id and some bytes, which the queue does not change.
 
         >>> Item(b"hello", id="greeting").data
         b'hello'
@@ -65,7 +65,7 @@ class Item:
             work equal ids, or use `Item.with_content_id`, to have it added only once.
 
     Raises:
-        InvalidArgument: If `data` or `id` is not as said.
+        InvalidArgument: If `data` or `id` cannot be used.
     """
 
     __slots__ = ("data", "id")
@@ -84,27 +84,27 @@ class Item:
         """Make an item whose data is `obj` as compact JSON.
 
         Raises:
-            InvalidArgument: If `obj` cannot be written as JSON.
+            InvalidArgument: If `obj` cannot be encoded as JSON.
         """
         return Item(_dump_json(obj), id)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Item:
-        """Make an item from a mapping with `data` and, if wanted, `id`.
+        """Make an item from a mapping with `data` and, optionally, `id`.
 
         Raises:
             InvalidArgument: If `data` is missing, or one of them cannot be used.
         """
         if not isinstance(fields, Mapping) or "data" not in fields:
-            raise InvalidArgument("fields", fields, "a mapping with 'data' and, if wanted, 'id'")
+            raise InvalidArgument("fields", fields, "a mapping with 'data' and, optionally, 'id'")
         return Item(fields["data"], fields.get("id"))
 
     @classmethod
     def parse(cls, text: str | bytes) -> Item:
-        """Make an item from the JSON text of an object with `data` and, if wanted, `id`.
+        """Make an item from the JSON text of an object with `data` and, optionally, `id`.
 
         Raises:
-            InvalidArgument: If the text is no such JSON.
+            InvalidArgument: If the text is not such JSON.
         """
         try:
             fields = json.loads(text)
@@ -119,10 +119,10 @@ class Item:
         return Item(content, hashlib.sha256(content).hexdigest())
 
     def data_json(self) -> Any:
-        """The data, read as JSON.
+        """Return the data, decoded from JSON.
 
         Raises:
-            ValueError: If the data is no JSON (a `json.JSONDecodeError` or `UnicodeDecodeError`).
+            ValueError: If the data is not JSON (a `json.JSONDecodeError` or `UnicodeDecodeError`).
         """
         return json.loads(self.data)
 
@@ -148,4 +148,4 @@ def _dump_json(obj: Any) -> str:
     try:
         return json.dumps(obj, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument("obj", obj, "something that can be written as JSON") from error
+        raise InvalidArgument("obj", obj, "a value that can be encoded as JSON") from error

@@ -85,9 +85,9 @@ MADE_KEYS = {
 
 
 class KeyPrefix(str):
-    """A string that is put before a name to make a key, as in the redis-work-queue family.
+    """A prefix of keys, as in the redis-work-queue family.
 
-    It is a `str`, so it can be used wherever a queue's name is wanted.
+    It is a `str`, so it can be used as a queue's name.
 
         >>> results = KeyPrefix("emails").concat(":result:")
         >>> results.of("42")
@@ -102,11 +102,11 @@ class KeyPrefix(str):
         return str(self)
 
     def of(self, name: str) -> str:
-        """Put the prefix before a name."""
+        """Return the prefix and a name, joined."""
         return f"{self}{name}"
 
     def concat(self, name: str) -> KeyPrefix:
-        """Put the prefix before a name, giving a longer prefix."""
+        """Return the prefix and a name, joined, as a longer prefix."""
         return KeyPrefix(self.of(name))
 
 
@@ -136,7 +136,7 @@ def check_prefix(name: object) -> str:
     """Check a queue's name.
 
     Raises:
-        InvalidArgument: If it is no string, empty, longer than 512 bytes, or not encodable.
+        InvalidArgument: If it is not a string, empty, longer than 512 bytes, or cannot be encoded.
     """
     allowed = "a text of 1 to 512 bytes in UTF-8"
     if not isinstance(name, str) or not name:
@@ -151,10 +151,10 @@ def check_prefix(name: object) -> str:
 
 
 def check_hash_tag(prefix: str) -> None:
-    """Check that all keys of a queue fall into one slot of a cluster.
+    """Check that all keys of a queue are in one slot of a cluster.
 
     Raises:
-        InvalidArgument: If the prefix holds no `{tag}`; the message proposes one.
+        InvalidArgument: If the prefix contains no `{tag}`; the message suggests one.
     """
     start = prefix.find("{")
     if start < 0 or prefix.find("}", start) <= start + 1:

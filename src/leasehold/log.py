@@ -1,4 +1,4 @@
-"""Log lines that end nothing: what renews, settles and restores goes on when a line cannot be written."""
+"""A logger that never raises, so that a broken log handler does not stop a worker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger that never raises, whatever handlers and formatters an application has put on it.
+    """A logger that never raises, whatever handlers and formatters an application has set.
 
-    Those of the standard library catch their own errors; not all others do.
+    Handlers of the standard library catch their errors; not all others do.
 
     Args:
         name: The logger's name.
@@ -26,11 +26,11 @@ class Log(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[object, MutableMapping[str, Any]]:
-        """Leave what is logged as it is: lines bring their own `extra`."""
+        """Return the arguments unchanged, so that each line keeps its `extra`."""
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log one line; if that fails, show why on stderr as the standard library does."""
+        """Log one line; if that fails, print the error on stderr, as the standard library does."""
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the caller's line, not this one
         try:
             super().log(level, msg, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Retries: of items whose handler failed, and of calls while the server is away."""
+"""Retries of items whose handler failed, and of calls while the server is away."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RetryPolicy:
         True
 
     Attributes:
-        attempts: How often an item is tried in all; 1 is no retry.
+        attempts: The most attempts in all; 1 is no retry.
         first: The upper end of the wait after the first failure, in seconds.
         longest: The longest wait, in seconds.
         factor: By what factor the upper end grows with each failure.
@@ -91,9 +91,9 @@ class RetryPolicy:
 
 
 class Backoff:
-    """The waits between the tries of a call that fails: each is twice the last, up to a maximum.
+    """Waits between repetitions of a call: each is twice the last, up to a maximum.
 
-    A wait is shortened at random by up to half, so that clients of one server do not all return at once.
+    A wait is shortened at random by up to half, so that the clients of a server do not all return at once.
 
         backoff = Backoff(first=0.05, longest=1.0)
         while not await answered():
@@ -109,11 +109,11 @@ class Backoff:
     def __init__(self, *, first: float, longest: float) -> None:
         self._first = first
         self._longest = longest
-        #: How many waits there were since the last success.
+        #: How many failures there were since the last success.
         self.failures = 0
 
     def next(self) -> float:
-        """Return how long to wait now, in seconds, and count a failure."""
+        """Count a failure, and return how long to wait, in seconds."""
         upper = min(self._longest, self._first * 2.0 ** min(self.failures, 60))
         self.failures += 1
         return upper * random.uniform(0.5, 1)  # noqa: S311 - no secret
@@ -123,5 +123,5 @@ class Backoff:
         await asyncio.sleep(self.next())
 
     def reset(self) -> None:
-        """Begin again with the first wait, after a success."""
+        """Start again with the first wait, after a success."""
         self.failures = 0

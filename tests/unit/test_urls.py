@@ -65,7 +65,7 @@ def test_the_password_of_a_url_that_is_wrong_is_not_told(url: str, cluster: bool
         ("retry=3", "'retry' is not"),
         ("parser_class=x", "'parser_class' is not"),
         ("maint_notifications_config=x", "'maint_notifications_config' is not"),
-        ("db=many", "values of their kinds"),
+        ("db=many", "values of the right types"),
     ],
 )
 def test_a_parameter_that_nobody_knows_is_told(query: str, says: str, cluster: bool) -> None:  # noqa: FBT001 - as above

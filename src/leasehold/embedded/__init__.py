@@ -1,6 +1,6 @@
-"""A real server for tests, notebooks and single machines: started here, gone with us.
+"""A real server for tests, notebooks and single machines, which ends with this process.
 
-`program` finds a server program, `guardian` ties its process to ours, `server` is the face of it all.
+`program` finds a server program, `guardian` ends its process with this one, `server` is the public part.
 """
 
 from leasehold.embedded.program import ServerProgram, find_server

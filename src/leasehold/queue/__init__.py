@@ -1,4 +1,4 @@
-"""The queue, its leases, and what it tells about itself."""
+"""The queue, its leases, and the results of its calls."""
 
 from leasehold.queue.dead_letters import DeadLetter
 from leasehold.queue.events import Event

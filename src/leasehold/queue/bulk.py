@@ -1,4 +1,4 @@
-"""Scripts with finished rows of bytes, for those who have many: `leasehold.spark`."""
+"""Calls that take encoded rows of bytes, for `leasehold.spark`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 #: The most rows of one call.
 MAX_ROWS = 1000
-#: For how long it is known what a run of a job has added, if it does not end (ms): a week.
+#: How long the ids that a run of a job has added are kept, unless it ends (ms): a week.
 KEEP_RUN_MS = 7 * 24 * 3600 * 1000
-#: For how long after its beginning a run is found by the job's name (ms). Longer than what it has added is
-#: known, which each addition prolongs; a name that has outlived that finds a run that knows of nothing.
+#: How long after its start a run is found by the job's name (ms). Longer than its ids are kept, which each
+#: addition prolongs; a name that outlives them finds a run without ids.
 KEEP_NAME_MS = 5 * KEEP_RUN_MS
-#: What `requeue_many` says of those that did not fit into its call; they are the last of it.
+#: The answer of `requeue_many` for the last ids, if they did not fit into its call.
 _NO_ROOM = -2
 
 
 class Bulk:
-    """What a queue can do with rows that are checked and encoded already. `AsyncWorkQueue.bulk` gives it.
+    """The calls of a queue that take rows which are already checked and encoded.
 
-    Nothing is gathered: each call is a trip. Several may be under way at once.
+    Calls are not batched: each is a trip. Several may be in flight at once.
     """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
 
     async def run(self, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
-        """Run any script; its arguments by name.
+        """Run a script, with its arguments by name.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
@@ -40,12 +40,12 @@ class Bulk:
         return await self._engine().run(script, rest, **arguments)
 
     async def open_run(self, job: bytes, new: bytes, *, keep_ms: int = KEEP_NAME_MS) -> bytes:
-        """Say under which run a job of a name goes on: the one that is open, or a new one.
+        """Return the open run of a job or, if none is open, open a new one.
 
         Args:
             job: The job's name.
-            new: The new run, if none is open: unlike any other.
-            keep_ms: For how long the name is known.
+            new: The unique name of the new run.
+            keep_ms: How long the job's name is kept.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
@@ -54,16 +54,16 @@ class Bulk:
         return run
 
     async def add_once(self, run: bytes, rows: Sequence[bytes], *, keep_ms: int = KEEP_RUN_MS) -> list[int]:
-        """Add items, each once for a run, however often it is called: repeating a lost call is safe.
+        """Add items, each once per run, however often this is called: repeating a lost call is safe.
 
         Args:
             run: The run of the job.
             rows: For each item id, data, delay (ms, or `@` and ms since 1970) and `b"0"`; at most 1,000
-                items, and 1 MiB unless it is one.
-            keep_ms: For how long the run is known.
+                items, and 1 MiB unless it is one item.
+            keep_ms: How long the run's ids are kept.
 
         Returns:
-            For each item 1: added; 0: already there; 2: added by the run before, or the run has ended.
+            For each item 1: added; 0: its id is taken; 2: this run has added it before, or has ended.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
@@ -74,17 +74,17 @@ class Bulk:
     async def end_run(
         self, run: bytes, *, ended_ms: int, job: bytes = b"", report: bytes = b"", keep_ms: int = 0
     ) -> int:
-        """End a run: what is left of its tasks adds nothing, and its job's name is free again.
+        """End a run: its remaining tasks add nothing, and its job's name is free again.
 
         Args:
             run: The run.
-            ended_ms: For how long it is known that it has ended.
+            ended_ms: How long the server remembers that it has ended.
             job: The job's name, under which the report is kept.
-            report: Follows the number of items in the result. Repeating is safe if it is unlike any other.
-            keep_ms: For how long the result is kept; 0: there is none.
+            report: Follows the number of items in the result. Repeating is safe if it is unique.
+            keep_ms: How long the result is kept; 0: there is none.
 
         Returns:
-            How many items it has added; -1: it was ended before, with another report.
+            How many items it has added; -1: it has already ended with another report.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
@@ -95,12 +95,12 @@ class Bulk:
         return added
 
     async def find(self, ids: Sequence[bytes], *, which: str, max_bytes: int) -> list[Any]:
-        """Look at up to 1,000 ids: the reply of `find_many`.
+        """Return the reply of `find_many` for up to 1,000 ids.
 
         Args:
-            ids: Which.
+            ids: The ids.
             which: `living`: the items; `dead`: the dead letters; `all`: both.
-            max_bytes: Bring no more data than this.
+            max_bytes: The most data to fetch.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
@@ -109,10 +109,10 @@ class Bulk:
         return reply
 
     async def requeue(self, ids: Sequence[bytes]) -> list[int]:
-        """Put dead letters back to the end of the queue.
+        """Requeue dead letters at the end of the queue.
 
         Returns:
-            For each id 1: it went back; 0: there is no such dead letter; -1: it stays, as an item with its
+            For each id 1: requeued; 0: there is no such dead letter; -1: it stays, because an item with its
             id has been added since.
 
         Raises:
@@ -125,15 +125,15 @@ class Bulk:
         return answers
 
     async def ids_of(self, state: str) -> tuple[list[bytes], bool]:
-        """List the ids of all items of one state.
+        """Return the ids of all items of one state.
 
-        What is in that state all the time is among them; some may be twice.
+        Items that are in that state during the whole call are among them; some may be listed twice.
 
         Args:
-            state: One of `list_ids`.
+            state: A state that `list_ids` knows.
 
         Returns:
-            The ids, and whether any item was ever leased here.
+            The ids, and whether any item of the queue was ever leased.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.

@@ -1,4 +1,4 @@
-"""When a schedule is due: at intervals, or by a cron expression in a time zone. Nothing here asks a clock."""
+"""Due times of schedules: at intervals, or by a cron expression in a time zone. No function reads a clock."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _INTERVAL_ALLOWED = "seconds (a number or a timedelta), 1 ms or more, at most 30 days"
 _EXPRESSION_ALLOWED = "a cron expression such as '0 3 * * *': minute, hour, day, month, weekday"
-_TZ_ALLOWED = "the name of a time zone, such as 'UTC' or 'Europe/Berlin', that this machine knows"
+_TZ_ALLOWED = "the name of a time zone that this machine knows, such as 'UTC' or 'Europe/Berlin'"
 #: The longest expression, in characters.
 _LONGEST_EXPRESSION = 512
 
 
 class Timing(Protocol):
-    """When something is due. All times are whole milliseconds since 1970."""
+    """Due times. All times are whole milliseconds since 1970."""
 
     def text(self) -> str:
-        """Write it down, so that `read_timing` makes the same of it."""
+        """Return a text from which `read_timing` makes the same timing."""
         ...
 
     def first(self, now: int) -> int:
-        """When it is due first, if it is made now."""
+        """Return the first due time of a schedule that is made at `now`."""
         ...
 
     def following(self, due: int) -> int:
-        """When it is due after it was due then."""
+        """Return the due time after `due`."""
         ...
 
     def latest(self, due: int, now: int) -> int:
-        """The last time it was due until now, itself included, if `due` is a time at which it was due."""
+        """Return the last due time up to `now`, given an earlier due time."""
         ...
 
 
 @dataclass(frozen=True)
 class Every:
-    """Due at intervals, from a start, or else from the time when it was made."""
+    """Due at intervals, from a start or from the time when the schedule was made."""
 
     interval: int
     start: int | None
 
     @classmethod
     def checked(cls, interval: Duration, start: datetime | None) -> Every:
-        """Make it of what a user gives.
+        """Check the arguments of a user.
 
         Raises:
-            InvalidArgument: If one of them cannot be used.
+            InvalidArgument: If one cannot be used.
         """
         try:
-            # To the nearest, not up: what 0.07 s is too long in binary would add up, tick by tick.
+            # Rounded to the nearest, not up: the excess of 0.07 in binary would add up with each tick.
             interval_ms = round(seconds("interval", interval, zero=False) * 1000)
         except InvalidArgument as error:
             raise InvalidArgument("interval", interval, _INTERVAL_ALLOWED) from error
@@ -87,11 +87,11 @@ class Every:
 
 @dataclass(frozen=True)
 class Cron:
-    """Due when the clocks of a time zone show what a cron expression says.
+    """Due at the times of a cron expression in a time zone.
 
-    A clock that is put forward jumps over some times, and shows others twice when it is put back. A task
-    for a fixed hour and minute is due right after the jump, and only the first time; one whose hour or minute
-    begins with a star is due as time goes by.
+    A clock that is set forward skips some times; one that is set back shows some twice. A fixed hour and
+    minute is due right after the skipped time, and only the first time; an hour or minute that begins with a
+    star follows the elapsed time.
     """
 
     expression: str
@@ -99,11 +99,11 @@ class Cron:
 
     @classmethod
     def checked(cls, expression: str, tz: str) -> Cron:
-        """Make it of what a user gives.
+        """Check the arguments of a user.
 
         Raises:
-            InvalidArgument: If one of them cannot be used, or the expression never comes true.
-            ExtraMissing: If the library that reads cron expressions is not installed.
+            InvalidArgument: If one cannot be used, or the expression never matches.
+            ExtraMissing: If the library that parses cron expressions is not installed.
         """
         if not isinstance(expression, str) or len(expression) > _LONGEST_EXPRESSION:
             raise InvalidArgument("expression", expression, _EXPRESSION_ALLOWED)
@@ -122,14 +122,14 @@ class Cron:
 
     def following(self, due: int) -> int:
         """See `Timing`."""
-        # In an hour that comes twice, times of its first pass may be given once more: they are over.
+        # In an hour that occurs twice, the iterator may repeat times of the first pass.
         return next(tick for tick in self._from(due) if tick > due)
 
     def latest(self, due: int, now: int) -> int:
         """See `Timing`."""
         if self.following(due) > now:
             return due
-        # Halve the time in which the last one lies. After a year, minutes are too many to go through.
+        # A binary search: after a year, there are too many minutes to iterate over.
         found, end = due, now
         while found < end:
             middle = (found + end) // 2
@@ -141,7 +141,7 @@ class Cron:
         return found
 
     def _from(self, begin: int) -> Iterator[int]:
-        """The times from there on, and maybe some before.
+        """Yield the due times from `begin` on, and perhaps some before.
 
         Raises:
             InvalidArgument, ExtraMissing: As in `checked`.
@@ -157,7 +157,7 @@ class Cron:
                 in_utc = tick.astimezone(UTC)
                 ms = (in_utc - _EPOCH) // timedelta(milliseconds=1)
                 if in_utc.astimezone(tz) != tick:
-                    # It came to a day that has no such beginning. The clock shows something else then.
+                    # It came to a day without such a midnight: the clock shows another time then.
                     yield from self._from(ms - 1000)
                 yield ms
         except InvalidArgument:
@@ -166,20 +166,20 @@ class Cron:
             raise InvalidArgument(
                 "expression", self.expression, f"{_EXPRESSION_ALLOWED} ({error})"
             ) from error
-        raise InvalidArgument("expression", self.expression, "one that comes true within 50 years")
+        raise InvalidArgument("expression", self.expression, "one that matches within 50 years")
 
 
 def zone(tz: str) -> tzinfo:
-    """A time zone by its name.
+    """Return a time zone by its name.
 
     Raises:
-        InvalidArgument: If there is none, or this machine does not know it.
+        InvalidArgument: If this machine does not know it.
     """
     if not isinstance(tz, str) or not tz or " " in tz:
         raise InvalidArgument("tz", tz, _TZ_ALLOWED)
     if tz == "UTC":
         return UTC
-    from zoneinfo import ZoneInfo  # few need it, and it takes its time
+    from zoneinfo import ZoneInfo  # rarely needed, and slow to import
 
     try:
         return ZoneInfo(tz)
@@ -188,17 +188,17 @@ def zone(tz: str) -> tzinfo:
 
 
 def read_timing(text: str) -> Timing:
-    """Make of a text what wrote it.
+    """Parse the text of a timing.
 
     Raises:
-        ValueError: If it is no such text; of an expression or a zone, when it is used.
+        ValueError: If it cannot be parsed. Expressions and zones are checked when they are used.
     """
     kind, _, rest = text.partition(" ")
     first, _, second = rest.partition(" ")
     if kind == "every":
         interval = int(first)
         if interval < 1:
-            raise ValueError(f"{interval} ms is no interval")
+            raise ValueError(f"{interval} ms is not an interval")
         return Every(interval, None if second == "-" else int(second))
     if kind == "cron":
         return Cron(second, first)
@@ -206,11 +206,11 @@ def read_timing(text: str) -> Timing:
 
 
 def moment(ms: int) -> datetime:
-    """A time in milliseconds since 1970 as a `datetime` in UTC, the last that there is at most."""
+    """Return a time in milliseconds since 1970 as a `datetime` in UTC, at most the last possible one."""
     return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
 
 
 def stamp(ms: int) -> str:
-    """A time in milliseconds since 1970 in ISO 8601: `2030-01-31T03:00:00Z`, or with milliseconds."""
+    """Return a time in milliseconds since 1970 in ISO 8601: `2030-01-31T03:00:00Z`, or with milliseconds."""
     precision = "milliseconds" if ms % 1000 else "seconds"
     return moment(ms).isoformat(timespec=precision).replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Dead letters: items that were given up, kept to be looked at, tried once more, or dropped."""
+"""Dead letters: items that ran out of attempts, to be inspected, requeued or dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.engine import Engine
 
-#: The most that one call lists or drops in one step.
+#: The most dead letters that one step lists or drops.
 MAX_AT_ONCE = 1000
 #: Values per dead letter in the reply of `dead_list`.
 _FIELDS = 7
@@ -24,31 +24,31 @@ _FIELDS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter:
-    """An item that was given up."""
+    """An item that ran out of attempts."""
 
     id: str
     #: The data; None if it was not asked for, or did not fit into the reply.
     data: bytes | None
     #: Bytes of data.
     size: int
-    #: What it failed with, the last time: the text or the traceback, at most 16 KiB.
+    #: The last error: the text or the traceback, at most 16 KiB.
     error: str
-    #: When it was given up: seconds since 1970, server's clock.
+    #: When it became a dead letter: seconds since 1970, server's clock.
     died_at: float
-    #: How often it was tried.
+    #: The number of attempts.
     attempt: int
-    #: The number of its last lease.
+    #: The token of its last lease.
     token: int
 
 
 class DeadLetters:
-    """The dead letters of a queue. `AsyncWorkQueue.dead_letters` gives it.
+    """The dead letters of a queue: `AsyncWorkQueue.dead_letters`.
 
         for letter in await queue.dead_letters.list():
             print(letter.id, letter.error)
         await queue.dead_letters.requeue("mail-1", "mail-2")
 
-    No client of another library sees them. An id that dies again takes the place of its older letter.
+    Clients of other libraries do not see them. A newer dead letter replaces an older one with the same id.
     Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does.
     """
 
@@ -56,64 +56,64 @@ class DeadLetters:
         self._engine = engine
 
     async def list(self, *, start: int = 0, count: int = 100, data: bool = True) -> builtins.list[DeadLetter]:
-        """Look at dead letters, the newest first.
+        """Return dead letters, the newest first.
 
         Args:
             start: Where to begin: 0 is the newest, -1 the oldest.
-            count: How many, 1 to 1,000.
-            data: Whether to bring the payloads (8 MiB of them at most).
+            count: The most dead letters, 1 to 1,000.
+            data: Whether to fetch the payloads (8 MiB of them at most).
 
         Raises:
-            InvalidArgument: If one of them is not as said.
+            InvalidArgument: If an argument cannot be used.
         """
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        reply = await self._look(start=start, count=count, max_bytes=MAX_REPLY_BYTES if data else -1)
+        reply = await self._page(start=start, count=count, max_bytes=MAX_REPLY_BYTES if data else -1)
         return [letter for letter in _read(reply, with_data=data) if letter.size >= 0]
 
     async def get(self, item_id: str) -> DeadLetter | None:
-        """Look at one dead letter.
+        """Return one dead letter.
 
         Returns:
             The dead letter, with its data; None if there is none with this id.
 
         Raises:
-            InvalidArgument: If `item_id` can be no id.
+            InvalidArgument: If `item_id` cannot be an id.
         """
-        reply = await self._look(encoded_id(item_id), max_bytes=MAX_DATA_BYTES)
+        reply = await self._page(encoded_id(item_id), max_bytes=MAX_DATA_BYTES)
         letter = _read(reply, with_data=True)[0]
         return letter if letter.size >= 0 else None
 
     async def count(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return int((await self._engine().run("counts"))[3])
 
     async def requeue(self, *item_ids: str) -> builtins.list[bool]:
-        """Put dead letters back to the end of the queue, as if they were added now.
+        """Requeue dead letters at the end of the queue, as if they were added now.
 
-        Each is a new incarnation: its attempts begin again at 1, and no earlier holder can complete it. Up to
-        500 ids go in one step.
+        Each is a new incarnation: its attempts start again at 1, and no earlier holder can complete it. Up to
+        500 ids are one step.
 
         Returns:
-            For each id, whether it went back. False: there is no such dead letter, or an item with its id has
-            been added since; then it stays where it is.
+            For each id, whether it was requeued. False: there is no such dead letter, or an item with its id
+            has been added since; then it stays a dead letter.
 
         Raises:
-            InvalidArgument: If one can be no id; nothing was sent.
+            InvalidArgument: If one cannot be an id; nothing was sent.
         """
         ids = [encoded_id(item_id) for item_id in item_ids]
         return [answer == 1 for answer in await Bulk(self._engine).requeue(ids)]
 
     async def requeue_all(self) -> int:
-        """Put all dead letters back, the oldest first, and return how many went.
+        """Requeue all dead letters, the oldest first, and return how many were requeued.
 
-        Those that die while it runs are left alone, and those whose id has been added since stay.
+        Dead letters that are made while it runs stay, and those whose id has been added since.
         """
-        newest = _read(await self._look(start=0, count=1), with_data=False)
+        newest = _read(await self._page(start=0, count=1), with_data=False)
         requeued = stayed = 0
         while newest:
             # The oldest of those that are not known to stay.
-            some = await self._look(start=-TRIP_ROWS - stayed, count=TRIP_ROWS)
+            some = await self._page(start=-TRIP_ROWS - stayed, count=TRIP_ROWS)
             ids = [
                 some[at] for at in range(0, len(some), _FIELDS) if some[at + 1] <= newest[0].died_at * 1000
             ]
@@ -125,13 +125,13 @@ class DeadLetters:
         return requeued
 
     async def drop(self, *item_ids: str) -> builtins.list[bool]:
-        """Drop dead letters for good.
+        """Remove dead letters.
 
         Returns:
             For each id, whether there was one.
 
         Raises:
-            InvalidArgument: If one can be no id; nothing was sent.
+            InvalidArgument: If one cannot be an id; nothing was sent.
         """
         ids = [encoded_id(item_id) for item_id in item_ids]
         answers: builtins.list[int] = []
@@ -140,14 +140,14 @@ class DeadLetters:
         return [answer == 1 for answer in answers]
 
     async def drop_all(self) -> int:
-        """Drop all dead letters for good, and return how many there were."""
+        """Remove all dead letters, and return how many there were."""
         return await self.drop_older_than(0)
 
     async def drop_older_than(self, age: Duration) -> int:
-        """Drop for good what has been dead for at least so many seconds, and return how many that was.
+        """Remove dead letters that are at least `age` seconds old, and return how many there were.
 
         Raises:
-            InvalidArgument: If `age` is not as said.
+            InvalidArgument: If `age` cannot be used.
         """
         age_ms = to_ms("age", age, zero=True, longest=LONGEST_KEPT_SECONDS)
         dropped, last = 0, MAX_AT_ONCE
@@ -156,7 +156,7 @@ class DeadLetters:
             dropped += last
         return dropped
 
-    async def _look(self, *ids: bytes, start: int = 0, count: int = 1, max_bytes: int = -1) -> Sequence[Any]:
+    async def _page(self, *ids: bytes, start: int = 0, count: int = 1, max_bytes: int = -1) -> Sequence[Any]:
         reply: Sequence[Any] = await self._engine().run(
             "dead_list", ids, start=start, count=count, max_bytes=max_bytes
         )

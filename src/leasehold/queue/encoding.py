@@ -1,4 +1,4 @@
-"""What is sent of items, leases and outcomes: rows of bytes, checked at the border, and cut into trips."""
+"""Encodes items, leases and outcomes as rows of bytes, checks them, and divides them into trips."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 #: The most rows and bytes that go to the server in one trip.
 TRIP_ROWS = 500
 TRIP_BYTES = 1 << 20
-#: The most data that one reply brings.
+#: The most bytes of data in one reply.
 MAX_REPLY_BYTES = 8 << 20
-#: What a row weighs beside its data.
+#: The size of a row without its data.
 ROW_BYTES = 128
-#: The most that is kept of an error; a longer one loses its middle.
+#: The longest error that is kept; a longer one loses its middle.
 MAX_ERROR_BYTES = 16 << 10
-#: The most that events tell of an error: its end.
-TOLD_ERROR_BYTES = 1000
+#: How much of the end of an error an event contains.
+EVENT_ERROR_BYTES = 1000
 
 
 #: Many rows for one script.
@@ -42,14 +42,14 @@ class Pipeline(Protocol):
 def item_row(
     item: Item, delay: Duration, at: datetime | None = None, *, unique: bool = False
 ) -> tuple[bytes, ...]:
-    """The row that adds an item.
+    """Return the row that adds an item.
 
     Raises:
-        InvalidArgument: If one of them cannot be used, or both `delay` and `at` are given.
+        InvalidArgument: If an argument cannot be used, or both `delay` and `at` are given.
     """
     if not isinstance(item, Item):
         raise InvalidArgument("item", item, "an Item")
-    # It was checked when it was made; its attributes may have been set since.
+    # It was checked when it was made, but its attributes may have been set since.
     try:
         item_id = encoded(item)
     except (AttributeError, UnicodeEncodeError) as error:
@@ -67,7 +67,7 @@ def item_row(
 
 
 def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> bytes:
-    """What a completion says besides who completes what.
+    """Return the value of a completion's row that follows the id and the token.
 
     Raises:
         InvalidArgument: If `result` or, with a result, `keep_result` cannot be used.
@@ -81,21 +81,21 @@ def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> 
 
 
 def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:
-    """What a failure says besides which lease it is about.
+    """Return the values of a failure's row that follow the id and the token.
 
-    The error of what is tried again goes to the events alone, which keep its end.
+    If the item is retried, only its event contains the error, so the last bytes are enough.
 
     Raises:
-        InvalidArgument: If one of them is not as in `AsyncWorkQueue.fail`.
+        InvalidArgument: As in `AsyncWorkQueue.fail`.
     """
     text = error_text(error)
     if retry_in is None:
         return b"-1", text
-    return b"%d" % to_ms("retry_in", retry_in, zero=True), text[-TOLD_ERROR_BYTES:]
+    return b"%d" % to_ms("retry_in", retry_in, zero=True), text[-EVENT_ERROR_BYTES:]
 
 
 def error_text(error: object) -> bytes:
-    """An error as it is kept: an exception as its traceback. The middle of a long one is cut out.
+    """Return an error as it is kept: of an exception, the traceback. A long one loses its middle.
 
     Raises:
         InvalidArgument: If it is neither a text nor an exception.
@@ -108,22 +108,22 @@ def error_text(error: object) -> bytes:
     if len(raw) <= MAX_ERROR_BYTES:
         return raw
     half = MAX_ERROR_BYTES // 2 - 32
-    # Cutting inside a character leaves a piece of it, which is dropped.
+    # A character that is cut in two is dropped.
     head = raw[:half].decode(errors="ignore").encode()
     tail = raw[-half:].decode(errors="ignore").encode()
     return b"%b\n... %d bytes left out ...\n%b" % (head, len(raw) - len(head) - len(tail), tail)
 
 
 def encoded(item: Item) -> bytes:
-    """An id as bytes. Ids of foreign clients may be no UTF-8; they come back as they were."""
+    """Return an item's id as bytes. Ids of foreign clients that are not UTF-8 keep their bytes."""
     return item.id.encode(errors="surrogateescape")
 
 
 def encoded_id(item_id: str, *, argument: str = "item_id") -> bytes:
-    """An id as bytes, of an item that is there already, ours or not.
+    """Return the id of an existing item as bytes. Foreign clients may have added it.
 
     Raises:
-        InvalidArgument: If it cannot be one.
+        InvalidArgument: If it cannot be an id.
     """
     if not isinstance(item_id, str) or not item_id:
         raise InvalidArgument(argument, item_id, ID_ALLOWED)
@@ -136,28 +136,29 @@ def encoded_id(item_id: str, *, argument: str = "item_id") -> bytes:
 async def all_trips(
     calls: Sequence[Coroutine[Any, Any, list[Any]]], *, last_first: bool = False
 ) -> list[Any]:
-    """Wait for all trips of one call, and join their answers.
+    """Make all trips of one call, and join their answers.
 
     Args:
-        calls: The trips, not yet on their way.
-        last_first: Whether the last one goes first: what is put to the front later is before the rest.
+        calls: The trips, not sent yet.
+        last_first: Whether to send the last one first, because what returns to the front later precedes the
+            rest.
 
     Raises:
-        LeaseholdError: If one failed, when all are over; a note says what became of the others.
+        LeaseholdError: If one failed, after all have ended; a note says how many were applied.
     """
     results = await asyncio.gather(*(calls[::-1] if last_first else calls), return_exceptions=True)
     results = results[::-1] if last_first else results
     failed = [result for result in results if isinstance(result, BaseException)]
     if failed:
         if len(results) > 1:
-            went = len(results) - len(failed)
-            failed[0].add_note(f"{went} of the {len(results)} trips of this call were applied; repeat it")
+            applied = len(results) - len(failed)
+            failed[0].add_note(f"{applied} of the {len(results)} trips of this call were applied; repeat it")
         raise failed[0]
     return [answer for result in results if not isinstance(result, BaseException) for answer in result]
 
 
 def trips(sizes: Sequence[int], *, maximum: int = TRIP_ROWS) -> Iterator[tuple[int, int]]:
-    """Cut rows into trips: (start, stop) with at most so many rows and, but for a single row, 1 MiB each."""
+    """Divide rows into trips, (start, stop), of at most `maximum` rows and, unless it is one row, 1 MiB."""
     start = weight = 0
     for at, size in enumerate(sizes):
         if at > start and (at - start == maximum or weight + size > TRIP_BYTES):

@@ -1,4 +1,4 @@
-"""Kept events: what became of each item, written down by the step that did it."""
+"""Kept events: what happened to each item, recorded by the scripts that did it."""
 
 from __future__ import annotations
 
@@ -16,34 +16,31 @@ if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
     from leasehold.scripting.connection import Connection
 
-#: The most events that can be kept.
+#: The highest count of kept events.
 MAX_KEPT = 1_000_000_000
-#: How many come in one trip.
+#: The events of one trip.
 PAGE = 1000
-#: A follower asks again after so many seconds even if nobody woke it.
+#: How long a follower waits for a notification before it asks again (s).
 LONGEST_SLEEP = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One arrow of the picture of states: what became of one item.
+    """One change of one item's state. Fields that do not apply are None."""
 
-    What does not apply is None.
-    """
-
-    #: Which one: each has a number above that of the one before, without a gap while events are kept.
+    #: The event's number. Numbers increase without a gap while events are kept.
     number: int
-    #: What happened: see the reference for each.
+    #: What happened; see the reference.
     what: str
     #: The item's id.
     id: str
     #: When, in seconds since 1970, server's clock.
     at: float
-    #: Who leased or renewed: the session's name.
+    #: The session that leased or renewed the item.
     holder: str | None
-    #: The token, of what a holder did.
+    #: The token of the lease.
     token: int | None
-    #: How often the item has been delivered.
+    #: The number of the attempt.
     attempt: int | None
     #: Bytes of data.
     size: int | None
@@ -51,20 +48,20 @@ class Event:
     due: float | None
     #: Whether it went to the front of the queue.
     front: bool
-    #: The end of what it failed with: 1,000 bytes at most.
+    #: The last 1,000 bytes of the error.
     error: str | None
 
 
 class Events:
-    """The kept events of a queue. `AsyncWorkQueue.events` gives it.
+    """The kept events of a queue: `AsyncWorkQueue.events`.
 
         await queue.events.keep(count=1_000_000)
         async for event in queue.events():
             print(event.what, event.id)
 
-    They are written by the scripts that make the changes, whichever process calls them, so they are
-    exact: whoever reads all of them, in order, knows the state of each item. What a client of another
-    library does is written when we meet it.
+    The scripts that make the changes record them, whichever process calls them. So they are exact: all events
+    in order give the state of each item. Changes by clients of other libraries are recorded when a script
+    finds them.
 
     Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does.
     """
@@ -75,71 +72,74 @@ class Events:
     async def keep(self, *, count: int | None = None, age: Duration | None = None) -> int:
         """Keep events of this queue from now on, for all processes, until `stop` is called.
 
-        Calling it again changes the bounds. An event takes some 100 bytes of the server's memory.
+        Calling it again changes the bounds. An event takes about 100 bytes of the server's memory.
 
         Args:
-            count: About how many are kept: the oldest beyond that are dropped. None: any number.
-            age: For how long, in seconds. None: for ever.
+            count: About how many to keep; older ones are dropped. None: no limit.
+            age: How long to keep them, in seconds. None: no limit.
 
         Returns:
-            The number of the last event so far; `events(since=…)` goes on after it.
+            The number of the last event so far; `events(since=…)` continues after it.
 
         Raises:
-            InvalidArgument: If neither is given, or one is not as said.
+            InvalidArgument: If neither is given, or one cannot be used.
         """
         if count is None and age is None:
-            raise InvalidArgument("count", count, "count, age or both: else they would be kept for ever")
+            raise InvalidArgument(
+                "count", count, "count, age or both; without a bound the events would fill the memory"
+            )
         if count is not None:
             check_int("count", count, minimum=1, maximum=MAX_KEPT)
         age_ms = 0 if age is None else to_ms("age", age, longest=LONGEST_KEPT_SECONDS)
         return int(await self._engine().run("events_keep", count=count or 0, age_ms=age_ms))
 
     async def stop(self) -> None:
-        """Keep no more events, and drop those that were kept."""
+        """Stop keeping events, and drop those that are kept."""
         await self._engine().run("events_keep", count=0, age_ms=0)
 
     def __call__(self, since: int | None = None, *, follow: bool = True) -> AsyncIterator[Event]:
         """Read the events, the oldest first.
 
         Args:
-            since: The number of the last event that is known already. None: begin with the oldest.
-            follow: Whether to wait for more when all are read. A follower is told of each event at once.
+            since: The number of the last event that is already known. None: begin with the oldest.
+            follow: Whether to wait for more when all are read. A follower gets each event at once.
 
         Raises:
-            InvalidArgument: If `since` is no number, or above that of the last event.
+            InvalidArgument: If `since` is not a number, or above that of the last event.
             NoEventsKept: If no events are kept.
-            EventsLost: If some after `since`, or after the last that was read, are kept no more. Also if the
-                server has lost its last writes, so that it knows of fewer events than were read.
+            EventsLost: If some after `since`, or after the last that was read, are no longer kept. Also if
+                the server has lost its last writes, so that it has fewer events than were read.
         """
         if since is not None:
             check_int("since", since, minimum=0, maximum=2**63)
         return self._read(since, follow=follow)
 
     async def _read(self, since: int | None, *, follow: bool) -> AsyncIterator[Event]:
-        # Once an event has been seen, or how many there were, there is no way back: what is missing is lost.
-        after, asked, ear = since, since is not None, _Ear(self._engine()) if follow else None
+        # After the first page, a number above the last one means that the server has lost events.
+        after, asked = since, since is not None
+        follower = _Follower(self._engine()) if follow else None
         try:
             while True:
                 try:
                     last, page = await _page(self._engine(), after, asked=asked)
                 except ConnectionLost:
-                    self._engine()  # says so if the queue object was closed meanwhile
+                    self._engine()  # raises QueueClosed if the queue object was closed
                     raise
                 for event in page:
                     yield event
                     after = event.number
                 after, asked = last if after is None else after, False
                 if after >= last:
-                    if ear is None:
+                    if follower is None:
                         return
-                    await ear.wait()
+                    await follower.wait()
         finally:
-            if ear is not None:
-                await ear.close()
+            if follower is not None:
+                await follower.close()
 
 
-class _Ear:
-    """Wakes a follower. Its connection is replaced, never revived."""
+class _Follower:
+    """Waits for notifications of new events. After an error its connection is replaced."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -147,11 +147,11 @@ class _Ear:
         self._connection: Connection | None = None
 
     async def wait(self) -> None:
-        """Return when there may be something new: at once if it has only now begun to listen."""
+        """Return when there may be new events: at once if it has just subscribed."""
         if self._connection is None or self._connection.ended:
             await self.close()
             self._connection = await self._engine.subscribe("events", self._woken.set)
-            # A reply after that to SUBSCRIBE: what is read from now on and what is heard leave no gap.
+            # Its reply follows that to SUBSCRIBE: between the next page and the notifications is no gap.
             self._connection.post((b"PING",), lambda _reply, _error: self._woken.set())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
@@ -159,7 +159,7 @@ class _Ear:
         self._woken.clear()
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Unsubscribe."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await self._engine.unsubscribe(connection)
@@ -170,8 +170,8 @@ async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int,
 
     Args:
         engine: Reads them.
-        after: The last that is known; None: begin with the oldest.
-        asked: Whether `after` is what the caller has asked for, and no more is known of it.
+        after: The last known number; None: begin with the oldest.
+        asked: Whether `after` comes from the caller, and may be too high.
     """
     last, *flat = await engine.run("events_read", after=b"%d" % (after or 0), count=PAGE)
     if last is None:
@@ -189,7 +189,7 @@ async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int,
 
 
 def event_of(number: bytes, flat: Sequence[Any]) -> Event:
-    """Make an event of its number and its fields, as `events_read` gives them."""
+    """Return the event with a number and the fields of the reply of `events_read`."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
 
     def text(name: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""A leased item: the work, the right to do it for a while, and the proof of that right."""
+"""A leased item: the item, and the right to work on it for a time."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Lease(Item):
     """An item under lease. Use it as a context manager to complete it when the block succeeds.
 
         async with lease:
-            await send(lease.data)      # an error leaves the item to be retried when the lease ends
+            await send(lease.data)      # after an error the item is retried when the lease expires
 
     Attributes:
-        token: The lease's number, the fencing token. Numbers of one queue only grow, across completion,
-            deletion and adding again. Hand it to whatever you write to, and let that refuse lower ones.
-        attempt: The number of this attempt: how often this incarnation of the item has been leased, this
-            time included, leases that were given back not.
-        deadline: When the lease ends, in seconds since 1970, by the server's clock, as the server said last.
-        completed: What the context manager's `complete` answered; None before.
+        token: The fencing token. Tokens of one queue only grow, also across completion, deletion and adding
+            again. Pass it to the systems that you write to, and let them refuse lower ones.
+        attempt: The number of this attempt: how often this incarnation of the item was leased, including
+            this time; released leases are not counted.
+        deadline: When the lease ends, in seconds since 1970, by the server's clock.
+        completed: The result of the context manager's `complete`; None before.
     """
 
     __slots__ = ("_ends", "_queue", "attempt", "completed", "deadline", "token")
@@ -59,7 +59,7 @@ class Lease(Item):
         asked_at: float,
         server_ms: int,
     ) -> None:
-        # No checks and no super().__init__: the server hands out what was checked when it was added.
+        # No checks and no super().__init__: the item was checked when it was added.
         self.id = item_id.decode(errors="surrogateescape")
         self.data = data
         self.token = token
@@ -70,18 +70,19 @@ class Lease(Item):
 
     @property
     def queue_name(self) -> str:
-        """The name of the queue that it was leased from."""
+        """The name of the queue from which it was leased."""
         return self._queue.name
 
     def _renewed(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
-        """Note what was given, asked for at `time.monotonic()`: so many ms, until the server's `ends_ms`."""
+        """Record a lease of `lease_ms`, requested at `asked_at` by `time.monotonic()`, until `ends_ms`."""
         self._ends = asked_at + (lease_ms - 1) / 1000  # the server counts in whole ms, rounded down
         self.deadline = ends_ms / 1000
 
     def remaining(self) -> float:
-        """Seconds until the lease ends, counted from before it was asked for; negative when it is over.
+        """Return the seconds until the lease expires; negative if it has expired.
 
-        It needs no agreement between clocks: the true end is never earlier than this says.
+        They are counted on this machine from before the request, so the lease never expires earlier, whatever
+        the clocks of the machines show.
         """
         return self._ends - time.monotonic()
 
@@ -95,7 +96,7 @@ class Lease(Item):
             self.completed = await self._queue.complete(self)
 
     def __eq__(self, other: object) -> bool:
-        # Two leases of one item are two rights to it.
+        # Two leases of one item differ by their tokens.
         return (
             isinstance(other, Lease)
             and (self.token, self.id) == (other.token, other.id)

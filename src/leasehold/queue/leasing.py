@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from leasehold.queue.listener import Listener
     from leasehold.scripting.runner import BoundScript, Runner
 
-#: The most items that one trip leases, unless one request asks for more.
+#: The most items of one trip, unless one request asks for more.
 MAX_ITEMS = 250
 #: How long the listener is kept after the last request has left (s): the next one often comes at once.
 LINGER_SECONDS = 0.25
 
-#: What a `Lease` is made of: id, data, token, attempt, lease time in ms, `time.monotonic()` before the
+#: The arguments of a `Lease`: id, data, token, attempt, lease time in ms, `time.monotonic()` before the
 #: request was sent, and the server's time in ms.
 LeasedItem = tuple[bytes, bytes, int, int, int, float, int]
 
@@ -210,7 +210,7 @@ class LeaseDispatcher:
         self._trip_ended.set()
         requests, wants = self._next_requests()
         if not requests:
-            # All were cancelled meanwhile. An id that came for them returns to the queue at once.
+            # All were cancelled. An id that came for them returns to the queue at once.
             self._listener.stop_soon()
             return
         unsent = len(self._new)

@@ -79,11 +79,11 @@ class Lifecycle:
         return self.running
 
     async def close(self) -> None:
-        """Close the engine, and the client if it is ours. Closing twice is fine."""
+        """Close the engine, and the client if it is owned. Closing twice is fine."""
         self._closed = True
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="leasehold close")
-        # A cancelled caller does not wait for the end; closing goes on.
+        # A cancelled caller does not wait for the end, but closing continues.
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:

@@ -111,7 +111,7 @@ class Listener:
         await asyncio.gather(*(one for one in (task, before) if one), return_exceptions=True)
         certain = await self._close_connection()
         if self._task is not None:
-            return  # listening has begun again meanwhile
+            return  # listening has begun again
         if not certain:
             return  # an id may still be moved here; it returns to the queue when the session expires
         try:

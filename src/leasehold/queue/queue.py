@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from leasehold.item import Item
     from leasehold.queue.encoding import Pipeline, Rows
 
-#: The most items that one `lease_many` or `inspect` returns.
+#: The most items of one `lease_many` or `inspect`.
 MAX_AT_ONCE = 1000
 _TIMEOUT_ALLOWED = (
     "seconds (a number or a timedelta), more than 0, at most 30 days; timeout=None waits without limit, "
@@ -61,7 +61,7 @@ class AsyncWorkQueue:
             async with await queue.lease(30) as lease:
                 print(lease.data)
 
-    Execution is at least once; completion is exactly once: of all holders that an item ever had, one is told
+    Execution is at least once; completion is exactly once: of all holders that an item ever had, one gets
     True.
 
     Args:
@@ -345,7 +345,7 @@ class AsyncWorkQueue:
         result: bytes | None = None,
         keep_result: Duration = 3600,
     ) -> bool:
-        """Finish an item: remove it for good.
+        """Finish an item: the server removes it.
 
         The server accepts the first holder of this incarnation of the item, even if its lease has expired and
         another holder works on it. It rejects every holder of an earlier incarnation (completed, then added

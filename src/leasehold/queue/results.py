@@ -1,4 +1,4 @@
-"""Results: what a completion left for those who wait for it, kept for as long as it said."""
+"""Results of completed items, kept for the time that the completion has set."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The results of a queue's items. `AsyncWorkQueue.results` gives it."""
+    """The results of a queue's items: `AsyncWorkQueue.results`."""
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
 
     async def get(self, item_id: str) -> bytes | None:
-        """The result that an item was completed with.
+        """Return the result with which an item was completed.
 
         Args:
-            item_id: The item's id. If it was completed several times, the last result counts.
+            item_id: The item's id. If it was completed several times, the last result is returned.
 
         Returns:
-            The result; None if the item is not completed, left none, or its time is over.
+            The result; None if the item is not completed, has no result, or the result has expired.
 
         Raises:
-            InvalidArgument: If `item_id` can be no id.
+            InvalidArgument: If `item_id` cannot be an id.
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])

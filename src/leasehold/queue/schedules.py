@@ -1,4 +1,4 @@
-"""Schedules: what is added again and again, at intervals or by the clock, kept on the server by name."""
+"""Schedules: items that are added repeatedly, at intervals or by the clock. The server keeps them by name."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from leasehold.durations import Duration
     from leasehold.queue.engine import Engine
 
-#: What becomes of ticks at which nobody was there.
+#: How to treat ticks that were due while no process ticked.
 CatchUp = Literal["skip", "once", "all"]
 _POLICIES = get_args(CatchUp)
-#: A tick that is found later than this has been missed, as `catch_up="skip"` understands it.
+#: A tick that is found later than this is missed, for `catch_up="skip"`.
 LATE_MS = 60_000
 #: The most ticks of one schedule, and of all, that one step adds.
 MAX_OF_ONE = 100
 MAX_OF_ALL = 500
 #: The most steps of one call of `tick`.
-_MOST_STEPS = 10
-#: The version of the definitions that are written here. Others are left alone.
+_MAX_STEPS = 10
+#: The version of the definitions that this module writes. It ignores others.
 _VERSION = "1"
-#: What follows the name in the id of an item at most: `@2030-01-31T03:00:00.000Z`.
+#: The longest suffix of the name in an item's id: `@2030-01-31T03:00:00.000Z`.
 _STAMP_BYTES = 25
 _NAME_ALLOWED = f"a text of 1 to {MAX_ID_BYTES - _STAMP_BYTES} bytes in UTF-8"
-#: What `schedule_put` says when it has to be told the first due time.
-_WANTS_DUE = -1
-#: How often overdue ticks of an earlier definition are caught up with, at most, before it is replaced.
-_MOST_OWED = 100
+#: The answer of `schedule_put` if it needs the first due time.
+_NEEDS_DUE = -1
+#: How often `tick` is called for overdue ticks of an earlier definition before it is replaced.
+_MAX_OVERDUE = 100
 #: Values per schedule in the replies of `schedules` and `ticks_due`.
 _FIELDS, _DUE_FIELDS = 5, 3
 _PAGE = 100
@@ -49,22 +49,22 @@ log = Log("leasehold.schedules")
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleView:
-    """One schedule as it stood when it was looked at."""
+    """One schedule at one instant."""
 
     name: str
-    #: "unknown" is one that a newer version of Leasehold has made.
+    #: "unknown": a newer version of Leasehold has made it.
     kind: Literal["every", "cron", "unknown"]
-    #: Of an "every": seconds from one tick to the next. Else None.
+    #: Of an "every": seconds between two ticks; else None.
     interval: float | None
-    #: Of an "every": the start, if one was given. Else None.
+    #: Of an "every": the start, if one was given; else None.
     start: datetime | None
-    #: Of a "cron": the expression. Else None.
+    #: Of a "cron": the expression; else None.
     expression: str | None
-    #: Of a "cron": the name of the time zone. Else None.
+    #: Of a "cron": the name of the time zone; else None.
     tz: str | None
-    #: What becomes of ticks at which nobody was there; None if unknown.
+    #: How ticks are treated that were due while no process ticked; None if unknown.
     catch_up: CatchUp | None
-    #: When it is due next, in UTC; None if it will not be.
+    #: When it is due next, in UTC; None if never.
     next_due: datetime | None
     #: Bytes of data.
     size: int
@@ -73,7 +73,7 @@ class ScheduleView:
 
 
 class _Row(NamedTuple):
-    """A tick that is due: what `tick` is told of it."""
+    """A tick that is due, as the script `tick` expects it."""
 
     name: bytes
     definition: bytes
@@ -88,14 +88,14 @@ class _Row(NamedTuple):
 
 
 class Schedules:
-    """What a queue is given again and again. `AsyncWorkQueue.schedules` gives it.
+    """The schedules of a queue: `AsyncWorkQueue.schedules`.
 
         await queue.schedules.every(timedelta(minutes=5), "poll")
         await queue.schedules.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
 
-    Schedules are kept on the server. Every `Worker` of the queue ticks them; elsewhere call `tick`. However
-    many do, each tick adds one item. Its id is the name and the time for which it stands, such as
-    `nightly@2030-01-31T02:00:00Z`, so one that is still there does not keep the next one away.
+    The server keeps them. Every `Worker` of the queue ticks them; elsewhere call `tick`. Each tick adds one
+    item, whatever the number of workers. Its id is the name and the due time, such as
+    `nightly@2030-01-31T02:00:00Z`, so an unfinished item does not prevent the next one.
 
     Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does. Repeating is safe.
     """
@@ -115,25 +115,25 @@ class Schedules:
     ) -> bool:
         """Add an item at intervals, from now on.
 
-        The same again changes nothing, so this can be called whenever a program starts. With other data or
-        another policy the times stay as they are; with another interval or start it begins anew, after what
-        was due until then has been added.
+        Repeating the call changes nothing, so a program may make it at each start. Other data or another
+        policy do not change the times; another interval or start begins a new series, after the items that
+        are due until then have been added.
 
         Args:
-            interval: Seconds from one tick to the next, 0.001 to 30 days, in whole milliseconds.
+            interval: Seconds between two ticks, 0.001 to 30 days, in whole milliseconds.
             name: The schedule's name within the queue, 1 to 487 bytes of UTF-8.
             data: The data of the items.
             start: A time with a time zone. Ticks are whole intervals away from it, and none is before it.
                 None: the first is one interval from now.
-            catch_up: What becomes of ticks at which nobody was there: `"once"` adds one item for all of
-                them, the last; `"all"` adds each; `"skip"` adds none that is over 60 s late or was
-                followed by another.
+            catch_up: How to treat ticks that were due while no process ticked: `"once"` adds one item, for
+                the last of them; `"all"` adds each; `"skip"` adds none that is over 60 s late or was followed
+                by another.
 
         Returns:
             True if it is new or was changed.
 
         Raises:
-            InvalidArgument: If one of them is not as said; nothing was sent.
+            InvalidArgument: If an argument cannot be used; nothing was sent.
         """
         return await self._put(name, data, Every.checked(interval, start), catch_up)
 
@@ -146,33 +146,33 @@ class Schedules:
         tz: str = "UTC",
         catch_up: CatchUp = "once",
     ) -> bool:
-        """Add an item whenever the clock says so, from now on.
+        """Add an item at the times of a cron expression, from now on.
 
-        Calling it again is as with `every`.
+        Repeating the call has the same effect as with `every`.
 
         Args:
             expression: Minute, hour, day, month, weekday, as in cron; or six fields, the first for seconds.
             name: The schedule's name within the queue, 1 to 487 bytes of UTF-8.
             data: The data of the items.
-            tz: The time zone whose clock counts. When it is put forward, a fixed time that it jumps over is
-                due right after; when it is put back, a fixed time is due once. What has a star at the
-                beginning of its hour or minute goes on as time does.
+            tz: The name of the time zone. When its clock is set forward, a fixed time that it skips is due
+                right after; when it is set back, a fixed time is due once. If the hour or minute field begins
+                with a star, ticks follow the elapsed time.
             catch_up: As in `every`.
 
         Returns:
             True if it is new or was changed.
 
         Raises:
-            InvalidArgument: If one of them is not as said; nothing was sent.
+            InvalidArgument: If an argument cannot be used; nothing was sent.
             ExtraMissing: If `leasehold[schedules]` is not installed.
         """
         return await self._put(name, data, Cron.checked(expression, tz), catch_up)
 
     async def list(self, *, data: bool = True) -> builtins.list[ScheduleView]:
-        """Look at all schedules, the next due first.
+        """Return all schedules, the next due first.
 
         Args:
-            data: Whether to bring the data (8 MiB of each hundred schedules at most).
+            data: Whether to fetch the data (8 MiB of each hundred schedules at most).
         """
         found: dict[bytes, ScheduleView] = {}
         cursor = b""
@@ -185,32 +185,33 @@ class Schedules:
         return sorted(found.values(), key=_by_next_due)
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule. The items that it has added stay.
+        """Remove a schedule. Items that it has added stay.
 
         Returns:
-            Whether there was one of this name.
+            Whether there was one with this name.
 
         Raises:
-            InvalidArgument: If `name` can be no name.
+            InvalidArgument: If `name` cannot be a name.
         """
         return bool((await self._engine().run("schedule_drop", [encoded_id(name, argument="name")]))[0])
 
     async def tick(self) -> float:
-        """Add what is due. A `Worker` does it by itself.
+        """Add the items that are due. A `Worker` does so by itself.
 
-        Any number of processes may call it at once. It adds a bounded number, and says 0 if there is more.
+        Any number of processes may call it at once. It adds a bounded number of items, and returns 0 if more
+        are due.
 
         Returns:
-            Seconds until something is due, by the server's clock; infinity if nothing will be.
+            Seconds until the next item is due, by the server's clock; infinity if none will be.
         """
-        passed_over = 0
-        for _ in range(_MOST_STEPS):
-            now, wait, *due = await self._engine().run("ticks_due", start=passed_over, count=_PAGE)
+        skipped = 0
+        for _ in range(_MAX_STEPS):
+            now, wait, *due = await self._engine().run("ticks_due", start=skipped, count=_PAGE)
             if not due:
                 return wait / 1000 if wait >= 0 else math.inf
             rows = self._rows(due, now)
             if not rows:
-                passed_over += len(due) // _DUE_FIELDS  # none of these can be read
+                skipped += len(due) // _DUE_FIELDS  # none of these can be parsed
             for at in range(0, len(rows), MAX_OF_ALL):
                 values = [value for row in rows[at : at + MAX_OF_ALL] for value in row.values()]
                 await self._engine().run("tick", values, max_bytes=MAX_REPLY_BYTES)
@@ -223,17 +224,17 @@ class Schedules:
             "data": Item(data).data,
         }
         answer, now, owed = await self._engine().run("schedule_put", (), **fixed, due_ms=b"")
-        if answer == _WANTS_DUE and owed:
-            for _ in range(_MOST_OWED):
+        if answer == _NEEDS_DUE and owed:
+            for _ in range(_MAX_OVERDUE):
                 if await self.tick() > 0:
                     break
             answer, now, _ = await self._engine().run("schedule_put", (), **fixed, due_ms=b"")
-        if answer == _WANTS_DUE:
+        if answer == _NEEDS_DUE:
             answer, _, _ = await self._engine().run("schedule_put", (), **fixed, due_ms=timing.first(now))
         return bool(answer)
 
     def _rows(self, due: Sequence[Any], now: int) -> builtins.list[_Row]:
-        """What to tell the server of schedules that are due; nothing of those that cannot be read."""
+        """Return the rows of due ticks. Schedules that cannot be parsed have none."""
         rows: builtins.list[_Row] = []
         for at in range(0, len(due), _DUE_FIELDS):
             name, due_ms, definition = due[at : at + _DUE_FIELDS]
@@ -245,12 +246,12 @@ class Schedules:
                 rows += _owed(name, definition, timing, policy, due_ms, now)
             except (ValueError, OverflowError, ExtraMissing) as error:
                 _warn_once(self._queue_name, name, definition, str(error))
-        # Those of one schedule stay in their order.
+        # Rows of one schedule keep their order.
         return sorted(rows, key=lambda row: row.due)
 
 
 def _owed(name: bytes, definition: bytes, timing: Timing, policy: str, due: int, now: int) -> list[_Row]:
-    """The rows of one schedule that is due."""
+    """Return the rows of one due schedule."""
     if policy != "all":
         last = timing.latest(due, now)
         missed = policy == "skip" and now - last > LATE_MS
@@ -264,16 +265,16 @@ def _owed(name: bytes, definition: bytes, timing: Timing, policy: str, due: int,
 
 
 def _read_definition(definition: bytes) -> tuple[str, Timing]:
-    """The policy and the times of a definition.
+    """Parse a definition into its policy and its times.
 
     Raises:
-        ValueError: If it is of another version, or cannot be read.
+        ValueError: If it has another version, or cannot be parsed.
     """
     version, policy, text = definition.decode().split(" ", 2)
     if version != _VERSION:
-        raise ValueError(f"it is of version {version}, and this Leasehold knows version {_VERSION}")
+        raise ValueError(f"it has version {version}, and this Leasehold knows version {_VERSION}")
     if policy not in _POLICIES:
-        raise ValueError(f"there is no policy {policy!r}")
+        raise ValueError(f"unknown policy {policy!r}")
     return policy, read_timing(text)
 
 
@@ -325,9 +326,9 @@ def _checked_policy(catch_up: str) -> str:
 
 @lru_cache(maxsize=1000)
 def _warn_once(queue_name: str, name: bytes, definition: bytes, problem: str) -> None:
-    """Say it once in this process: a tick comes along often."""
+    """Log a warning once per process, as ticks are frequent."""
     log.warning(
-        "the schedule %r of %s is left alone: %s (%r)",
+        "ignoring the schedule %r of %s: %s (%r)",
         name.decode(errors="replace"),
         queue_name,
         problem,

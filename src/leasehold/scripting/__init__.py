@@ -1,1 +1,1 @@
-"""The only room that knows the client library: scripts, connections, and the gathering of calls."""
+"""Scripts, connections and the batching of calls: the only room that imports redis-py."""

@@ -1,7 +1,7 @@
-"""One connection on which many calls are under way at once; replies come in the order of the calls.
+"""A connection that carries many calls at once. Replies arrive in the order of the calls.
 
-Nobody owns a reply but the reader: a caller that is cancelled leaves none behind, and a command is
-written once. When the connection breaks, every call that waits is told that it may have been applied.
+One task reads all replies, so a cancelled caller leaves none unread. Each command is written once. When the
+connection breaks, every waiting call gets ConnectionLost, because it may have been applied.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
     from leasehold.scripting.endpoints import Endpoint
 
-#: How long a reply may lie unread because this process itself stood still, after which it goes on (s).
+#: How long a reply may lie unread after this process was blocked (s).
 UNREAD_SECONDS = 0.05
 
-#: Called with the reply, or with the error that came in its place.
+#: Called with the reply, or with an error in its place.
 OnReply = Callable[[Any, BaseException | None], None]
 
 _ending: set[asyncio.Task[None]] = set()
 
 
 class Connection:
-    """A connection that is open, and the calls that wait for its replies.
+    """An open connection, and the calls that wait for its replies.
 
     Args:
-        redis_connection: A connection of redis-py that nobody else uses; it is open.
+        redis_connection: An open connection of redis-py, which nothing else uses.
         reply_timeout: Seconds to wait for a reply before the connection counts as lost.
-        on_end: Called once, when no more calls can be made.
+        on_end: Called once, when the connection has ended.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
-        #: Whether it ended with calls unanswered: the server may be at work on them still.
-        self._cut_short = False
+        #: Whether it ended with unanswered calls, which the server may still execute.
+        self._interrupted = False
         self._on_message: Callable[[bytes], None] = lambda _: None
-        # redis-py has no public way to write without waiting; nobody else writes to this stream.
+        # redis-py has no public way to write without waiting; nothing else writes to this stream.
         writer = redis_connection._writer  # noqa: SLF001
         if writer is None:
             raise ConnectionLost("the connection is not open", maybe_applied=False)
@@ -60,15 +60,15 @@ class Connection:
         self._reader = asyncio.create_task(self._read(), name="leasehold replies")
 
     def post(self, command: tuple[bytes, ...], on_reply: OnReply, reply_timeout: float | None = None) -> None:
-        """Send a command now and return; the reply goes to `on_reply`.
+        """Send a command, and pass its reply to `on_reply`.
 
         Raises:
             ConnectionLost: If the connection has ended; nothing was sent.
         """
         if self._ended:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
-        # Packed first: were it to fail with a reply already awaited, all later replies would go astray.
-        # The stub of hiredis says a tuple of one; it takes any.
+        # Packed first: if it failed after the reply was expected, all later replies would be misassigned.
+        # The stub of hiredis requires a tuple of one; it accepts any.
         packed = hiredis.pack_command(command)  # type: ignore[arg-type]
         due = self._loop.time() + (self._reply_timeout if reply_timeout is None else reply_timeout)
         self._waiting.append((due, on_reply))
@@ -77,67 +77,67 @@ class Connection:
             self._alarm = self._loop.call_at(due, self._check_reply_time)
 
     def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
-        """Have messages of a channel brought to `on_message`, also while a blocking command is under way.
+        """Pass messages of a channel to `on_message`, also while a blocking command is running.
 
-        It needs a connection with pushes. Where the server's access rules forbid it, nothing comes.
+        It needs a connection with pushes. Where the server's access rules forbid it, no message arrives.
 
         Raises:
             ConnectionLost: If the connection has ended.
         """
         self._on_message = on_message
-        # The confirmation is a push, but a refusal is a reply: this takes the place of either.
+        # The confirmation is a push, but an error is a reply: this call expects either.
         self.post((b"SUBSCRIBE", channel), lambda _reply, _error: None)
 
     @property
     def ended(self) -> bool:
-        """Whether no more calls can be made."""
+        """Whether the connection has ended."""
         return self._ended
 
     @property
     def idle(self) -> bool:
-        """Whether every call has had its reply."""
+        """Whether every call has its reply."""
         return not self._waiting
 
     def expect_open(self) -> None:
-        """Raise ConnectionLost if the connection has ended; then nothing can have been applied."""
+        """Raise ConnectionLost if the connection has ended, so that nothing can have been applied."""
         if self._ended:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
 
     async def close(self) -> None:
-        """End the connection; calls that still wait are told that it was lost."""
+        """End the connection. Waiting calls get ConnectionLost."""
         self._end("the connection was closed")
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         await self._redis_connection.disconnect(nowait=True)
 
     async def close_gracefully(self, *, within: float) -> bool:
-        """End the connection, and wait until the server has ended it, too: it does nothing more for us then.
+        """End the connection, and wait until the server has, too: then it executes no more of its calls.
 
         Returns:
-            False if it did not in so many seconds.
+            False if the server did not end it within `within` seconds.
         """
         if self._ended:
-            certain = not self._cut_short
+            certain = not self._interrupted
         elif not (certain := self.idle):
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
-                self._transport.close()  # TLS: it waits for the farewell of the other side
+                self._transport.close()  # TLS: it waits for the close message of the server
             done, _ = await asyncio.wait([self._reader], timeout=within)
             certain = bool(done)
         await self.close()
         return certain
 
     async def _read(self) -> None:
-        reason = "the reader of replies has failed"
+        reason = "reading replies has failed"
         try:
-            reason = await self._hand_out_replies()
+            reason = await self._dispatch_replies()
         finally:
             self._end(reason)
             await self._redis_connection.disconnect(nowait=True)
 
-    async def _hand_out_replies(self) -> str:
-        """Hand each reply to its call until the connection ends; returns why it has."""
+    async def _dispatch_replies(self) -> str:
+        """Pass each reply to its call until the connection ends; return why it has ended."""
         read, waiting = self._redis_connection.read_response, self._waiting
         while True:
             error: BaseException | None = None
@@ -146,7 +146,7 @@ class Connection:
                 reply = await read(disconnect_on_error=False, push_request=True)
             except asyncio.CancelledError:
                 raise
-            except Exception as raised:  # noqa: BLE001 - whatever it is, the caller gets it
+            except Exception as raised:  # noqa: BLE001 - the caller gets it
                 error = raised
                 if is_lost(raised):
                     return str(raised) or type(raised).__name__
@@ -154,31 +154,31 @@ class Connection:
                 self._on_message(reply[2])
                 continue
             if not waiting:
-                return str(error or "the server sent what nobody had asked for")
+                return str(error or "the server sent a reply to no call")
             _, on_reply = waiting.popleft()
             on_reply(reply, error)
 
     def _check_reply_time(self, overdue: tuple[float, OnReply] | None = None) -> None:
-        """See whether the oldest call has waited too long: so it is if it was overdue a moment ago."""
+        """End the connection if the oldest call is still overdue, a moment after it was found overdue."""
         self._alarm = None
         if not self._waiting or self._ended:
             return
         oldest = self._waiting[0]
         if oldest is overdue:
             self._end(f"the server did not answer within {self._reply_timeout:g} s")
-            self._transport.abort()  # which the reader meets, and then clears up
+            self._transport.abort()  # the reader then gets an error and cleans up
         elif oldest[0] > self._loop.time():
             self._alarm = self._loop.call_at(oldest[0], self._check_reply_time)
         else:
-            # Timers come before the reader when the event loop was blocked: give it a turn.
+            # After the event loop was blocked, timers run before the reader: let the reader run first.
             self._alarm = self._loop.call_later(UNREAD_SECONDS, self._check_reply_time, oldest)
 
     def _end(self, reason: str) -> None:
         if self._ended:
             return
         self._ended = True
-        self._cut_short = bool(self._waiting)
-        # Nobody knows this connection any more; its reader has to live until it has cleared up.
+        self._interrupted = bool(self._waiting)
+        # Nothing else refers to this connection any more; its reader has to live until it has cleaned up.
         _ending.add(self._reader)
         self._reader.add_done_callback(_ending.discard)
         if self._alarm is not None:
@@ -192,16 +192,16 @@ class Connection:
 async def open_connection(
     endpoint: Endpoint, *, reply_timeout: float, on_end: Callable[[], None], pushes: bool = False
 ) -> Connection:
-    """Find the server, connect, log in, and make a `Connection` of it.
+    """Find the server, connect, log in, and return a `Connection`.
 
     Raises:
         ConnectionLost: If the server cannot be reached; nothing was applied.
-        ServerRefused: If it does not let us in.
+        ServerRefused: If it refuses the login.
         ServerBusy: If it is still loading its data.
     """
     redis_connection: AbstractConnection | None = None
     try:
-        # The client library waits for the answers to its greeting as long as for any other: for ever.
+        # redis-py waits without limit for the replies to its handshake.
         async with asyncio.timeout(reply_timeout):
             redis_connection = await endpoint.connection(pushes=pushes)
             await redis_connection.connect()  # type: ignore[no-untyped-call]

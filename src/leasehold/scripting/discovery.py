@@ -1,7 +1,6 @@
-"""Which queues there are on a server: found by their keys, for people who look around.
+"""Finds the queues on a server by their keys, for the command line.
 
-Nothing on the server lists the queues, so all keys are passed over, in steps (SCAN). No program should
-need it.
+The server holds no list of queues, so all keys are scanned in steps (SCAN).
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from leasehold.scripting.server_errors import translate
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-#: Keys looked at in one step, and in all.
+#: Keys scanned in one step, and in all.
 STEP_KEYS = 1_000
 MAX_KEYS = 2_000_000
-#: Queues that are found at most.
+#: The most queues to return.
 MAX_QUEUES = 1_000
 
-#: What follows the name in the keys that a queue is known by, and what they hold.
+#: The suffixes of the keys that identify a queue, and the types of their values.
 _KNOWN_BY = {
     b"queue": b"list",
     b"processing": b"list",
@@ -35,32 +34,32 @@ _KNOWN_BY = {
     b"schedules": b"hash",
     b"fence": b"string",
 }
-#: One pattern for all of them, so that the keys are passed over once. What else it matches is sorted out.
+#: One pattern for all of them, so that the keys are scanned once. Other matches are discarded.
 _PATTERN = b"*:[dfpqs][cenru]*[degs]"
-#: Keys of single items, whose ids may end like one of ours.
+#: Keys of single items, whose ids may end with one of the suffixes.
 _OF_ONE = re.compile(rb":(?:item|lease|leased_by_session|result|dead|inbox|schedule):")
 
 
 class FoundQueues(NamedTuple):
-    """What was found."""
+    """The result of `find_queues`."""
 
     #: The names of the queues, sorted.
     names: list[str]
-    #: Whether all keys were looked at; False: there may be more queues.
+    #: Whether all keys were scanned; False: there may be more queues.
     complete: bool
 
 
 async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = MAX_KEYS) -> FoundQueues:
-    """Find the queues on a server, also those that are empty but have been leased from.
+    """Find the queues on a server, including empty ones from which items have been leased.
 
     Args:
         url: Where the server is.
-        reply_timeout: Seconds to wait for each answer.
-        max_keys: How many keys are passed over; then it stops.
+        reply_timeout: Seconds to wait for each reply.
+        max_keys: The most keys to scan.
 
     Raises:
-        InvalidArgument: If the URL cannot be read.
-        ServerError: If the server cannot be reached or refuses.
+        InvalidArgument: If the URL cannot be parsed.
+        ServerError: If the server cannot be reached, or answers with an error.
     """
     client = client_of(url)
     client.set_retry(Retry(NoBackoff(), 0))
@@ -83,7 +82,7 @@ async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = 
 
 
 async def _names_of(client: Redis, keys: list[bytes]) -> set[bytes]:
-    """The names of the queues that some keys belong to."""
+    """Return the names of the queues that the keys belong to."""
     likely = [
         (name, key, _KNOWN_BY[ending])
         for key in keys
@@ -100,7 +99,7 @@ async def _names_of(client: Redis, keys: list[bytes]) -> set[bytes]:
 
 
 def _text(name: bytes) -> str | None:
-    """A name as text; None if it is none, so that it is nothing of ours."""
+    """Return a name as text; None if it is not UTF-8, so that it cannot be a queue's."""
     try:
         return name.decode()
     except UnicodeDecodeError:

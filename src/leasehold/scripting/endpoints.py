@@ -1,7 +1,7 @@
-"""How to reach the server of a queue, whatever client the user has: one node, Sentinel, or a cluster.
+"""Finds the server of a queue through the user's client: a single node, Sentinel, or a cluster.
 
-We take from the user's client where the server is and how to log in, and nothing else: its connections
-resend commands by default (one `rpush` then pushes twice), ours never do.
+Only the address and the login are taken from the user's client. Its connections resend commands by default,
+so that one `rpush` may push twice; Leasehold's never do.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 Client = Redis | RedisCluster
 _Client = TypeVar("_Client", Redis, RedisCluster)
 
-#: Seconds to wait for a connection, where the user's client does not say.
+#: Seconds to wait for a connection, unless the user's client has a limit.
 CONNECT_SECONDS = 5.0
 
-# What concerns the user's own connections only: their resending, decoding, and RESP3 notices.
-_NOT_OURS = (
+# Settings for the user's connections only: resending, decoding, and RESP3 notices.
+_IGNORED = (
     "retry",
     "retry_on_timeout",
     "retry_on_error",
@@ -39,22 +39,22 @@ _NOT_OURS = (
     "himport_registry",
     "response_callbacks",
 )
-_NOT_OURS_PREFIXES = ("maint", "orig_", "oss_cluster")
+_IGNORED_PREFIXES = ("maint", "orig_", "oss_cluster")
 
 
 class Endpoint(Protocol):
-    """Where to open connections for one queue."""
+    """Opens connections for one queue."""
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
-        """A new connection, not yet open, that sends each command once.
+        """Return a new connection, not yet open, that sends each command once.
 
         Args:
-            pushes: Whether it can be told things beside its replies (RESP3).
+            pushes: Whether it receives pushes (RESP3).
         """
         ...
 
     async def moved(self) -> None:
-        """The server told us that the queue lives elsewhere now: find out where."""
+        """Find the server again, after one has answered that the queue has moved."""
         ...
 
 
@@ -69,7 +69,7 @@ class PoolEndpoint:
         return self._pool.connection_class(**once_only(self._pool.connection_kwargs, pushes=pushes))
 
     async def moved(self) -> None:
-        """See `Endpoint`. A single server does not move its keys; a new connection is all there is to do."""
+        """See `Endpoint`. A single server does not move its keys; a new connection is enough."""
 
 
 class ClusterEndpoint:
@@ -93,15 +93,15 @@ class ClusterEndpoint:
 
 
 def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:
-    """The user's connection settings, made to send each command once and to wait as long as we say."""
+    """Return the user's connection settings, without resending and without time limits."""
     kept = {
         name: value
         for name, value in kwargs.items()
-        if name not in _NOT_OURS and not name.startswith(_NOT_OURS_PREFIXES)
+        if name not in _IGNORED and not name.startswith(_IGNORED_PREFIXES)
     }
     return kept | {
         "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": None,  # each call has a deadline of its own
+        "socket_timeout": None,  # each call has its deadline
         "socket_connect_timeout": kwargs.get("socket_connect_timeout") or CONNECT_SECONDS,
         "decode_responses": False,
         "health_check_interval": 0,
@@ -110,10 +110,10 @@ def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:
 
 
 def endpoint_of(client: object, key: bytes) -> Endpoint:
-    """Choose the endpoint for the user's client.
+    """Return the endpoint for the user's client.
 
     Raises:
-        InvalidArgument: If it is no asyncio client of redis-py.
+        InvalidArgument: If it is not an asyncio client of redis-py.
     """
     if isinstance(client, RedisCluster):
         return ClusterEndpoint(client, key)
@@ -123,24 +123,24 @@ def endpoint_of(client: object, key: bytes) -> Endpoint:
 
 
 def is_cluster(client: object) -> bool:
-    """Whether the user's client speaks to a cluster."""
+    """Return whether the user's client is one of a cluster."""
     return isinstance(client, RedisCluster)
 
 
 def client_of(url: str) -> Redis:
-    """A client for a URL (`redis://`, `rediss://`, `unix://`).
+    """Make a client for a URL (`redis://`, `rediss://`, `unix://`).
 
     Raises:
-        InvalidArgument: If the URL cannot be read, or has parameters that nobody knows; it shows no password.
+        InvalidArgument: If the URL cannot be parsed, or has unknown parameters; it shows no password.
     """
     return _from_url(Redis, url)
 
 
 def cluster_of(url: str) -> RedisCluster:
-    """A client for a cluster, of which one node is at a URL. It connects when it is first used.
+    """Make a client for a cluster from the URL of one node. It connects when it is first used.
 
     Raises:
-        InvalidArgument: If the URL cannot be read, or has parameters that nobody knows; it shows no password.
+        InvalidArgument: If the URL cannot be parsed, or has unknown parameters; it shows no password.
     """
     return _from_url(RedisCluster, url)
 
@@ -150,15 +150,15 @@ def _from_url(kind: type[_Client], url: str) -> _Client:
     try:
         return kind.from_url(url)
     except (TypeError, ValueError):
-        pass  # its text may hold the password; raised below, ours does not even know of it
+        pass  # its text may contain the password, so ours is raised below, without it as the context
     raise refusal(url)
 
 
 def twin_of(client: Client) -> Client:
-    """A client of the same server that can be used in another event loop.
+    """Return a client of the same server for another event loop.
 
-    It is the same one where we only read from it where the server is. Those that find that out over
-    connections of their own cannot be shared.
+    It is the same client if only its settings are read. Clients of Sentinel and of a cluster use connections
+    to find the server, so these cannot be shared.
     """
     if isinstance(client, RedisCluster):
         accepted = inspect.signature(RedisCluster).parameters
@@ -199,7 +199,7 @@ def twin_of(client: Client) -> Client:
 
 
 async def close_client(client: Client) -> None:
-    """Close a client that is ours, and what it asks for the server."""
+    """Close a client that Leasehold has made, with its clients of Sentinels."""
     await client.aclose()
     pool = client.connection_pool if isinstance(client, Redis) else None
     if isinstance(pool, SentinelConnectionPool):
@@ -208,7 +208,7 @@ async def close_client(client: Client) -> None:
 
 
 def url_of(client: object) -> str | None:
-    """A URL by which another process reaches the same server, without the password; None for a cluster."""
+    """Return a URL of the same server for other processes, without the password; None for a cluster."""
     if not isinstance(client, Redis):
         return None
     kwargs = client.connection_pool.connection_kwargs

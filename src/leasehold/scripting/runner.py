@@ -1,4 +1,4 @@
-"""Runs scripts: by hash, with one reload, over one connection that is replaced when it breaks."""
+"""Runs scripts by hash, with one reload, over one connection, which is replaced when it breaks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLDEST = (6, 2)
 
 
 class Call:
-    """One script with its arguments, on its way."""
+    """One call of a script, until its reply arrives."""
 
     __slots__ = ("on_reply", "reloaded", "rerouted", "script", "tail")
 
@@ -38,7 +38,7 @@ class Call:
 
     @property
     def command(self) -> tuple[bytes, ...]:
-        """By hash; once the server did not know the hash, with the whole text, which also loads it."""
+        """The command, with the hash; with the text if the server did not know the hash."""
         if self.reloaded:
             return (b"EVAL", self.script.body, *self.tail)
         return (b"EVALSHA", self.script.sha, *self.tail)
@@ -148,7 +148,7 @@ class Runner:
         return await future
 
     async def close(self, refusal: LeaseholdError) -> None:
-        """End the connection. What is asked from now on, or was not sent yet, is refused with this error."""
+        """End the connection. Calls that are not sent yet, and all later ones, fail with `refusal`."""
         self._refusal = refusal
         if self._opening is not None:
             self._opening.cancel()
@@ -182,7 +182,7 @@ class Runner:
             self._post(call)
             return
         if isinstance(error, MovedError) and not call.rerouted:
-            # The node did not run it, so sending it again elsewhere is the first time.
+            # The node did not run it, so it is not sent twice.
             call.rerouted = True
             self._drop_connection()
             self._post(call)
@@ -212,14 +212,14 @@ class Runner:
                 if not self._checked:
                     await self._check_server(connection)
                     self._checked = True
-                connection.expect_open()  # it may have ended in the moment after the server's answer
+                connection.expect_open()  # it may have ended just after the reply
             except BaseException:
                 await connection.close()
                 raise
             self._connection = connection
-        except Warning as error:  # the user has made an error of ours
+        except Warning as error:  # the user has turned our warning into an error
             self._fail_queued(error)
-        except Exception as error:  # noqa: BLE001 - every caller that waits gets it
+        except Exception as error:  # noqa: BLE001 - every waiting caller gets it
             self._fail_queued(translate(error, maybe_applied=False))
         finally:
             self._opening = None
@@ -241,7 +241,7 @@ class Runner:
             if error is None:
                 future.set_result(reply)
             elif isinstance(error, NoPermissionError):
-                future.set_result(b"")  # the access rules hide it, which is no reason to refuse to work
+                future.set_result(b"")  # the access rules forbid INFO; the checks are skipped
             elif isinstance(error, ConnectionLost):
                 future.set_exception(ConnectionLost("lost while connecting", maybe_applied=False))
             else:
@@ -259,8 +259,8 @@ class Runner:
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction" and info.get("maxmemory", "0") != "0":
             warnings.warn(
-                f"the server's maxmemory-policy is {policy}: under memory pressure it throws away unfinished "
-                "work. Set it to noeviction.",
+                f"the server's maxmemory-policy is {policy}: under memory pressure it evicts unfinished "
+                "items. Set it to noeviction.",
                 EvictionWarning,
                 stacklevel=2,
             )

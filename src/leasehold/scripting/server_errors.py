@@ -69,7 +69,8 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
 )
 _ADVICE: dict[type[ServerError], str] = {
     WrongKeyType: "another program uses a key of this queue; choose another name, or remove that key",
-    ServerOutOfMemory: "the server has reached its maxmemory; nothing was applied. Leasing and completing still work",
+    ServerOutOfMemory: "the server has reached its maxmemory; nothing was applied. Leasing and completing "
+    "still work",
     ServerReadOnly: "the server accepts no writes now; nothing was applied",
     ServerBusy: "nothing was applied; try again",
     ServerRefused: "check the user, the password and the access rules; nothing was applied, unless a rule "

@@ -1,4 +1,4 @@
-"""What a URL of a server may say. An error shows nothing of it that could be a password."""
+"""Checks the URLs of servers. An error shows no part of a URL that could be a password."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from leasehold.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The schemes, and what connects by each.
+#: The schemes, and the class that connects by each.
 _SCHEMES = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 _ALLOWED = "a redis://, rediss:// or unix:// URL"
 _READABLE = f"{_ALLOWED} whose port is a number and whose login has special characters as %XX"
-_VALUES = f"{_ALLOWED} whose parameters have values of their kinds"
-# What the client library takes from programs only, not as a text.
+_VALUES = f"{_ALLOWED} whose parameters have values of the right types"
+# Parameters of redis-py that cannot be given as text.
 _NO_TEXT = (
     "self",
     "address_remap",
@@ -46,15 +46,15 @@ _NO_TEXT_PREFIXES = ("maint", "orig_", "oss_cluster")
 
 
 def holds_login(url: str) -> bool:
-    """Whether a URL could hold a password: by its looks, as it need not be a good one."""
+    """Return whether a URL could contain a password. The URL need not be valid."""
     _, _, query = url.partition("?")
     return "@" in url or any("pass" in name.lower() for name, _ in _parameters(query))
 
 
 def refusal(url: str, allowed: str = _VALUES) -> InvalidArgument:
-    """The error for a URL that cannot be used; of the URL it shows the scheme.
+    """Return the error for an invalid URL. Of the URL it shows the scheme only.
 
-    Where a login begins and ends in a text that cannot be read, nobody knows.
+    In a text that cannot be parsed, the login could be anywhere.
     """
     scheme, there, _ = url.partition("://")
     known = there and re.fullmatch(r"[a-z][a-z0-9+.-]{0,15}", scheme)
@@ -62,14 +62,14 @@ def refusal(url: str, allowed: str = _VALUES) -> InvalidArgument:
 
 
 def check_url(url: object, *, cluster: bool) -> str:
-    """Give a URL back if it can be read, and asks only for what there is.
+    """Return a URL if it can be parsed and all its parameters are known.
 
     Args:
         url: The URL.
         cluster: Whether it is for a client of a cluster.
 
     Raises:
-        InvalidArgument: If not; it shows no password, nor is what it was raised by kept with it.
+        InvalidArgument: If not. It shows no password, and has no cause that could.
     """
     if not isinstance(url, str):
         raise InvalidArgument("url", type(url), _ALLOWED)
@@ -91,7 +91,7 @@ def check_url(url: object, *, cluster: bool) -> str:
 def _query_of(url: str) -> str | None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # is read here, and may be none
+        _ = parts.port  # raises if it is not a number
     except ValueError:
         return None
     return parts.query
@@ -102,7 +102,7 @@ def _parameters(query: str) -> list[tuple[str, str]]:
 
 
 def _accepted(kind: type) -> Iterator[str]:
-    """The names of the parameters that a class of the client library takes, and a URL can give."""
+    """Yield the names of the parameters that a URL can set for a class of redis-py."""
     for one in kind.__mro__[:-1]:
         for name, parameter in inspect.signature(one.__init__).parameters.items():  # type: ignore[misc]  # read only
             named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
@@ -111,7 +111,7 @@ def _accepted(kind: type) -> Iterator[str]:
 
 
 def _wanted(url: str, name: str, known: set[str]) -> str:
-    """What to say of an unknown parameter. If there is a login, its name may be a piece of that."""
+    """Describe an unknown parameter. If the URL contains a login, its name may be a part of that."""
     close = difflib.get_close_matches(name.lower(), sorted(known), n=1)
     if close:
         return f"{_ALLOWED} with parameters that are known (did you mean {close[0]!r}?)"
