@@ -13,13 +13,29 @@ import pyarrow as pa
 import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from leasehold import InvalidArgument
 from leasehold.spark import add
-from leasehold.spark.add_rows import add_batches
-from leasehold.spark.columns import Columns
+from leasehold.spark.add_rows import PartitionReport, add_batches
+from leasehold.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
+from leasehold.spark.bulk_writer import BulkWriter
+from leasehold.spark.columns import Columns, check_rows
 from leasehold.spark.options import Options, Target
+from leasehold.spark.portal import check_server
+from leasehold.spark.schema import ITEMS
+from leasehold.spark.source import LeaseholdSource
 from tests.faults.test_cluster import cluster, nodes, port_of
 from tests.spark.tables import names, numbered, waiting, writer
 
@@ -52,12 +68,26 @@ def failed(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
     return str(raised.value)
 
 
-@pytest.fixture
-def table(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame(
-        [("a", b"x", 1.0, None, {"k": 1})],
-        "id string, data binary, wait double, at timestamp, pairs map<string,int>",
-    )
+#: The columns of a table.
+TABLE = StructType(
+    [
+        StructField("id", StringType()),
+        StructField("data", BinaryType()),
+        StructField("wait", DoubleType()),
+        StructField("at", TimestampType()),
+        StructField("pairs", MapType(StringType(), IntegerType())),
+    ]
+)
+
+
+def table(*names: str) -> StructType:
+    """Choose some of these columns."""
+    return StructType([field for field in TABLE if field.name in names])
+
+
+def located(queue: AsyncWorkQueue, options: dict[str, str]) -> dict[str, str]:
+    """Add the options that locate the queue, as far as they are not given."""
+    return {"url": str(queue.url), "queue": queue.name} | options
 
 
 @pytest.mark.parametrize(
@@ -85,24 +115,38 @@ def table(spark: SparkSession) -> DataFrame:
         ({"url": "", "urlEnv": "NOBODY_HAS_SET_THIS"}, "that the driver had before Spark was started"),
     ],
 )
-async def test_options_of_a_write(
-    table: DataFrame, queue: AsyncWorkQueue, options: dict[str, str], said: str
+async def test_an_invalid_option_of_a_write_is_an_error_of_the_driver(
+    queue: AsyncWorkQueue, options: dict[str, str], said: str
 ) -> None:
-    with pytest.raises(PySparkException, match=said) as raised:
-        writer(table, queue, **options).save()
-    assert IN_A_TASK not in str(raised.value)
+    """The writer is what Spark makes on the driver when it plans a query."""
+    with pytest.raises(InvalidArgument, match=said) as raised:
+        await asyncio.to_thread(BulkWriter, located(queue, options), TABLE, overwrite=False)
     assert "secret" not in str(raised.value)
+
+
+async def test_an_invalid_option_ends_a_query_before_any_task_runs(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    assert "idColumn: got 'idd'" in refused(numbered(spark, 3), queue, idColumn="idd")
+    double = spark.sql("select 'a' as id, 'b' as id")
+    assert "columns of different names" in refused(double, queue)
     assert not any(await queue.counts())
 
 
-async def test_tables_that_say_too_little(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    assert "idColumn or idFrom, as there is no column 'id'" in refused(spark.range(3).toDF("n"), queue)
-    pairs = spark.sql("select 'a' as id, map('k', 1) as pairs")
-    assert "to_json" in refused(pairs, queue)
-    double = spark.sql("select 'a' as id, 'b' as id")
-    assert "columns of different names" in refused(double, queue)
-    local = spark.sql("select 'a' as id, timestamp_ntz '2026-01-01 00:00:00' as at")
-    assert "has no time zone" in refused(local, queue, atColumn="at")
+@pytest.mark.parametrize(
+    ("schema", "options", "said"),
+    [
+        (table("wait"), {}, "idColumn or idFrom, as there is no column 'id'"),
+        (table("id", "pairs"), {}, "to_json"),
+        (table("id").add("at", TimestampNTZType()), {"atColumn": "at"}, "has no time zone"),
+    ],
+    ids=["no id", "no JSON", "no time zone"],
+)
+async def test_a_table_that_can_not_be_items_is_refused(
+    queue: AsyncWorkQueue, schema: StructType, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        await asyncio.to_thread(BulkWriter, located(queue, options), schema, overwrite=False)
 
 
 async def test_a_queue_is_not_overwritten(spark: SparkSession, queue: AsyncWorkQueue) -> None:
@@ -114,38 +158,50 @@ async def test_a_queue_is_not_overwritten(spark: SparkSession, queue: AsyncWorkQ
     assert not any(await queue.counts())
 
 
-@pytest.mark.parametrize("null", [True, False], ids=["null", "empty"])
-async def test_rows_without_an_id(spark: SparkSession, queue: AsyncWorkQueue, null: bool) -> None:  # noqa: FBT001 - pytest gives it
-    bad = F.lit(None) if null else F.lit("")
+async def test_a_row_without_an_id_ends_the_job(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = numbered(spark, 10, partitions=1)
-    table = table.withColumn("id", F.when(F.col("id") == "i6", bad).otherwise(F.col("id")))
+    table = table.withColumn("id", F.when(F.col("id") != "i6", F.col("id")))
     said = failed(table, queue)
     assert "column 'id', row 7 of partition 0: got" in said
     assert not any(await queue.counts()), "not even the rows before it"
 
 
-async def test_rows_with_an_id_that_is_too_long(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    table = numbered(spark, 4, partitions=1)
-    long = table.withColumn(
-        "id", F.when(F.col("id") == "i2", F.repeat(F.lit("ü"), 257)).otherwise(F.col("id"))
-    )
-    assert "column 'id', row 3 of partition 0: got" in failed(long, queue)
+def added(queue: AsyncWorkQueue, batch: pa.Table, schema: StructType, **options: str) -> PartitionReport:
+    """Add rows as a task does."""
+    columns = Columns.chosen(Options(options, OPTIONS), schema)
+    return add_batches(batch.to_batches(), columns, Target(queue.name, str(queue.url)), "job", 10)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"id": [""]}, "column 'id', row 1 of partition 0: got ''"),
+        ({"id": ["a", "ü" * 257]}, "column 'id', row 2 of partition 0: got"),
+        ({"id": ["a"], "data": [None]}, "column 'data', row 1 of partition 0: got None"),
+        ({"id": ["a"], "wait": [math.nan]}, "the row as JSON, row 1 of partition 0: got"),
+    ],
+    ids=["an empty id", "a long id", "no data", "NaN as JSON"],
+)
+async def test_a_batch_with_a_row_that_can_not_be_an_item_adds_nothing(
+    queue: AsyncWorkQueue, values: dict[str, list[Any]], said: str
+) -> None:
+    schema = table(*values)
+    batch = pa.table(values, to_arrow_schema(schema))
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        await asyncio.to_thread(added, queue, batch, schema)
     assert not any(await queue.counts())
 
 
 @pytest.mark.parametrize("more", [0, 1])
 async def test_the_longest_id_and_the_largest_data(queue: AsyncWorkQueue, more: int) -> None:
-    schema = StructType([StructField("id", StringType()), StructField("data", BinaryType())])
-    columns = Columns.chosen(Options({}, ()), schema)
-    assert queue.url is not None
-    target = Target(queue.name, queue.url)
-    batch = pa.table({"id": ["a", "ü" * 256], "data": [b"", bytes((64 << 20) + more)]}).to_batches()
+    schema = table("id", "data")
+    batch = pa.table({"id": ["a", "ü" * 256], "data": [b"", bytes((64 << 20) + more)]})
     if more:
         with pytest.raises(InvalidArgument, match=r"'data', row 2 of .*at most 67,108,864 bytes"):
-            await asyncio.to_thread(add_batches, batch, columns, target, "job", 10)
+            await asyncio.to_thread(added, queue, batch, schema)
         assert not any(await queue.counts()), "not even the row before it"
     else:
-        assert (await asyncio.to_thread(add_batches, batch, columns, target, "job", 10)).added == 2
+        assert (await asyncio.to_thread(added, queue, batch, schema)).added == 2
         assert [(view.id, view.size) for view in await queue.inspect(data=False)] == [
             ("a", 0),
             ("ü" * 256, 64 << 20),
@@ -153,20 +209,11 @@ async def test_the_longest_id_and_the_largest_data(queue: AsyncWorkQueue, more: 
 
 
 @pytest.mark.parametrize("wait", [-1.0, math.nan, math.inf, 30 * 86400 + 1.0])
-async def test_delays_that_cannot_be(spark: SparkSession, queue: AsyncWorkQueue, wait: float) -> None:
-    table = spark.createDataFrame([("a", "", 0.0), ("b", "", wait)], "id string, data string, wait double")
-    said = failed(table.coalesce(1), queue, delayColumn="wait")
-    assert "column 'wait', row 2 of partition 0: got" in said
-    assert not any(await queue.counts())
-
-
-async def test_numbers_and_nulls_that_json_has_no_form_for(
-    spark: SparkSession, queue: AsyncWorkQueue
-) -> None:
-    table = spark.createDataFrame([("a", math.nan)], "id string, x double")
-    assert "row 1 of partition" in failed(table, queue)
-    nothing = spark.createDataFrame([("a", None)], "id string, data string")
-    assert "column 'data', row 1 of partition" in failed(nothing, queue)
+async def test_a_delay_out_of_bounds_is_refused(queue: AsyncWorkQueue, wait: float) -> None:
+    schema = table("id", "data", "wait")
+    batch = pa.table({"id": ["a", "b"], "data": [b"", b""], "wait": [0.0, wait]})
+    with pytest.raises(InvalidArgument, match="column 'wait', row 2 of partition 0: got"):
+        await asyncio.to_thread(added, queue, batch, schema, delayColumn="wait")
     assert not any(await queue.counts())
 
 
@@ -186,20 +233,24 @@ async def test_what_was_sent_before_the_bad_row_stays(spark: SparkSession, queue
     "url",
     ["redis://user:s3cr3tpw@127.0.0.1:notaport/0", "foo://user:s3cr3tpw@host", "redis://u:s3c[r3tpw@host"],
 )
-async def test_a_url_that_is_wrong_is_told_without_its_password(
+async def test_an_invalid_url_is_shown_without_its_password(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, url: str
 ) -> None:
     place = tmp_path / "url"
     place.write_text(url)
     df = numbered(spark, 3)
-    with pytest.raises(PySparkException, match="url: got") as raised:
-        df.write.format("leasehold").options(urlFile=str(place), queue=queue.name).mode("append").save()
+    errors: list[BaseException] = []
     with pytest.raises(InvalidArgument, match="url: got") as typed:
         add(df, queue.name, urlFile=str(place), check=False)
-    for error in (raised.value, typed.value):
-        told = "".join(traceback.TracebackException.from_exception(error).format())
-        assert "s3c" not in told
-        assert "r3tpw" not in told
+    errors.append(typed.value)
+    if url.startswith("foo"):
+        with pytest.raises(PySparkException, match="url: got") as raised:
+            df.write.format("leasehold").options(urlFile=str(place), queue=queue.name).mode("append").save()
+        errors.append(raised.value)
+    for error in errors:
+        trace = "".join(traceback.TracebackException.from_exception(error).format())
+        assert "s3c" not in trace
+        assert "r3tpw" not in trace
 
 
 #: What no item can be, as the ids of two tasks, and what is said of it.
@@ -215,21 +266,31 @@ NO_ITEMS = {
 }
 
 
+def with_bad_row(spark: SparkSession, case: str) -> DataFrame:
+    """Make a table whose last row, in the second of two partitions, cannot be an item."""
+    column, bad, _ = NO_ITEMS[case]
+    table = numbered(spark, 10).withColumn("data", F.col("data").cast("string"))
+    table = table.withColumn("wait", F.lit(None).cast("double"))
+    return table.withColumn(column, F.when(F.col("id") == "i9", F.expr(bad)).otherwise(F.col(column)))
+
+
+async def test_nothing_is_added_if_one_row_can_not_be_an_item(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS["null"][2])):
+        add(with_bad_row(spark, "null"), queue.name, url=queue.url, delayColumn="wait")
+    assert not any(await queue.counts())
+
+
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=[pytest.mark.long] if case == "much data" else []) for case in NO_ITEMS],
 )
-async def test_nothing_is_added_if_one_row_can_be_no_item(
-    spark: SparkSession, queue: AsyncWorkQueue, case: str
-) -> None:
-    """It is the last of the second of two partitions, of one batch for each row."""
-    column, bad, said = NO_ITEMS[case]
-    table = numbered(spark, 10).withColumn("data", F.col("data").cast("string"))
-    table = table.withColumn("wait", F.lit(None).cast("double"))
-    table = table.withColumn(column, F.when(F.col("id") == "i9", F.expr(bad)).otherwise(F.col(column)))
-    with pytest.raises(InvalidArgument, match=re.escape(said)):
-        add(table, queue.name, url=queue.url, delayColumn="wait")
-    assert not any(await queue.counts())
+def test_the_check_of_all_rows_finds_one_that_can_not_be_an_item(spark: SparkSession, case: str) -> None:
+    df = with_bad_row(spark, case)
+    columns = Columns.chosen(Options({"delayColumn": "wait"}, OPTIONS), df.schema)
+    with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS[case][2])):
+        check_rows(df, columns)
 
 
 async def test_what_can_be_no_json_is_found_before(spark: SparkSession, queue: AsyncWorkQueue) -> None:
@@ -251,7 +312,9 @@ async def test_what_can_be_no_json_is_found_before(spark: SparkSession, queue: A
 async def test_the_largest_and_longest_pass_the_look_at_all_rows(
     spark: SparkSession, queue: AsyncWorkQueue
 ) -> None:
-    table = spark.sql("select repeat('ü', 256) id, '' data, -0.0005 wait union select 'b', 'x', 30 * 86400")
+    table = spark.sql(
+        "select repeat('ü', 256) id, '' data, -0.0005 wait union all select 'b', 'x', 30 * 86400"
+    )
     report = add(table, queue.name, url=queue.url, delayColumn="wait")
     assert report.added == 2
 
@@ -313,7 +376,8 @@ async def test_an_untagged_name_on_a_cluster(
     urls = [dead_url(port_of(node)) for node in nodes]
     assert "'{plain}'" in refused(table, queue, queue="plain", url=urls[0], cluster=True)
     for url in urls:
-        assert "cluster: got 'false', expected true" in refused(table, queue, queue="plain", url=url)
+        with pytest.raises(InvalidArgument, match="cluster: got 'false', expected true"):
+            await asyncio.to_thread(check_server, Target("plain", url))
     report = add(table, "{tagged}", url=urls[0], cluster=True)
     assert report.added == 3
     assert await cluster.llen("{tagged}:queue") == 3
@@ -324,22 +388,22 @@ async def test_an_untagged_name_on_a_cluster(
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [
-        ("id string, nobody string", {}, "schema: got 'nobody', expected columns among"),
-        ("size string", {}, "schema: got 'size string', expected bigint"),
-        (None, {"partitions": "many"}, "partitions: got 'many', expected a whole number"),
-        (None, {"idColumn": "id"}, "option: got 'idcolumn'"),
-        (None, {"from": "events"}, "events are a stream"),
-        (None, {"from": "there"}, "items or events"),
-        (None, {"mayBeMissing": "yes"}, "true or false"),
+        (StructType().add("nobody", StringType()), {}, "schema: got 'nobody', expected columns among"),
+        (StructType().add("size", StringType()), {}, "schema: got 'size string', expected bigint"),
+        (ITEMS, {"partitions": "many"}, "partitions: got 'many', expected a whole number"),
+        (ITEMS, {"idColumn": "id"}, "option: got 'idcolumn'"),
+        (ITEMS, {"from": "events"}, "events are a stream"),
+        (ITEMS, {"from": "there"}, "items or events"),
+        (ITEMS, {"mayBeMissing": "yes"}, "true or false"),
     ],
+    ids=["column", "type", "partitions", "unknown", "events", "from", "mayBeMissing"],
 )
-async def test_options_of_a_read(
-    spark: SparkSession, queue: AsyncWorkQueue, schema: str | None, options: dict[str, str], said: str
+def test_an_invalid_option_of_a_read_is_an_error_of_the_driver(
+    queue: AsyncWorkQueue, schema: StructType, options: dict[str, str], said: str
 ) -> None:
-    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name, **options)
-    with pytest.raises(PySparkException, match=said) as raised:
-        (reader.schema(schema) if schema else reader).load().collect()
-    assert IN_A_TASK not in str(raised.value)
+    """The reader is what Spark makes on the driver when it plans a query."""
+    with pytest.raises(InvalidArgument, match=said):
+        LeaseholdSource(located(queue, options)).reader(schema)
 
 
 async def test_no_such_queue(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
