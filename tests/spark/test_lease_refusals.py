@@ -1,4 +1,4 @@
-"""The stream that leases, where it cannot: what it says, and that nothing is leased then."""
+"""The lease stream with invalid options, queues and checkpoints: its errors, and that nothing is leased."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from leasehold import InvalidArgument
+from leasehold.spark.leases import LeasesReader
+from leasehold.spark.schema import ITEMS
+from leasehold.spark.source import LeaseholdSource
 from tests.spark.streaming import drained, stream
-from tests.spark.test_leases import fill
+from tests.spark.test_leases import fill, nothing_left
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import MakeQueue
 
 
 async def test_a_single_batch_is_refused_as_it_would_never_be_completed(
@@ -31,25 +35,21 @@ async def test_a_single_batch_is_refused_as_it_would_never_be_completed(
 
 
 async def test_a_queue_that_does_not_exist_is_an_error_of_a_new_query(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     with pytest.raises(StreamingQueryException, match=r"queue: got .*, expected a queue that has been used"):
         drained(stream(spark, queue), tmp_path / "new")
     given = stream(spark, queue, mayBeMissing=True)
     assert drained(given, tmp_path / "other") == [(0, [])]
+    await nothing_left(redis, queue)
     assert drained(stream(spark, queue), tmp_path / "other") == [], "its checkpoint knows the queue"
 
 
-async def test_a_checkpoint_of_another_queue_is_refused(
-    spark: SparkSession, queue: AsyncWorkQueue, make_queue: MakeQueue, tmp_path: Path
-) -> None:
-    await fill(queue, 1)
-    drained(stream(spark, queue), tmp_path)
-    other = make_queue(name=f"{queue.name}-other")
-    await fill(other, 1)
-    with pytest.raises(StreamingQueryException, match=f"lease stream of the queue '{other.name}'"):
-        drained(stream(spark, other), tmp_path)
-    assert await other.queue_len() == 1
+async def test_a_checkpoint_of_another_queue_is_refused(queue: AsyncWorkQueue) -> None:
+    reader = LeasesReader({"url": str(queue.url), "queue": queue.name}, ITEMS)
+    start = {"queue": "other", "query": "q", "batch": 1}
+    with pytest.raises(InvalidArgument, match=f"lease stream of the queue '{queue.name}'"):
+        reader.latestOffset(start, reader.getDefaultReadLimit())
 
 
 async def test_a_checkpoint_of_events_is_refused(
@@ -61,6 +61,7 @@ async def test_a_checkpoint_of_events_is_refused(
     said = f"got 'a stream of events of {queue.name}', expected the checkpoint of a lease stream"
     with pytest.raises(StreamingQueryException, match=said):
         drained(stream(spark, queue), tmp_path)
+    assert await queue.queue_len() == 1
 
 
 @pytest.mark.parametrize(
@@ -72,15 +73,22 @@ async def test_a_checkpoint_of_events_is_refused(
         ({"from": "nowhere"}, "items or events"),
         ({"queue": ""}, "name: got"),
         ({"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),
-        ({"url": "redis://127.0.0.1:1"}, "ConnectionLost"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_what_cannot_be_is_said(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, options: dict[str, Any], said: str
+def test_an_invalid_option_is_an_error_of_the_driver(
+    queue: AsyncWorkQueue, options: dict[str, Any], said: str
+) -> None:
+    """The reader is what Spark makes on the driver when it plans a query."""
+    with pytest.raises(InvalidArgument, match=said) as caught:
+        LeaseholdSource({"url": str(queue.url), "queue": queue.name} | options).streamReader(ITEMS)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_new_query_does_not_wait_for_a_server_that_is_away(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
     begin = time.monotonic()
-    with pytest.raises(Exception, match=said) as caught:
-        await asyncio.to_thread(lambda: drained(stream(spark, queue, **options), tmp_path))
-    assert time.monotonic() - begin < 55, "it is not waited for as long as for a server that was there"
-    assert "secret" not in str(caught.value)
+    with pytest.raises(StreamingQueryException, match="ConnectionLost"):
+        await asyncio.to_thread(lambda: drained(stream(spark, queue, url="redis://127.0.0.1:1"), tmp_path))
+    assert time.monotonic() - begin < 55, "a running query would wait for 60 s"

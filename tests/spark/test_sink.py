@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import IntegerType, StringType, StructType
 
+from leasehold import InvalidArgument
 from leasehold.queue.internals import bulk
+from leasehold.spark.stream_writer import StreamWriter
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -73,17 +76,24 @@ async def waiting(queue: AsyncWorkQueue) -> list[str]:
     return sorted(view.id for view in await queue.inspect("waiting", count=1000))
 
 
-async def test_rows_of_all_batches_arrive(
+async def test_each_batch_adds_the_ids_that_are_not_there(
     source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
 ) -> None:
     source.put("a", "b")
     source.put("c")
     source.run(redis_url, name)
     assert await waiting(queue) == ["a", "b", "c"]
-    assert (await take(queue)).data == b"<a>"
-    source.put("d")
+    lease = await take(queue)
+    assert lease.data == b"<a>"
+    await queue.complete(lease)
+    source.put("d", "a")
     source.run(redis_url, name)
-    assert await waiting(queue) == ["b", "c", "d"]
+    assert await waiting(queue) == ["a", "b", "c", "d"], "a later batch may add an id again"
+    for _ in range(4):
+        await queue.complete(await take(queue))
+    shutil.rmtree(source.checkpoint)
+    source.run(redis_url, name)
+    assert await waiting(queue) == ["a", "b", "c", "d"], "a new checkpoint makes a new query"
 
 
 async def test_a_batch_that_is_repeated_adds_nothing_twice(
@@ -106,28 +116,6 @@ async def test_a_batch_that_is_repeated_adds_nothing_twice(
     assert not once
 
 
-async def test_a_later_batch_may_add_an_id_again(
-    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
-) -> None:
-    source.put("a")
-    source.run(redis_url, name)
-    await queue.complete(await take(queue))
-    source.put("a")
-    source.run(redis_url, name)
-    assert await waiting(queue) == ["a"]
-
-
-async def test_a_new_checkpoint_is_another_query(
-    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
-) -> None:
-    source.put("a")
-    source.run(redis_url, name)
-    await queue.complete(await take(queue))
-    shutil.rmtree(source.checkpoint)
-    source.run(redis_url, name)
-    assert await waiting(queue) == ["a"]
-
-
 async def test_a_task_that_outlives_its_batch_adds_nothing(
     source: Source, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
@@ -148,22 +136,28 @@ async def test_a_task_that_outlives_its_batch_adds_nothing(
         ({"idColumn": "ID"}, "one of the columns id, data"),
         ({"dateColumn": "id"}, "did you mean 'dataColumn'"),
         ({"query": "letters"}, "got 'query', expected one of"),
-        ({"url": "redis://localhost:1"}, "localhost:1"),
-        ({"columns": "id string, data int"}, "bytes or a string"),
+        ({"dataColumn": "n"}, "bytes or a string"),
     ],
 )
-async def test_what_cannot_be_used_is_told(
-    source: Source, queue: AsyncWorkQueue, redis_url: str, name: str, options: dict[str, str], says: str
+async def test_an_invalid_option_is_an_error_of_the_driver(
+    redis_url: str, name: str, options: dict[str, str], says: str
+) -> None:
+    """The writer is what Spark makes on the driver when it plans a query."""
+    schema = StructType().add("id", StringType()).add("data", StringType()).add("n", IntegerType())
+    with pytest.raises(InvalidArgument, match=says):
+        StreamWriter({"url": redis_url, "queue": name} | options, schema, overwrite=False)
+
+
+async def test_a_server_that_does_not_answer_ends_a_new_query(
+    source: Source, queue: AsyncWorkQueue, name: str
 ) -> None:
     source.put("a")
-    with pytest.raises(PySparkException, match=says):
-        source.run(options.pop("url", redis_url), name, **options)
+    with pytest.raises(PySparkException, match="localhost:1"):
+        source.run("redis://localhost:1", name)
     assert await waiting(queue) == []
 
 
-async def test_a_table_that_is_made_anew_each_time_is_refused(
-    source: Source, redis_url: str, name: str
-) -> None:
+async def test_output_mode_complete_is_refused(source: Source, redis_url: str, name: str) -> None:
     source.put("a")
     counted = source.rows().groupBy("id").count().selectExpr("id", "string(count) data")
     with pytest.raises(PySparkException, match="append or update"):
