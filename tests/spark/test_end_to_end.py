@@ -88,7 +88,7 @@ async def until_done(queue: AsyncWorkQueue) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 async def test_files_of_the_standard_library(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path

@@ -158,8 +158,10 @@ def reader_of(queue: AsyncWorkQueue, **options: str) -> EventsReader:
 
 
 async def test_a_queue_without_events_is_an_error_that_names_the_call(queue: AsyncWorkQueue) -> None:
+    reader = reader_of(queue)
     with pytest.raises(NoEventsKept, match=r"queue\.events\.keep"):
-        await asyncio.to_thread(reader_of(queue).initialOffset)
+        await asyncio.to_thread(reader.initialOffset)
+    reader.stop()
 
 
 async def test_the_checkpoint_of_another_queue_is_refused(

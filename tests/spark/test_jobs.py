@@ -73,29 +73,21 @@ async def test_load_of_json_parquet_and_tables(
     assert load(spark, queue.name, str(tmp_path / "more.CSV.gz"), url=redis_url)["added"] == 2
 
 
-@pytest.mark.parametrize(
-    ("source", "given", "says"),
-    [
+async def test_load_with_invalid_arguments_adds_nothing(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
+    cases: list[tuple[str, dict[str, Any], str]] = [
         ("nothing", {}, "PATH_NOT_FOUND"),
         ("rows", {"id": "identity"}, "idColumn"),
         ("rows", {"id": "id", "id_from": "data"}, "no idColumn when there is idFrom"),
         ("rows", {"option": ["sep"]}, "name=value"),
         ("rows", {"format": "table"}, "rows"),
         ("rows", {"url": "redis://localhost:1"}, "localhost:1"),
-    ],
-)
-async def test_load_that_cannot_be(
-    spark: SparkSession,
-    queue: AsyncWorkQueue,
-    redis_url: str,
-    tmp_path: Path,
-    source: str,
-    given: dict[str, Any],
-    says: str,
-) -> None:
-    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
-    with pytest.raises((PySparkException, InvalidArgument, ServerError), match=says):
-        load(spark, queue.name, str(tmp_path / source), **{"url": redis_url} | given)
+    ]
+    for source, given, message in cases:
+        with pytest.raises((PySparkException, InvalidArgument, ServerError), match=message):
+            load(spark, queue.name, str(tmp_path / source), **{"url": redis_url} | given)
     assert not any(await queue.counts())
 
 
@@ -162,23 +154,21 @@ async def test_backfill_makes_the_same_bytes_of_a_row_as_load(
         assert json.loads(loaded.data or b"")["none"] is None
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
+async def test_backfill_with_invalid_arguments_adds_nothing(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"rate": 0.0}, "above 0"),
         ({"rate": float("nan")}, "above 0"),
         ({"rate": 1e-12}, "at most .* days"),
         ({"rate": 1.0, "start": "tomorrow"}, "2030-01-31T09:00Z"),
         ({"rate": 1.0, "start": "2030-01-31T09:00"}, "with a zone"),
         ({"rate": 1.0, "order_by": "age"}, "age"),
-    ],
-)
-async def test_backfill_that_cannot_be(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, given: dict[str, Any], says: str
-) -> None:
-    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
-    with pytest.raises((PySparkException, InvalidArgument), match=says):
-        backfill(spark, queue.name, str(tmp_path / "rows"), url=queue.url, **given)
+    ]
+    for given, message in cases:
+        with pytest.raises((PySparkException, InvalidArgument), match=message):
+            backfill(spark, queue.name, str(tmp_path / "rows"), url=queue.url, **given)
     assert not any(await queue.counts())
 
 
@@ -233,7 +223,7 @@ async def kept(queue: AsyncWorkQueue) -> list[tuple[int, str, str]]:
     return [(event.number, event.what, event.id) for event in events]
 
 
-async def test_archive_goes_on_where_it_stopped(
+async def test_archive_continues_where_it_stopped_and_replaces_a_batch_that_runs_again(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
     await queue.events.keep(count=1000)
@@ -249,27 +239,16 @@ async def test_archive_goes_on_where_it_stopped(
         "last": first + 24,
     }
     assert archived(spark, folder) == await kept(queue)
-    assert archive(spark, queue.name, str(folder), url=redis_url)["events"] == 0
-    for _ in range(5):
-        await queue.complete(await take(queue))
-    assert archive(spark, queue.name, str(folder), url=redis_url)["events"] == 10
-    assert archived(spark, folder) == await kept(queue)
-
-
-async def test_a_batch_of_an_archive_that_runs_again_replaces_what_it_wrote(
-    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
-) -> None:
-    await queue.events.keep(count=1000)
-    await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(20)])
-    folder = tmp_path / "archive"
-    archive(spark, queue.name, str(folder), batch=10, url=redis_url)
     commits = folder / "_checkpoint" / "commits"
     last = max(path.name for path in commits.iterdir() if path.name.isdigit())
     for name in (last, f".{last}.crc"):
         (commits / name).unlink()  # as if it had been killed before that was written
     (folder / "_batch-00000009").mkdir()
-    assert archive(spark, queue.name, str(folder), batch=10, url=redis_url)["events"] == 10
+    for _ in range(5):
+        await queue.complete(await take(queue))
+    assert archive(spark, queue.name, str(folder), batch=10, url=redis_url)["events"] == 5 + 10
     assert archived(spark, folder) == await kept(queue)
+    assert not (folder / "_batch-00000009").exists()
 
 
 async def test_archives_are_not_mixed(
@@ -281,6 +260,7 @@ async def test_archives_are_not_mixed(
     archive(spark, queue.name, folder, url=redis_url)
     with pytest.raises(InvalidArgument, match="with the same checkpoint"):
         archive(spark, queue.name, folder, checkpoint=str(tmp_path / "new"), url=redis_url)
+    assert archive(spark, queue.name, folder, url=redis_url)["events"] == 0
     other = make_queue(name=f"{queue.name}-other")
     await other.events.keep(count=1000)
     with pytest.raises(PySparkException, match=queue.name):
@@ -338,3 +318,16 @@ def test_a_command_that_fails_says_why_in_one_line_and_exits_accordingly(
     assert line.endswith("expected idColumn or idFrom, as there is no column 'id'")
     code, line = failed(*rows, "--id", "Id;text", "--url", "redis://localhost:1")
     assert (code, "localhost:1" in line) == (5, True)
+
+
+@pytest.mark.usefixtures("spark")
+async def test_a_command_prints_the_report_of_its_job(
+    queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text(CSV)
+    arguments = ["load", queue.name, str(tmp_path / "rows.csv"), "--option", "sep=;", "--id", "Id", "--json"]
+    result = CliRunner().invoke(app, arguments, env={"LEASEHOLD_URL": redis_url})
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
+    assert "loading" in result.stderr
+    assert sorted(await waiting(queue)) == ["a", "b"]

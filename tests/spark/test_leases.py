@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from leasehold import AsyncWorkQueue, Item
+from leasehold.spark.leases import LeasesReader
+from leasehold.spark.schema import ITEMS
 from tests.queue.asking import alone, until
 from tests.queue.keyspace import audit, calls, left_over
 from tests.spark.streaming import Batches, drained, elsewhere, ids, running, stream
@@ -73,14 +76,7 @@ async def test_a_queue_is_drained_in_batches(
     }
 
 
-async def test_an_empty_queue_is_drained_at_once(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
-) -> None:
-    assert drained(stream(spark, queue, mayBeMissing=True), tmp_path) == [(0, [])]
-    await nothing_left(redis, queue)
-
-
-@pytest.mark.parametrize("sink", ["noop", "parquet"])
+@pytest.mark.parametrize("sink", [pytest.param("noop", marks=pytest.mark.long), "parquet"])
 async def test_sinks_of_spark_take_it(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path, sink: str
 ) -> None:
@@ -96,19 +92,22 @@ async def test_sinks_of_spark_take_it(
     await nothing_left(redis, queue)
 
 
-async def test_what_comes_while_it_drains_is_left(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+async def test_a_run_leaves_items_added_meanwhile_to_the_next_run(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
-    names = await fill(queue, 30)
+    first = await fill(queue, 15)
+    second: list[str] = []
 
     def produce(number: int) -> None:
         with elsewhere(queue) as portal:
-            portal.call(fill, portal.queue, 10, 1000 * (number + 1))
+            second.extend(portal.call(fill, portal.queue, 5, 1000 * (number + 1)))
 
-    batches = drained(stream(spark, queue, maxRows=10), tmp_path, meanwhile=produce)
-    assert [len(rows) for _, rows in batches] == [10, 10, 10]
-    assert ids(batches) == names
-    assert (await queue.counts())[:2] == (30, 0)
+    one = drained(stream(spark, queue, maxRows=10), tmp_path, meanwhile=produce)
+    assert (await queue.counts())[:2] == (10, 0)
+    other = drained(stream(spark, queue, maxRows=10), tmp_path)
+    assert [(number, len(rows)) for number, rows in one + other] == [(0, 10), (1, 5), (2, 10)]
+    assert (ids(one), ids(other)) == (first, second)
+    await nothing_left(redis, queue)
 
 
 @pytest.mark.parametrize("end", ["crash", "stop"])
@@ -150,40 +149,22 @@ async def test_items_that_went_back_to_the_queue_while_it_was_down_come_in_the_s
 
 
 @pytest.mark.parametrize(
-    ("options", "tasks"), [({}, 2), ({"maxRows": 15_000}, 3), ({"maxRows": 15_000, "partitions": 4}, 4)]
+    ("options", "tasks"), [({}, 2), ({"maxRows": "15000"}, 3), ({"maxRows": "15000", "partitions": "4"}, 4)]
 )
-async def test_the_tasks_of_a_batch_go_by_its_size(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, options: dict[str, Any], tasks: int
+async def test_the_number_of_tasks_of_a_batch_depends_on_its_size(
+    queue: AsyncWorkQueue, options: dict[str, str], tasks: int
 ) -> None:
     await fill(queue, 60)
-    counts: list[int] = []
-    query = running(
-        stream(spark, queue, **options),
-        tmp_path,
-        lambda rows, _: counts.append(rows.rdd.getNumPartitions()),
-    )
+    reader = LeasesReader({"url": str(queue.url), "queue": queue.name} | options, ITEMS)
 
-    async def has_run() -> bool:
-        assert query.exception() is None
-        return bool(counts)
+    def plan() -> int:
+        start = reader.initialOffset()
+        try:
+            return len(reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit())))
+        finally:
+            reader.stop()
 
-    try:
-        await until("a batch has run", has_run, within=60)
-    finally:
-        query.stop()
-    assert counts == [tasks]
-
-
-async def test_a_run_goes_on_where_the_last_one_was(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
-) -> None:
-    first = await fill(queue, 15)
-    one = drained(stream(spark, queue, maxRows=10), tmp_path)
-    second = await fill(queue, 15, 100)
-    other = drained(stream(spark, queue, maxRows=10), tmp_path)
-    assert [number for number, _ in one + other] == [0, 1, 2, 3]
-    assert (ids(one), ids(other)) == (first, second)
-    await nothing_left(redis, queue)
+    assert await asyncio.to_thread(plan) == tasks
 
 
 async def test_the_last_batch_is_completed_although_nothing_comes_after_it(
@@ -211,7 +192,7 @@ async def test_the_last_batch_is_completed_although_nothing_comes_after_it(
     await nothing_left(redis, queue)
 
 
-async def test_an_idle_stream_looks_four_times_a_second(
+async def test_an_idle_stream_polls_four_times_a_second(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     first = await calls(redis, "evalsha")
@@ -222,11 +203,11 @@ async def test_an_idle_stream_looks_four_times_a_second(
         return await calls(redis, "evalsha") >= times
 
     try:
-        await until("it looks", lambda: looked(first + 5), within=60)
+        await until("it polls", lambda: looked(first + 5), within=60)
         begin, before = time.monotonic(), await calls(redis, "evalsha")
-        await until("it looks again", lambda: looked(before + 20), within=60)
-        # A round of two seconds ends without a pause and the next begins: nine looks in two seconds.
-        assert time.monotonic() - begin > 20 / 9 * 2 * 0.7
+        await until("it polls again", lambda: looked(before + 9), within=60)
+        # A round of two seconds ends without a wait and the next begins: nine polls in two seconds.
+        assert time.monotonic() - begin > 2 * 0.7
     finally:
         query.stop()
 

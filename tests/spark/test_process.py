@@ -74,21 +74,40 @@ async def put(queue: AsyncWorkQueue, first: int, count: int) -> list[tuple[str, 
     return [(id_, int(id_)) for id_ in ids]
 
 
-@pytest.mark.parametrize(("kind", "handler"), [("arrow", measure), ("pandas", measure_frames)])
 async def test_items_are_in_the_output_and_completed(
-    place: Place, queue: AsyncWorkQueue, kind: str, handler: Any
+    place: Place, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
     expected = await put(queue, 0, 70)
-    told: list[str] = []
-    done = place.process(handler, kind=kind, batch=30, progress=told.append)
-    assert (done.items, done.batches, len(told)) == (70, 3, 3)
+    lines: list[str] = []
+    done = place.process(batch=30, progress=lines.append)
+    assert (done.items, done.batches, len(lines)) == (70, 3, 3)
     assert 0 < done.seconds < 300
     assert place.rows() == expected
     assert not any(await queue.counts())
+    assert place.spark.sparkContext.defaultParallelism == 2
+    assert files_of_batch(tmp_path, 0) == 2, "a task for each core"
     expected += await put(queue, 70, 10)
-    done = place.process(handler, kind=kind, batch=30)
+    done = place.process(batch=30)
     assert (done.items, done.batches) == (10, 1)
     assert place.rows() == expected
+
+
+def files_of_batch(folder: Path, number: int) -> int:
+    return len([*(folder / "output" / f"batch={number:08}").glob("*.parquet")])
+
+
+async def test_a_handler_of_pandas_frames_with_five_tasks_and_a_checkpoint_elsewhere(
+    place: Place, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    conf = place.spark.sparkContext._jsc.hadoopConfiguration()
+    conf.set("fs.pfile.impl", "org.apache.hadoop.fs.ProxyLocalFileSystem")
+    expected = await put(queue, 0, 40)
+    checkpoint = f"pfile://{tmp_path}/checkpoint"
+    done = place.process(measure_frames, kind="pandas", partitions=5, checkpoint=checkpoint)
+    assert (done.items, done.batches) == (40, 1)
+    assert place.rows() == expected
+    assert files_of_batch(tmp_path, 0) == 5
+    assert not any(await queue.counts())
 
 
 async def test_an_empty_queue_is_done_at_once(place: Place, queue: AsyncWorkQueue) -> None:
@@ -100,63 +119,36 @@ async def test_an_empty_queue_is_done_at_once(place: Place, queue: AsyncWorkQueu
     assert not any(await queue.counts())
 
 
-async def test_the_output_of_another_queue_is_refused(
-    place: Place, queue: AsyncWorkQueue, make_queue: MakeQueue
-) -> None:
-    await put(queue, 0, 3)
-    place.process()
-    async with make_queue(name=f"{queue.name}-other") as other:
-        await put(other, 0, 3)
-        with pytest.raises(InvalidArgument, match=f"output: got .* this is one of '{queue.name}'"):
-            place.process(queue=other.name)
-        assert (await other.counts()).waiting == 3
-
-
-async def test_a_batch_that_failed_is_completed_by_the_next_run(
-    place: Place, queue: AsyncWorkQueue, redis: Redis, name: str
+async def test_a_batch_that_failed_runs_again_and_replaces_its_output(
+    place: Place, queue: AsyncWorkQueue, redis: Redis, name: str, tmp_path: Path
 ) -> None:
     expected = await put(queue, 0, 40)
 
     def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen: list[str] = []
         for batch in batches:
-            if "0025" in batch.column("id").to_pylist():
-                raise LookupError("no such letter")
+            seen += batch.column("id").to_pylist()
             yield from measure(iter([batch]))
+        if "0025" in seen:
+            raise LookupError("at the end")
 
-    with pytest.raises(PySparkException, match="no such letter"):
+    with pytest.raises(PySparkException, match="at the end"):
         place.process(fail, batch=20)
     done_before = {row[0] for row in place.rows()}
     unfinished = {key[-4:].decode() async for key in redis.scan_iter(f"{name}:item:*")}
     assert len(unfinished) == 20
     assert not done_before & unfinished
     assert done_before | unfinished == {id_ for id_, _ in expected}
-    done = place.process(batch=20)
-    assert done.items == 20
-    assert place.rows() == expected
-    assert not any(await queue.counts())
-
-
-async def test_a_batch_that_runs_again_replaces_its_output(
-    place: Place, queue: AsyncWorkQueue, tmp_path: Path
-) -> None:
-    expected = await put(queue, 0, 20)
-
-    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from measure(batches)
-        raise LookupError("at the end")
-
-    with pytest.raises(PySparkException, match="at the end"):
-        place.process(fail)
     # As if it had been killed when the output was there, and not yet in Spark's log.
-    place.spark.createDataFrame([("old", 1)], SCHEMA).write.parquet(f"{place.output}/batch=00000000")
-    place.process()
+    place.spark.createDataFrame([("old", 1)], SCHEMA).write.parquet(f"{place.output}/batch=00000001")
+    assert place.process(batch=20).items == 20
     assert place.rows() == expected
     assert not [*(tmp_path / "output").glob("_batch*")]
     assert not any(await queue.counts())
 
 
-async def test_what_cannot_be_used_is_told_before_anything_is_leased(
-    place: Place, queue: AsyncWorkQueue, tmp_path: Path
+async def test_invalid_arguments_are_errors_before_any_item_is_leased(
+    place: Place, queue: AsyncWorkQueue, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     await put(queue, 0, 5)
     with pytest.raises(InvalidArgument, match="'arrow' or 'pandas'"):
@@ -181,6 +173,11 @@ async def test_what_cannot_be_used_is_told_before_anything_is_leased(
     place.process()
     with pytest.raises(InvalidArgument, match="the same checkpoint"):
         place.process(checkpoint=str(tmp_path / "another"))
+    async with make_queue(name=f"{queue.name}-other") as other:
+        await put(other, 0, 3)
+        with pytest.raises(InvalidArgument, match=f"output: got .* this is one of '{queue.name}'"):
+            place.process(queue=other.name)
+        assert (await other.counts()).waiting == 3
 
 
 async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, queue: AsyncWorkQueue) -> None:
@@ -219,26 +216,6 @@ async def test_a_stream_that_is_there_is_worked_on(
             process(other, measure, output=place.output, schema=SCHEMA)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="options: got 'queue, maxRows, url'"):
         process(stream, measure, output=place.output, schema=SCHEMA, queue="q", batch=3, url="u")
-
-
-@pytest.mark.parametrize(("given", "tasks"), [({}, 2), ({"partitions": 5}, 5)])
-async def test_a_batch_has_as_many_tasks_as_there_are_cores(
-    place: Place, queue: AsyncWorkQueue, tmp_path: Path, given: dict[str, Any], tasks: int
-) -> None:
-    await put(queue, 0, 40)
-    place.process(**given)
-    assert place.spark.sparkContext.defaultParallelism == 2
-    assert len([*(tmp_path / "output" / "batch=00000000").glob("*.parquet")]) == tasks
-
-
-async def test_the_checkpoint_may_be_on_another_file_system(
-    place: Place, queue: AsyncWorkQueue, tmp_path: Path
-) -> None:
-    conf = place.spark.sparkContext._jsc.hadoopConfiguration()
-    conf.set("fs.pfile.impl", "org.apache.hadoop.fs.ProxyLocalFileSystem")
-    expected = await put(queue, 0, 5)
-    place.process(checkpoint=f"pfile://{tmp_path}/checkpoint")
-    assert place.rows() == expected
 
 
 async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(

@@ -151,7 +151,14 @@ async def test_a_column_of_times(spark: SparkSession, queue: AsyncWorkQueue) -> 
     assert later.due == 4102444800.002, "rounded up to a ms: never too early"
 
 
-@pytest.mark.parametrize("name", ["nightly", "a:run", "nächtlich {*} [?]\n"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("nightly", marks=pytest.mark.long),
+        pytest.param("a:run", marks=pytest.mark.long),
+        "nächtlich {*} [?]\n",
+    ],
+)
 async def test_a_job_of_a_name_goes_on_where_it_was_aborted(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CSV = "Id;text\na;one\nb;two\n"
 
 
+@pytest.mark.long
 async def test_a_job_as_a_command(
     queue: AsyncWorkQueue,
     redis_url: str,
