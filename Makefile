@@ -28,7 +28,7 @@ COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers soak
-.PHONY: lint format types docs docs-serve lock clean
+.PHONY: lint format types coverage docs docs-serve lock clean
 .PHONY: machine-java machine-lint machine-servers machine-node
 
 help: ## List the targets
@@ -106,6 +106,9 @@ format: .venv/ready tests/house/node_modules/.package-lock.json ## Format Python
 
 types: .venv/ready ## Check the types of source, tests and benchmarks
 	$(BIN)/mypy
+
+coverage: .venv/ready ## Write the tests of each row into docs/pages/reference/coverage.md
+	$(BIN)/python -m tests.seeds.coverage
 
 docs: .venv/ready ## Build the docs into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml </dev/null

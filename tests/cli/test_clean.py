@@ -7,6 +7,8 @@ import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
+
 from leasehold import Item
 from tests.cli.program import started, usage_error
 from tests.queue.asking import take, until
@@ -51,6 +53,7 @@ async def watching(url: str, *arguments: str) -> AsyncIterator[tuple[Process, as
         yield process, process.stderr
 
 
+@pytest.mark.seed("RWQ-O13")
 async def test_expired_leases_are_reclaimed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     await leave_an_expired_lease(queue, "x")
     outcome = await leasehold("clean", queue.name)
@@ -62,6 +65,7 @@ async def test_expired_leases_are_reclaimed(leasehold: Leasehold, queue: AsyncWo
     assert await queue.counts() == (1, 0, 0, 0)
 
 
+@pytest.mark.seed("RWQ-O14")
 async def test_a_deep_clean_restores_items_that_are_in_no_list(
     leasehold: Leasehold, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
@@ -77,6 +81,7 @@ async def test_a_deep_clean_restores_items_that_are_in_no_list(
     ]
 
 
+@pytest.mark.seed("RWQ-O21", "RWQ-B1")
 async def test_a_watch_reclaims_expired_leases_until_ctrl_c(queue: AsyncWorkQueue, redis_url: str) -> None:
     await leave_an_expired_lease(queue, "before")
     async with watching(redis_url, queue.name) as (process, _):
@@ -107,6 +112,7 @@ async def test_a_watch_runs_schedules_and_drops_old_dead_letters_until_sigterm(
         assert await process.wait() == 0
 
 
+@pytest.mark.seed("RWQ-O28")
 async def test_a_watch_can_start_with_a_deep_clean_and_log_json(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str
 ) -> None:

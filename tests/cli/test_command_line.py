@@ -77,6 +77,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.seed("RRQ-T5")
 def test_a_command_and_the_overview_have_the_same_text(name: str) -> None:
     assert load(name).help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
 

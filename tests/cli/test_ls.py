@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from leasehold import Item
 from leasehold.scripting import discovery
 from leasehold.scripting.discovery import find_queues
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
-    import pytest
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
@@ -35,6 +36,7 @@ async def test_the_named_queues_are_counted(leasehold: Leasehold, queue: AsyncWo
     assert outcome.table == [TITLES, [queue.name, "4", "3", "2", "1"], ["unused", "0", "0", "0", "0"]]
 
 
+@pytest.mark.seed("RWQ-O23", "WRQ-O17")
 async def test_without_names_the_queues_of_the_server_are_counted(
     leasehold: Leasehold, make_queue: MakeQueue
 ) -> None:

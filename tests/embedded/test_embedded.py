@@ -50,6 +50,7 @@ class TestStart:
         async with Redis.from_url(server.url) as client:
             assert (await client.info("server"))["process_id"] == server.pid
 
+    @pytest.mark.seed("RRQ-G6")
     async def test_evicts_nothing_and_saves_nothing(self, make_server: MakeServer) -> None:
         async with Redis.from_url((await make_server()).url) as client:
             for option, value in {"maxmemory-policy": "noeviction", "save": "", "appendonly": "no"}.items():

@@ -103,6 +103,7 @@ async def progress(record: Record) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.seed("RWQ-G2", "GLD-G4", "RRQ-T2", "RRQ-B2")
 async def test_nothing_acknowledged_is_lost_and_each_item_is_completed_once(
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
 ) -> None:
@@ -132,6 +133,7 @@ async def test_nothing_acknowledged_is_lost_and_each_item_is_completed_once(
         assert not await left_over(admin, name)
 
 
+@pytest.mark.seed("RRQ-B1")
 async def test_waiting_goes_on_after_a_restart(
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
 ) -> None:

@@ -125,6 +125,7 @@ async def test_killed_while_it_waits_for_an_item(
     await recovered(queue, redis, attempt=1)
 
 
+@pytest.mark.seed("GLD-G1")
 async def test_killed_when_the_server_has_moved_the_item_to_its_session(
     make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_session_outlives_every_call_that_may_move_an_item_to_it() -> None:
 
 
 @pytest.mark.parametrize("step", ["work", "complete"])
+@pytest.mark.seed("RWQ-G3", "WRQ-O11", "WRQ-O15")
 async def test_killed_while_it_holds_the_lease(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, step: str
 ) -> None:

@@ -87,6 +87,7 @@ async def state(redis: Redis, name: str) -> Expected:
 
 
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.seed("WRQ-B5")
 async def test_replies_that_are_lost(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
@@ -146,6 +147,7 @@ async def test_a_connection_that_is_cut_before_the_call(
 
 
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.seed("WRQ-E5")
 async def test_a_server_that_is_away(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
@@ -341,6 +343,7 @@ async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut and gone for a moment"])
+@pytest.mark.seed("WRQ-B10")
 async def test_a_waiter_outlives_a_cut_of_its_listening_connection_or_is_told(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, fault: str
 ) -> None:

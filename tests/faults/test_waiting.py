@@ -46,6 +46,7 @@ def no_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5, 20, 50])
 @pytest.mark.usefixtures("no_refresh")
+@pytest.mark.seed("WRQ-E1", "WRQ-B11")
 async def test_one_item_wakes_one_waiter(make_queue: MakeQueue, redis: Redis, name: str, count: int) -> None:
     adder, waiters = make_queue(), [make_queue() for _ in range(count)]
     await adder.add_item(Item(b"warm"))
@@ -105,6 +106,7 @@ async def test_concurrent_calls_share_trips(queue: AsyncWorkQueue, redis: Redis)
         assert await calls(redis, "evalsha") - before <= math.ceil(count / 500) + 2
 
 
+@pytest.mark.seed("WRQ-B13")
 async def test_a_lone_call_is_one_trip(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_item(Item(b"warm"))
     warm = await take(queue)
@@ -114,6 +116,7 @@ async def test_a_lone_call_is_one_trip(queue: AsyncWorkQueue, redis: Redis) -> N
         assert await calls(redis, *SENT) - before <= 2  # `eval` after the first use of a script
 
 
+@pytest.mark.seed("WRQ-G7")
 async def test_an_idle_waiter_sends_less_than_a_command_a_second(
     make_queue: MakeQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ async def test_equal_unique_ids_of_a_leased_item_in_one_call_remove_its_entry_on
     assert await space.snapshot() == picture(waiting=["a", "a"], leased={"b": Held(5)}, fence=5)
 
 
+@pytest.mark.seed("WRQ-B7")
 async def test_an_item_that_a_foreign_client_completed_can_be_added_again(space: Space) -> None:
     """The new item does not inherit the lease and the ledger that the foreign client has left."""
     ours = picture(leased={"a": Held(7)}, fence=7)
@@ -109,6 +110,7 @@ async def test_the_lease_of_a_dead_item_does_not_apply_to_a_new_one(space: Space
     assert await space.snapshot() == picture(waiting=["a"])
 
 
+@pytest.mark.seed("WRQ-G6")
 async def test_bytes_are_stored_unchanged(space: Space) -> None:
     raw = bytes(range(256))
     assert await space.run("add_items", [(b"\x00 \xff\n", raw, 0, 0), (b"empty", b"", 0, 0)]) == [1, 1]

@@ -29,6 +29,7 @@ async def test_a_light_clean_leaves_our_own_work_alone(space: Space) -> None:
     assert await space.snapshot() == before, "also the order of the list"
 
 
+@pytest.mark.seed("RWQ-O13", "RWQ-G12")
 async def test_a_light_clean_drops_entries_of_finished_items(space: Space) -> None:
     """A ghost, a noted entry, and the second of two."""
     held = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
@@ -67,6 +68,7 @@ async def test_a_step_of_any_size_is_safe(space: Space, count: int) -> None:
     assert await space.snapshot() == held
 
 
+@pytest.mark.seed("RWQ-G13")
 async def test_the_scan_finds_ids_with_data_that_no_state_of_ours_explains(space: Space) -> None:
     before = picture(waiting=["w"], leased={"a": Held(1)}, scheduled={"s": NOW + 1}, fence=1)
     await space.seed(before | {"item:orphan": "x", "item:": "the id is empty"})
@@ -76,6 +78,7 @@ async def test_the_scan_finds_ids_with_data_that_no_state_of_ours_explains(space
     assert await space.snapshot() == before | {"item:orphan": "x", "item:": "the id is empty"}
 
 
+@pytest.mark.seed("RWQ-T3")
 async def test_the_scan_continues_from_its_cursor(space: Space) -> None:
     await space.seed({f"item:i{n}": "x" for n in range(2_500)})
     cursor, found = b"0", set[bytes]()
@@ -115,6 +118,7 @@ async def test_the_walk_includes_ids_in_inboxes(space: Space) -> None:
     assert await space.run("deep_clean_walk", start=500) == []
 
 
+@pytest.mark.seed("RWQ-O14")
 async def test_orphans_are_restored_to_the_end(space: Space) -> None:
     await space.seed(picture(waiting=["w"]) | {"item:a": data_of("a"), "item:b": data_of("b")})
     assert await space.run("deep_clean_restore", [("a", "b")], started_ms=NOW) == 2
@@ -135,6 +139,7 @@ async def test_orphans_are_restored_to_the_end(space: Space) -> None:
         pytest.param(picture(waiting=["a"]), id="restored by another cleaner"),
     ],
 )
+@pytest.mark.seed("RWQ-B7")
 async def test_an_id_that_has_moved_since_the_clean_began_is_left_alone(space: Space, before: State) -> None:
     await space.seed(before)
     assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 0

@@ -30,6 +30,7 @@ REST = picture(waiting=["w", "v"], fence=5)
     ],
 )
 @pytest.mark.parametrize("token", [3, 4, 5])
+@pytest.mark.seed("RWQ-G6")
 async def test_every_holder_of_this_incarnation_can_complete_first(
     space: Space, before: State, token: int
 ) -> None:
@@ -42,6 +43,7 @@ async def test_every_holder_of_this_incarnation_can_complete_first(
 
 @pytest.mark.parametrize("token", [1, 2, 6])
 @pytest.mark.parametrize("fenced", [0, 1])
+@pytest.mark.seed("RWQ-B3")
 async def test_a_token_of_another_incarnation_is_always_rejected(
     space: Space, token: int, fenced: int
 ) -> None:
@@ -86,6 +88,7 @@ async def test_equal_rows_in_one_call_are_completed_once(space: Space) -> None:
     assert await space.snapshot() == REST
 
 
+@pytest.mark.seed("GLD-B2")
 async def test_each_row_has_its_answer(space: Space) -> None:
     leases = {"a": Held(1), "b": Held(2), "c": Held(3)}
     await space.seed(picture(leased=leases, fence=3))
@@ -95,6 +98,7 @@ async def test_each_row_has_its_answer(space: Space) -> None:
 
 
 @pytest.mark.parametrize("token", [5, 1])
+@pytest.mark.seed("RWQ-G1")
 async def test_an_item_that_a_foreign_client_has_completed_is_answered_so_and_forgotten(
     space: Space, token: int
 ) -> None:
@@ -117,6 +121,7 @@ async def test_a_completed_item_on_its_way_to_a_process_leaves_a_ghost_that_is_n
 
 
 @pytest.mark.parametrize(("before_it", "behind_it"), [(255, 600), (600, 255), (0, 0), (255, 255)])
+@pytest.mark.seed("RWQ-B8")
 async def test_a_waiting_item_near_an_end_of_the_list_is_removed(
     space: Space, before_it: int, behind_it: int
 ) -> None:

@@ -46,6 +46,7 @@ def test_headers_begin_with_a_sentence_and_have_their_sections_in_order() -> Non
         assert [title for title in titles if title in catalogue.SECTIONS] == [*catalogue.SECTIONS], name
 
 
+@pytest.mark.seed("RRQ-B7")
 def test_each_script_has_a_key_and_each_declared_key_is_used() -> None:
     keys = QueueKeys("q", "lh:s")
     for script in SCRIPTS.values():
@@ -59,6 +60,7 @@ def test_the_prefix_is_the_first_argument_where_it_is_used() -> None:
         assert [*script.arguments][:1] == ["prefix"] or b"prefix" not in script.body, script.name
 
 
+@pytest.mark.seed("RWQ-T3", "WRQ-B12")
 def test_no_script_walks_the_whole_database_or_blocks() -> None:
     for script in SCRIPTS.values():
         commands = {*re.findall(rb"call\('(\w+)'", script.body)}

@@ -94,6 +94,7 @@ async def test_a_dead_letter_of_another_type_is_an_error_and_none_is_requeued(sp
     assert await space.snapshot() == before
 
 
+@pytest.mark.seed("WRQ-B7")
 async def test_the_id_of_a_dead_letter_is_free(space: Space) -> None:
     await space.seed(DEAD)
     assert await space.run("add_items", [new("a")]) == [1]

@@ -154,6 +154,7 @@ async def test_a_light_clean_watches_a_foreign_lease(space: Space, key: str) -> 
     assert await space.run("light_clean") == [1, 0, 0, 0, 0]
 
 
+@pytest.mark.seed("RWQ-G13", "RWQ-B1", "RWQ-B5")
 async def test_a_light_clean_leaves_an_entry_without_a_lease_alone_for_the_grace(space: Space) -> None:
     before: State = {"item:a": data_of("a"), "processing": ["a"]}
     await space.seed(before)

@@ -155,6 +155,7 @@ async def test_a_light_clean_checks_1000_entries_in_a_call(space: Space) -> None
 
 
 @pytest.mark.parametrize("many", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.seed("GLD-G3", "GLD-T1")
 async def test_every_script_works_on_a_large_queue(space: Space, many: int) -> None:
     """Every key has as many members: Lua can unpack about 8,000 values."""
     ids = [f"i{n}" for n in range(many)]

@@ -196,6 +196,7 @@ async def test_an_item_that_a_foreign_client_holds_is_leased(space: Space, kind:
     await space.redis.delete(key)
 
 
+@pytest.mark.seed("GLD-B15")
 async def test_find_many_returns_the_items_that_exist_in_the_order_of_the_ids(space: Space) -> None:
     now, *fields = await space.run("find_many", [("s1",), ("missing",), ("b",), ("l2",), ("b",)])
     assert now == NOW
@@ -266,6 +267,7 @@ async def test_the_ids_of_a_state_are_listed(space: Space, state: str, ids: list
     assert (cursor, used, [item_id.decode() for item_id in listed]) == (b"0", 1, ids)
 
 
+@pytest.mark.seed("GLD-B19")
 async def test_a_list_is_walked_in_steps(space: Space) -> None:
     cursor, met = b"0", []
     for _ in range(3):

@@ -49,6 +49,7 @@ async def test_in_a_long_list_the_old_are_removed_in_place(space: Space) -> None
     assert await space.snapshot() == without(held, "i0001", "i0002") | {"processing": processing}
 
 
+@pytest.mark.seed("GLD-T2", "RRQ-B5")
 async def test_in_a_long_list_young_ids_are_noted_and_old_ones_move(space: Space) -> None:
     held = leases(200)
     await space.seed(picture(leased=held, fence=200))

@@ -30,6 +30,7 @@ def with_inboxes(state: State, *, until: float, **inboxes: list[str]) -> State:
     ("return_front", "order"),
     [(END, ["w1", "w2", "early", "late"]), (FRONT, ["early", "late", "w1", "w2"])],
 )
+@pytest.mark.seed("RWQ-G8", "RWQ-B6", "WRQ-G3", "WRQ-B1", "GLD-O7", "RRQ-G4")
 async def test_expired_leases_are_reclaimed_in_the_order_of_their_ends(
     space: Space, return_front: int, order: list[str]
 ) -> None:
@@ -62,6 +63,7 @@ async def test_an_expired_lease_of_an_item_that_a_foreign_client_completed_is_re
 
 
 @pytest.mark.parametrize("return_front", [END, FRONT])
+@pytest.mark.seed("GLD-O17", "GLD-B11")
 async def test_due_items_go_to_the_end_in_the_order_of_their_times(space: Space, return_front: int) -> None:
     due = {"second": NOW, "first": NOW - 9, "not yet": NOW + 1}
     await space.seed(picture(waiting=["w"], scheduled=due))
@@ -105,6 +107,7 @@ async def test_a_live_session_keeps_its_inbox(space: Space) -> None:
     assert await space.snapshot() == before
 
 
+@pytest.mark.seed("WRQ-B2")
 async def test_a_session_whose_registration_has_expired_still_leases_from_its_inbox(space: Space) -> None:
     before = picture() | {"sessions": {ME: NOW - 1.0}, f"inbox:{ME}": ["a"], "item:a": data_of("a")}
     await space.seed(before)

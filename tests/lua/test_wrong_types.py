@@ -110,6 +110,7 @@ def test_every_script_is_called_here() -> None:
 
 
 @pytest.mark.parametrize("script", CALLS)
+@pytest.mark.seed("RWQ-B2", "RWQ-B10", "WRQ-G2", "GLD-T3")
 async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
     redis: Redis, name: str, script: str
 ) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
+@pytest.mark.seed("RWQ-O8", "WRQ-O1", "GLD-O1")
 async def test_an_id_is_added_once_and_keeps_its_data(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.add_item(Item(b"first", id="x")) is True
     before = await snapshot(redis)
@@ -31,6 +32,7 @@ async def test_an_id_is_added_once_and_keeps_its_data(queue: AsyncWorkQueue, red
     assert await redis.get(f"{name}:item:x") == b"first"
 
 
+@pytest.mark.seed("RWQ-O8", "WRQ-O3")
 async def test_an_id_is_taken_while_its_item_is_leased_or_delayed(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"", id="leased")])
     lease = await take(queue)
@@ -52,6 +54,7 @@ async def test_keys_are_those_of_the_family(queue: AsyncWorkQueue, redis: Redis,
         assert 20_000 < await redis.pttl(key) <= 30_000
 
 
+@pytest.mark.seed("GLD-K5", "GLD-B1")
 async def test_items_without_a_delay_have_no_time_to_live(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -62,6 +65,7 @@ async def test_items_without_a_delay_have_no_time_to_live(
         assert (await redis.pttl(key) > 0) == mortal, key
 
 
+@pytest.mark.seed("RWQ-G4", "WRQ-B6")
 async def test_of_many_that_add_one_id_at_once_one_is_told_so(make_queue: MakeQueue) -> None:
     queues = [make_queue() for _ in range(5)]
     answers = await asyncio.gather(
@@ -71,6 +75,7 @@ async def test_of_many_that_add_one_id_at_once_one_is_told_so(make_queue: MakeQu
     assert await queues[0].queue_len() == 1
 
 
+@pytest.mark.seed("WRQ-T1", "RRQ-O1")
 async def test_add_items_answers_in_order_and_for_doubles(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -105,6 +110,7 @@ async def test_more_than_may_wait_at_once_waits_outside(
     assert len((await audit(redis, name)).waiting) == 150
 
 
+@pytest.mark.seed("WRQ-O2")
 async def test_add_items_is_one_step(make_queue: MakeQueue) -> None:
     """Somebody who looks meanwhile sees all of a trip or nothing of it."""
     adder, watcher = make_queue(), make_queue()
@@ -124,6 +130,7 @@ async def test_nothing_to_add(queue: AsyncWorkQueue, redis: Redis, name: str) ->
     assert not await redis.keys(f"{name}*")
 
 
+@pytest.mark.seed("RWQ-T9")
 async def test_a_delayed_item_comes_when_it_is_due(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"late", id="late"), delay=timedelta(seconds=20))
@@ -152,6 +159,7 @@ async def test_a_waiter_gets_a_delayed_item_by_itself(queue: AsyncWorkQueue) -> 
     assert lease.id == "x"
 
 
+@pytest.mark.seed("RWQ-O9")
 async def test_unique_items(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.add_unique_item(Item(b"1", id="a")) is None  # type: ignore[func-returns-value]
     await queue.add_unique_item(Item(b"2", id="b"), delay=10)
@@ -176,6 +184,7 @@ async def test_a_broken_promise_of_uniqueness_starts_a_new_incarnation(
     assert not await left_over(redis, name)
 
 
+@pytest.mark.seed("RWQ-G14")
 async def test_a_unique_item_added_twice_is_worked_on_once(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:

@@ -41,6 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.seed("WRQ-O24")
 async def test_a_client(redis_url: str, redis: Redis, name: str, kind: str) -> None:
     async with Redis.from_url(redis_url, **SETTINGS[kind]) as client:
         async with AsyncWorkQueue(name, client) as queue, AsyncWorkQueue(name, client) as other:

@@ -97,6 +97,7 @@ async def test_two_that_close_at_once_both_wait_for_the_end(make_queue: MakeQueu
         await waiting
 
 
+@pytest.mark.seed("RRQ-G3")
 async def test_leases_that_are_out_stay_leased(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     async with make_queue() as queue:
         await queue.add_item(Item(b"1", id="x"))
@@ -104,6 +105,7 @@ async def test_leases_that_are_out_stay_leased(make_queue: MakeQueue, redis: Red
     assert (await audit(redis, name)).leased == [b"x"]
 
 
+@pytest.mark.seed("WRQ-O24")
 async def test_a_client_of_the_users_stays_open(redis: Redis, name: str) -> None:
     async with AsyncWorkQueue(name, redis) as queue:
         await queue.add_item(Item(b"1"))
@@ -163,6 +165,7 @@ async def test_what_was_called_before_is_sent(make_queue: MakeQueue, redis: Redi
 
 @pytest.mark.parametrize("steps", range(12))
 @pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.seed("WRQ-B15")
 async def test_whatever_is_under_way_ends(
     make_queue: MakeQueue, redis: Redis, name: str, steps: int, *, warm: bool
 ) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
+@pytest.mark.seed("WRQ-G4", "WRQ-T5", "GLD-B20", "RRQ-B6")
 async def test_a_completed_item_is_gone(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.add_item(Item(b"x", id="x"))
     lease = await take(queue, 10)
@@ -31,6 +32,7 @@ async def test_a_completed_item_is_gone(queue: AsyncWorkQueue, redis: Redis, nam
     assert await redis.get(f"{name}:fence") == b"1"
 
 
+@pytest.mark.seed("RRQ-O4")
 async def test_complete_many_answers_in_order_and_for_doubles(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -47,6 +49,7 @@ async def test_complete_many_answers_in_order_and_for_doubles(
     assert await queue.complete_many([lease, lease, lease]) == [True, False, False]
 
 
+@pytest.mark.seed("RWQ-O18", "RWQ-G11", "WRQ-B8", "RRQ-G5")
 async def test_the_slow_worker_that_finishes_first_counts(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
@@ -63,6 +66,7 @@ async def test_the_slow_worker_that_finishes_first_counts(
 
 
 @pytest.mark.parametrize("where", ["expired", "waiting", "delayed"])
+@pytest.mark.seed("RWQ-G7", "RWQ-B8")
 async def test_the_slow_worker_counts_wherever_its_item_is(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, where: str
 ) -> None:
@@ -80,6 +84,7 @@ async def test_the_slow_worker_counts_wherever_its_item_is(
     assert await queue.counts() == (2, 0, 0, 0)
 
 
+@pytest.mark.seed("RWQ-G7")
 async def test_a_completed_item_deep_in_a_long_queue_is_not_leased_again(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
@@ -94,6 +99,7 @@ async def test_a_completed_item_deep_in_a_long_queue_is_not_leased_again(
     await audit(redis, name)
 
 
+@pytest.mark.seed("RWQ-B3", "RRQ-B8")
 async def test_a_holder_of_an_earlier_incarnation_never_counts(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
@@ -135,6 +141,7 @@ async def test_an_earlier_holder_does_not_count_after_the_item_was_deleted_and_a
     assert await queue.complete(new) is True
 
 
+@pytest.mark.seed("WRQ-B8", "GLD-G8", "RRQ-B8")
 async def test_fenced_accepts_the_current_holder_alone(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"x", id="x"))
@@ -155,6 +162,7 @@ async def test_fenced_refuses_what_was_given_back(queue: AsyncWorkQueue) -> None
     assert await queue.complete(lease) is True
 
 
+@pytest.mark.seed("RWQ-O12", "RWQ-G6", "RRQ-T3")
 async def test_of_all_that_complete_at_once_one_is_told_so(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:

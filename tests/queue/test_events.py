@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
+@pytest.mark.seed("RWQ-T9", "WRQ-O6", "WRQ-E3")
 async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     begin = await queue.events.keep(count=1000)
@@ -130,6 +131,7 @@ async def test_what_a_deep_clean_finds_is_told(queue: AsyncWorkQueue, redis: Red
     assert sorted((await what(queue))[3:]) == ["restored in no list", "vanished was leased"]
 
 
+@pytest.mark.seed("WRQ-G4")
 async def test_off_is_off(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.add_item(Item(b"1"))
     assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
@@ -368,6 +370,7 @@ class Hand:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("return_to", ["end", "front"])
+@pytest.mark.seed("WRQ-B16")
 async def test_replaying_the_events_gives_the_live_key_space_again(
     make_queue: MakeQueue, redis: Redis, name: str, clock: Clock, return_to: str, count: int
 ) -> None:

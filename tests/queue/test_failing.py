@@ -40,6 +40,7 @@ async def leases(queue: AsyncWorkQueue, count: int) -> list[Lease]:
 
 
 @pytest.mark.parametrize("retry_in", [10, 10.0, timedelta(seconds=10)])
+@pytest.mark.seed("GLD-O18")
 async def test_tried_again_later(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, retry_in: Duration
 ) -> None:
@@ -57,6 +58,7 @@ async def test_tried_again_later(
     assert await queue.complete(again) is True
 
 
+@pytest.mark.seed("RWQ-T5")
 async def test_tried_again_at_once_at_the_end_of_the_queue(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -79,6 +81,7 @@ async def test_an_idle_waiter_takes_what_is_tried_again_when_it_is_due(
         assert (await waiting).attempt == 2
 
 
+@pytest.mark.seed("GLD-G4")
 async def test_given_up(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     lease, other = await leases(queue, 2)
     assert await queue.fail(lease, "no such address") is True
@@ -90,6 +93,7 @@ async def test_given_up(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.add_item(Item(b"anew", id="0")) is True, "a dead letter does not hold its id"
 
 
+@pytest.mark.seed("GLD-B12")
 async def test_only_the_current_holder_is_heard(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     [expired] = await leases(queue, 1)
@@ -175,6 +179,7 @@ async def test_what_was_given_back_was_no_attempt(queue: AsyncWorkQueue) -> None
     assert (await take(queue, 60)).attempt == 2
 
 
+@pytest.mark.seed("GLD-B12")
 async def test_nothing_is_left_when_the_dead_are_dropped(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:

@@ -65,6 +65,7 @@ async def test_each_event_is_told_within_a_second(queue: AsyncWorkQueue, make_qu
             assert (await ahead).id == f"{n}"
 
 
+@pytest.mark.seed("WRQ-B10")
 async def test_an_event_just_as_a_follower_begins_is_told(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:

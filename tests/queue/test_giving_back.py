@@ -24,6 +24,7 @@ async def fill(queue: AsyncWorkQueue, count: int) -> None:
     assert all(await queue.add_items([Item(b"x", id=f"{n}") for n in range(count)]))
 
 
+@pytest.mark.seed("RWQ-T9")
 async def test_renewing_counts_from_now(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
     queue = make_queue(clock=clock)
     await fill(queue, 1)
@@ -53,6 +54,7 @@ async def test_a_lapsed_lease_that_nobody_took_can_be_renewed(make_queue: MakeQu
     assert await queue.lease(10, block=False) is None
 
 
+@pytest.mark.seed("RWQ-G11")
 async def test_who_is_not_the_holder_renews_and_releases_nothing(
     make_queue: MakeQueue, clock: Clock, redis: Redis
 ) -> None:
@@ -83,6 +85,7 @@ async def test_renew_many_answers_in_order_and_moves_the_deadlines(queue: AsyncW
     assert await queue.renew_many([], 10) == []
 
 
+@pytest.mark.seed("WRQ-O5", "WRQ-B3")
 async def test_released_to_the_front_items_keep_their_order(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -102,6 +105,7 @@ async def test_released_to_the_end(queue: AsyncWorkQueue, redis: Redis, name: st
     assert await queue.release_many([]) == []
 
 
+@pytest.mark.seed("RWQ-T5")
 async def test_released_with_a_delay(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
     queue = make_queue(clock=clock)
     await fill(queue, 2)

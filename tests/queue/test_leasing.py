@@ -29,6 +29,7 @@ async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
     return ids
 
 
+@pytest.mark.seed("RWQ-G9", "WRQ-G8", "RRQ-G2")
 async def test_first_in_first_out(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     ids = await fill(queue, 10)
     first = await take(queue)
@@ -38,6 +39,7 @@ async def test_first_in_first_out(queue: AsyncWorkQueue, redis: Redis, name: str
     assert (await audit(redis, name)).waiting == []
 
 
+@pytest.mark.seed("RWQ-O11", "WRQ-O4")
 async def test_an_empty_queue_answers_at_once_when_asked_to(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -47,6 +49,7 @@ async def test_an_empty_queue_answers_at_once_when_asked_to(
     assert not await redis.keys(f"{name}*")
 
 
+@pytest.mark.seed("RWQ-O11", "RWQ-K3")
 async def test_a_wait_ends_with_its_timeout(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.lease(30, timeout=0.001) is None
     assert await queue.lease(30, timeout=timedelta(milliseconds=50)) is None
@@ -64,6 +67,7 @@ async def test_a_timeout_of_0_is_refused_with_the_two_things_it_could_mean(
             await call
 
 
+@pytest.mark.seed("RWQ-O11", "GLD-O2", "RRQ-O3")
 async def test_a_waiter_gets_what_comes(make_queue: MakeQueue) -> None:
     waiter, adder = make_queue(), make_queue()
     waiting = asyncio.create_task(waiter.lease(30, timeout=20))
@@ -73,6 +77,7 @@ async def test_a_waiter_gets_what_comes(make_queue: MakeQueue) -> None:
     assert (lease.id, lease.token, lease.attempt) == ("x", 1, 1)
 
 
+@pytest.mark.seed("RRQ-O2", "RRQ-K1")
 async def test_lease_many_takes_what_is_there(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     ids = await fill(queue, 1100)
     assert [lease.id for lease in await queue.lease_many(3, 30)] == ids[:3]
@@ -81,6 +86,7 @@ async def test_lease_many_takes_what_is_there(queue: AsyncWorkQueue, redis: Redi
     assert len((await audit(redis, name)).leased) == 1100
 
 
+@pytest.mark.seed("WRQ-G5", "GLD-G2", "RRQ-B4")
 async def test_no_item_is_leased_twice_to_many_that_ask_at_once(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
@@ -93,6 +99,7 @@ async def test_no_item_is_leased_twice_to_many_that_ask_at_once(
     await audit(redis, name)
 
 
+@pytest.mark.seed("RRQ-T4")
 async def test_callers_of_one_trip_get_their_own_lease_times(queue: AsyncWorkQueue) -> None:
     await fill(queue, 6)
     times = [10, 10, 500, 20, 20, 10]
@@ -102,6 +109,7 @@ async def test_callers_of_one_trip_get_their_own_lease_times(queue: AsyncWorkQue
         assert seconds - 5 < lease.remaining() <= seconds
 
 
+@pytest.mark.seed("RRQ-G1")
 async def test_lease_numbers_only_grow(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     numbers = []
     for _ in range(3):
@@ -118,6 +126,7 @@ async def test_lease_numbers_only_grow(queue: AsyncWorkQueue, redis: Redis, name
 
 
 @pytest.mark.parametrize("return_to", ["end", "front"])
+@pytest.mark.seed("RWQ-O17", "RWQ-G8")
 async def test_lapsed_leases_come_back_in_order(
     make_queue: MakeQueue, redis: Redis, clock: Clock, name: str, return_to: str
 ) -> None:
@@ -147,6 +156,7 @@ async def test_more_lapsed_leases_than_one_trip_brings_back(
     await audit(redis, name)
 
 
+@pytest.mark.seed("WRQ-K4", "WRQ-B4")
 async def test_an_idle_waiter_takes_over_when_a_lease_ends(make_queue: MakeQueue) -> None:
     dead, idle = make_queue(), make_queue()
     await dead.add_item(Item(b"x", id="x"))
@@ -157,6 +167,7 @@ async def test_an_idle_waiter_takes_over_when_a_lease_ends(make_queue: MakeQueue
 
 
 @pytest.mark.parametrize("short", [0.001, 0.0001, 1e-9, timedelta(microseconds=1)])
+@pytest.mark.seed("RWQ-K2", "RRQ-B4")
 async def test_leases_of_a_millisecond(queue: AsyncWorkQueue, short: float | timedelta) -> None:
     await queue.add_item(Item(b"x"))
     await take(queue, short)
@@ -197,6 +208,7 @@ async def test_deadline_follows_a_clock_that_was_handed_in(make_queue: MakeQueue
     assert lease.deadline == clock.now + 30
 
 
+@pytest.mark.seed("RWQ-G10", "RWQ-B9")
 async def test_ghosts_and_doubles_are_dropped_and_never_answered_with_empty(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -208,6 +220,7 @@ async def test_ghosts_and_doubles_are_dropped_and_never_answered_with_empty(
     assert (await audit(redis, name)).waiting == []
 
 
+@pytest.mark.seed("RWQ-G10")
 async def test_more_waiters_than_one_trip_serves(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, redis: Redis, name: str
 ) -> None:

@@ -37,6 +37,7 @@ async def test_an_empty_queue(queue: AsyncWorkQueue, redis: Redis, name: str) ->
     assert not await redis.keys(f"{name}*")
 
 
+@pytest.mark.seed("RWQ-O15", "RWQ-O16", "WRQ-O13", "WRQ-O19", "GLD-O20", "RRQ-O8")
 async def test_counts_of_each_state(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_items([Item(b"x") for _ in range(5)])
@@ -57,6 +58,7 @@ async def test_counts_of_each_state(make_queue: MakeQueue, clock: Clock) -> None
 
 
 @pytest.mark.parametrize("state", ["waiting", "leased", "scheduled"])
+@pytest.mark.seed("WRQ-O20", "GLD-O20", "RRQ-O6")
 async def test_any_window(make_queue: MakeQueue, clock: Clock, state: str) -> None:
     """As a slice of a list that begins with the next one, whose length is the count."""
     queue = make_queue(clock=clock)
@@ -74,6 +76,7 @@ async def test_any_window(make_queue: MakeQueue, clock: Clock, state: str) -> No
     assert await ids(queue, -(2**53), 1000, state) == []
 
 
+@pytest.mark.seed("WRQ-O18")
 async def test_a_waiting_item(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"data", id="x"))
     assert await queue.inspect() == [
@@ -93,6 +96,7 @@ async def test_a_waiting_item(queue: AsyncWorkQueue) -> None:
     assert (view.size, view.data) == (4, None)
 
 
+@pytest.mark.seed("RRQ-O7")
 async def test_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"data", id="x"))
@@ -134,6 +138,7 @@ async def test_large_payloads_are_left_out_of_the_reply(
     assert [len(view.data) if view.data else None for view in views] == [60, None, 40, None]
 
 
+@pytest.mark.seed("WRQ-O8", "GLD-O12")
 async def test_an_item_is_found_in_each_state(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"data", id="scheduled"), delay=50)

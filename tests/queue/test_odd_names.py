@@ -56,6 +56,7 @@ async def test_a_deep_clean_finds_odd_ids(queue: AsyncWorkQueue, redis: Redis, n
     assert (await audit(redis, name)).waiting == [odd.encode()]
 
 
+@pytest.mark.seed("WRQ-B12")
 async def test_queues_with_odd_names_are_apart(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     names = [f"{name}{odd}" for odd in ODD if len(odd.encode()) < 100]
     queues = [make_queue(name=odd) for odd in names]
@@ -71,6 +72,7 @@ async def test_queues_with_odd_names_are_apart(make_queue: MakeQueue, redis: Red
         assert not await left_over(redis, queue.name)
 
 
+@pytest.mark.seed("RWQ-B12")
 async def test_a_deep_clean_looks_at_its_own_queue_alone(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:

@@ -63,6 +63,7 @@ async def test_every_byte(queue: AsyncWorkQueue) -> None:
         assert lease.data == data
 
 
+@pytest.mark.seed("RWQ-O6")
 async def test_text_is_utf8_and_json_is_compact(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item("é\n🙂"), Item.from_json_data({"a": [1, None], "b": "é"})])
     text, json = await queue.lease_many(2, 30)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.core, pytest.mark.parametrize("transaction", [False, True])]
 
 
+@pytest.mark.seed("RWQ-O10")
 async def test_items_are_added_among_other_commands(
     queue: AsyncWorkQueue, redis: Redis, name: str, *, transaction: bool
 ) -> None:
@@ -50,6 +51,7 @@ async def test_after_a_script_flush(
     assert (await audit(redis, name)).waiting == [b"a", b"b", b"c"]
 
 
+@pytest.mark.seed("RWQ-O10")
 async def test_a_pipeline_that_is_dropped_adds_nothing(
     queue: AsyncWorkQueue, redis: Redis, name: str, *, transaction: bool
 ) -> None:

@@ -235,6 +235,7 @@ async def test_pipelines_are_left_empty(queue: AsyncWorkQueue, redis: Redis, *, 
     assert len(pipeline) == 0
 
 
+@pytest.mark.seed("RRQ-B3")
 def test_ids() -> None:
     assert not accepted(lambda bad: Item(b"x", id=bad), "id", NO_IDS)
     assert not accepted(lambda bad: Item.from_json_data({}, id=bad), "id", NO_IDS)

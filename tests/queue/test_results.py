@@ -25,6 +25,7 @@ RESULTS = [b"done", b"", b"0", b"1", b":", b"1:2:3", b"\x00\xff\r\n", bytes(2 <<
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: repr(result[:9]))
 @pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.seed("RWQ-T4", "WRQ-O6")
 async def test_a_result_comes_back_as_it_was(queue: AsyncWorkQueue, result: bytes, *, fenced: bool) -> None:
     await queue.add_item(Item(b"x", id="a"))
     lease = await take(queue)
@@ -56,6 +57,7 @@ async def test_no_result_is_nothing(queue: AsyncWorkQueue, redis: Redis, name: s
     assert not await left_over(redis, name)
 
 
+@pytest.mark.seed("GLD-B4", "GLD-B5")
 async def test_only_the_completion_that_counts_leaves_one(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"x", id="a"))

@@ -68,6 +68,7 @@ async def test_a_start_that_is_to_come_is_the_first_tick(make_queue: MakeQueue, 
     assert await added(queue) == [f"later@{at(clock.now)}"]
 
 
+@pytest.mark.seed("GLD-T6")
 async def test_a_cron_expression_goes_by_the_clock_of_its_zone(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     assert await queue.schedules.cron("0 3 * * *", "nightly", b"x", tz="Europe/Berlin") is True

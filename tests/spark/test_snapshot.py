@@ -102,6 +102,7 @@ async def test_items_of_every_state_are_rows(
         ("state = 'waiting' or id = 'l'", "blw"),
     ],
 )
+@pytest.mark.seed("GLD-O13")
 async def test_conditions(spark: SparkSession, queue: AsyncWorkQueue, condition: str, ids: str) -> None:
     found = snapshot(spark, queue).where(condition).collect()
     assert sorted(row["id"] for row in found) == [*ids]

@@ -31,6 +31,7 @@ LONGEST = int(LONGEST_SECONDS)
         (LONGEST, LONGEST * 1_000),
     ],
 )
+@pytest.mark.seed("RWQ-B13")
 def test_seconds_become_whole_milliseconds_rounded_up(value: float | timedelta, ms: int) -> None:
     assert to_ms("lease_time", value) == ms
 

@@ -25,6 +25,7 @@ JSON = st.recursive(
 
 
 @given(st.binary())
+@pytest.mark.seed("RWQ-O2")
 def test_bytes_stay_as_they_are(data: bytes) -> None:
     item = Item(data)
     assert item.data == data
@@ -34,6 +35,7 @@ def test_bytes_stay_as_they_are(data: bytes) -> None:
 
 
 @given(TEXTS)
+@pytest.mark.seed("RWQ-O3")
 def test_text_becomes_utf_8(text: str) -> None:
     assert Item(text).data == text.encode()
 
@@ -65,6 +67,7 @@ def test_data_have_a_limit() -> None:
     assert len(str(refused.value)) < 500
 
 
+@pytest.mark.seed("RWQ-O2")
 def test_a_random_id_is_a_uuid_in_32_hex_digits() -> None:
     for _ in range(1_000):
         item_id = Item(b"work").id
@@ -103,6 +106,7 @@ def test_json_goes_in_and_comes_out(value: Any) -> None:
     assert item.data == json.dumps(value, separators=(",", ":")).encode()
 
 
+@pytest.mark.seed("RWQ-O4")
 def test_json_is_compact_and_ascii() -> None:
     assert Item.from_json_data({"a": [1, 2], "b": "ü"}).data == b'{"a":[1,2],"b":"\\u00fc"}'
 
@@ -127,6 +131,7 @@ def test_what_json_cannot_say_is_refused(make: Any) -> None:
 
 
 @given(st.binary() | TEXTS, IDS)
+@pytest.mark.seed("RWQ-O5")
 def test_an_item_is_made_of_a_mapping(data: bytes | str, item_id: str) -> None:
     assert Item.from_dict({"data": data, "id": item_id}) == Item(data, item_id)
     assert len(Item.from_dict({"data": data}).id) == 32
@@ -149,6 +154,7 @@ def test_a_mapping_with_other_data_or_another_id_is_refused(fields: Any) -> None
 
 
 @given(TEXTS, IDS)
+@pytest.mark.seed("RWQ-O5")
 def test_an_item_is_parsed_from_json(data: str, item_id: str) -> None:
     text = json.dumps({"data": data, "id": item_id})
     assert Item.parse(text) == Item.parse(text.encode()) == Item(data, item_id)
@@ -165,6 +171,7 @@ def test_other_texts_are_refused(text: Any) -> None:
 
 
 @given(st.binary())
+@pytest.mark.seed("RWQ-O7", "WRQ-O3")
 def test_equal_content_has_equal_ids(data: bytes) -> None:
     item = Item.with_content_id(data)
     assert item == Item.with_content_id(bytearray(data))

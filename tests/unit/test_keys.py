@@ -14,6 +14,7 @@ from leasehold.keys import KEYS, KeyPrefix, QueueKeys, check_hash_tag, check_pre
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
 
+@pytest.mark.seed("RWQ-O1")
 def test_a_key_prefix_is_a_text() -> None:
     prefix = KeyPrefix("emails")
     assert isinstance(prefix, str)
@@ -28,6 +29,7 @@ def test_a_key_prefix_is_a_text() -> None:
 
 
 @given(NAMES, NAMES, NAMES)
+@pytest.mark.seed("RWQ-O1")
 def test_prefixes_are_put_one_before_the_other(one: str, two: str, three: str) -> None:
     assert KeyPrefix(one).of(two) == one + two
     assert KeyPrefix(one).concat(two).of(three) == one + two + three
@@ -35,6 +37,7 @@ def test_prefixes_are_put_one_before_the_other(one: str, two: str, three: str) -
     assert type(KeyPrefix(one).of(two)) is str
 
 
+@pytest.mark.seed("RWQ-K1", "WRQ-K1")
 def test_the_keys_of_a_queue_follow_its_name() -> None:
     keys = QueueKeys("größer {q}", "lh:me")
     assert keys.prefix == "größer {q}".encode()
@@ -58,6 +61,7 @@ def test_the_keys_of_a_queue_follow_its_name() -> None:
         ("{tag}", b"{tag}:item:*"),
     ],
 )
+@pytest.mark.seed("RWQ-B12")
 def test_glob_characters_of_a_name_stand_for_themselves(name: str, pattern: bytes) -> None:
     assert QueueKeys(name, "lh:me").data_pattern == pattern
 

@@ -44,6 +44,7 @@ def in_thread(act: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Future[No
     return asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(act()))
 
 
+@pytest.mark.seed("WRQ-O10", "WRQ-T4")
 async def test_leases_are_renewed_while_a_handler_blocks_the_event_loop(
     make_queue: MakeQueue, redis_url: str, clock: Clock
 ) -> None:
@@ -80,6 +81,7 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_event_loop(
 
 
 @pytest.mark.long
+@pytest.mark.seed("WRQ-G10", "GLD-B10")
 async def test_a_handler_that_blocks_the_event_loop_for_20_s_under_a_2_s_lease_runs_once(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
@@ -194,6 +196,7 @@ async def test_past_its_time_limit_a_run_is_renewed_only_if_it_has_finished(
     assert await queue.counts() == (0, 0, 0, 0)
 
 
+@pytest.mark.seed("WRQ-G9", "WRQ-B9")
 async def test_a_lost_lease_cancels_its_handler_and_its_outcome_is_rejected(
     make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
 ) -> None:
@@ -284,6 +287,7 @@ async def test_a_thread_that_hangs_past_its_time_limit_keeps_its_slot_but_not_it
     assert seen == [("first", 1), ("second", 2)]
 
 
+@pytest.mark.seed("WRQ-K3")
 async def test_many_leases_are_renewed_in_few_calls(
     make_queue: MakeQueue, redis: Redis, clock: Clock
 ) -> None:

@@ -35,6 +35,7 @@ async def crash_as_a_foreign_worker(redis: Redis, name: str) -> None:
     await redis.lpush(f"{name}:processing", "lost")
 
 
+@pytest.mark.seed("RWQ-O28", "RWQ-K4", "WRQ-O16", "WRQ-G1", "WRQ-K5")
 async def test_the_item_of_a_dead_foreign_worker_is_reclaimed_even_if_schedules_cannot_be_ticked(
     queue: AsyncWorkQueue,
     redis: Redis,

@@ -51,6 +51,7 @@ def is_logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
 
 
 @pytest.mark.usefixtures("quick_checks")
+@pytest.mark.seed("GLD-B6")
 async def test_runs_that_finish_while_the_server_is_down_are_completed_once_it_is_back(
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

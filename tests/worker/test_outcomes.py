@@ -73,6 +73,7 @@ async def test_a_handler_that_cancels_its_task_has_failed_and_the_worker_continu
         (Mail(to="ann"), b'{"to":"ann","copies":1}'),
     ],
 )
+@pytest.mark.seed("GLD-O4")
 async def test_the_returned_value_is_kept_as_the_result(
     queue: AsyncWorkQueue, value: Any, kept: bytes
 ) -> None:
@@ -88,6 +89,7 @@ async def test_the_returned_value_is_kept_as_the_result(
     assert await queue.results.get("1") == kept
 
 
+@pytest.mark.seed("GLD-B7", "GLD-B21")
 async def test_no_result_is_kept_without_keep_result(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
 
@@ -153,6 +155,7 @@ async def test_a_retry_without_a_delay_uses_the_policy(queue: AsyncWorkQueue) ->
     assert abs(view.due - time.time() - 1000) < 100
 
 
+@pytest.mark.seed("GLD-O15")
 async def test_a_snooze_does_not_count_as_an_attempt_and_goes_to_the_end_of_the_queue(
     queue: AsyncWorkQueue,
 ) -> None:
@@ -191,6 +194,7 @@ async def test_a_reject_is_a_dead_letter_at_once(queue: AsyncWorkQueue) -> None:
     assert "KeyError: 'ann'" in letter.error
 
 
+@pytest.mark.seed("WRQ-T2")
 async def test_after_the_last_attempt_the_traceback_is_kept(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
 
@@ -329,6 +333,7 @@ async def test_a_handler_that_returns_after_cancelling_its_task_does_not_affect_
     assert seen == [("good", 1), ("fine", 1)]
 
 
+@pytest.mark.seed("WRQ-T3", "GLD-O3", "GLD-B8")
 async def test_a_run_that_exceeds_its_time_limit_is_cancelled_and_counts_as_an_attempt(
     queue: AsyncWorkQueue,
 ) -> None:

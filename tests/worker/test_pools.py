@@ -173,6 +173,7 @@ async def test_functions_in_processes_return_results_and_errors(
 
 
 @pytest.mark.usefixtures("processes")
+@pytest.mark.seed("WRQ-T3")
 async def test_a_process_that_exceeds_its_time_limit_is_killed(queue: AsyncWorkQueue) -> None:
     worker = new_worker(retry=ONCE)
     worker.handler(queue, run_in="process", timeout=0.3)(sleep_for)
@@ -182,6 +183,7 @@ async def test_a_process_that_exceeds_its_time_limit_is_killed(queue: AsyncWorkQ
     assert "TimeLimitExceeded" in letter.error
 
 
+@pytest.mark.seed("GLD-T8")
 async def test_a_batch_handler_takes_several_items_and_answers_for_each(queue: AsyncWorkQueue) -> None:
     sizes: list[int] = []
     worker = new_worker()

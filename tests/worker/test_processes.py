@@ -104,6 +104,7 @@ async def test_a_process_whose_thread_is_stuck_stops_and_leaves_nothing_behind(
 
 
 @pytest.mark.long
+@pytest.mark.seed("GLD-B9")
 async def test_no_item_waits_at_a_busy_worker_while_another_is_idle(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 
+@pytest.mark.seed("WRQ-O9", "GLD-O11")
 async def test_a_worker_can_run_again_but_not_twice_at_once(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     gate = Gate(worker, queue)

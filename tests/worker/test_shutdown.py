@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 
+@pytest.mark.seed("GLD-O11")
 async def test_a_stop_lets_runs_finish_and_releases_the_other_items(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -43,6 +44,7 @@ async def test_a_stop_lets_runs_finish_and_releases_the_other_items(
     assert not (await audit(redis, name)).leased
 
 
+@pytest.mark.seed("WRQ-O14")
 async def test_items_interrupted_after_the_grace_time_return_to_the_front_uncounted(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -181,6 +183,7 @@ async def test_the_item_of_a_thread_that_cannot_be_cancelled_is_released(
     finish.set()
 
 
+@pytest.mark.seed("WRQ-G3")
 async def test_many_items_that_were_leased_ahead_return_in_order(
     queue: AsyncWorkQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("place", ["loop", "thread", "batch"])
+@pytest.mark.seed("GLD-O10", "GLD-K3")
 async def test_no_more_than_concurrency_runs_are_active_over_all_queues(
     make_queue: MakeQueue, place: str
 ) -> None:
@@ -71,12 +72,14 @@ async def shares(worker: Worker, queues: dict[str, AsyncWorkQueue], count: int) 
     return Counter(order[:count])
 
 
+@pytest.mark.seed("WRQ-O12", "GLD-B9")
 async def test_queues_share_by_weight(make_queue: MakeQueue) -> None:
     queues = {weight: make_queue(name=f"weight-{weight}") for weight in ("1", "4")}
     found = await shares(new_worker(concurrency=10), queues, 1000)
     assert 2 < found["4"] / found["1"] < 8
 
 
+@pytest.mark.seed("GLD-O19", "RRQ-O2", "RRQ-G2")
 async def test_strict_order_serves_the_first_queue_first(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
