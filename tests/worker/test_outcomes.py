@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from leasehold import Item
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import Reject, Retry, RetryPolicy, Signal, Snooze
-from leasehold.worker.acknowledger import Acknowledger
-from leasehold.worker.lease_renewer import LeaseRenewer
-from leasehold.worker.outcomes import DONE, by_exception
-from leasehold.worker.run import ActiveRun
+from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
 from tests.eventually import eventually
 from tests.worker.models import Mail
 from tests.worker.working import add, counted, finished, new_worker, the_dead, working
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from leasehold import AsyncWorkQueue
-    from leasehold.worker.coordinator import Coordinator
-    from leasehold.worker.outcomes import Outcome
 
 
 NO_CUSTOMERS: dict[str, str] = {}
@@ -375,60 +369,6 @@ async def test_a_handler_that_returns_after_its_cancellation_has_completed(queue
         await finished(queue)
     assert seen == ["finished", "next"]
     assert not await queue.dead_letters.count()
-
-
-class Park(Signal):
-    """A signal whose outcome is not declared."""
-
-
-@by_exception.register(Park)
-def _(error: Park, attempt: int, policy: RetryPolicy) -> object:  # noqa: ARG001 - as in by_exception
-    return object()
-
-
-@pytest.mark.parametrize("batch", [None, 2])
-async def test_a_signal_without_a_declared_outcome_is_an_error_of_the_run(
-    queue: AsyncWorkQueue, caplog: pytest.LogCaptureFixture, batch: int | None
-) -> None:
-    worker = new_worker(concurrency=1)
-
-    async def raises(payload: str) -> None:
-        if payload == "park":
-            raise Park
-
-    async def answers(payloads: list[str]) -> list[Park | None]:
-        return [Park() if payload == "park" else None for payload in payloads]
-
-    worker.handler(queue, batch=batch)(answers if batch else raises)
-    await add(queue, "park", "good")
-    async with working(worker):
-        letter = await the_dead(queue)
-        await finished(queue)
-        assert worker.health().running == 0
-    assert "TypeError: Park leads to <object object" in letter.error
-    assert "a slot of the worker failed" in caplog.text
-
-
-async def test_an_outcome_that_is_not_declared_is_not_acknowledged_and_its_lease_is_not_renewed(
-    queue: AsyncWorkQueue,
-) -> None:
-    """The other outcomes of the run are acknowledged."""
-    worker = new_worker()
-    worker.handler(queue, batch=2)(lambda _: None)
-    handler = worker.handlers[0]
-    coordinator = cast("Coordinator", None)
-    renewer = LeaseRenewer(coordinator)
-    acknowledger = Acknowledger(handler, renewer, None)
-    await add(queue, "a", "park")
-    run = ActiveRun(handler, await queue.lease_many(2, 30))
-    renewer.add([run])
-    run.outcomes = cast("list[Outcome]", [DONE, object()])
-    with pytest.raises(TypeError, match="no subclass of Outcome: <object object"):
-        acknowledger.add(run)
-    await acknowledger.drain()
-    assert not renewer.held
-    assert (acknowledger.counts, acknowledger.rejected) == ({"completed": 1}, 1)
-    assert [view.id for view in await queue.inspect("leased")] == ["2"]
 
 
 async def test_each_of_many_items_that_fail_once_is_completed_once(queue: AsyncWorkQueue) -> None:
