@@ -57,7 +57,7 @@ def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
     return catalogue.compose(name, text, Library(pieces))
 
 
-def test_names_get_their_values_and_pieces_come_before_the_script() -> None:
+def test_names_get_their_values_and_shared_functions_come_before_the_script() -> None:
     script = compose("add_one", SCRIPT, PIECES)
     assert (script.name, script.keys) == ("add_one", ("ledger", "gone"))
     assert script.arguments == {"prefix": "text", "by": "integer", "loud": "flag", "rows": "rest"}
@@ -81,7 +81,7 @@ def test_names_get_their_values_and_pieces_come_before_the_script() -> None:
     ]
 
 
-def test_its_name_on_the_server_is_the_hash_of_what_is_sent() -> None:
+def test_the_name_on_the_server_is_the_hash_of_the_text() -> None:
     script = compose("add_one", SCRIPT, PIECES)
     assert script.sha == hashlib.sha1(script.body, usedforsecurity=False).hexdigest().encode()
     assert compose("add_one", SCRIPT, PIECES) == script
@@ -93,7 +93,7 @@ def test_comments_change_nothing() -> None:
     assert compose("add_one", bare, PIECES).body == compose("add_one", SCRIPT, PIECES).body
 
 
-#: A text of the script, or of the piece, what takes its place, and what the refusal says.
+#: A part of the script, its replacement, and a part of the error.
 BROKEN = {
     "no header": (SCRIPT[: SCRIPT.index("-- A comment")], "", "lacks Keys"),
     "no first sentence": ("-- Add one to a number.\n", "--\n", "lacks a first sentence"),
@@ -141,7 +141,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("old", "new", "why"), BROKEN.values(), ids=BROKEN.keys())
-def test_what_does_not_keep_to_the_form_is_refused(old: str, new: str, why: str) -> None:
+def test_a_script_that_breaks_a_rule_is_refused(old: str, new: str, why: str) -> None:
     assert SCRIPT.count(old) == 1
     with pytest.raises(BrokenContract, match=f"^add_one: .*({why})"):
         compose("add_one", SCRIPT.replace(old, new), PIECES)
@@ -185,7 +185,7 @@ def test_pieces_come_after_those_that_they_use() -> None:
     assert lines == [f"local function {name}()" for name in ("second", "third", "first")]
 
 
-def test_statements_of_a_piece_and_functions_that_it_keeps_for_itself_come_along() -> None:
+def test_a_piece_brings_its_statements_and_private_functions() -> None:
     own = function("own") + "\nlocal value = own()\n\n" + function("unused")
     pieces = {"one": piece("value", own), "two": piece("other", function("other", "return own()"))}
     assert composed("return value", pieces) == [
@@ -206,7 +206,7 @@ def test_a_piece_that_needs_an_undeclared_name_is_refused() -> None:
         compose("add_one", SCRIPT, {"shout": needy})
 
 
-def test_what_an_unused_function_needs_is_not_asked_for() -> None:
+def test_the_needs_of_an_unused_function_do_not_matter() -> None:
     pieces = {"both": piece("one, two", function("one") + function("two", "return now"), needs="now")}
     assert composed("return one()", pieces) == ["local function one()", "return 1", "end"]
 
@@ -260,7 +260,9 @@ def test_all_scripts_are_read_once() -> None:
     assert catalogue.load() is catalogue.load()
 
 
-def test_a_package_without_scripts_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_package_without_scripts_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("leasehold.scripting.catalogue.resources.files", lambda _: tmp_path / "a" / "b")
     with pytest.raises(FileNotFoundError, match="reinstall leasehold"):
         catalogue.folder()
