@@ -1,25 +1,46 @@
-"""The pages of calls show every public class, each of its methods with its signature, and each attribute."""
+"""The reference shows every public name, with signatures and attributes, and no other name is public."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import re
+import textwrap
 from typing import Any
 
 import pytest
 
 import leasehold
-from leasehold import RetryPolicy
+from leasehold import RetryPolicy, testing
+from leasehold.queue.dead_letters import DeadLetters
+from leasehold.queue.events import Events
+from leasehold.queue.results import Results
+from leasehold.queue.schedules import Schedules
 from tests.docs.pages import REFERENCE
 
 CALLS = "\n".join((REFERENCE / name).read_text() for name in ("api.md", "worker.md"))
 ERRORS = (REFERENCE / "errors.md").read_text()
+EVERYTHING = "\n".join((CALLS, ERRORS, (REFERENCE / "spark.md").read_text()))
+#: The public modules, as api.md lists them.
+MODULES = re.findall(r"^\| `(leasehold(?:\.[\w.]+)?)` \|", CALLS, re.MULTILINE)
 CLASSES = [
     thing
     for name in leasehold.__all__
     if inspect.isclass(thing := getattr(leasehold, name)) and not issubclass(thing, Exception)
 ]
-#: Made by calling the class; the others are handed out by calls.
+#: The classes that have a section, with their sub-resources and those of `leasehold.testing`.
+SHOWN = [
+    *CLASSES,
+    *(DeadLetters, Events, Results, Schedules),
+    *(thing for name in testing.__all__ if inspect.isclass(thing := getattr(testing, name))),
+]
+ERROR_CLASSES = [
+    thing
+    for name in leasehold.__all__
+    if inspect.isclass(thing := getattr(leasehold, name)) and issubclass(thing, Exception)
+]
+#: Made by calling the class; the others are returned by calls.
 MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "Worker"}
 #: Defaults as they are written, where that is not how they show themselves.
 AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}
@@ -32,9 +53,38 @@ class Unquoted(str):
     __repr__ = str.__str__
 
 
-def test_every_public_name_has_its_place_in_the_reference() -> None:
-    headings = set(re.findall(r"^##+ `?(\w+)`?$", CALLS + ERRORS, re.MULTILINE))
-    assert not set(leasehold.__all__) - headings
+def test_the_reference_lists_the_public_modules() -> None:
+    assert MODULES == ["leasehold", "leasehold.testing", "leasehold.testing.history", "leasehold.spark"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_has_its_place_in_the_reference(module: str) -> None:
+    names = importlib.import_module(module).__all__
+    assert names == sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name))
+    assert not {name for name in names if not re.search(rf"\b{name}\b", EVERYTHING)}
+    if module == "leasehold":
+        assert not set(names) - set(re.findall(r"^##+ `?(\w+)`?$", CALLS + ERRORS, re.MULTILINE))
+
+
+@pytest.mark.parametrize("owner", SHOWN, ids=lambda owner: owner.__name__)
+def test_the_attributes_and_methods_of_a_class_are_those_that_are_documented(owner: type) -> None:
+    section = section_of(CALLS, "##", owner.__name__)
+    tables = "".join(re.findall(r"^\| (?:attribute|call|) ?\|.*\n(?:^\|.*\n)*", section, re.MULTILINE))
+    rows = re.findall(r"^\| `(?:await )?(?:\w+\.)?(\w+)(?:`|\()", tables, re.MULTILINE)
+    documented = {*re.findall(r"^### (\w+)$", section, re.MULTILINE), *rows}
+    public = set(members_of(owner))
+    assert not public - documented, "document them, or begin their names with an underscore"
+    calls_of_itself = 1 if "__call__" in vars(owner) else 0
+    assert len(documented - public) == calls_of_itself, documented - public
+
+
+@pytest.mark.parametrize("owner", ERROR_CLASSES, ids=lambda owner: owner.__name__)
+def test_the_attributes_of_an_error_are_those_that_are_documented(owner: type) -> None:
+    page = ERRORS if owner.__name__ in ERRORS else CALLS
+    section = section_of(page, "###", owner.__name__)
+    inherited = {name for base in owner.__bases__ for name in members_of(base)}
+    for name in set(members_of(owner)) - inherited:
+        assert re.search(rf"`[^`\n]*\b{name}\b", section), f"{name} is not documented"
 
 
 @pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
@@ -51,16 +101,31 @@ def test_a_class_is_shown_with_its_signatures_and_attributes(owner: type) -> Non
 
 
 def members_of(owner: type) -> dict[str, Any]:
-    """The public members of a class and of its bases, as far as they are ours and not shown elsewhere."""
+    """Return the public members of a class and of its bases, except those of other libraries and of Item."""
     found: dict[str, Any] = {}
     for origin in owner.__mro__:
-        inherited = origin is leasehold.Item and owner is not origin
-        if inherited or not origin.__module__.startswith("leasehold"):
+        if (origin is leasehold.Item and owner is not origin) or not origin.__module__.startswith(
+            "leasehold"
+        ):
             continue
-        for name in (*vars(origin), *inspect.get_annotations(origin)):
-            if not name.startswith("_"):
+        for name in (*vars(origin), *inspect.get_annotations(origin), *assigned_in(origin)):
+            inherited = owner is not leasehold.Item and hasattr(leasehold.Item, name)
+            if not (name.startswith("_") or (issubclass(owner, leasehold.Item) and inherited)):
                 found.setdefault(name, getattr(owner, name, None))
     return found
+
+
+def assigned_in(owner: type) -> set[str]:
+    """Return the attributes that the methods of a class assign to `self`."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
 
 
 def section_of(text: str, level: str, heading: str) -> str:
