@@ -23,6 +23,7 @@ FOR_TESTS := .venv/ready machine-servers machine-java $(NODE_CLIENT)
 # Nothing but what `make test-one` needs for T on SERVER.
 FOR_ONE   := .venv/ready machine-servers $(if $(findstring spark,$(T)),machine-java) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
 NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
+CORE       = $(shell grep -rl 'mark\.core' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
@@ -67,7 +68,7 @@ test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones 
 	$(PYTEST) -m "not long and not containers" $(ARGS)
 	@for server in $(SERVERS); do \
 	    echo "The core tests, on $$server"; \
-	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and server and not slow and not long" $(ARGS); \
+	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and not slow and not long" $(ARGS); \
 	done
 
 test-restart: .venv/ready ## Restart and kill a server in a container under a queue and a worker
@@ -78,11 +79,11 @@ test-long: $(FOR_TESTS) test-containers soak ## Run what a release must pass bes
 	$(PYTEST) -m "long and not containers" $(ARGS)
 	@for server in $(SERVERS); do \
 	    echo "The core tests that make test does not repeat, on $$server"; \
-	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) -m "core and server and (slow or long)" $(ARGS); \
+	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and (slow or long)" $(ARGS); \
 	done
 
 test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
-	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) -m "(core and server and not long) or containers" $(ARGS)
+	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
 
 soak: .venv/ready ## Kill, stop and cut off processes for MINUTES, then check the history of all of them
 	$(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(SEED))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 #: More turns of the loop than any call takes.
 MAX_STEPS = 500

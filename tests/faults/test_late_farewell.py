@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.queue.fixtures import MakeQueue
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 
 class Lingering(Proxy):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.interop.foreign import Foreign, Library
     from tests.interop.gate import Gate
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 
 async def requeue(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> None:

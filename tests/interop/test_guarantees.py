@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.interop.foreign import Foreign, Library
     from tests.interop.gate import Gate
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 
 async def lease_one(queue: AsyncWorkQueue, seconds: float = 30) -> Lease:

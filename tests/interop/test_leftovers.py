@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.interop.foreign import Library
     from tests.interop.gate import Gate
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 # ------------------------------------------------------------------ in processing, without a lease key
 

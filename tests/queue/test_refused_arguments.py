@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
-pytestmark = pytest.mark.core
-
 LONGEST = 30 * 24 * 3600
 NO_DURATIONS: list[Any] = [
     *(-1, -0.001, math.nan, math.inf, -math.inf, LONGEST + 1, 1e300),

@@ -10,8 +10,6 @@ import pytest
 from leasehold import AsyncWorkQueue, InvalidArgument
 from leasehold.scripting.urls import holds_login
 
-pytestmark = pytest.mark.core
-
 SECRET = "s3cr3tpw"  # noqa: S105 - of nobody
 #: Each is wrong, and holds SECRET, whole or in pieces of which the first is "s3c" and the last "tpw".
 WITH_A_SECRET = [
