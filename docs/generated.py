@@ -75,9 +75,9 @@ def events() -> str:
     for kind in EventKind:
         scripts = (f"`{script.name}`" for script in catalogue.load().values() if kind in script.events)
         after = f"{kind.after}; with `due`: scheduled" if kind.can_delay else kind.after
-        note = f"; {kind.note}" if kind.note else ""
+        before = "; ".join(filter(None, (", ".join(kind.before), kind.note)))
         marked = ", ".join(f"`{field}`" for field in kind.fields)
-        rows.append([f"`{kind}`", ", ".join(scripts), ", ".join(kind.before) + note, after, marked])
+        rows.append([f"`{kind}`", ", ".join(scripts), before, after, marked])
     return "\n".join(_table(["`what`", "emitted by", "from", "to", "fields"], rows))
 
 
