@@ -14,6 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item
+from leasehold.queue import listener
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.worker import Retry, Snooze, health
 from tests.eventually import eventually
@@ -170,9 +171,16 @@ async def test_scripts_that_the_server_forgets_are_loaded_again(queue: AsyncWork
 
 
 async def test_connections_that_fall_silent_cost_no_lease(
-    make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str, clock: Clock
+    make_queue: MakeQueue,
+    proxy: Proxy,
+    redis: Redis,
+    name: str,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is closed, as behind a load balancer that forgot its connections; new connections work."""
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 1)
+    monkeypatch.setattr(listener, "MARGIN_SECONDS", 0.5)
     queue = make_queue(url=proxy.url, reply_timeout=0.5, clock=clock)
     direct = make_queue(clock=clock)
     worker = new_worker(concurrency=3, lease_time=SHORT_LEASE)

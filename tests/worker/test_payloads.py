@@ -72,10 +72,10 @@ async def test_a_lease_can_be_taken_beside_the_payload(queue: AsyncWorkQueue) ->
 @pytest.mark.parametrize(
     ("annotation", "data", "reason"),
     [
-        (str, b"\xff", "no str: 'utf-8' codec"),
-        (int, b"seven", "no int"),
-        (Mail, b'{"copies":2}', "no Mail: 1 validation error"),
-        (Parcel, b'{"weight":"3"}', "no Parcel: Expected `int`"),
+        (str, b"\xff", "a str: 'utf-8' codec"),
+        (int, b"seven", "a int: "),
+        (Mail, b'{"copies":2}', "a Mail: 1 validation error"),
+        (Parcel, b'{"weight":"3"}', "a Parcel: Expected `int`"),
     ],
 )
 async def test_data_that_does_not_parse_is_a_dead_letter_at_once(
@@ -87,7 +87,7 @@ async def test_data_that_does_not_parse_is_a_dead_letter_at_once(
     async with working(worker):
         letter = await the_dead(queue)
     assert (letter.id, letter.data, letter.attempt) == ("1", data, 1)
-    assert letter.error.startswith("PayloadError: the data of item '1' is ")
+    assert letter.error.startswith("PayloadError: the data of item '1' is not ")
     assert reason in letter.error
     assert "Traceback" in letter.error
 
