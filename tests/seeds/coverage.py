@@ -18,7 +18,7 @@ _ROW = re.compile(r"^(\| ([A-Z]{3}-[A-Z]\d+) \|.*\|)[^|\n]*\|$", re.MULTILINE)
 
 
 def with_tests(page: str) -> str:
-    """Return the page with the last cell of each row made of the markers."""
+    """Return the page with the marked tests in the last cell of each row."""
     tests = marked_tests()
 
     def row(match: re.Match[str]) -> str:
