@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from leasehold import InvalidArgument
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.worker.models import Opaque  # noqa: TC001 - the worker reads annotations
-from tests.worker.working import add, finished, new_worker, working
+from tests.worker.working import add, new_worker, work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -47,33 +48,16 @@ def not_a_list(_: bytes) -> None: ...
 @pytest.mark.parametrize(
     ("function", "options"),
     [
-        (no_parameter, {}),
-        (only_by_name, {}),
-        (variadic, {}),
-        (more_without_name, {}),
-        (opaque, {}),
-        (opaque_list, {}),
-        (unknown_name, {}),
-        (yields, {}),
-        (yields_plainly, {}),
-        (dict, {}),
-        ("no function", {}),
-        (is_async, {"run_in": "thread"}),
-        (is_async, {"run_in": "process"}),
-        (plain, {"run_in": "loop"}),
-        (plain, {"run_in": "moon"}),
-        (takes_lease, {"run_in": "process"}),
+        *((function, {}) for function in (no_parameter, only_by_name, variadic, more_without_name)),
+        *((function, {}) for function in (opaque, opaque_list, unknown_name, yields, yields_plainly)),
+        *((function, {}) for function in (dict, "no function")),
+        *((is_async, {"run_in": place}) for place in ("thread", "process")),
+        *((plain, {"run_in": place}) for place in ("loop", "moon")),
+        *((function, {"run_in": "process"}) for function in (takes_lease, also_takes_lease)),
         (takes_leases, {"run_in": "process", "batch": 2}),
-        (also_takes_lease, {"run_in": "process"}),
-        (also_takes_lease, {"batch": 2}),
-        (not_a_list, {"batch": 2}),
-        (is_async, {"batch": 0}),
-        (is_async, {"weight": 0}),
-        (is_async, {"retry": 3}),
-        (is_async, {"retry": 0}),
-        (is_async, {"timeout": 0}),
-        (is_async, {"lease_time": -1}),
-        (is_async, {"keep_result": "long"}),
+        *((function, {"batch": 2}) for function in (also_takes_lease, not_a_list)),
+        *((is_async, {name: 0}) for name in ("batch", "weight", "retry", "timeout")),
+        *((is_async, option) for option in ({"retry": 3}, {"lease_time": -1}, {"keep_result": "long"})),
     ],
 )
 async def test_an_invalid_handler_is_rejected(
@@ -115,11 +99,8 @@ async def test_a_partial_of_an_async_function_is_run_in_the_loop(queue: AsyncWor
         seen.append((who, payload))
 
     worker = new_worker()
-    worker.handler(queue)(functools.partial(handle, "ann"))
+    await work(queue, functools.partial(handle, "ann"), b"x", worker=worker)
     assert worker.handlers[0].run_in == "loop"
-    await add(queue, b"x")
-    async with working(worker):
-        await finished(queue)
     assert seen == [("ann", b"x")]
 
 
@@ -142,15 +123,11 @@ async def lifespan() -> AsyncIterator[dict[str, Any]]:
 
 async def test_resources_are_passed_by_name(queue: AsyncWorkQueue) -> None:
     seen: list[Any] = []
-    worker = new_worker(lifespan=lifespan)
 
-    @worker.handler(queue)
     async def handle(_: bytes, lease: Lease, *, db: str, cache: str = "the default") -> None:
         seen.append((lease.id, db, cache))
 
-    await add(queue, b"x")
-    async with working(worker):
-        await finished(queue)
+    await work(queue, handle, b"x", worker=new_worker(lifespan=lifespan))
     assert seen == [("1", "a database", "the default")]
 
 
@@ -175,28 +152,17 @@ async def test_the_lifespan_ends_after_the_last_run(queue: AsyncWorkQueue) -> No
         yield
         events.append("end")
 
-    worker = new_worker(lifespan=recording)
-
-    @worker.handler(queue)
     async def handle(_: bytes) -> None:
         worker.stop()
-        try:
-            async with working_on(events):
-                pass
-        finally:
-            events.append("run")
+        await asyncio.sleep(0)
+        events.append("run")
 
+    worker = new_worker(lifespan=recording)
+    worker.handler(queue)(handle)
     await add(queue, b"x")
     await worker.run()
-    assert events == ["begin", "in", "out", "run", "end"]
+    assert events == ["begin", "run", "end"]
     assert not (await queue.counts()).total
-
-
-@asynccontextmanager
-async def working_on(events: list[str]) -> AsyncIterator[None]:
-    events.append("in")
-    yield
-    events.append("out")
 
 
 async def test_middleware_wraps_each_run_with_the_first_outermost(queue: AsyncWorkQueue) -> None:
@@ -211,15 +177,11 @@ async def test_middleware_wraps_each_run_with_the_first_outermost(queue: AsyncWo
 
         return around
 
-    worker = new_worker(middleware=[layer("outer"), layer("inner")])
-
-    @worker.handler(queue, keep_result=60)
     async def handle(_: bytes) -> bytes:
         events.append("run")
         return b"done"
 
-    await add(queue, b"x")
-    async with working(worker):
-        await finished(queue)
+    worker = new_worker(middleware=[layer("outer"), layer("inner")])
+    await work(queue, handle, b"x", worker=worker, keep_result=60)
     assert events == ["outer 1 1", "inner 1 1", "run", "inner", "outer"]
     assert await queue.results.get("1") == b"done!!"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis
@@ -13,7 +12,6 @@ from redis.asyncio import Redis
 from leasehold import Item
 from leasehold.queue.internals import running_engine, twin
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.queue.keyspace import calls
@@ -22,15 +20,15 @@ from tests.worker.working import (
     SHORT_LEASE,
     add,
     counted,
+    dead_letter_of,
     finished,
     new_worker,
     renewed,
-    the_dead,
     working,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from leasehold import AsyncWorkQueue
     from leasehold.testing import Clock
@@ -39,9 +37,30 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 
-def in_thread(act: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Future[None]:
-    """Run a coroutine in a thread with its own event loop, as another process would."""
-    return asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(act()))
+class Blocker:
+    """Blocks an event loop, while another client of the queue acts in a thread with its own event loop."""
+
+    def __init__(self) -> None:
+        self._begun, self._over = threading.Event(), threading.Event()
+
+    def block(self, seconds: float = 30) -> None:
+        self._begun.set()
+        self._over.wait(seconds)
+
+    def meanwhile(
+        self, redis_url: str, queue: AsyncWorkQueue, act: Callable[[AsyncWorkQueue, Redis], Awaitable[None]]
+    ) -> asyncio.Future[None]:
+        """Act on a queue while this event loop is blocked, and then unblock it."""
+
+        async def in_thread() -> None:
+            self._begun.wait(20)
+            try:
+                async with Redis.from_url(redis_url) as redis, twin(queue) as other:
+                    await act(other, redis)
+            finally:
+                self._over.set()
+
+        return asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(in_thread()))
 
 
 @pytest.mark.seed("WRQ-O10", "WRQ-T4")
@@ -49,77 +68,57 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_event_loop(
     make_queue: MakeQueue, redis_url: str, clock: Clock
 ) -> None:
     queue, rival = make_queue(clock=clock), make_queue(clock=clock)
-    begun, unblock = threading.Event(), threading.Event()
-    attempts: list[int] = []
-    stolen: list[Lease] = []
-    worker = new_worker(lease_time=SHORT_LEASE, concurrency=2)
+    blocker, attempts = Blocker(), list[int]()
 
-    @worker.handler(queue)
     async def handle(_: bytes, lease: Lease) -> None:
         attempts.append(lease.attempt)
-        begun.set()
-        unblock.wait(30)
+        blocker.block()
 
-    async def watch() -> None:
-        begun.wait(20)
-        try:
-            async with Redis.from_url(redis_url) as redis, twin(rival) as other:
-                for _ in range(15):  # ten lease times
-                    await renewed(redis, other, clock, "1")
-                    if lease := await other.lease(60, block=False):
-                        stolen.append(lease)
-        finally:
-            unblock.set()
+    async def watch(other: AsyncWorkQueue, redis: Redis) -> None:
+        for _ in range(15):  # ten lease times
+            await renewed(redis, other, clock, "1")
+            assert not await other.lease(60, block=False)
 
+    watching = blocker.meanwhile(redis_url, rival, watch)
+    worker = new_worker(lease_time=SHORT_LEASE, concurrency=2)
+    worker.handler(queue)(handle)
     await add(queue, b"x")
-    watching = in_thread(watch)
     async with working(worker):
         await watching
         await finished(queue)
     assert attempts == [1]
-    assert not stolen
 
 
 @pytest.mark.long
 @pytest.mark.seed("WRQ-G10", "GLD-B10")
 async def test_a_handler_that_blocks_the_event_loop_for_20_s_under_a_2_s_lease_runs_once(
-    queue: AsyncWorkQueue, make_queue: MakeQueue
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str
 ) -> None:
-    rival = make_queue()
-    attempts: list[int] = []
-    stolen: list[Lease] = []
-    begun = threading.Event()
-    worker = new_worker(lease_time=2, concurrency=2)
+    blocker, attempts = Blocker(), list[int]()
 
-    @worker.handler(queue)
     async def handle(_: bytes, lease: Lease) -> None:
         attempts.append(lease.attempt)
-        begun.set()
-        time.sleep(20)  # noqa: ASYNC251 - what a handler must not do
+        blocker.block()
 
-    async def steal() -> None:
-        begun.wait(20)
-        async with twin(rival) as other:
-            if lease := await other.lease(60, timeout=19):
-                stolen.append(lease)
+    async def steal(other: AsyncWorkQueue, _: Redis) -> None:
+        assert not await other.lease(60, timeout=20)
 
+    stealing = blocker.meanwhile(redis_url, make_queue(), steal)
+    worker = new_worker(lease_time=2, concurrency=2)
+    worker.handler(queue)(handle)
     await add(queue, b"x")
-    stealing = in_thread(steal)
     async with working(worker):
         await stealing
         await finished(queue)
     assert attempts == [1]
-    assert not stolen
 
 
 async def test_items_that_wait_behind_a_handler_that_blocks_go_to_other_workers(
-    queue: AsyncWorkQueue, make_queue: MakeQueue
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str
 ) -> None:
     """This includes items leased ahead, and items that the server moves to the blocked process."""
     worker = new_worker(concurrency=1, lease_time=30)
-    others = make_queue()
-    begun, unblock = threading.Event(), threading.Event()
-    leased: list[tuple[bytes, int]] = []
+    blocker, leased = Blocker(), list[tuple[bytes, int]]()
 
     @worker.handler(queue)
     async def handle(payload: bytes) -> None:
@@ -128,20 +127,14 @@ async def test_items_that_wait_behind_a_handler_that_blocks_go_to_other_workers(
             assert engine is not None
             while engine._dispatcher._in_flight:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0)  # items of a reply in flight could not be released
-            begun.set()
-            unblock.wait(30)
+            blocker.block()
 
-    async def lease_all() -> None:
-        begun.wait(20)
-        try:
-            async with twin(others) as other:
-                for _ in range(3):
-                    lease = await take(other, 60)
-                    leased.append((lease.data, lease.attempt))
-        finally:
-            unblock.set()
+    async def lease_all(other: AsyncWorkQueue, _: Redis) -> None:
+        for _turn in range(3):
+            lease = await take(other, 60)
+            leased.append((lease.data, lease.attempt))
 
-    leasing = in_thread(lease_all)
+    leasing = blocker.meanwhile(redis_url, make_queue(), lease_all)
     await queue.add_items(Item(b"quick") for _ in range(300))
     await add(queue, b"blocks", b"a", b"b", b"c")
     async with working(worker):
@@ -154,44 +147,35 @@ async def test_past_its_time_limit_a_run_is_renewed_only_if_it_has_finished(
 ) -> None:
     """The outcome of the finished run cannot be sent, since the other one blocks the event loop."""
     queue, rival = make_queue(clock=clock), make_queue(clock=clock)
-    begun, unblock = threading.Event(), threading.Event()
-    cancelled = asyncio.Event()
-    leased: list[tuple[str, int]] = []
-    worker = new_worker(concurrency=2, lease_time=SHORT_LEASE)
+    blocker, leased, cancelled = Blocker(), list[tuple[str, int]](), list[bytes]()
 
-    @worker.handler(queue, timeout=0.1)
     async def handle(payload: bytes) -> None:
         if payload == b"blocks":
-            begun.set()
-            unblock.wait(30)
+            blocker.block()
             try:
                 await asyncio.Event().wait()  # cancelled here, since the time limit has passed
             finally:
-                cancelled.set()
+                cancelled.append(payload)
 
-    async def lease_all() -> None:
-        begun.wait(20)
-        try:
-            async with Redis.from_url(redis_url) as redis, twin(rival) as other:
-                for _ in range(100):
-                    await renewed(redis, other, clock, "1")
-                    if lease := await other.lease(60, block=False):
-                        leased.append((lease.id, lease.attempt))
-                        assert await other.complete(lease)
-                        break
-                for _ in range(5):
-                    await renewed(redis, other, clock, "1")
-                    assert await other.lease(60, block=False) is None
-        finally:
-            unblock.set()
+    async def lease_all(other: AsyncWorkQueue, redis: Redis) -> None:
+        for _ in range(100):
+            await renewed(redis, other, clock, "1")
+            if lease := await other.lease(60, block=False):
+                leased.append((lease.id, lease.attempt))
+                assert await other.complete(lease)
+                break
+        for _ in range(5):
+            await renewed(redis, other, clock, "1")
+            assert await other.lease(60, block=False) is None
 
+    leasing = blocker.meanwhile(redis_url, rival, lease_all)
+    worker = new_worker(concurrency=2, lease_time=SHORT_LEASE)
+    worker.handler(queue, timeout=0.1)(handle)
     await add(queue, b"quick", b"blocks")
-    leasing = in_thread(lease_all)
     async with working(worker):
         await leasing
-        async with asyncio.timeout(20):
-            await cancelled.wait()
         await finished(queue)
+    assert cancelled == [b"blocks"]
     assert leased == [("2", 2)]
     assert await queue.counts() == (0, 0, 0, 0)
 
@@ -317,36 +301,25 @@ async def test_many_leases_are_renewed_in_few_calls(
 async def test_an_item_whose_attempts_all_ended_without_an_outcome_is_a_dead_letter(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
-    await add(queue, b"x")
-    crashed = make_queue()
-    for _ in range(3):
-        await take(crashed, 0.01)
+    await crash_on(queue, make_queue())
     runs: list[bytes] = []
-    worker = new_worker(retry=RetryPolicy(attempts=3))
-    worker.handler(queue)(runs.append)
-    async with working(worker):
-        letter = await the_dead(queue)
+    letter = await dead_letter_of(queue, runs.append)
     assert not runs
     assert letter.error.startswith("Its 3 attempts are used up, and the last one left no outcome")
+
+
+async def crash_on(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
+    """Add item 1, and use up its attempts without an outcome."""
+    await add(queue, b"crashes")
+    for _ in range(AT_ONCE.attempts):
+        await take(other, 0.01)
 
 
 async def test_such_an_item_of_a_batch_takes_no_other_with_it(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
-    await add(queue, b"crashes")
-    crashed = make_queue()
-    for _ in range(AT_ONCE.attempts):
-        await take(crashed, 0.01)
+    await crash_on(queue, make_queue())
     await queue.add_item(Item(b"good", id="good"))
     runs: list[list[bytes]] = []
-    worker = new_worker()
-
-    @worker.handler(queue, batch=10)
-    def handle(payloads: list[bytes]) -> None:
-        runs.append(payloads)
-
-    async with working(worker):
-        letter = await the_dead(queue)
-        await finished(queue)
-    assert letter.data == b"crashes"
+    assert (await dead_letter_of(queue, runs.append, batch=10)).data == b"crashes"
     assert runs == [[b"good"]]

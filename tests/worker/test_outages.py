@@ -211,10 +211,17 @@ async def frozen(server: EmbeddedServer) -> AsyncIterator[None]:
         os.kill(server.pid, signal.SIGCONT)
 
 
-async def unhealthy_while_frozen(
-    server: EmbeddedServer, queue: AsyncWorkQueue, *, busy: bool, lease_time: float, within: float
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("often", [True, pytest.param(False, marks=pytest.mark.long)])
+async def test_a_worker_is_unhealthy_while_the_server_is_frozen(
+    make_server: MakeServer, make_queue: MakeQueue, request: pytest.FixtureRequest, *, busy: bool, often: bool
 ) -> None:
-    worker = new_worker(concurrency=1, lease_time=lease_time)
+    """With its usual checks, within 5 s of the freeze."""
+    if often:
+        request.getfixturevalue("quick_checks")
+    server = await make_server()
+    queue = make_queue(url=server.url)
+    worker = new_worker(concurrency=1, lease_time=2 if often else 30)
     gate = Gate(worker, queue)
     if busy:
         await add(queue, b"x")
@@ -223,30 +230,12 @@ async def unhealthy_while_frozen(
             await gate.reached(1)
         await eventually("it is healthy", lambda: worker.health().ok)
         async with frozen(server):
-            await eventually("it is unhealthy", lambda: not worker.health().ok, within=within)
+            await eventually("it is unhealthy", lambda: not worker.health().ok, within=20 if often else 5)
             assert "does not answer" in " ".join(worker.health().reasons)
         await eventually("it is healthy again", lambda: worker.health().ok, within=15)
         gate.opened.set()
         await queue.add_item(Item(b"x", id="after"))
         await finished(queue)
-
-
-@pytest.mark.usefixtures("quick_checks")
-@pytest.mark.parametrize("busy", [False, True])
-async def test_a_worker_is_unhealthy_while_the_server_is_frozen(
-    make_server: MakeServer, make_queue: MakeQueue, *, busy: bool
-) -> None:
-    server = await make_server()
-    await unhealthy_while_frozen(server, make_queue(url=server.url), busy=busy, lease_time=2, within=20)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("busy", [False, True])
-async def test_a_worker_with_its_usual_checks_is_unhealthy_within_5_s_of_the_freeze(
-    make_server: MakeServer, make_queue: MakeQueue, *, busy: bool
-) -> None:
-    server = await make_server()
-    await unhealthy_while_frozen(server, make_queue(url=server.url), busy=busy, lease_time=30, within=5)
 
 
 @pytest.mark.usefixtures("quick_checks")

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import Item
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.worker.models import Mail, Order, Parcel
-from tests.worker.working import add, finished, new_worker, the_dead, working
+from tests.worker.working import dead_letter_of, work
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
@@ -45,28 +44,19 @@ async def test_the_payload_has_the_type_of_the_annotation(
     queue: AsyncWorkQueue, annotation: Any, data: bytes, value: Any
 ) -> None:
     seen: list[Any] = []
-    worker = new_worker()
-    worker.handler(queue)(taking(annotation, seen))
-    await add(queue, data)
-    async with working(worker):
-        await finished(queue)
+    await work(queue, taking(annotation, seen), data)
     assert seen == [value]
     assert type(seen[0]) is type(value)
 
 
 async def test_a_lease_can_be_taken_beside_the_payload(queue: AsyncWorkQueue) -> None:
-    seen: list[Lease] = []
-    worker = new_worker()
+    seen: list[tuple[int, str, bytes, int]] = []
 
-    @worker.handler(queue)
     async def handle(payload: int, lease: Lease) -> None:
-        assert payload == 5
-        seen.append(lease)
+        seen.append((payload, lease.id, lease.data, lease.attempt))
 
-    await add(queue, b"5")
-    async with working(worker):
-        await finished(queue)
-    assert [(lease.id, lease.data, lease.attempt) for lease in seen] == [("1", b"5", 1)]
+    await work(queue, handle, b"5")
+    assert seen == [(5, "1", b"5", 1)]
 
 
 @pytest.mark.parametrize(
@@ -81,41 +71,22 @@ async def test_a_lease_can_be_taken_beside_the_payload(queue: AsyncWorkQueue) ->
 async def test_data_that_does_not_parse_is_a_dead_letter_at_once(
     queue: AsyncWorkQueue, annotation: Any, data: bytes, reason: str
 ) -> None:
-    worker = new_worker()
-    worker.handler(queue)(taking(annotation, []))
-    await add(queue, data)
-    async with working(worker):
-        letter = await the_dead(queue)
+    letter = await dead_letter_of(queue, taking(annotation, []), data)
     assert (letter.id, letter.data, letter.attempt) == ("1", data, 1)
     assert letter.error.startswith("PayloadError: the data of item '1' is not ")
     assert reason in letter.error
     assert "Traceback" in letter.error
 
 
-async def test_only_the_items_of_a_batch_that_do_not_parse_are_dead_letters(queue: AsyncWorkQueue) -> None:
-    seen: list[int] = []
-    worker = new_worker()
+@pytest.mark.parametrize(("payloads", "runs"), [((b"1", b"x", b"3"), [[1, 3]]), ((b"x",), [])])
+async def test_only_the_items_of_a_batch_that_do_not_parse_are_dead_letters(
+    queue: AsyncWorkQueue, payloads: tuple[bytes, ...], runs: list[list[int]]
+) -> None:
+    """If no item parses, the handler is not called."""
+    seen: list[list[int]] = []
 
-    @worker.handler(queue, batch=10)
     async def handle(numbers: list[int]) -> None:
-        seen.extend(numbers)
+        seen.append(numbers)
 
-    await add(queue, b"1", b"x", b"3")
-    async with working(worker):
-        await finished(queue)
-    assert seen == [1, 3]
-    assert (await the_dead(queue)).id == "2"
-
-
-async def test_a_batch_handler_is_not_called_if_no_item_parses(queue: AsyncWorkQueue) -> None:
-    runs: list[Any] = []
-    worker = new_worker()
-
-    @worker.handler(queue, batch=10)
-    async def handle(numbers: list[int]) -> None:
-        runs.append(numbers)
-
-    await queue.add_item(Item(b"x"))
-    async with working(worker):
-        await the_dead(queue)
-    assert not runs
+    assert (await dead_letter_of(queue, handle, *payloads, batch=10)).data == b"x"
+    assert seen == runs

@@ -14,7 +14,16 @@ from leasehold import Item
 from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
 from tests.eventually import eventually
 from tests.worker.models import ends_badly, own_pid, sleep_for, twice
-from tests.worker.working import add, counted, finished, new_worker, the_dead, working
+from tests.worker.working import (
+    add,
+    counted,
+    dead_letter_of,
+    finished,
+    new_worker,
+    the_dead,
+    work,
+    working,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -39,16 +48,12 @@ async def processes() -> AsyncIterator[None]:
 async def test_a_plain_function_runs_in_threads_that_end_with_the_worker(queue: AsyncWorkQueue) -> None:
     threads: set[threading.Thread] = set()
     both = threading.Barrier(2, timeout=20)
-    worker = new_worker()
 
-    @worker.handler(queue)
     def handle(_: bytes) -> None:
         threads.add(threading.current_thread())
         both.wait()  # passes when both threads run at once
 
-    await add(queue, *[b"x"] * 2)
-    async with working(worker):
-        await finished(queue)
+    await work(queue, handle, *[b"x"] * 2)
     assert threading.main_thread() not in threads
     await eventually("the threads have ended", lambda: not any(thread.is_alive() for thread in threads))
 
@@ -57,15 +62,10 @@ async def test_a_plain_function_runs_in_threads_that_end_with_the_worker(queue: 
 async def test_a_thread_that_raises_any_exception_has_failed(
     queue: AsyncWorkQueue, error: type[BaseException]
 ) -> None:
-    worker = new_worker()
-
-    @worker.handler(queue)
     def handle(_: bytes) -> None:
         raise error
 
-    await add(queue, b"x")
-    async with working(worker):
-        letter = await the_dead(queue)
+    letter = await dead_letter_of(queue, handle, b"x")
     assert letter.attempt == 3
     assert f"RuntimeError: the handler raised {error.__name__}" in letter.error
 
@@ -128,17 +128,7 @@ async def test_a_time_limit_of_middleware_leaves_the_slot_to_the_thread(
 async def test_a_plain_function_that_returns_a_coroutine_has_failed(
     queue: AsyncWorkQueue,
 ) -> None:
-    async def work() -> None: ...
-
-    worker = new_worker()
-
-    @worker.handler(queue)
-    def handle(_: bytes) -> Any:
-        return work()
-
-    await add(queue, b"x")
-    async with working(worker):
-        letter = await the_dead(queue)
+    letter = await dead_letter_of(queue, lambda _: asyncio.sleep(0), b"x")
     assert "returned coroutine, which is not awaited" in letter.error
 
 
@@ -153,8 +143,8 @@ async def test_functions_in_processes_return_results_and_errors(
     worker.handler(bad, run_in="process")(ends_badly)
     await pids.add_item(Item(b"x", id="pid"))
     await sums.add_item(Item(b"[1,2]", id="sum"))
-    for how in ('"picky"', '"exit"', '"interrupt"', '"snooze"', '"division"', '"killed"'):
-        await bad.add_item(Item(how.strip('"'), id=how.strip('"')))
+    for how in ("picky", "exit", "interrupt", "snooze", "division", "killed"):
+        await bad.add_item(Item(how, id=how))
     async with working(worker):
         await finished(pids)
         await finished(sums)
@@ -175,11 +165,7 @@ async def test_functions_in_processes_return_results_and_errors(
 @pytest.mark.usefixtures("processes")
 @pytest.mark.seed("WRQ-T3")
 async def test_a_process_that_exceeds_its_time_limit_is_killed(queue: AsyncWorkQueue) -> None:
-    worker = new_worker(retry=ONCE)
-    worker.handler(queue, run_in="process", timeout=0.3)(sleep_for)
-    await add(queue, b"3600")
-    async with working(worker):
-        letter = await the_dead(queue)
+    letter = await dead_letter_of(queue, sleep_for, b"3600", run_in="process", timeout=0.3, retry=ONCE)
     assert "TimeLimitExceeded" in letter.error
 
 
@@ -215,33 +201,23 @@ async def test_a_batch_handler_takes_several_items_and_answers_for_each(queue: A
 async def test_a_batch_handler_that_returns_no_answer_for_each_item_has_failed(
     queue: AsyncWorkQueue, answer: Any
 ) -> None:
-    worker = new_worker()
-
-    @worker.handler(queue, batch=2)
     async def handle(payloads: list[bytes]) -> Any:
         return answer if len(payloads) == 2 else [None]
 
-    await add(queue, b"x", b"y")
-    async with working(worker):
-        await finished(queue)
+    await work(queue, handle, b"x", b"y", batch=2)
     assert not await queue.dead_letters.count(), "the last attempt takes each item alone"
 
 
 async def test_the_last_attempt_of_a_batch_takes_each_item_alone(queue: AsyncWorkQueue) -> None:
     """One bad item must not make dead letters of the others."""
     runs: list[list[str]] = []
-    worker = new_worker()
 
-    @worker.handler(queue, batch=3)
     def handle(payloads: list[str]) -> None:
         runs.append(payloads)
         if "bad" in payloads:
             raise ValueError("something is bad")
 
-    await add(queue, "a", "bad", "c")
-    async with working(worker):
-        letter = await the_dead(queue)
-        await finished(queue)
+    letter = await dead_letter_of(queue, handle, "a", "bad", "c", batch=3)
     assert (letter.id, letter.attempt) == ("2", 3)
     assert runs[:2] == [["a", "bad", "c"]] * 2
     assert sorted(runs[2:]) == [["a"], ["bad"], ["c"]]
@@ -255,18 +231,8 @@ async def test_items_are_completed_if_middleware_returns_without_calling_the_han
 
     worker = new_worker(middleware=[never], concurrency=1)
     ran: list[Any] = []
-    worker.handler(queue, batch=batch)(ran.append if batch is None else taking_list(ran))
-    await add(queue, b"x", b"y", b"z")
-    async with working(worker):
-        await finished(queue)
+    await work(queue, ran.append, b"x", b"y", b"z", worker=worker, batch=batch)
     assert not ran
-
-
-def taking_list(ran: list[Any]) -> Any:
-    async def handle(payloads: list[bytes]) -> None:
-        ran.extend(payloads)
-
-    return handle
 
 
 async def test_a_batch_fails_if_middleware_replaces_its_answers_by_another_value(
@@ -277,11 +243,7 @@ async def test_a_batch_fails_if_middleware_replaces_its_answers_by_another_value
         return 5
 
     worker = new_worker(middleware=[replacing], concurrency=1)
-    worker.handler(queue, batch=2)(taking_list([]))
-    await add(queue, b"x")
-    async with working(worker):
-        letter = await the_dead(queue)
-        assert worker.health().running == 0
+    letter = await dead_letter_of(queue, lambda _: None, b"x", worker=worker, batch=2)
     assert "TypeError" in letter.error
 
 
@@ -290,7 +252,6 @@ async def test_a_context_variable_set_by_a_run_is_not_seen_by_the_next(
     queue: AsyncWorkQueue, place: str
 ) -> None:
     seen: list[str] = []
-    worker = new_worker(concurrency=1)
     request.set("outside")
 
     def plain(payload: str) -> None:
@@ -300,10 +261,8 @@ async def test_a_context_variable_set_by_a_run_is_not_seen_by_the_next(
     async def coroutine(payload: str) -> None:
         plain(payload)
 
-    worker.handler(queue)(plain if place == "thread" else coroutine)
-    await add(queue, "a", "b", "c")
-    async with working(worker):
-        await finished(queue)
+    handle = plain if place == "thread" else coroutine
+    await work(queue, handle, "a", "b", "c", worker=new_worker(concurrency=1))
     assert seen == ["outside"] * 3
 
 
@@ -315,8 +274,5 @@ async def test_a_context_variable_set_by_middleware_is_seen_in_the_thread(queue:
         return await call_next(run)
 
     worker = new_worker(middleware=[around])
-    worker.handler(queue)(lambda _: seen.append(request.get()))
-    await add(queue, b"x", b"y")
-    async with working(worker):
-        await finished(queue)
+    await work(queue, lambda _: seen.append(request.get()), b"x", b"y", worker=worker)
     assert sorted(seen) == ["1", "2"]

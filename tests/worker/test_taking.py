@@ -13,11 +13,10 @@ from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annota
 from leasehold.worker import lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import take
-from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, working
+from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, work, working
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
-    from leasehold.worker import Worker
     from tests.queue.fixtures import MakeQueue
 
 
@@ -55,10 +54,10 @@ async def test_no_more_than_concurrency_runs_are_active_over_all_queues(
     assert 2 <= peak <= 4
 
 
-async def shares(worker: Worker, queues: dict[str, AsyncWorkQueue], count: int) -> Counter[str]:
-    """Let a worker work on queues that are never empty, and count the runs of each."""
-    order: list[str] = []
-
+@pytest.mark.seed("WRQ-O12", "GLD-B9")
+async def test_queues_share_by_weight(make_queue: MakeQueue) -> None:
+    queues = {weight: make_queue(name=f"weight-{weight}") for weight in ("1", "4")}
+    worker, order = new_worker(concurrency=10), list[str]()
     for name, queue in queues.items():
 
         async def handle(_: bytes, name: str = name) -> None:
@@ -66,16 +65,10 @@ async def shares(worker: Worker, queues: dict[str, AsyncWorkQueue], count: int) 
             await asyncio.sleep(0.001)
 
         worker.handler(queue, weight=float(name))(handle)
-        await queue.add_items(Item(b"x") for _ in range(count))
-    async with working(worker):
-        await eventually("enough have run", lambda: len(order) >= count, within=30)
-    return Counter(order[:count])
-
-
-@pytest.mark.seed("WRQ-O12", "GLD-B9")
-async def test_queues_share_by_weight(make_queue: MakeQueue) -> None:
-    queues = {weight: make_queue(name=f"weight-{weight}") for weight in ("1", "4")}
-    found = await shares(new_worker(concurrency=10), queues, 1000)
+        await queue.add_items(Item(b"x") for _ in range(1000))
+    async with working(worker):  # no queue becomes empty
+        await eventually("enough have run", lambda: len(order) >= 1000, within=30)
+    found = Counter(order[:1000])
     assert 2 < found["4"] / found["1"] < 8
 
 
@@ -85,25 +78,21 @@ async def test_strict_order_serves_the_first_queue_first(
 ) -> None:
     monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 60)  # else some may be released early
     first, second = make_queue(name="strict-1"), make_queue(name="strict-2")
-    order: list[str] = []
+    order: list[bytes] = []
     worker = new_worker(concurrency=2, order="strict")
 
-    @worker.handler(first)
-    async def before(_: bytes) -> None:
-        order.append("first")
+    async def handle(payload: bytes) -> None:
+        order.append(payload)
         await asyncio.sleep(0.001)
 
-    @worker.handler(second)
-    async def after(_: bytes) -> None:
-        order.append("second")
-        await asyncio.sleep(0.001)
-
-    await second.add_items(Item(b"x") for _ in range(50))
-    await first.add_items(Item(b"x") for _ in range(50))
+    for queue in (first, second):
+        worker.handler(queue)(handle)
+    await add(second, *[b"second"] * 50)
+    await add(first, *[b"first"] * 50)
     async with working(worker):
         await finished(first)
         await finished(second)
-    assert order == ["first"] * 50 + ["second"] * 50
+    assert order == [b"first"] * 50 + [b"second"] * 50
 
 
 async def test_items_leased_ahead_are_released_when_a_run_takes_long(
@@ -179,15 +168,11 @@ async def test_an_item_that_falls_due_is_run(queue: AsyncWorkQueue) -> None:
 
 async def test_batches_are_filled_from_the_items_that_wait(queue: AsyncWorkQueue) -> None:
     sizes: list[int] = []
-    worker = new_worker(concurrency=1)
 
-    @worker.handler(queue, batch=50)
     async def handle(leases: list[Lease]) -> None:
         sizes.append(len(leases))
 
-    await queue.add_items(Item(b"x") for _ in range(500))
-    async with working(worker):
-        await finished(queue)
+    await work(queue, handle, *[b"x"] * 500, worker=new_worker(concurrency=1), batch=50)
     assert sum(sizes) == 500
     assert max(sizes) == 50
     assert len(sizes) <= 20

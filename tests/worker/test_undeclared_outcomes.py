@@ -11,7 +11,7 @@ from leasehold.worker.acknowledger import Acknowledger
 from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.outcomes import DONE, by_exception
 from leasehold.worker.run import ActiveRun
-from tests.worker.working import add, finished, new_worker, the_dead, working
+from tests.worker.working import add, dead_letter_of, new_worker
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
@@ -32,8 +32,6 @@ def _(error: Park, attempt: int, policy: RetryPolicy) -> object:  # noqa: ARG001
 async def test_a_signal_without_a_declared_outcome_is_an_error_of_the_run(
     queue: AsyncWorkQueue, caplog: pytest.LogCaptureFixture, batch: int | None
 ) -> None:
-    worker = new_worker(concurrency=1)
-
     async def raises(payload: str) -> None:
         if payload == "park":
             raise Park
@@ -41,12 +39,8 @@ async def test_a_signal_without_a_declared_outcome_is_an_error_of_the_run(
     async def answers(payloads: list[str]) -> list[Park | None]:
         return [Park() if payload == "park" else None for payload in payloads]
 
-    worker.handler(queue, batch=batch)(answers if batch else raises)
-    await add(queue, "park", "good")
-    async with working(worker):
-        letter = await the_dead(queue)
-        await finished(queue)
-        assert worker.health().running == 0
+    handle, worker = answers if batch else raises, new_worker(concurrency=1)
+    letter = await dead_letter_of(queue, handle, "park", "good", worker=worker, batch=batch)
     assert "TypeError: Park leads to <object object" in letter.error
     assert "a slot of the worker failed" in caplog.text
 

@@ -59,6 +59,30 @@ async def finished(queue: AsyncWorkQueue) -> None:
     await counted(queue, "all items are done", lambda counts: not counts.total)
 
 
+async def work(
+    queue: AsyncWorkQueue,
+    function: Callable[..., Any],
+    *payloads: bytes | str,
+    worker: Worker | None = None,
+    **options: Any,
+) -> None:
+    """Add items, and run a worker with this handler until they are done and every slot is free."""
+    worker = worker or new_worker()
+    worker.handler(queue, **options)(function)
+    await add(queue, *payloads)
+    async with working(worker):
+        await finished(queue)
+        await eventually("every slot is free", lambda: not worker.health().running)
+
+
+async def dead_letter_of(
+    queue: AsyncWorkQueue, function: Callable[..., Any], *payloads: bytes | str, **options: Any
+) -> DeadLetter:
+    """Do as `work`, and return the only dead letter."""
+    await work(queue, function, *payloads, **options)
+    return await the_dead(queue)
+
+
 async def counted(queue: AsyncWorkQueue, what: str, condition: Callable[[Counts], bool]) -> None:
     """Wait until the counts of a queue meet a condition."""
 
