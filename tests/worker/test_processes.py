@@ -123,26 +123,22 @@ async def test_no_item_waits_at_a_busy_worker_while_another_is_idle(
         for worker in workers:
             worker.process.terminate()
             assert await worker.ended() == 0
-    starts: list[tuple[float, float]] = []
-    by_worker: list[list[tuple[float, float]]] = []
-    seen: list[str] = []
-    for worker in workers:
-        runs = [(float(line[2]), float(kinds[int(line[0])])) for line in worker.lines if len(line) == 3]
-        seen += [line[0] for line in worker.lines if len(line) == 3]
-        by_worker.append(runs)
-        starts += runs
+    by_worker = [[(line[0], float(line[2])) for line in worker.lines if len(line) == 3] for worker in workers]
+    seen = [item_id for runs in by_worker for item_id, _ in runs]
     assert sorted(seen, key=int) == [f"{number}" for number in range(len(kinds))], "each ran once"
-    gap = longest_idle(by_worker, last_start=max(start for start, _ in starts))
+    runs = [[(start, float(kinds[int(item_id)])) for item_id, start in one] for one in by_worker]
+    gap = longest_idle(runs)
     sys.stderr.write(f"\nlongest time that a worker was idle before the last start: {gap * 1000:.0f} ms\n")
     assert gap < 2.5
 
 
-def longest_idle(workers: list[list[tuple[float, float]]], last_start: float) -> float:
+def longest_idle(workers: list[list[tuple[float, float]]]) -> float:
     """Return for how long a process was idle although some item had not started yet."""
     longest = 0.0
-    first = min(start for runs in workers for start, _ in runs)
+    starts = [start for runs in workers for start, _ in runs]
+    last_start = max(starts)
     for runs in workers:
-        free_at = first
+        free_at = min(starts)
         for start, seconds in sorted(runs):
             longest = max(longest, min(start, last_start) - free_at)
             free_at = start + seconds

@@ -86,9 +86,7 @@ async def test_drain_ends_when_the_queues_are_empty(make_queue: MakeQueue) -> No
     await first.add_item(Item("9", id="late"), delay=3600)
     async with asyncio.timeout(20):
         await worker.drain()
-    assert seen == [
-        *("first 3", "second 2", "first 2", "second 1", "first 1", "second 0", "first 0"),
-    ]
+    assert ", ".join(seen) == "first 3, second 2, first 2, second 1, first 1, second 0, first 0"
     assert await first.counts() == (0, 0, 1, 0)
     assert await second.counts() == (0, 0, 0, 0)
 
@@ -108,16 +106,14 @@ async def test_drain_ends_at_once_on_an_empty_queue_and_when_stopped(queue: Asyn
 
 async def test_several_drains_at_once_run_each_item_once(make_queue: MakeQueue) -> None:
     ran: list[str] = []
-    workers = []
-    for _ in range(3):
-        worker = new_worker(concurrency=5)
 
-        @worker.handler(make_queue())
-        async def handle(_: bytes, lease: Lease) -> None:
-            await asyncio.sleep(0)
-            ran.append(lease.id)
+    async def handle(_: bytes, lease: Lease) -> None:
+        await asyncio.sleep(0)
+        ran.append(lease.id)
 
-        workers.append(worker)
+    workers = [new_worker(concurrency=5) for _ in range(3)]
+    for worker in workers:
+        worker.handler(make_queue())(handle)
     await make_queue().add_items(Item(b"x", id=f"{number}") for number in range(600))
     async with asyncio.timeout(20):
         await asyncio.gather(*(worker.drain() for worker in workers))

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
     from leasehold.testing import Clock, Proxy
+    from leasehold.worker import Worker
     from tests.queue.fixtures import MakeQueue
+
+
+async def started(
+    worker: Worker, queue: AsyncWorkQueue, runs: int, *, of: int
+) -> tuple[Gate, asyncio.Task[None]]:
+    """Start a worker on so many items, and return when so many runs have started."""
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * of)
+    running = asyncio.create_task(worker.run())
+    await gate.reached(runs)
+    return gate, running
 
 
 @pytest.mark.seed("GLD-O11")
@@ -30,10 +42,7 @@ async def test_a_stop_lets_runs_finish_and_releases_the_other_items(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     worker = new_worker(concurrency=2)
-    gate = Gate(worker, queue)
-    await add(queue, *[b"x"] * 5)
-    running = asyncio.create_task(worker.run())
-    await gate.reached(2)
+    gate, running = await started(worker, queue, 2, of=5)
     worker.stop()
     await counted(queue, "the other items are released", lambda counts: counts.waiting == 3)
     assert not running.done()
@@ -49,10 +58,9 @@ async def test_items_interrupted_after_the_grace_time_return_to_the_front_uncoun
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     worker = new_worker(concurrency=2, grace=0.1)
-    gate = Gate(worker, queue)
-    await add(queue, *[b"x"] * 4)
-    async with working(worker):
-        await gate.reached(2)
+    gate, running = await started(worker, queue, 2, of=4)
+    worker.stop()
+    await running
     assert sorted(gate.cancelled) == ["1", "2"]
     found = await order_of(queue)
     assert sorted(found[:2]) == [("1", 0), ("2", 0)]
@@ -62,10 +70,7 @@ async def test_items_interrupted_after_the_grace_time_return_to_the_front_uncoun
 
 async def test_stop_now_interrupts_runs_at_once_even_after_a_stop(queue: AsyncWorkQueue) -> None:
     worker = new_worker(grace=3600)
-    gate = Gate(worker, queue)
-    await add(queue, b"x")
-    running = asyncio.create_task(worker.run())
-    await gate.reached(1)
+    gate, running = await started(worker, queue, 1, of=1)
     worker.stop()
     await asyncio.sleep(0.05)
     assert not running.done()
@@ -92,10 +97,7 @@ async def test_a_cancelled_worker_releases_everything(
 ) -> None:
     """Even if it is cancelled again at once."""
     worker = new_worker(concurrency=2, grace=3600)
-    gate = Gate(worker, queue)
-    await add(queue, *[b"x"] * 5)
-    running = asyncio.create_task(worker.run())
-    await gate.reached(2)
+    gate, running = await started(worker, queue, 2, of=5)
     for _ in range(times):
         running.cancel()
         await asyncio.sleep(0)
@@ -142,9 +144,9 @@ async def test_the_item_of_a_handler_that_ignores_its_cancellation_is_released(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("error", [RuntimeError, ExceptionGroup])
+@pytest.mark.parametrize("error", [RuntimeError("interrupted"), ExceptionGroup("g", [ValueError()])])
 async def test_a_run_whose_interruption_causes_an_error_does_not_count_as_an_attempt(
-    queue: AsyncWorkQueue, error: type[Exception]
+    queue: AsyncWorkQueue, error: Exception
 ) -> None:
     worker = new_worker(grace=0)
     began = asyncio.Event()
@@ -155,9 +157,7 @@ async def test_a_run_whose_interruption_causes_an_error_does_not_count_as_an_att
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            raise (
-                error("interrupted") if error is RuntimeError else ExceptionGroup("g", [ValueError()])
-            ) from None
+            raise error from None
 
     await add(queue, b"x")
     async with working(worker):
@@ -215,14 +215,14 @@ async def test_stops_under_load_leave_nothing_leased(
     queue = make_queue()
     await queue.add_items(Item(b"x", id=f"{number}") for number in range(2000))
     done: list[Any] = []
+
+    async def handle(payload: Any) -> None:
+        await asyncio.sleep(0)
+        done.append(payload)
+
+    handle.__annotations__["payload"] = bytes if batch is None else list[bytes]
     for turn in range(30):
         worker = new_worker(concurrency=20)
-
-        async def handle(payload: Any) -> None:
-            await asyncio.sleep(0)
-            done.append(payload)
-
-        handle.__annotations__["payload"] = bytes if batch is None else list[bytes]
         worker.handler(queue, batch=batch)(handle)
         running = asyncio.create_task(worker.run())
         before = len(done)
@@ -257,16 +257,16 @@ async def test_the_server_moves_no_item_to_a_worker_that_has_stopped(
     worker = new_worker()
     Gate(worker, queue)
     running = asyncio.create_task(worker.run())
-    await until("it waits for items", lambda: some_session(redis, name))
+
+    async def has_a_session() -> bool:
+        return bool(await redis.zcard(f"{name}:sessions"))
+
+    await until("it waits for items", has_a_session)
     worker.stop()
     await running
-    assert not await redis.zcard(f"{name}:sessions")
+    assert not await has_a_session()
     await make_queue().add_item(Item(b"x"))
     assert await redis.llen(f"{name}:queue") == 1
-
-
-async def some_session(redis: Redis, name: str) -> bool:
-    return bool(await redis.zcard(f"{name}:sessions"))
 
 
 async def test_a_stop_while_the_server_is_away_leaves_items_until_their_leases_expire(
@@ -275,10 +275,7 @@ async def test_a_stop_while_the_server_is_away_leaves_items_until_their_leases_e
     monkeypatch.setattr(runtime, "SHORTEST_ACKNOWLEDGE", 0.1)
     queue, other = make_queue(url=proxy.url, reply_timeout=1, clock=clock), make_queue(clock=clock)
     worker = new_worker(concurrency=2, grace=0.1, lease_time=SHORT_LEASE)
-    gate = Gate(worker, queue)
-    await add(other, *[b"x"] * 4)
-    running = asyncio.create_task(worker.run())
-    await gate.reached(2)
+    gate, running = await started(worker, queue, 2, of=4)
     proxy.refuse()
     await proxy.cut()
     worker.stop()
@@ -296,10 +293,7 @@ async def test_a_stop_while_the_server_is_away_for_a_moment_releases_everything(
 ) -> None:
     queue = make_queue(url=proxy.url, reply_timeout=1)
     worker = new_worker(concurrency=2, grace=0.1)
-    gate = Gate(worker, queue)
-    await add(make_queue(), *[b"x"] * 4)
-    running = asyncio.create_task(worker.run())
-    await gate.reached(2)
+    gate, running = await started(worker, queue, 2, of=4)
     proxy.refuse()
     await proxy.cut()
     worker.stop()
@@ -315,10 +309,7 @@ async def test_a_worker_whose_queue_is_closed_stops_and_releases_everything(
 ) -> None:
     queue = make_queue()
     worker = new_worker(concurrency=2, grace=3600)
-    gate = Gate(worker, queue)
-    await add(make_queue(), *[b"x"] * 3)
-    running = asyncio.create_task(worker.run())
-    await gate.reached(2)
+    gate, running = await started(worker, queue, 2, of=3)
     await queue.close()
     gate.opened.set()
     with pytest.raises(QueueClosed):
