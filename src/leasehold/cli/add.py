@@ -13,7 +13,7 @@ import typer
 
 from leasehold.cli.formatting import print_json, printable
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
-from leasehold.cli.times import parse_duration, parse_time
+from leasehold.cli.times import duration_option, parse_time
 from leasehold.errors import ServerError
 from leasehold.item import Item
 
@@ -38,10 +38,7 @@ def add(  # noqa: PLR0913 - each is an option of the command
             "--content-id", help="Use a hash of the data as the id, so that equal data is added once."
         ),
     ] = False,
-    delay: Annotated[
-        float,
-        typer.Option(parser=parse_duration, metavar="DURATION", help="Delay the item: 30s, 5m, 2d."),
-    ] = 0,
+    delay: Annotated[float, duration_option("Delay the item: 30s, 5m, 2d.")] = 0,
     at: Annotated[
         datetime | None,
         typer.Option(parser=parse_time, metavar="TIME", help="Delay the item until 2030-01-31T09:00Z."),

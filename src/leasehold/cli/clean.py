@@ -6,13 +6,13 @@ import asyncio
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasehold.cli.formatting import print_json, print_table
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, open_queue, run_command
-from leasehold.cli.times import parse_duration
+from leasehold.cli.formatting import print_rows
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, open_queue
+from leasehold.cli.times import duration_option
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.errors import ServerError
 from leasehold.log import Log
@@ -27,7 +27,8 @@ MIN_INTERVAL, DEFAULT_INTERVAL = 0.1, 60.0
 log = Log("leasehold.clean")
 
 
-def clean(
+@command
+async def clean(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
     *,
     deep: Annotated[
@@ -38,24 +39,15 @@ def clean(
         bool, typer.Option("--watch", help="Clean at intervals, until SIGTERM or Ctrl-C.")
     ] = False,
     every: Annotated[
-        float | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="With --watch: the interval between cleans; 60s by default.",
-        ),
+        float | None, duration_option("With --watch: the interval between cleans; 60s by default.")
     ] = None,
     keep_dead: Annotated[
         float | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="With --watch: drop dead letters older than this; by default none are dropped.",
-        ),
+        duration_option("With --watch: drop dead letters older than this; by default none are dropped."),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
-) -> None:
+) -> Code:
     """Reclaim expired leases and repair what dead processes and other clients left behind.
 
     With --watch the command cleans at intervals, as each worker does: it also adds
@@ -72,21 +64,13 @@ def clean(
         maintenance = Maintenance(
             clean_every=DEFAULT_INTERVAL if every is None else every, keep_dead=keep_dead
         )
-        run_command(_watch(url, queues, maintenance, deep=deep, as_json=as_json))
-    run_command(_clean(url, queues, deep=deep, as_json=as_json))
-
-
-async def _clean(url: str, names: list[str], *, deep: bool, as_json: bool) -> Code:
-    reports = {}
-    for name in names:
+        return await _watch(url, queues, maintenance, deep=deep, as_json=as_json)
+    reports: dict[str, dict[str, Any]] = {}
+    for name in queues:
         async with open_queue(url, name) as queue:
-            reports[name] = asdict(await (queue.deep_clean() if deep else queue.light_clean()))
-    if as_json:
-        for name, report in reports.items():
-            print_json({"queue": name, **report})
-    else:
-        titles = ("queue", "examined", "reclaimed", "dropped", "adopted", "restored")
-        print_table(titles, [(name, *report.values()) for name, report in reports.items()])
+            report = await (queue.deep_clean() if deep else queue.light_clean())
+        reports[name] = {"queue": name, **asdict(report)}
+    print_rows([*reports.values()], as_json=as_json)
     return Code.DONE
 
 

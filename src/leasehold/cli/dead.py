@@ -6,21 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.formatting import dead_letter_document, last_line, print_json, print_table, shortened
+from leasehold.cli.formatting import last_line, print_json, print_table, shortened, view_document
 from leasehold.cli.server import (
     DEFAULT_URL,
     AsJson,
     Code,
     QueueName,
     Url,
+    command,
     confirm,
     fail,
     note,
     open_queue,
+    report_changes,
     run_command,
 )
 from leasehold.cli.show import print_dead_letter
-from leasehold.cli.times import format_time, parse_duration
+from leasehold.cli.times import duration_option, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,85 +37,22 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of 
 
 
 @app.command("ls")
-def list_letters(
-    queue: QueueName,
+@command
+async def list_letters(
+    name: QueueName,
     *,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 100,
     start: Annotated[int, typer.Option(help="Where to begin: 0 is the newest, -1 the oldest.")] = 0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
-) -> None:
+) -> Code:
     """List dead letters, the newest first. With --json each dead letter is a line."""
-    run_command(_list(url, queue, start, count, as_json=as_json))
-
-
-@app.command("show")
-def show_letter(
-    queue: QueueName,
-    item_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the dead letter.")],
-    *,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Show a dead letter in full, with its data and its last error."""
-    run_command(_show(url, queue, item_id, as_json=as_json))
-
-
-@app.command()
-def requeue(
-    queue: QueueName,
-    ids: Ids = None,
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="Requeue all, the oldest first.")] = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Move dead letters to the end of the queue, as new items.
-
-    A dead letter whose id has been added again is not moved. The exit code is then
-    1, as for an id without a dead letter.
-    """
-    _check_one_way(ids, "--all" if everything else None)
-    run_command(_requeue(url, queue, ids, as_json=as_json))
-
-
-@app.command()
-def drop(
-    queue: QueueName,
-    ids: Ids = None,
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="Drop all, after a confirmation.")] = False,
-    older_than: Annotated[
-        float | None,
-        typer.Option(
-            parser=parse_duration, metavar="DURATION", help="Drop those older than this: 30s, 5m, 2d."
-        ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Delete dead letters with their data."""
-    _check_one_way(ids, "--all" if everything else None, "--older-than" if older_than is not None else None)
-    if everything:
-        confirm(f"Drop all dead letters of {queue}, with their data?", yes=yes)
-    run_command(_drop(url, queue, ids, older_than, as_json=as_json))
-
-
-def _check_one_way(ids: Sequence[str] | None, *options: str | None) -> None:
-    ways = [*filter(None, options), *(["ids"] if ids else [])]
-    if len(ways) != 1:
-        choices = "ids, --all or --older-than" if len(options) > 1 else "ids or --all"
-        raise typer.BadParameter(f"give exactly one of {choices}", param_hint="ID")
-
-
-async def _list(url: str, name: str, start: int, count: int, *, as_json: bool) -> Code:
     async with open_queue(url, name) as queue:
         letters = await queue.dead_letters.list(start=start, count=count, data=as_json)
         more = await queue.dead_letters.count() - len(letters)
     if as_json:
         for letter in letters:
-            print_json({"queue": name, **dead_letter_document(letter)})
+            print_json({"queue": name, **view_document(letter)})
         return Code.DONE
     if letters:
         print_table(("id", "died", "attempt", "bytes", "error"), map(_row, letters))
@@ -129,50 +68,90 @@ def _row(letter: DeadLetter) -> list[str | int | None]:
     return [letter.id, format_time(letter.died_at), letter.attempt, letter.size, error]
 
 
-async def _show(url: str, name: str, item_id: str, *, as_json: bool) -> Code:
+@app.command("show")
+@command
+async def show_letter(
+    name: QueueName,
+    item_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the dead letter.")],
+    *,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """Show a dead letter in full, with its data and its last error."""
     async with open_queue(url, name) as queue:
         letter = await queue.dead_letters.get(item_id)
     if letter is None:
         return fail(f"{name!r} has no dead letter with the id {item_id!r}", Code.MISSED)
     if as_json:
-        print_json({"queue": name, **dead_letter_document(letter)})
+        print_json({"queue": name, **view_document(letter)})
     else:
         print_dead_letter(letter)
     return Code.DONE
 
 
-async def _requeue(url: str, name: str, ids: Sequence[str] | None, *, as_json: bool) -> Code:
-    async with open_queue(url, name) as queue:
-        if not ids:
-            return _report(name, "requeued", await queue.dead_letters.requeue_all(), [], as_json=as_json)
-        answers = await queue.dead_letters.requeue(*ids)
-        missed = [item_id for item_id, done in zip(ids, answers, strict=True) if not done]
-        code = _report(name, "requeued", sum(answers), missed, as_json=as_json)
-        for item_id in missed:
-            stays = await queue.dead_letters.get(item_id) is not None
-            why = "was not moved: its id is in the queue again" if stays else "is not a dead letter"
-            fail(f"{item_id!r} {why}", code)
-    return code
-
-
-async def _drop(
-    url: str, name: str, ids: Sequence[str] | None, older_than: float | None, *, as_json: bool
+@app.command()
+@command
+async def requeue(
+    name: QueueName,
+    ids: Ids = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Requeue all, the oldest first.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> Code:
+    """Move dead letters to the end of the queue, as new items.
+
+    A dead letter whose id has been added again is not moved. The exit code is then
+    1, as for an id without a dead letter.
+    """
+    _check_one_way(ids, "--all" if everything else None)
+    async with open_queue(url, name) as queue:
+        letters = queue.dead_letters
+        if not ids:
+            return report_changes(name, "requeued", await letters.requeue_all(), [], as_json=as_json)
+        answers = await letters.requeue(*ids)
+        missed = [
+            (one, f"{one!r} was not moved: its id is in the queue again" if await letters.get(one) else why)
+            for one, why in _missed(ids, answers)
+        ]
+    return report_changes(name, "requeued", sum(answers), missed, as_json=as_json)
+
+
+@app.command()
+def drop(
+    name: QueueName,
+    ids: Ids = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Drop all, after a confirmation.")] = False,
+    older_than: Annotated[float | None, duration_option("Drop those older than this: 30s, 5m, 2d.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete dead letters with their data."""
+    _check_one_way(ids, "--all" if everything else None, "--older-than" if older_than is not None else None)
+    if everything:
+        confirm(f"Drop all dead letters of {name}, with their data?", yes=yes)
+    run_command(_drop(url, name, ids, older_than or 0, as_json=as_json))
+
+
+async def _drop(url: str, name: str, ids: Sequence[str] | None, older_than: float, *, as_json: bool) -> Code:
     async with open_queue(url, name) as queue:
         if not ids:
-            dropped = await queue.dead_letters.drop_older_than(older_than or 0)
-            return _report(name, "dropped", dropped, [], as_json=as_json)
+            dropped = await queue.dead_letters.drop_older_than(older_than)
+            return report_changes(name, "dropped", dropped, [], as_json=as_json)
         answers = await queue.dead_letters.drop(*ids)
-    missed = [item_id for item_id, done in zip(ids, answers, strict=True) if not done]
-    code = _report(name, "dropped", sum(answers), missed, as_json=as_json)
-    for item_id in missed:
-        fail(f"{item_id!r} is not a dead letter", code)
-    return code
+    return report_changes(name, "dropped", sum(answers), _missed(ids, answers), as_json=as_json)
 
 
-def _report(name: str, verb: str, done: int, missed: list[str], *, as_json: bool) -> Code:
-    if as_json:
-        print_json({"queue": name, verb: done, "missed": missed})
-    else:
-        typer.echo(f"{done:,} {verb}")
-    return Code.MISSED if missed else Code.DONE
+def _check_one_way(ids: Sequence[str] | None, *options: str | None) -> None:
+    ways = [*filter(None, options), *(["ids"] if ids else [])]
+    if len(ways) != 1:
+        choices = "ids, --all or --older-than" if len(options) > 1 else "ids or --all"
+        raise typer.BadParameter(f"give exactly one of {choices}", param_hint="ID")
+
+
+def _missed(ids: Sequence[str], answers: Sequence[bool]) -> list[tuple[str, str]]:
+    return [
+        (one, f"{one!r} is not a dead letter") for one, done in zip(ids, answers, strict=True) if not done
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold import DeadLetter, ItemView
+    from leasehold.queue.schedules import ScheduleView
 
 #: How many characters of data or of an error a table row shows.
 PREVIEW = 48
@@ -40,6 +42,15 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     _console().print(table)
 
 
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print rows of the same names: as JSON on a line each, or as a table with the names as titles."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        print_table([*rows[0]], [[*row.values()] for row in rows])
+
+
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Print a line for each name and value; leave out values that are None."""
     table = Table.grid(padding=(0, 2))
@@ -55,46 +66,21 @@ def print_block(title: str, text: str) -> None:
     typer.echo("\n".join(printable(line) for line in text.splitlines()))
 
 
-def item_row(view: ItemView) -> list[Any]:
-    """Return an item as a row under `ITEM_TITLES`."""
-    size = "gone" if view.size is None else view.size
-    return [view.id, view.state, size, view.attempt, format_time(view.due), holder(view), preview(view.data)]
+#: The fields of views that are times.
+_TIMES = {"due", "died_at", "start", "next_due"}
 
 
-def holder(view: ItemView) -> str | None:
-    """Return the session that has leased an item. The mark of a scheduled item is not a session."""
-    return None if view.state == "scheduled" else view.holder
-
-
-ITEM_TITLES = ("id", "state", "bytes", "attempt", "until", "holder", "data")
-
-
-def item_document(view: ItemView) -> dict[str, Any]:
-    """Return an item as a JSON document."""
-    return {
-        "id": view.id,
-        "state": view.state,
-        "size": view.size,
-        **encoded("data", view.data),
-        "holder": view.holder,
-        "token": view.token,
-        "attempt": view.attempt,
-        "due": format_time(view.due),
-        "leased_seconds_ago": view.age,
-    }
-
-
-def dead_letter_document(letter: DeadLetter) -> dict[str, Any]:
-    """Return a dead letter as a JSON document."""
-    return {
-        "id": letter.id,
-        "size": letter.size,
-        **encoded("data", letter.data),
-        "error": letter.error,
-        "died_at": format_time(letter.died_at),
-        "attempt": letter.attempt,
-        "token": letter.token,
-    }
+def view_document(view: DeadLetter | ItemView | ScheduleView) -> dict[str, Any]:
+    """Return an item, a dead letter or a schedule as a JSON document."""
+    document: dict[str, Any] = {}
+    for name, value in asdict(view).items():
+        if name == "data":
+            document |= encoded(name, value)
+        elif name == "age":
+            document["leased_seconds_ago"] = value
+        else:
+            document[name] = format_time(value) if name in _TIMES else value
+    return document
 
 
 def encoded(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from leasehold.cli.formatting import print_facts, print_json
 from leasehold.cli.server import AsJson, Code, QueueName, fail, run_blocking_command
@@ -37,8 +37,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
-#: The interval between two updates of the progress (s).
-_INTERVAL = 0.2
+#: Updates of the progress per second.
+_REFRESH_RATE = 5
 
 
 def _without_password(context: typer.Context, url: str) -> str:
@@ -260,26 +260,22 @@ def _progress() -> Iterator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda text: console.print(f"leasehold: {escape(text)}")
         return
-    stopped, step = threading.Event(), ""
+    step = _Step()
+    with console.status(step, refresh_per_second=_REFRESH_RATE):
+        yield step.begin
 
-    def progress(text: str) -> None:
-        nonlocal step
-        step = text
 
-    with console.status("") as status:
+class _Step:
+    """The step that runs, and how many of its tasks are done whenever the status line is drawn."""
 
-        def refresh() -> None:
-            while not stopped.wait(_INTERVAL):
-                done, total = task_counts()
-                status.update(escape(step) + f" [dim]{done:,} of {total:,} tasks[/dim]" * bool(total))
+    _text = ""
 
-        refreshing = threading.Thread(target=refresh, name="progress", daemon=True)
-        refreshing.start()
-        try:
-            yield progress
-        finally:
-            stopped.set()
-            refreshing.join()
+    def begin(self, text: str) -> None:
+        self._text = text
+
+    def __rich__(self) -> Text:
+        done, total = task_counts()
+        return Text(self._text).append(f" {done:,} of {total:,} tasks" * bool(total), "dim")
 
 
 if __name__ == "__main__":

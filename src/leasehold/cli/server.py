@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import warnings
-from contextlib import asynccontextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import typer
 
+from leasehold.cli.formatting import print_json
 from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError, ServerError
 from leasehold.queue import AsyncWorkQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
+
+Parameters = ParamSpec("Parameters")
 
 DEFAULT_URL = "redis://localhost:6379"
 
@@ -38,11 +41,17 @@ class Code(IntEnum):
     SERVER = 5
 
 
-@asynccontextmanager
-async def open_queue(url: str, name: str) -> AsyncIterator[AsyncWorkQueue]:
-    """Open a queue, and close it at the end of the block."""
-    async with AsyncWorkQueue.from_url(url, name) as queue:
-        yield queue
+open_queue = AsyncWorkQueue.from_url
+
+
+def command(run: Callable[Parameters, Coroutine[Any, Any, Code]]) -> Callable[Parameters, NoReturn]:
+    """Return a command that runs a coroutine function; see `run_command`."""
+
+    @functools.wraps(run)
+    def command(*arguments: Parameters.args, **options: Parameters.kwargs) -> NoReturn:
+        run_command(run(*arguments, **options))
+
+    return command
 
 
 def run_command(work: Coroutine[Any, Any, Code]) -> NoReturn:
@@ -85,6 +94,20 @@ def fail(problem: str, code: Code) -> Code:
     """Print an error as one line and return the exit code."""
     note(" ".join(problem.split()))
     return code
+
+
+def report_changes(
+    queue: str, verb: str, done: int, missed: Iterable[tuple[str, str]], *, as_json: bool
+) -> Code:
+    """Print how many were changed, and for each id that was missed why; return the exit code."""
+    missed = [*missed]
+    if as_json:
+        print_json({"queue": queue, verb: done, "missed": [name for name, _ in missed]})
+    else:
+        typer.echo(f"{done:,} {verb}")
+    for _, why in missed:
+        fail(why, Code.MISSED)
+    return Code.MISSED if missed else Code.DONE
 
 
 def note(text: str) -> None:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from leasehold.cli.formatting import (
-    ITEM_TITLES,
-    dead_letter_document,
     encoded,
-    holder,
-    item_document,
-    item_row,
+    preview,
     print_block,
     print_facts,
     print_json,
     print_table,
     readable,
+    view_document,
 )
-from leasehold.cli.server import (
-    DEFAULT_URL,
-    AsJson,
-    Code,
-    QueueName,
-    Url,
-    fail,
-    note,
-    open_queue,
-    run_command,
-)
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
 from leasehold.cli.times import format_time
 from leasehold.states import ITEM_STATES, State
 
@@ -39,8 +26,9 @@ if TYPE_CHECKING:
     from leasehold import Counts, DeadLetter, ItemView
 
 
-def show(
-    queue: QueueName,
+@command
+async def show(
+    name: QueueName,
     item_id: Annotated[
         str | None,
         typer.Argument(
@@ -52,7 +40,7 @@ def show(
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many items of each state.")] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
-) -> None:
+) -> Code:
     """Show the items of a queue, or one of them in full.
 
     Without an ID: the first items of each state, by their place in the queue, the end of
@@ -61,25 +49,30 @@ def show(
     With an ID: the item with its data, and the dead letter and the result with that id.
     The exit code is 1 if there are none.
     """
-    if item_id is None:
-        run_command(_show_items(url, queue, [state] if state else [*ITEM_STATES], count, as_json=as_json))
-    run_command(_show_one(url, queue, item_id or "", as_json=as_json))
-
-
-async def _show_items(url: str, name: str, states: Sequence[State], count: int, *, as_json: bool) -> Code:
-    views: list[ItemView] = []
+    if item_id is not None:
+        return await _show_one(url, name, item_id, as_json=as_json)
+    states = [state] if state else ITEM_STATES
     async with open_queue(url, name) as queue:
         counts = await queue.counts()
-        for state in states:
-            views += await queue.inspect(state, count=count)
+        views = [view for one in states for view in await queue.inspect(one, count=count)]
     if as_json:
         for view in views:
-            print_json({"queue": name, **item_document(view)})
+            print_json({"queue": name, **view_document(view)})
         return Code.DONE
     if views:
-        print_table(ITEM_TITLES, map(item_row, views))
+        print_table(("id", "state", "bytes", "attempt", "until", "holder", "data"), map(_row, views))
     _note_others(name, counts, states, len(views))
     return Code.DONE
+
+
+def _row(view: ItemView) -> list[Any]:
+    size = "gone" if view.size is None else view.size
+    return [view.id, view.state, size, view.attempt, format_time(view.due), _holder(view), preview(view.data)]
+
+
+def _holder(view: ItemView) -> str | None:
+    """Return the session that has leased an item. The mark of a scheduled item is not a session."""
+    return None if view.state == "scheduled" else view.holder
 
 
 def _note_others(name: str, counts: Counts, states: Sequence[State], shown: int) -> None:
@@ -104,8 +97,8 @@ async def _show_one(url: str, name: str, item_id: str, *, as_json: bool) -> Code
             {
                 "queue": name,
                 "id": item_id,
-                "item": item_document(view) if view else None,
-                "dead_letter": dead_letter_document(letter) if letter else None,
+                "item": view_document(view) if view else None,
+                "dead_letter": view_document(letter) if letter else None,
                 **encoded("result", result),
             }
         )
@@ -129,7 +122,7 @@ def _print_item(view: ItemView) -> None:
             "state": view.state,
             "attempt": view.attempt,
             until: format_time(view.due),
-            "holder": holder(view),
+            "holder": _holder(view),
             "token": view.token,
             "last leased": None if view.age is None else f"{view.age:,.1f} s ago",
             "bytes": view.size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import typer
 
@@ -28,6 +29,11 @@ def parse_duration(text: str | float) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
+def duration_option(help: str) -> Any:  # noqa: A002 - as in `typer.Option`
+    """Return an option whose value is a duration."""
+    return typer.Option(parser=parse_duration, metavar="DURATION", help=help)
+
+
 def parse_time(text: str) -> datetime:
     """Parse a time with a zone, in ISO 8601.
 
@@ -45,10 +51,11 @@ def parse_time(text: str) -> datetime:
     return when
 
 
-def format_time(seconds: float | None) -> str | None:
-    """Format a time, in seconds since 1970, as ISO 8601 in UTC; None stays None."""
-    if seconds is None:
+def format_time(time: float | datetime | None) -> str | None:
+    """Format a time, or seconds since 1970, as ISO 8601 in UTC; None stays None."""
+    if time is None:
         return None
+    seconds = time.timestamp() if isinstance(time, datetime) else time
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError):  # another client may write any number

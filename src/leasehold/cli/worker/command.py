@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 from typing import Annotated
 
 import typer
 
-from leasehold.cli.times import parse_duration
+from leasehold.cli.times import duration_option
 from leasehold.cli.worker.logs import set_up_logs
-from leasehold.cli.worker.settings import Settings
+from leasehold.cli.worker.settings import LogFormat, LogLevel, Settings
 
 #: The minimum of --exit-on-unhealthy, in seconds.
 MIN_UNHEALTHY = 0.1
-
-
-class LogFormat(enum.StrEnum):
-    """The format of log lines."""
-
-    text = "text"
-    json = "json"
-
-
-class LogLevel(enum.StrEnum):
-    """The lowest level that is logged."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
 
 
 def worker(  # noqa: PLR0913 - each is an option
@@ -48,11 +31,7 @@ def worker(  # noqa: PLR0913 - each is an option
     ] = None,
     grace: Annotated[
         float | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="How long to wait for runs when it stops; by default as the program says.",
-        ),
+        duration_option("How long to wait for runs when it stops; by default as the program says."),
     ] = None,
     processes: Annotated[
         int, typer.Option(min=1, max=1000, help="How many worker processes; one that dies is restarted.")
@@ -62,11 +41,7 @@ def worker(  # noqa: PLR0913 - each is an option
     ] = False,
     exit_on_unhealthy: Annotated[
         float | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="Stop with exit code 4 when the worker has been unhealthy for this time.",
-        ),
+        duration_option("Stop with exit code 4 when the worker has been unhealthy for this time."),
     ] = None,
     check: Annotated[
         bool,
@@ -74,8 +49,8 @@ def worker(  # noqa: PLR0913 - each is an option
             "--check", help="Import the worker, ask the server, and print the handlers; run nothing."
         ),
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object a line.")] = LogFormat.text,
-    log_level: Annotated[LogLevel, typer.Option(help="The lowest level to log.")] = LogLevel.info,
+    log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object a line.")] = "text",
+    log_level: Annotated[LogLevel, typer.Option(help="The lowest level to log.")] = "info",
 ) -> None:
     """Run a worker until it is stopped.
 
@@ -92,8 +67,8 @@ def worker(  # noqa: PLR0913 - each is an option
         concurrency=concurrency,
         grace=grace,
         exit_on_unhealthy=exit_on_unhealthy,
-        log_format=log_format.value,
-        log_level=log_level.value,
+        log_format=log_format,
+        log_level=log_level,
     )
     raise typer.Exit(_run(settings, processes=processes, reload=reload, check=check))
 
