@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
 from typing import Annotated
@@ -61,16 +62,8 @@ async def _serve(console: Console, *, port: int | None, dir: Path | None) -> Non
         }
         console.print(_MESSAGE.format_map({name: escape(fact) for name, fact in facts.items()}))
         while server.running and not stopping.is_set():
-            await _pause(stopping)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), 0.25)
         if not stopping.is_set():
             raise EmbeddedServerError("the server ended unexpectedly")
     console.print("Stopped.")
-
-
-async def _pause(stopping: asyncio.Event, seconds: float = 0.25) -> None:
-    """Wait a moment for the signal to stop."""
-    try:
-        async with asyncio.timeout(seconds):
-            await stopping.wait()
-    except TimeoutError:
-        pass

@@ -9,6 +9,7 @@ its items.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -92,7 +93,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     link.start()
-    sys.exit(work(Settings.load(sys.argv[1]), link.ready))
+    sys.exit(work(Settings(**json.loads(sys.argv[1])), link.ready))
 
 
 if __name__ == "__main__":

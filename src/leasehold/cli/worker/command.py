@@ -94,10 +94,12 @@ def _supervise(settings: Settings, *, processes: int, reload: bool) -> int:
     async def run() -> int:
         changes = None
         if reload:
-            from leasehold.cli.worker.reload import code_changes
+            from watchfiles import PythonFilter, awatch
+
             from leasehold.cli.worker.target import folder_of
 
-            changes = code_changes(folder_of(settings.target))
+            batches = awatch(folder_of(settings.target), watch_filter=PythonFilter(), raise_interrupt=False)
+            changes = (min(path for _, path in batch) async for batch in batches)
         return await Supervisor(settings, processes=processes, changes=changes).run()
 
     return asyncio.run(run())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -33,12 +31,3 @@ class Settings:
     exit_on_unhealthy: float | None = None
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
-
-    def dump(self) -> str:
-        """Return the options as text, for the command line of a child process."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def load(cls, text: str) -> Self:
-        """Read the text that `dump` returned."""
-        return cls(**json.loads(text))

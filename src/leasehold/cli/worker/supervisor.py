@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 import sys
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from leasehold.cli.worker.child import NOW, STOP
@@ -51,7 +53,7 @@ class Child:
                 "-P",  # modules in the current folder must not replace libraries of ours
                 "-m",
                 "leasehold.cli.worker.child",
-                settings.dump(),
+                json.dumps(asdict(settings)),
                 stdin=theirs.fileno(),
                 process_group=0,
             )

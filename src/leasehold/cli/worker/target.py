@@ -69,9 +69,8 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise Unusable(
-                f"there is no module {name!r} in {Path.cwd()} or in the installed packages"
-            ) from None
+            problem = f"there is no module {name!r} in {Path.cwd()} or in the installed packages"
+            raise Unusable(problem) from None
         raise Unusable(with_traceback(f"{name} cannot be imported", error)) from None
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
         raise Unusable(with_traceback(f"{name} cannot be imported", error)) from None
@@ -131,9 +130,9 @@ def _suggestion(module: ModuleType) -> str:
 
 def with_traceback(what: str, error: Exception) -> str:
     """Return a message with the error's traceback, from the first line of the user's code."""
-    if isinstance(error, LeaseholdError) and not _users_part(error.__traceback__):
-        return f"{what}: {error}"
     trace = _users_part(error.__traceback__)
+    if isinstance(error, LeaseholdError) and trace is None:
+        return f"{what}: {error}"
     text = "".join(traceback.format_exception(type(error), error, trace))
     return f"{what}:\n{text.rstrip()}"
 
