@@ -29,14 +29,8 @@ async def test_adds_an_item_and_prints_its_id(leasehold: Leasehold, queue: Async
     [view] = await queue.inspect()
     assert (view.data, f"{view.id}\n") == (b"hello", outcome.out)
     assert re.fullmatch(r"[0-9a-f]{32}", view.id)
-
-
-async def test_the_json_has_the_queue_the_id_and_whether_it_was_added(
-    leasehold: Leasehold, queue: AsyncWorkQueue
-) -> None:
     outcome = await leasehold("add", queue.name, "hello", "--id", "gruß", "--json")
-    assert outcome.code == 0
-    assert outcome.document == {"queue": queue.name, "id": "gruß", "added": True}
+    assert (outcome.code, outcome.document) == (0, {"queue": queue.name, "id": "gruß", "added": True})
 
 
 async def test_an_id_that_is_in_the_queue_is_refused(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
@@ -50,20 +44,16 @@ async def test_an_id_that_is_in_the_queue_is_refused(leasehold: Leasehold, queue
     assert await data_in(queue) == [b"first"]
 
 
-@pytest.mark.parametrize("data", [b"", b"one\ntwo\n", bytes(range(256))])
-async def test_data_from_standard_input_is_not_changed(
-    leasehold: Leasehold, queue: AsyncWorkQueue, data: bytes
+@pytest.mark.parametrize(
+    ("argument", "stdin"),
+    [(b"-", b""), (b"-", b"one\ntwo\n"), (b"-", bytes(range(256)))]
+    + [(data, b"") for data in (b"", b"\xff\xfe", "gruß".encode())],
+)
+async def test_data_from_standard_input_or_the_command_line_is_not_changed(
+    leasehold: Leasehold, queue: AsyncWorkQueue, argument: bytes, stdin: bytes
 ) -> None:
-    assert (await leasehold("add", queue.name, "-", stdin=data)).code == 0
-    assert await data_in(queue) == [data]
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff\xfe", "gruß".encode()])
-async def test_data_from_the_command_line_is_not_changed(
-    leasehold: Leasehold, queue: AsyncWorkQueue, data: bytes
-) -> None:
-    assert (await leasehold("add", queue.name, data)).code == 0
-    assert await data_in(queue) == [data]
+    assert (await leasehold("add", queue.name, argument, stdin=stdin)).code == 0
+    assert await data_in(queue) == [stdin if argument == b"-" else argument]
 
 
 async def test_an_item_can_be_delayed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:

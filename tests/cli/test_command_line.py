@@ -82,11 +82,6 @@ def test_a_command_and_the_overview_have_the_same_text(name: str) -> None:
     assert load(name).help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
 
 
-def test_groups_have_their_commands() -> None:
-    assert {*load("dead").commands} == {"ls", "show", "requeue", "drop"}
-    assert {*load("schedule").commands} == {"ls", "rm"}
-
-
 async def test_an_unknown_command_is_refused_with_the_most_similar_one(leasehold: Leasehold) -> None:
     assert "No such command 'shov'. Did you mean 'show'?" in usage_error(await leasehold("shov"))
 
@@ -143,13 +138,10 @@ def test_commands_are_completed(shell: str) -> None:
     assert "worker" not in completions
 
 
-def test_commands_of_groups_options_and_values_are_completed() -> None:
+def test_commands_of_groups_options_and_values_are_completed_without_a_server() -> None:
     assert complete("bash", "dead", "") == ["ls", "show", "requeue", "drop"]
     assert complete("bash", "dead", "drop", "--o") == ["--older-than"]
     assert complete("bash", "show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
-
-
-def test_completion_does_not_use_the_server() -> None:
     assert complete("bash", "show", "") == [""]
 
 
@@ -201,11 +193,19 @@ async def test_a_key_of_another_type_is_exit_code_5(leasehold: Leasehold, redis:
     assert "choose another name" in outcome.error
 
 
-@pytest.mark.parametrize("url", ["nothing", "http://:secret@localhost", ""])
-async def test_an_invalid_url_is_reported_without_its_password(leasehold: Leasehold, url: str) -> None:
-    outcome = await leasehold("ls", "emails", "--url", url)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.error == "url: expected a redis://, rediss:// or unix:// URL"
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(("",), "name: got '', expected a text of 1 to 512 bytes in UTF-8")]
+    + [
+        (("emails", "--url", url), "url: expected a redis://, rediss:// or unix:// URL")
+        for url in ("nothing", "http://:secret@localhost", "")
+    ],
+)
+async def test_an_invalid_name_or_url_is_reported_without_the_password(
+    leasehold: Leasehold, arguments: tuple[str, ...], error: str
+) -> None:
+    outcome = await leasehold("ls", *arguments)
+    assert (outcome.code, outcome.out, outcome.error) == (2, "", error)
 
 
 async def test_the_url_is_the_option_or_leasehold_url_or_redis_url(
@@ -220,14 +220,6 @@ async def test_the_url_is_the_option_or_leasehold_url_or_redis_url(
         await leasehold(*ask, LEASEHOLD_URL="", REDIS_URL=redis_url),
     ):
         assert outcome.document["waiting"] == 1
-
-
-async def test_an_invalid_name_is_refused(leasehold: Leasehold) -> None:
-    outcome = await leasehold("ls", "")
-    assert (outcome.code, outcome.error) == (
-        2,
-        "name: got '', expected a text of 1 to 512 bytes in UTF-8",
-    )
 
 
 async def test_ctrl_c_ends_a_command(proxy: Proxy) -> None:

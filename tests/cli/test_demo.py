@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from leasehold.cli.app import app
 from leasehold.cli.demo import check, files, run
-from tests.eventually import eventually
+from tests.cli.worker_bench import gone
 
 
 def leasehold_demo(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.Popen[str]:
@@ -170,13 +170,6 @@ def children_of(parent: int) -> set[int]:
     return {int(pid) for pid, ppid in pairs if int(ppid) == parent}
 
 
-def running(pids: set[int]) -> set[int]:
-    """Return which of these processes run; a zombie does not."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,stat="], capture_output=True, text=True, check=True)
-    pairs = [line.split() for line in listed.stdout.splitlines()]
-    return {int(pid) for pid, state in pairs if not state.startswith("Z")} & pids
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
@@ -195,7 +188,7 @@ async def test_a_signal_ends_all_processes_and_leaves_no_item_on_a_server(
         process.send_signal(number)
         assert process.wait() == code
         assert "Traceback" not in process.stderr.read()
-        await eventually("all children have ended", lambda: not running(children))
+        await gone(*children)
     if number != signal.SIGKILL:
         assert names_in(tmp_path) == ["files"]
         assert keys_left(redis_url) == []
@@ -216,26 +209,22 @@ def written(*lines: Any) -> list[bytes]:
         (written(*EXPECTED.values()), []),
         (written(EXPECTED["a"]), ["missing: b", "missing: ü\\n"]),
         (written(*EXPECTED.values(), EXPECTED["b"], EXPECTED["b"]), ["duplicated: b"]),
+        *(
+            ([*written(*EXPECTED.values()), line], problems)
+            for line, problems in [
+                (b'{"id":"b","lines":7}\n', ["wrong: b", "duplicated: b"]),
+                (b'{"id":"b"}\n', ["wrong: b", "duplicated: b"]),
+                (b'{"id":"stranger","lines":1}\n', ["wrong: stranger"]),
+                (b'{"id":7}\n', ["wrong: 7"]),
+                (b'{"id":"b","lines"', ["""unreadable: '{"id":"b","lines"'"""]),
+                (b'["b"]\n', ["""unreadable: '["b"]\\n'"""]),
+                (b"\xff\n", ["unreadable: '\\\\xff\\n'"]),
+            ]
+        ),
     ],
 )
-def test_the_check_finds_missing_and_duplicated_lines(output: list[bytes], problems: list[str]) -> None:
+def test_the_check_finds_missing_duplicated_and_wrong_lines(output: list[bytes], problems: list[str]) -> None:
     assert check.check(EXPECTED, output) == problems
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (b'{"id":"b","lines":7}\n', "wrong: b"),
-        (b'{"id":"b"}\n', "wrong: b"),
-        (b'{"id":"stranger","lines":1}\n', "wrong: stranger"),
-        (b'{"id":7}\n', "wrong: 7"),
-        (b'{"id":"b","lines"', """unreadable: '{"id":"b","lines"'"""),
-        (b'["b"]\n', """unreadable: '["b"]\\n'"""),
-        (b"\xff\n", "unreadable: '\\\\xff\\n'"),
-    ],
-)
-def test_the_check_finds_wrong_lines(line: bytes, problem: str) -> None:
-    assert check.check({"a": EXPECTED["a"]}, [*written(EXPECTED["a"]), line]) == [problem]
 
 
 def test_merging_keeps_the_line_with_the_highest_token_and_drops_half_a_line(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ START = datetime(2030, 1, 31, 9, tzinfo=UTC)
 
 
 async def test_ls_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    outcome = await leasehold("schedule", "ls", queue.name)
+    assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no schedules")
     await queue.schedules.every(3_600, "slow", b"12", start=START)
     await queue.schedules.every(0.5, "fast", catch_up="skip")
     await queue.schedules.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
@@ -47,11 +49,6 @@ async def test_ls_prints_json(leasehold: Leasehold, queue: AsyncWorkQueue) -> No
         "data": "/w==",
         "data_encoding": "base64",
     }
-
-
-async def test_ls_of_a_queue_without_schedules(leasehold: Leasehold, name: str) -> None:
-    outcome = await leasehold("schedule", "ls", name)
-    assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{name} has no schedules")
 
 
 async def test_rm_removes_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:

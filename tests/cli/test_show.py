@@ -72,13 +72,10 @@ async def test_items_are_printed_as_json(leasehold: Leasehold, queue: AsyncWorkQ
     assert (second["data"], second["data_encoding"]) == ("grün", "utf-8")
 
 
-async def test_an_empty_queue(leasehold: Leasehold, name: str) -> None:
-    outcome = await leasehold("show", name)
-    assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{name} has no unfinished items")
-    assert await leasehold("show", name, "--json") == (0, "", "")
-
-
-async def test_a_state_without_items(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_a_queue_or_a_state_without_items(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    assert await leasehold("show", queue.name, "--json") == (0, "", "")
+    outcome = await leasehold("show", queue.name)
+    assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no unfinished items")
     await queue.add_item(Item(b"x"))
     outcome = await leasehold("show", queue.name, "--state", "leased")
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no leased items")

@@ -326,13 +326,13 @@ def test_an_unusable_target_is_reported_with_the_users_part_of_the_traceback(
     assert bool(frames) == (target in {"app:fails", "crashing:worker", "broken:worker", "needs:worker"})
 
 
-async def test_an_unusable_target_is_exit_code_2(bench: Bench) -> None:
-    async with bench.worker(target=f"{PROGRAM}:fails") as worker:
+@pytest.mark.parametrize(
+    ("name", "problem"), [("fails", "LookupError: no settings"), ("needy", "does not provide database")]
+)
+async def test_an_unusable_target_is_exit_code_2(bench: Bench, name: str, problem: str) -> None:
+    async with bench.worker(target=f"{PROGRAM}:{name}") as worker:
         assert await worker.code() == 2
-    assert "LookupError: no settings" in worker.log
-    async with bench.worker(target=f"{PROGRAM}:needy") as worker:
-        assert await worker.code() == 2
-    assert "does not provide database" in worker.log
+    assert problem in worker.log
 
 
 @pytest.mark.parametrize(
@@ -359,25 +359,19 @@ async def test_check_prints_the_handlers(leasehold: Leasehold, queue: AsyncWorkQ
 
 
 @pytest.mark.usefixtures("user_code")
-async def test_check_reports_a_parameter_that_the_lifespan_does_not_provide(
-    leasehold: Leasehold, redis_url: str
+@pytest.mark.parametrize(
+    ("name", "environment", "code", "problem"),
+    [
+        ("needy", {}, 2, "does not provide database"),
+        ("worker", {"HANGS_AT": "nowhere"}, 1, "the lifespan fails(.|\n)*LookupError: no database"),
+        ("worker", {"REDIS_URL": "redis://127.0.0.1:1"}, 1, "127.0.0.1:1"),
+    ],
+)
+async def test_check_reports_why_the_worker_cannot_run(
+    leasehold: Leasehold, redis_url: str, name: str, environment: dict[str, str], code: int, problem: str
 ) -> None:
-    outcome = await leasehold("worker", f"{PROGRAM}:needy", "--check", REDIS_URL=redis_url)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "does not provide database" in outcome.err
-
-
-@pytest.mark.usefixtures("user_code")
-async def test_check_reports_that_a_lifespan_fails(leasehold: Leasehold, redis_url: str) -> None:
-    outcome = await leasehold("worker", TARGET, "--check", REDIS_URL=redis_url, HANGS_AT="nowhere")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "the lifespan fails" in outcome.err
-    assert "LookupError: no database" in outcome.err
-    assert re.findall(r'File "(.+?)"', outcome.err) == [str(PROGRAM)]
-
-
-@pytest.mark.usefixtures("user_code")
-async def test_check_reports_that_the_server_is_away(leasehold: Leasehold) -> None:
-    outcome = await leasehold("worker", TARGET, "--check", REDIS_URL="redis://127.0.0.1:1")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "127.0.0.1:1" in outcome.err
+    target, environment = f"{PROGRAM}:{name}", {"REDIS_URL": redis_url, **environment}
+    outcome = await leasehold("worker", target, "--check", stdin=b"", **environment)
+    assert (outcome.code, outcome.out) == (code, "")
+    assert re.search(problem, outcome.err)
+    assert re.findall(r'File "(.+?)"', outcome.err) == [str(PROGRAM)] * ("lifespan fails" in problem)

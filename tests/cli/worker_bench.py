@@ -30,9 +30,8 @@ LIMITS = pytest.mark.parametrize("limits", ["short", pytest.param("real", marks=
 class Running:
     """A process that runs `leasehold worker`, and its log."""
 
-    def __init__(self, process: Process, output: Path) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
-        self._output = output
         self.lines: list[str] = []
         self._reading = asyncio.create_task(self._read())
 
@@ -47,11 +46,6 @@ class Running:
             f"it logs {pattern!r} {times} times", lambda: len(self._found(pattern)) >= times, within=TIMEOUT
         )
         return self._found(pattern)
-
-    @property
-    def printed(self) -> str:
-        """The standard output so far."""
-        return self._output.read_text()
 
     def _found(self, pattern: str) -> list[str]:
         found = [re.search(pattern, line) for line in self.lines]
@@ -85,8 +79,7 @@ class Running:
         self.process._transport.close()  # type: ignore[attr-defined]  # else asyncio warns of an open pipe
 
     async def _read(self) -> None:
-        if self.process.stderr is None:
-            raise AssertionError("it is a pipe")
+        assert self.process.stderr, "it is a pipe"
         async for line in self.process.stderr:
             self.lines.append(line.decode())
 
@@ -107,17 +100,15 @@ class Bench:
     @asynccontextmanager
     async def worker(self, *options: str, target: str = TARGET, **environment: str) -> AsyncIterator[Running]:
         """Run a worker process; kill it at the end of the block if it still runs."""
-        output = self.folder / "output"
-        with output.open("wb") as file:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "leasehold.cli", "worker", target, *options),
-                cwd=self.folder,
-                env={**os.environ, "COLUMNS": "200", **self.environment, **environment},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=file,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        running = Running(process, output)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "leasehold.cli", "worker", target, *options),
+            cwd=self.folder,
+            env={**os.environ, "COLUMNS": "200", **self.environment, **environment},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        running = Running(process)
         try:
             yield running
         finally:
@@ -142,17 +133,17 @@ class Bench:
 
     async def began(self, count: int = 1) -> list[tuple[str, int]]:
         """Wait until this many runs have started."""
-        await eventually(
-            f"{count} runs have started", lambda: len(self.recorded("began")) >= count, within=TIMEOUT
-        )
-        return self.recorded("began")
+        return await self._recorded(count, "began")
 
     async def ended(self, count: int = 1) -> list[tuple[str, int]]:
         """Wait until this many runs have ended."""
+        return await self._recorded(count, "ended")
+
+    async def _recorded(self, count: int, event: str) -> list[tuple[str, int]]:
         await eventually(
-            f"{count} runs have ended", lambda: len(self.recorded("ended")) >= count, within=TIMEOUT
+            f"{count} runs have {event}", lambda: len(self.recorded(event)) >= count, within=TIMEOUT
         )
-        return self.recorded("ended")
+        return self.recorded(event)
 
 
 def is_running(pid: int) -> bool:
