@@ -34,7 +34,7 @@ class Traces:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
-    """Give servers a temporary folder that nobody else uses; a short one, for the sake of sockets in it."""
+    """Give servers a private temporary folder, with a path short enough for sockets."""
     tmp_path_factory.getbasetemp()  # made now, it is not in there
     base = Path(tempfile.mkdtemp(prefix="lh-", dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(base))

@@ -1,4 +1,4 @@
-"""A caller may be cancelled at any moment: nothing is lost, and nobody else is harmed."""
+"""A caller may be cancelled at any moment: no item is lost, and no other caller is affected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_STEPS = 500
 
 
 class Stepped:
-    """Run a call, cancel it at a step of its own choosing, and say how far it came."""
+    """Runs a call, and cancels it after a number of turns of the event loop."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -49,7 +49,7 @@ class Stepped:
 
 
 async def at_every_step(once: Callable[[Stepped], Awaitable[None]]) -> None:
-    """Repeat it, cancelling one turn of the loop later each time, until the call ends before that."""
+    """Repeat a call, cancelled one turn of the loop later each time, until it ends before that."""
     for step in range(MAX_STEPS):
         stepped = Stepped(step)
         await once(stepped)
@@ -59,7 +59,7 @@ async def at_every_step(once: Callable[[Stepped], Awaitable[None]]) -> None:
 
 
 async def ready(redis: Redis, queue: AsyncWorkQueue, count: int) -> Places:
-    """Wait until so many items wait, none of them in an inbox, and check the whole state."""
+    """Wait until `count` items wait, none of them in an inbox, and check the whole state."""
 
     async def are_waiting() -> bool:
         return await redis.llen(f"{queue.name}:queue") == count
@@ -93,7 +93,7 @@ async def test_add(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool
 async def test_lease(
     make_queue: MakeQueue, redis: Redis, name: str, *, count: int, block: bool, warm: bool
 ) -> None:
-    """What the cancelled caller would have got is back at the front at once."""
+    """The items of the cancelled caller return to the front at once."""
     given_back = 0
 
     async def once(stepped: Stepped) -> None:
@@ -111,7 +111,7 @@ async def test_lease(
             assert len(held) == 2 + len(mine)
             found = await ready(redis, queue, 6 - len(held))
             assert sorted(found.leased) == sorted(lease.id.encode() for lease in held)
-            assert found.waiting == sorted(found.waiting), "they have kept their places"
+            assert found.waiting == sorted(found.waiting), "they keep their order"
             assert await queue.complete_many(held) == [True] * len(held)
             fence = int(await redis.get(f"{queue.name}:fence") or 0)
             given_back += fence > len(held)
@@ -121,7 +121,7 @@ async def test_lease(
 
 
 async def test_lease_while_waiting(make_queue: MakeQueue, redis: Redis, name: str) -> None:
-    """Around the moment at which the item comes."""
+    """Cancel around the moment at which the item arrives."""
 
     async def once(stepped: Stepped) -> None:
         waiting_name = f"{name}-waiting-{stepped.step}"
@@ -196,7 +196,7 @@ async def test_release(make_queue: MakeQueue, redis: Redis, name: str, *, warm: 
 
 @pytest.mark.parametrize("state", ["connecting", "idle", "waiting", "busy"])
 async def test_close(make_queue: MakeQueue, redis: Redis, name: str, state: str) -> None:
-    """It ends all the same; who wants to be sure closes again, which waits for the end."""
+    """Closing continues; another call of close waits for its end."""
 
     async def once(stepped: Stepped) -> None:
         queue = make_queue(name=f"{name}-close-{state}-{stepped.step}")
@@ -224,8 +224,10 @@ async def test_close(make_queue: MakeQueue, redis: Redis, name: str, state: str)
     await at_every_step(once)
 
 
-async def test_a_server_that_goes_just_then(make_queue: MakeQueue, proxy: Proxy, name: str) -> None:
-    """The error has come, and the caller is cancelled before it is told: nobody complains of that later."""
+async def test_a_caller_cancelled_when_the_connection_is_lost_leaves_no_unread_error(
+    make_queue: MakeQueue, proxy: Proxy, name: str
+) -> None:
+    """The error arrives, and the caller is cancelled before it gets it: no exception is reported later."""
 
     async def once(stepped: Stepped) -> None:
         async with make_queue(name=f"{name}-going-{stepped.step}", url=proxy.url) as queue:
@@ -254,8 +256,10 @@ async def test_a_server_that_goes_just_then(make_queue: MakeQueue, proxy: Proxy,
 
 
 @pytest.mark.parametrize("call", ["add_item", "lease", "waiting", "counts", "complete_many"])
-async def test_an_error_that_comes_in_the_very_same_turn(queue: AsyncWorkQueue, call: str) -> None:
-    """The answer is there and is an error, and then the caller is cancelled: nobody complains of it later."""
+async def test_a_caller_cancelled_when_an_error_arrives_leaves_no_unread_error(
+    queue: AsyncWorkQueue, call: str
+) -> None:
+    """The reply is an error, and then the caller is cancelled: no exception is reported later."""
     await queue.add_items([Item(b"x"), Item(b"x")])
     leases = await queue.lease_many(2, 60)
     calls: dict[str, Coroutine[Any, Any, Any]] = {
@@ -281,7 +285,7 @@ async def test_an_error_that_comes_in_the_very_same_turn(queue: AsyncWorkQueue, 
 
 
 async def four_leases(make_queue: MakeQueue, queue: AsyncWorkQueue, *, warm: bool) -> list[Lease]:
-    """Lease four items; unless it is to be warm, over another connection."""
+    """Lease four items, over another connection unless `warm`."""
     if warm:
         await queue.add_items([Item(b"x", id=f"{n}") for n in range(4)])
         return await queue.lease_many(4, 60)
@@ -292,6 +296,6 @@ async def four_leases(make_queue: MakeQueue, queue: AsyncWorkQueue, *, warm: boo
 
 
 def lease_of(queue: AsyncWorkQueue, lease: Lease) -> Lease:
-    """Give the same lease as if it had been leased by another queue object."""
+    """Return the same lease, as a lease of another queue object."""
     lease._queue = queue
     return lease

@@ -34,7 +34,7 @@ def port_of(node: Redis) -> int:
 
 @asynccontextmanager
 async def started(port: int, bus_port: int) -> AsyncIterator[Redis]:
-    """Run one server that knows of no other one."""
+    """Run a server that is not connected to others yet."""
     folder = private_folder()
     options = {
         "bind": "127.0.0.1",
@@ -88,18 +88,18 @@ async def nodes(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[lis
 
 @pytest.fixture
 async def cluster(nodes: list[Redis]) -> AsyncIterator[RedisCluster]:
-    """Give a client of the cluster."""
+    """Return a client of the cluster."""
     async with RedisCluster(host="127.0.0.1", port=port_of(nodes[0])) as client:
         yield client
 
 
 def owner(nodes: list[Redis], name: str) -> Redis:
-    """Return the node that had the slot of a queue at the beginning."""
+    """Return the node that had the slot of a queue at first."""
     return nodes[key_slot(name.encode()) * NODES // SLOTS]
 
 
 async def move_slot(nodes: list[Redis], name: str, source: Redis, target: Redis) -> None:
-    """Hand the slot of a queue to another node, as an operator does."""
+    """Move the slot of a queue to another node, as an operator does."""
     slot = key_slot(name.encode())
     source_id, target_id = [await command(node, "CLUSTER MYID") for node in (source, target)]
     await command(target, "CLUSTER SETSLOT", slot, "IMPORTING", source_id)
@@ -111,7 +111,7 @@ async def move_slot(nodes: list[Redis], name: str, source: Redis, target: Redis)
 
 
 @pytest.mark.slow
-async def test_everything_on_every_node(nodes: list[Redis], cluster: RedisCluster) -> None:
+async def test_every_call_works_on_every_node(nodes: list[Redis], cluster: RedisCluster) -> None:
     names = ["shop:{one}", "{two}", "{three}:mail", "{4}", "{5}", "{6}"]
     assert len({id(owner(nodes, name)) for name in names}) == NODES
     for name in names:
@@ -146,8 +146,8 @@ async def test_everything_on_every_node(nodes: list[Redis], cluster: RedisCluste
 
 
 @pytest.mark.slow
-async def test_a_queue_whose_slot_moves(nodes: list[Redis], cluster: RedisCluster) -> None:
-    """Who waits gets what comes later, on the new node; leases and their numbers have moved along."""
+async def test_a_queue_follows_its_slot_to_another_node(nodes: list[Redis], cluster: RedisCluster) -> None:
+    """A waiting caller gets items that arrive on the new node; leases and tokens have moved with the slot."""
     name = "{moving}"
     source = owner(nodes, name)
     target = nodes[(nodes.index(source) + 1) % NODES]
@@ -166,7 +166,7 @@ async def test_a_queue_whose_slot_moves(nodes: list[Redis], cluster: RedisCluste
         assert await waiter.renew(held, 60)
         assert set((await audit(target, name)).leased) == {b"held", b"new"}
 
-        # And back, without a word: many calls at once meet it.
+        # And back, while many calls are in flight.
         await move_slot(nodes, name, target, source)
         added = await asyncio.gather(
             *(adder.add_item(Item(b"x", id=f"{n}")) for n in range(2000)), return_exceptions=True
@@ -199,7 +199,7 @@ async def test_a_twin_in_another_thread_finds_its_node_by_itself(
 
 
 async def patient(queue: AsyncWorkQueue) -> Lease:
-    """Lease as a worker does, that asks again when the server was busy or away."""
+    """Lease as a worker does, and repeat the call if the server is busy or away."""
     while True:
         try:
             lease = await queue.lease(60)

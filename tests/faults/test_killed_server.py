@@ -1,4 +1,4 @@
-"""A server that is killed under load and comes back: what it said it had done is done."""
+"""A server that is killed under load and restarted keeps what it has acknowledged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Record:
-    """What the callers were told."""
+    """The results that the callers got."""
 
     added: set[str] = field(default_factory=set)
     completed: Counter[str] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ async def work(queue: AsyncWorkQueue, record: Record, stop: asyncio.Event) -> No
 
 
 async def complete(queue: AsyncWorkQueue, record: Record, lease: Lease) -> None:
-    """Complete as a careful worker does; note when a True may have been lost on the way."""
+    """Complete as a worker does, and record when the reply True may have been lost."""
     while True:
         try:
             if await queue.complete(lease):
@@ -84,7 +84,7 @@ async def complete(queue: AsyncWorkQueue, record: Record, lease: Lease) -> None:
 
 
 async def start(make_server: MakeServer, folder: Path, port: int | None = None) -> EmbeddedServer:
-    """Start a server that writes down every step before it answers."""
+    """Start a server that writes every change to disk before it answers."""
     server = await make_server(dir=folder, port=port)
     async with Redis.from_url(server.url) as admin:
         await admin.config_set("appendfsync", "always")
@@ -97,9 +97,11 @@ async def kill(server: EmbeddedServer) -> None:
 
 
 async def progress(record: Record) -> None:
-    """Wait until the work has gone on for a while."""
+    """Wait until 200 more items are completed."""
     seen = sum(record.completed.values())
-    await eventually("the work goes on", lambda: sum(record.completed.values()) > seen + 200, within=20)
+    await eventually(
+        "200 more items are completed", lambda: sum(record.completed.values()) > seen + 200, within=20
+    )
 
 
 @pytest.mark.slow
@@ -134,10 +136,10 @@ async def test_nothing_acknowledged_is_lost_and_each_item_is_completed_once(
 
 
 @pytest.mark.seed("RRQ-B1")
-async def test_waiting_goes_on_after_a_restart(
+async def test_waiting_works_again_after_a_restart(
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
 ) -> None:
-    """Those who waited are told that the server has gone; the next call waits on as before."""
+    """Waiting callers get ConnectionLost; the next call waits as before."""
     server = await start(make_server, tmp_path)
     waiter, adder = make_queue(url=server.url), make_queue(url=server.url)
     await adder.add_item(Item(b"x", id="leased"))
@@ -158,6 +160,6 @@ async def test_waiting_goes_on_after_a_restart(
     async with asyncio.timeout(20):
         after = await waiting
     assert after is not None
-    assert after.token == taken.token + 1, "the counter has survived, too"
+    assert after.token == taken.token + 1, "the token counter has survived, too"
     async with Redis.from_url(server.url) as admin:
         assert (await audit(admin, name)).leased == [b"next"]

@@ -1,4 +1,4 @@
-"""A connection that is slow, cut or silent: each caller is told what may have happened, and nothing twice."""
+"""A slow, cut or silent connection: each caller learns what may have been applied, and nothing is twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 
-#: A call, and what must be the case if it was applied and if it was not: ids waiting, leased, delayed, dead.
+#: A call, and the ids that are then waiting, leased, delayed and dead if it was applied.
 Expected = tuple[list[bytes], list[bytes], list[bytes], list[bytes]]
 CALLS: dict[str, tuple[Callable[[AsyncWorkQueue, Lease], Awaitable[Any]], Expected]] = {
     "add_item": (lambda q, _: q.add_item(new()), ([b"b", b"new"], [b"a"], [], [b"d"])),
@@ -74,7 +74,7 @@ async def start(make_queue: MakeQueue, proxy: Proxy) -> tuple[AsyncWorkQueue, Le
     await queue.dead_letters.list()
     await queue.dead_letters.requeue("d")
     await queue.fail(await take(queue, 60), "why")
-    await queue.dead_letters.drop("nobody")
+    await queue.dead_letters.drop("unknown")
     await queue.dead_letters.drop_older_than(60)
     await queue.results.get("d")
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
@@ -88,10 +88,10 @@ async def state(redis: Redis, name: str) -> Expected:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.seed("WRQ-B5")
-async def test_replies_that_are_lost(
+async def test_a_lost_reply_means_that_the_call_was_applied_once(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
-    """Applied, but nobody heard: the caller is told that it may have been, and it was, once."""
+    """The call is applied, once, and the caller learns that it may have been."""
     queue, lease = await start(make_queue, proxy)
     make_call, applied = CALLS[call]
     sent = proxy.commands.count(b"EVALSHA")
@@ -108,15 +108,15 @@ async def test_replies_that_are_lost(
 
     await until("it is applied", is_applied)
     assert proxy.commands.count(b"EVALSHA") == sent + 1
-    assert (await queue.counts()).total >= 1, "the next call works by itself"
+    assert (await queue.counts()).total >= 1, "the next call works"
     await audit(redis, name)
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_server_that_is_silent(
+async def test_a_silent_server_raises_connection_lost(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
-    """Nothing reaches it; but as far as we know it may have."""
+    """The call does not reach the server, which the client cannot know."""
     queue, lease = await start(make_queue, proxy)
     proxy.stall()
     expect_no_reply(queue._engine())
@@ -130,10 +130,10 @@ async def test_a_server_that_is_silent(
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_connection_that_is_cut_before_the_call(
+async def test_a_call_after_a_cut_is_applied_once_or_raises(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
-    """Most often the cut is seen first, and the call goes over a new connection as if nothing had been."""
+    """Most often the client sees the cut first, and the call uses a new connection."""
     queue, lease = await start(make_queue, proxy)
     await proxy.cut()
     try:
@@ -148,13 +148,13 @@ async def test_a_connection_that_is_cut_before_the_call(
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.seed("WRQ-E5")
-async def test_a_server_that_is_away(
+async def test_a_missing_server_applies_nothing(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
     queue, lease = await start(make_queue, proxy)
     proxy.refuse()
     await proxy.cut()
-    await asyncio.sleep(0.02)  # as long as it takes us to see the cut; seen or not, nothing is applied
+    await asyncio.sleep(0.02)  # long enough to notice the cut; noticed or not, nothing is applied
     for attempt in range(3):
         with pytest.raises(ConnectionLost) as caught:
             await CALLS[call][0](queue, lease)
@@ -166,7 +166,7 @@ async def test_a_server_that_is_away(
 
 
 @pytest.mark.parametrize("reply_bytes", range(0, 40, 3))
-async def test_a_reply_that_is_cut_anywhere(
+async def test_a_reply_cut_at_any_byte_misleads_no_caller(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, reply_bytes: int
 ) -> None:
     queue, lease = await start(make_queue, proxy)
@@ -184,7 +184,7 @@ async def test_a_reply_that_is_cut_anywhere(
             assert answer.maybe_applied is True
     assert any(isinstance(answer, ConnectionLost) for answer in answers)
     found = await audit(redis, name)
-    # What was told is true.
+    # The answers are true.
     if answers[0] is True:
         assert b"new" in found.all
     if answers[1] is True:
@@ -194,7 +194,7 @@ async def test_a_reply_that_is_cut_anywhere(
 
 
 @pytest.mark.parametrize("handshake_bytes", [0, 1, 10, 100, 1000, 4000])
-async def test_a_connection_that_is_cut_while_it_is_made(
+async def test_a_handshake_that_is_cut_applies_nothing(
     make_queue: MakeQueue, proxy: Proxy, handshake_bytes: int
 ) -> None:
     queue = make_queue(url=proxy.url)
@@ -205,10 +205,10 @@ async def test_a_connection_that_is_cut_while_it_is_made(
     assert await queue.add_item(Item(b"x", id="x"))
 
 
-async def test_a_connection_that_ends_right_after_the_greeting(
+async def test_a_connection_that_ends_right_after_the_handshake(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to INFO has come whole, and the end of the connection with it."""
+    """The reply to INFO arrives together with the end of the connection."""
     opened: list[connection.Connection] = []
     usual = connection.Connection.__init__
 
@@ -238,7 +238,9 @@ async def test_a_connection_that_ends_right_after_the_greeting(
     assert await redis.ping()
 
 
-async def test_a_server_that_takes_connections_and_says_nothing(make_queue: MakeQueue, proxy: Proxy) -> None:
+async def test_a_server_that_accepts_connections_and_never_answers(
+    make_queue: MakeQueue, proxy: Proxy
+) -> None:
     queue = make_queue(url=proxy.url, reply_timeout=1)
     proxy.stall()
     async with asyncio.timeout(10):
@@ -251,10 +253,10 @@ async def test_a_server_that_takes_connections_and_says_nothing(make_queue: Make
     assert await queue.add_item(Item(b"x"))
 
 
-async def test_an_answer_that_came_while_the_event_loop_was_blocked_is_heard(
+async def test_a_reply_that_arrived_while_the_event_loop_was_blocked_is_read(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time to wait is over when the loop goes on, and the answer is there, but not read yet."""
+    """The reply timeout has passed when the loop continues, and the reply has arrived but is not read yet."""
     queue = make_queue(reply_timeout=0.3)
     await queue.counts()
     usual = connection.Connection.post
@@ -267,9 +269,7 @@ async def test_an_answer_that_came_while_the_event_loop_was_blocked_is_heard(
     assert await queue.add_item(Item(b"x", id="x"))
 
 
-async def test_slow_replies_are_waited_for(
-    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
-) -> None:
+async def test_slow_replies_arrive(make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str) -> None:
     queue = make_queue(url=proxy.url)
     await queue.counts()
     proxy.delay = 0.03
@@ -282,10 +282,10 @@ async def test_slow_replies_are_waited_for(
     assert not await left_over(redis, name)
 
 
-async def test_callers_of_many_trips_are_all_told(
+async def test_all_callers_of_many_trips_are_answered(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
-    """Some trips were applied, some not sent: nobody waits for ever, and repeating puts it right."""
+    """Some trips are applied, some not sent: no caller waits for ever, and repeated calls add the rest."""
     queue = make_queue(url=proxy.url)
     await queue.counts()
     total = 5000
@@ -301,7 +301,7 @@ async def test_callers_of_many_trips_are_all_told(
     assert len((await audit(redis, name)).waiting) == total
 
 
-async def test_a_lost_lease_comes_back_when_it_ends(
+async def test_an_item_leased_by_a_lost_call_is_reclaimed_when_the_lease_expires(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
     queue, later = make_queue(url=proxy.url), make_queue(clock=lambda: time.time() + 60)
@@ -320,10 +320,10 @@ async def test_a_lost_lease_comes_back_when_it_ends(
     assert (await take(later)).attempt == 2
 
 
-async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
+async def test_an_item_leased_for_a_cancelled_caller_is_released(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
-    """Leased for somebody who has gone: back at the front as soon as the answer is there."""
+    """The item returns to the front as soon as the reply arrives."""
     queue, other = make_queue(url=proxy.url), make_queue()
     await other.add_items([Item(b"x", id=f"{n}") for n in range(3)])
     await queue.counts()
@@ -336,7 +336,7 @@ async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
     async def is_back() -> bool:
         return await redis.get(f"{name}:fence") == b"1" and await other.queue_len() == 3
 
-    await until("it has been leased and is back", is_back)
+    await until("it was leased and released", is_back)
     assert (await audit(redis, name)).waiting == [b"0", b"1", b"2"]
     lease = await take(other)
     assert (lease.id, lease.attempt) == ("0", 1)
@@ -344,7 +344,7 @@ async def test_who_gives_up_on_a_slow_server_leaves_the_item_to_others(
 
 @pytest.mark.parametrize("fault", ["cut", "cut and gone for a moment"])
 @pytest.mark.seed("WRQ-B10")
-async def test_a_waiter_outlives_a_cut_of_its_listening_connection_or_is_told(
+async def test_a_waiter_survives_a_cut_of_its_connection_or_gets_an_error(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, fault: str
 ) -> None:
     waiter, adder = make_queue(url=proxy.url), make_queue()

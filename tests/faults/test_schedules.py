@@ -52,7 +52,7 @@ async def begun(process: Process) -> None:
 
 
 async def taken(queue: AsyncWorkQueue, count: int) -> list[datetime]:
-    """Take so many items as they come, finish them, and return the times for which they stand."""
+    """Lease and complete `count` items, and return their due times."""
     times: list[datetime] = []
     while len(times) < count:
         lease = await take(queue)
@@ -62,7 +62,7 @@ async def taken(queue: AsyncWorkQueue, count: int) -> list[datetime]:
 
 
 async def rest(queue: AsyncWorkQueue) -> list[datetime]:
-    """Take what is there, when nobody ticks any more."""
+    """Lease and complete all waiting items, when no process ticks any more."""
     return await taken(queue, (await queue.counts()).waiting)
 
 
@@ -90,7 +90,7 @@ async def test_each_tick_is_added_once_by_four_processes_of_which_two_are_killed
 
 
 @pytest.mark.slow
-async def test_when_all_are_dead_for_a_while_it_goes_on_as_the_policy_says(
+async def test_missed_ticks_follow_the_policy_when_all_processes_were_dead(
     make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
     every, once = make_queue(), make_queue(name=f"{name}-once")
@@ -112,7 +112,7 @@ async def test_when_all_are_dead_for_a_while_it_goes_on_as_the_policy_says(
     async def a_while_is_over() -> bool:
         return await clock() > alive_until + 1
 
-    await until("nobody has ticked for a second", a_while_is_over)
+    await until("no process has ticked for a second", a_while_is_over)
     async with ticking(redis_url, every.name), ticking(redis_url, once.name):
         times += await taken(every, 80)
         after_the_gap = await taken(once, 5)

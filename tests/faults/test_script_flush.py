@@ -1,4 +1,4 @@
-"""A server that forgets its scripts, between any two calls or among many, is not noticed."""
+"""Callers do not notice that the server's script cache was flushed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
-async def test_between_any_two_calls(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_scripts_are_reloaded_after_a_flush_between_any_two_calls(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     async def leased() -> Lease:
         await redis.script_flush()
         return await take(queue, 30, block=False)
@@ -49,7 +51,9 @@ async def test_between_any_two_calls(queue: AsyncWorkQueue, redis: Redis, name: 
     assert not await left_over(redis, name)
 
 
-async def test_while_somebody_waits(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+async def test_scripts_are_reloaded_after_a_flush_while_a_caller_waits(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
     waiter, adder = make_queue(), make_queue()
     for number in range(5):
         waiting = asyncio.create_task(waiter.lease(30))
@@ -65,8 +69,10 @@ async def test_while_somebody_waits(make_queue: MakeQueue, redis: Redis, name: s
     assert len((await audit(redis, name)).leased) == 5
 
 
-async def test_among_many_calls_at_once(make_queue: MakeQueue, redis: Redis, name: str) -> None:
-    """Whatever was under way is sent again, once: nobody is told a lie, and nothing happens twice."""
+async def test_scripts_are_reloaded_after_a_flush_among_concurrent_calls(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    """Calls in flight are sent again, once: every answer is true, and nothing is applied twice."""
     total, queues = 3000, [make_queue() for _ in range(3)]
     done = asyncio.Event()
 

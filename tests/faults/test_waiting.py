@@ -1,4 +1,4 @@
-"""Waiting costs next to nothing: one item wakes one waiter, and a process waits with one connection.
+"""Waiting is cheap: one item wakes one waiter, and a process waits with one connection.
 
 The figures are counts of what the server was sent, never times.
 """
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-#: What a waiter sends: scripts, and the move that blocks.
+#: What a waiter sends: scripts and blocking moves.
 SENT = ("evalsha", "eval", "blmove")
 
 
 async def done(waiting: Sequence[asyncio.Task[Lease]], count: int) -> None:
-    """Wait until so many have got what they waited for."""
+    """Wait until `count` callers have got an item."""
     await eventually(f"{count} are done", lambda: sum(task.done() for task in waiting) == count)
 
 
 @pytest.fixture
 def no_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let waiters ask again only when something comes, so that their calls can be counted to the last."""
+    """Let waiters ask again only when an item arrives, so that all their calls can be counted."""
     monkeypatch.setattr(listener, "BLOCK_SECONDS", 60)
     monkeypatch.setattr(leasing, "LINGER_SECONDS", 60)
 
@@ -80,7 +80,7 @@ async def test_the_coroutines_of_a_process_wait_with_one_connection(
     await adder.add_items([Item(b"x", id=f"{number}") for number in range(200)])
     leases = await asyncio.gather(*waiting)
     assert len({lease.id for lease in leases}) == 200
-    # One to add them, one or two to lease them, and moves that wait for more meanwhile.
+    # One to add them, one or two to lease them, and blocking moves.
     assert await calls(redis, *SENT) - before <= 6
     assert len({client["id"] for client in await redis.client_list()} - connections) <= 1  # the adder's
     await audit(redis, name)
@@ -135,7 +135,7 @@ async def test_an_idle_waiter_sends_less_than_a_command_a_second(
 
 
 @pytest.mark.usefixtures("no_refresh")
-async def test_a_waiter_with_a_lease_to_watch_asks_when_it_ends_and_not_before(
+async def test_a_waiter_asks_again_when_a_lease_expires_and_not_before(
     make_queue: MakeQueue, redis: Redis
 ) -> None:
     worker, waiter = make_queue(), make_queue()
@@ -147,7 +147,7 @@ async def test_a_waiter_with_a_lease_to_watch_asks_when_it_ends_and_not_before(
     assert await calls(redis, "evalsha") - before <= 4  # to find nothing, to ask on the dot, and a spare
 
 
-async def test_what_a_cancelled_waiter_would_have_got_goes_to_another_at_once(
+async def test_an_item_leased_for_a_cancelled_waiter_goes_to_another_at_once(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     adder, first, second = make_queue(), make_queue(), make_queue()
@@ -174,10 +174,10 @@ async def test_what_a_cancelled_waiter_would_have_got_goes_to_another_at_once(
     assert not await left_over(redis, name)
 
 
-async def test_an_item_that_comes_when_nobody_waits_any_more_is_given_back(
+async def test_an_item_that_arrives_after_the_last_waiter_left_is_released(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
-    """The connection listens on for a moment after the last waiter has gone."""
+    """The connection listens for a moment after the last waiter has left."""
     adder, gone, other = make_queue(), make_queue(), make_queue()
     waiting = asyncio.create_task(gone.lease(30))
     await blocked(redis, 1)
@@ -192,7 +192,7 @@ async def test_an_item_that_comes_when_nobody_waits_any_more_is_given_back(
     assert (await audit(redis, name)).leased == [b"x"]
 
 
-async def test_waiters_that_come_and_go_lose_nothing(
+async def test_waiters_that_time_out_lose_no_item(
     make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Timeouts of all lengths around the moment at which a process stops listening."""
@@ -223,7 +223,7 @@ async def test_waiters_that_come_and_go_lose_nothing(
     assert not await left_over(redis, name)
 
 
-async def test_the_inbox_of_a_dead_process_comes_back_when_its_session_lapses(
+async def test_the_inbox_of_a_dead_process_is_reclaimed_when_its_session_expires(
     make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
 ) -> None:
     idle = make_queue(clock=clock)
@@ -240,7 +240,7 @@ async def test_the_inbox_of_a_dead_process_comes_back_when_its_session_lapses(
 
 
 @pytest.mark.parametrize("end", ["timeout", "cancel", "close"])
-async def test_waiters_that_go_leave_nothing(
+async def test_waiters_that_leave_leave_no_keys(
     make_queue: MakeQueue, redis: Redis, name: str, end: str
 ) -> None:
     waiters = [make_queue() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""A process that ticks the schedules of a queue, and nothing else, until it is ended.
+"""A process that only ticks the schedules of a queue, until it is ended.
 
 python -m tests.faults.ticking_program URL QUEUE
 

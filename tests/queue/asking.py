@@ -1,4 +1,4 @@
-"""Asking a server, and waiting for its answer to become the right one."""
+"""Calls of a server, and waits for a condition on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 20.0) -> None:
-    """Repeat a question until the answer is yes.
+    """Repeat a question until the answer is True.
 
     Raises:
         AssertionError: If it is not after `within` seconds; `what` is in the message.
@@ -29,7 +29,7 @@ async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float 
 
 
 async def blocked(redis: Redis, count: int) -> None:
-    """Wait until so many connections are blocked."""
+    """Wait until `count` connections are blocked."""
 
     async def are_blocked() -> bool:
         return bool((await redis.info("clients"))["blocked_clients"] == count)
@@ -38,35 +38,35 @@ async def blocked(redis: Redis, count: int) -> None:
 
 
 async def alone(redis: Redis) -> None:
-    """Wait until the server has noticed that all others have hung up."""
+    """Wait until the server has noticed that all other connections are closed."""
 
     async def is_alone() -> bool:
         return len(await redis.client_list()) == 1
 
-    await until("all others have hung up", is_alone)
+    await until("all other connections are closed", is_alone)
 
 
 async def take(
     queue: AsyncWorkQueue, lease_time: Duration = 30, *, block: bool = True, timeout: float = 20
 ) -> Lease:
-    """Lease an item that is there, or comes soon."""
+    """Lease an item that waits or arrives soon."""
     return await taken(queue.lease(lease_time, block=block, timeout=timeout))
 
 
 async def taken(leasing: Coroutine[Any, Any, Lease | None]) -> Lease:
-    """Wait for a lease that is bound to come."""
+    """Wait for a lease that must arrive."""
     lease = await leasing
-    assert lease is not None, "there is an item to be leased"
+    assert lease is not None, "no item arrived"
     return lease
 
 
 async def keys_like(redis: Redis, pattern: str | bytes) -> list[bytes]:
-    """Return the keys that match, as bytes, which is what a client that decodes nothing gives."""
+    """Return the matching keys as bytes."""
     return cast("list[bytes]", sorted(await redis.keys(pattern)))
 
 
 async def command(client: Any, *words: Any) -> Any:
-    """Send a command for which the client library has no method, or none with types."""
+    """Send a command for which redis-py has no method, or none with types."""
     return await client.execute_command(*words)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of queues can ask for, beside the servers of tests/conftest.py."""
+"""Fixtures of the tests of queues, beside the servers of tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MakeQueue(Protocol):
-    """Open one more queue object; it is closed with the test at the latest."""
+    """Open another queue object; it is closed after the test at the latest."""
 
     def __call__(
         self,
@@ -31,7 +31,7 @@ class MakeQueue(Protocol):
 
 
 class Clock:
-    """A clock that a hand moves, for `AsyncWorkQueue(clock=...)`."""
+    """A clock that the test moves, for `AsyncWorkQueue(clock=...)`."""
 
     def __init__(self) -> None:
         self.now = 1_900_000_000.0
@@ -42,7 +42,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 async def tidy() -> AsyncIterator[None]:
-    """Fail a test that leaves a task behind, or an error that nobody was told of."""
+    """Fail a test that leaves a task running, or an exception that was never retrieved."""
     untold: list[str] = []
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -59,14 +59,14 @@ async def tidy() -> AsyncIterator[None]:
         await eventually("all tasks have ended", lambda: not left())
     except AssertionError:
         raise AssertionError(f"tasks are left: {left()}") from None
-    gc.collect(1)  # so that a future whose error nobody took says so now
+    gc.collect(1)  # so that a future with an unread exception reports it now
     await asyncio.sleep(0)
     assert not untold, untold
 
 
 @pytest.fixture
 async def make_queue(redis_url: str, name: str) -> AsyncIterator[MakeQueue]:
-    """Give a function that opens queue objects; without arguments they all open the same queue."""
+    """Return a function that opens queue objects, without arguments of the same queue."""
     async with AsyncExitStack() as stack:
 
         def make(
@@ -89,11 +89,11 @@ async def make_queue(redis_url: str, name: str) -> AsyncIterator[MakeQueue]:
 
 @pytest.fixture
 def queue(make_queue: MakeQueue) -> AsyncWorkQueue:
-    """Give a queue object on the server that the tests share."""
+    """Return a queue object on the shared server."""
     return make_queue()
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """Give a clock that a hand moves."""
+    """Return a clock that the test moves."""
     return Clock()

@@ -1,4 +1,4 @@
-"""The whole state of the keys, to be compared, and the rule that every item is in exactly one place."""
+"""Reads the state of all keys, and checks that every item is in exactly one state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEASE_KEYS = (b":lease:", b":leased_by_session:")
 
 
 async def snapshot(redis: Redis) -> dict[bytes, bytes]:
-    """Return every key of the database with its value as the server would write it down."""
+    """Return every key of the database with its serialized value."""
     keys = await keys_like(redis, "*")
     async with redis.pipeline(transaction=False) as pipeline:
         for key in keys:
@@ -25,12 +25,12 @@ async def snapshot(redis: Redis) -> dict[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Places:
-    """Which ids are where, the next in line first."""
+    """The ids by state, the next one first."""
 
     waiting: list[bytes]
     leased: list[bytes]
     scheduled: list[bytes]
-    #: Dead letters, the oldest first. The id of one may be taken again.
+    #: Dead letters, the oldest first. Their ids may be in use again.
     dead: list[bytes]
 
     @property
@@ -39,7 +39,7 @@ class Places:
 
 
 async def places(redis: Redis, name: str) -> Places:
-    """Read where the ids of a queue are, those in the inboxes of waiting processes first."""
+    """Read the ids of a queue by state; those in inboxes of waiting processes come first."""
     prefix = name.encode()
     inboxes = await keys_like(redis, glob(name) + b":inbox:*")
     async with redis.pipeline(transaction=False) as pipeline:
@@ -54,9 +54,9 @@ async def places(redis: Redis, name: str) -> Places:
 
 
 async def audit(redis: Redis, name: str) -> Places:
-    """Check that every item is in exactly one place and that nothing stands for no item.
+    """Check that every item is in exactly one state, and that no entry lacks an item.
 
-    Call it when nothing is under way. It is for queues that no client of another library has touched.
+    Call it when no call is in flight, on queues that no client of another library uses.
     """
     prefix = name.encode()
     found = await places(redis, name)
@@ -80,7 +80,7 @@ async def audit(redis: Redis, name: str) -> Places:
 
 
 async def left_over(redis: Redis, name: str) -> set[bytes]:
-    """Return the keys of a queue, but for the counter of leases: none when it is empty and all have left."""
+    """Return the keys of a queue without the token counter: none if it is empty and no client waits."""
     return set(await keys_like(redis, glob(name) + b":*")) - {name.encode() + b":fence"}
 
 
@@ -90,6 +90,6 @@ def glob(name: str) -> bytes:
 
 
 async def calls(redis: Redis, *commands: str) -> int:
-    """Return how often the server was sent or ran these commands since it started."""
+    """Return how often the server has executed these commands since it started."""
     stats = await redis.info("commandstats")
     return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for command in commands)

@@ -1,4 +1,4 @@
-"""A server of a few lines, for answers that no server of this machine gives when it is asked to."""
+"""A fake server, for replies that no server of this machine gives on demand."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import hiredis
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What a server of the support floor says of itself.
+#: The INFO reply of the oldest supported server.
 USUAL_INFO = "redis_version:7.2.4\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
 
 
 def bulk(text: str) -> bytes:
-    """Write a text as the protocol has it."""
+    """Encode a text as a bulk string."""
     return f"${len(text)}\r\n{text}\r\n".encode()
 
 
 class Pretender:
-    """Answer each command with what was laid down for its name, and +OK to all others.
+    """Answers each command with the reply that is set for its name, and all others with +OK.
 
     Attributes:
         answers: What is sent for a command, as bytes of the protocol; None closes the connection instead.
@@ -36,7 +36,7 @@ class Pretender:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         if self._listener is None:
             raise AssertionError("not started")
         return f"redis://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}/0"

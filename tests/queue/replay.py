@@ -1,4 +1,4 @@
-"""The state of a queue, made again of its events alone."""
+"""Rebuilds the state of a queue from its events."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from leasehold import Event
 
 
-class Told(NamedTuple):
-    """What is known of one item: its size, and its ledger (first and last lease, attempt, when)."""
+class ReplayedItem(NamedTuple):
+    """An item: its size, and its ledger (first and last token, attempt, time)."""
 
     size: int
     ledger: tuple[int, int, int, int] | None = None
@@ -23,9 +23,9 @@ class Told(NamedTuple):
 
 @dataclass
 class Replay:
-    """A queue as its events tell it. Times are ms; `waiting` begins with the next in line."""
+    """A queue, rebuilt from its events. Times are ms; `waiting` begins with the next item."""
 
-    items: dict[str, Told] = field(default_factory=dict)
+    items: dict[str, ReplayedItem] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     leased: dict[str, int] = field(default_factory=dict)
     scheduled: dict[str, int] = field(default_factory=dict)
@@ -54,18 +54,18 @@ class Replay:
                 assert event.size is not None
                 self.dead.pop(item_id, None) if event.what == "requeued" else None
                 if item_id in self.items and item_id in self.waiting:
-                    self.items[item_id] = Told(event.size)  # replaced where it was
+                    self.items[item_id] = ReplayedItem(event.size)  # replaced where it was
                     return
                 self.leave(item_id)
-                self.items[item_id] = Told(event.size)
+                self.items[item_id] = ReplayedItem(event.size)
                 self.enter(event)
             case "leased":
                 assert event.token is not None
                 assert event.attempt is not None
-                told = self.items[item_id]
-                assert told.size == event.size
-                first = told.ledger[0] if told.ledger else event.token
-                self.items[item_id] = told._replace(ledger=(first, event.token, event.attempt, at))
+                item = self.items[item_id]
+                assert item.size == event.size
+                first = item.ledger[0] if item.ledger else event.token
+                self.items[item_id] = item._replace(ledger=(first, event.token, event.attempt, at))
                 self.waiting.remove(item_id)
                 self.leased[item_id] = _ms(event.due)
                 assert event.token == self.fence + 1
@@ -95,7 +95,7 @@ class Replay:
                 raise AssertionError(what)
 
     def enter(self, event: Event) -> None:
-        """Put an item where the event says."""
+        """Put an item into the state after the event."""
         if event.due is not None:
             self.scheduled[event.id] = _ms(event.due)
         elif event.front:
@@ -104,7 +104,7 @@ class Replay:
             self.waiting.append(event.id)
 
     def leave(self, item_id: str) -> None:
-        """Take an item out of its state."""
+        """Remove an item from its state."""
         self.leased.pop(item_id, None)
         self.scheduled.pop(item_id, None)
         if item_id in self.waiting:
@@ -112,7 +112,7 @@ class Replay:
 
 
 async def live(redis: Redis, prefix: str) -> Replay:
-    """The state of a queue as its keys tell it."""
+    """Return the state of a queue, read from its keys."""
     state: dict[str, Any] = {
         name: drawn.contents if isinstance(drawn, Expiring) else drawn
         for name, drawn in (await snapshot(redis, prefix)).items()
@@ -127,7 +127,7 @@ async def live(redis: Redis, prefix: str) -> Replay:
         if one in sizes and one not in leased and one not in scheduled
     ]
     return Replay(
-        items={one: Told(size, ledger.get(one)) for one, size in sizes.items()},
+        items={one: ReplayedItem(size, ledger.get(one)) for one, size in sizes.items()},
         waiting=waiting,
         leased=leased,
         scheduled=scheduled,

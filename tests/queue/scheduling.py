@@ -1,4 +1,4 @@
-"""What the tests of schedules share."""
+"""Helpers of the tests of schedules."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DAY = 24 * 3600
 
 
 def at(seconds: float) -> str:
-    """The part of an item's id that says when."""
+    """Return the time in an item's id."""
     return stamp(round(seconds * 1000))
 
 
 async def added(queue: AsyncWorkQueue) -> list[str]:
-    """The ids of what waits, all of which is taken and completed."""
+    """Lease and complete all waiting items, and return their ids."""
     ids: list[str] = []
     while leases := await queue.lease_many(1000, 30, block=False):
         ids += [lease.id for lease in leases]
@@ -27,7 +27,7 @@ async def added(queue: AsyncWorkQueue) -> list[str]:
 
 
 async def tick_all(queue: AsyncWorkQueue) -> float:
-    """Tick until there is no more to add."""
+    """Tick until nothing is due."""
     while (due_in := await queue.schedules.tick()) == 0:
         pass
     return due_in

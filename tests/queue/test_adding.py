@@ -66,7 +66,7 @@ async def test_items_without_a_delay_have_no_time_to_live(
 
 
 @pytest.mark.seed("RWQ-G4", "WRQ-B6")
-async def test_of_many_that_add_one_id_at_once_one_is_told_so(make_queue: MakeQueue) -> None:
+async def test_of_many_concurrent_adds_of_one_id_one_returns_true(make_queue: MakeQueue) -> None:
     queues = [make_queue() for _ in range(5)]
     answers = await asyncio.gather(
         *(queue.add_item(Item(b"x", id="x")) for queue in queues for _ in range(50))
@@ -76,7 +76,7 @@ async def test_of_many_that_add_one_id_at_once_one_is_told_so(make_queue: MakeQu
 
 
 @pytest.mark.seed("WRQ-T1", "RRQ-O1")
-async def test_add_items_answers_in_order_and_for_doubles(
+async def test_add_items_returns_results_in_order_and_false_for_doubles(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_items([Item(b"", id=f"{n}") for n in range(0, 3000, 3)])
@@ -92,10 +92,10 @@ async def test_add_items_answers_in_order_and_for_doubles(
     assert len(found.waiting) == 3001
 
 
-async def test_more_than_may_wait_at_once_waits_outside(
+async def test_callers_wait_when_too_many_bytes_are_gathered(
     make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that memory does not grow without bound. Some give up meanwhile; the others get their answers."""
+    """This bounds the memory. Some callers are cancelled; the others get their answers."""
     limits = {**(Batcher.__init__.__kwdefaults__ or {}), "max_waiting_bytes": 5000, "max_bytes": 2000}
     monkeypatch.setattr(Batcher.__init__, "__kwdefaults__", limits)
     queue = make_queue()
@@ -112,7 +112,7 @@ async def test_more_than_may_wait_at_once_waits_outside(
 
 @pytest.mark.seed("WRQ-O2")
 async def test_add_items_is_one_step(make_queue: MakeQueue) -> None:
-    """Somebody who looks meanwhile sees all of a trip or nothing of it."""
+    """A client that looks at the same time sees all items of a trip or none."""
     adder, watcher = make_queue(), make_queue()
     seen = set()
     for _ in range(20):
@@ -124,14 +124,16 @@ async def test_add_items_is_one_step(make_queue: MakeQueue) -> None:
     assert seen == {0}
 
 
-async def test_nothing_to_add(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_adding_no_items_sends_nothing(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.add_items([]) == []
     assert await queue.add_items(iter([])) == []
     assert not await redis.keys(f"{name}*")
 
 
 @pytest.mark.seed("RWQ-T9")
-async def test_a_delayed_item_comes_when_it_is_due(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
+async def test_a_delayed_item_is_leased_when_it_is_due(
+    make_queue: MakeQueue, clock: Clock, redis: Redis
+) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"late", id="late"), delay=timedelta(seconds=20))
     await queue.add_item(Item(b"early", id="early"), delay=10)
@@ -160,14 +162,14 @@ async def test_a_waiter_gets_a_delayed_item_by_itself(queue: AsyncWorkQueue) -> 
 
 
 @pytest.mark.seed("RWQ-O9")
-async def test_unique_items(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_unique_items_are_added_without_a_check(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.add_unique_item(Item(b"1", id="a")) is None  # type: ignore[func-returns-value]
     await queue.add_unique_item(Item(b"2", id="b"), delay=10)
     assert await queue.counts() == (1, 0, 1, 0)
     await audit(redis, name)
 
 
-async def test_a_broken_promise_of_uniqueness_starts_a_new_incarnation(
+async def test_a_unique_item_with_a_used_id_starts_a_new_incarnation(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_item(Item(b"old", id="x"))
@@ -185,7 +187,7 @@ async def test_a_broken_promise_of_uniqueness_starts_a_new_incarnation(
 
 
 @pytest.mark.seed("RWQ-G14")
-async def test_a_unique_item_added_twice_is_worked_on_once(
+async def test_a_unique_item_added_twice_is_leased_once(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_unique_item(Item(b"1", id="x"))

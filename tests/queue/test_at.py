@@ -1,4 +1,4 @@
-"""Items that are added for a time: the server's clock says when it has come."""
+"""Items that are added for a time, by the server's clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = timezone(timedelta(hours=-11, minutes=-30))
 
 
 @pytest.mark.parametrize("zone", [UTC, ZoneInfo("Europe/Berlin"), NOWHERE], ids=str)
-async def test_it_comes_when_its_time_has_come(
+async def test_an_item_is_leased_when_its_time_has_come(
     make_queue: MakeQueue, clock: Clock, zone: ZoneInfo, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -42,12 +42,12 @@ async def test_it_comes_when_its_time_has_come(
 
 
 @pytest.mark.parametrize("at", [datetime(1969, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=NOWHERE)])
-async def test_a_time_that_is_past_means_at_once(queue: AsyncWorkQueue, at: datetime) -> None:
+async def test_an_item_with_a_past_time_is_leased_at_once(queue: AsyncWorkQueue, at: datetime) -> None:
     assert await queue.add_item(Item(b"x"), at=at)
     assert await queue.counts() == (1, 0, 0, 0)
 
 
-async def test_every_way_of_adding_takes_a_time(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_every_way_of_adding_accepts_a_time(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     at = datetime.now(UTC) + timedelta(days=400)  # further than any delay
     assert await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")], at=at) == [True, True]
     await queue.add_unique_item(Item(b"x", id="c"), at=at)
@@ -63,7 +63,7 @@ async def test_every_way_of_adding_takes_a_time(queue: AsyncWorkQueue, redis: Re
     assert abs((await redis.pttl(f"{name}:lease:a")) / 1000 - (at.timestamp() - int(seconds))) < 60
 
 
-async def test_a_time_and_no_delay(queue: AsyncWorkQueue) -> None:
+async def test_a_time_and_a_delay_are_refused(queue: AsyncWorkQueue) -> None:
     at = datetime.now(UTC) + timedelta(hours=1)
     assert await queue.add_item(Item(b"x"), delay=0, at=at)
     assert await queue.add_item(Item(b"x"), delay=timedelta(0), at=at)
@@ -82,5 +82,5 @@ async def test_a_time_and_no_delay(queue: AsyncWorkQueue) -> None:
         (datetime.max.replace(tzinfo=UTC), 253_402_300_800_000),
     ],
 )
-def test_a_time_is_rounded_up_to_milliseconds_and_never_comes_too_early(at: datetime, ms: int) -> None:
+def test_a_time_is_rounded_up_to_milliseconds(at: datetime, ms: int) -> None:
     assert moment_ms("at", at) == ms

@@ -1,4 +1,4 @@
-"""Whatever client the user has: we take from it where the server is and how to log in, and nothing else."""
+"""Clients of redis-py: a queue uses only their address and login."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.seed("WRQ-O24")
-async def test_a_client(redis_url: str, redis: Redis, name: str, kind: str) -> None:
+async def test_every_kind_of_client_can_be_used(redis_url: str, redis: Redis, name: str, kind: str) -> None:
     async with Redis.from_url(redis_url, **SETTINGS[kind]) as client:
         async with AsyncWorkQueue(name, client) as queue, AsyncWorkQueue(name, client) as other:
             waiting = asyncio.create_task(take(queue))
@@ -64,10 +64,10 @@ async def test_a_client(redis_url: str, redis: Redis, name: str, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", [ConnectionPool, BlockingConnectionPool])
-async def test_a_pool_that_is_used_up(
+async def test_an_exhausted_pool_of_the_user_does_not_matter(
     redis_url: str, redis: Redis, name: str, kind: type[ConnectionPool]
 ) -> None:
-    """Our connections are our own: they are not taken from it."""
+    """The queue takes no connections from it."""
     pool = kind.from_url(redis_url, max_connections=1)
     async with Redis.from_pool(pool) as client:
         busy = asyncio.create_task(command(client, "BLPOP", f"{name}:nothing", 20))
@@ -79,7 +79,7 @@ async def test_a_pool_that_is_used_up(
         await busy
 
 
-async def test_another_database(redis_url: str, redis: Redis, name: str) -> None:
+async def test_a_queue_uses_the_database_of_its_client(redis_url: str, redis: Redis, name: str) -> None:
     async with Redis.from_url(redis_url.replace("/0", "/5")) as client, AsyncWorkQueue(name, client) as queue:
         waiting = asyncio.create_task(take(queue))
         await blocked(redis, 1)
@@ -93,7 +93,7 @@ async def test_another_database(redis_url: str, redis: Redis, name: str) -> None
             assert await same.processing() == 1
 
 
-async def test_a_unix_socket(make_server: MakeServer, make_queue: MakeQueue, name: str) -> None:
+async def test_a_queue_on_a_unix_socket(make_server: MakeServer, make_queue: MakeQueue, name: str) -> None:
     server = await make_server()
     async with Redis(unix_socket_path=server.socket_path) as client, AsyncWorkQueue(name, client) as queue:
         waiting = asyncio.create_task(take(queue))
@@ -104,7 +104,7 @@ async def test_a_unix_socket(make_server: MakeServer, make_queue: MakeQueue, nam
         assert await make_queue(url=queue.url).processing() == 1
 
 
-async def test_a_login_stays_out_of_the_url(make_server: MakeServer, name: str) -> None:
+async def test_the_url_of_a_queue_contains_no_login(make_server: MakeServer, name: str) -> None:
     server = await make_server()
     async with Redis.from_url(server.url) as admin:
         await admin.config_set("requirepass", "secret")
@@ -114,8 +114,8 @@ async def test_a_login_stays_out_of_the_url(make_server: MakeServer, name: str) 
         assert queue.url == server.url
 
 
-async def test_a_twin_in_another_thread_keeps_what_was_leased(queue: AsyncWorkQueue, redis: Redis) -> None:
-    """The event loop of the queue is busy meanwhile, and its twin needs nothing of it."""
+async def test_a_twin_in_another_thread_renews_leases(queue: AsyncWorkQueue, redis: Redis) -> None:
+    """The event loop of the queue is blocked, and its twin does not need it."""
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
     leases = await queue.lease_many(3, 10)
 
@@ -135,7 +135,7 @@ async def test_a_twin_in_another_thread_keeps_what_was_leased(queue: AsyncWorkQu
 
 
 @pytest.mark.parametrize("return_to", ["front", "end"])
-async def test_a_twin_has_the_same_settings_and_a_life_of_its_own(
+async def test_a_twin_has_the_same_settings_and_is_closed_separately(
     make_queue: MakeQueue, clock: Clock, return_to: str
 ) -> None:
     queue = make_queue(clock=clock, return_to=return_to, reply_timeout=3)
@@ -152,7 +152,7 @@ async def test_a_twin_has_the_same_settings_and_a_life_of_its_own(
         await twin.counts()
 
 
-async def test_a_twin_of_a_client_that_stays_the_users(redis: Redis, name: str) -> None:
+async def test_a_twin_leaves_the_users_client_open(redis: Redis, name: str) -> None:
     async with AsyncWorkQueue(name, redis) as queue:
         async with make_twin(queue) as twin:
             assert await twin.add_item(Item(b"x"))
@@ -160,7 +160,7 @@ async def test_a_twin_of_a_client_that_stays_the_users(redis: Redis, name: str) 
         assert await queue.queue_len() == 1
 
 
-async def test_a_twin_under_sentinel_asks_sentinels_of_its_own(
+async def test_a_twin_under_sentinel_has_separate_connections_to_the_sentinels(
     make_server: MakeServer, unused_tcp_port: int, name: str
 ) -> None:
     server = await make_server()

@@ -1,4 +1,4 @@
-"""The end of a queue object: nobody waits on, nothing is left on the server, nothing is sent any more."""
+"""Closing a queue object: waits end, no key is left on the server, nothing more is sent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AFTER_CLOSE: dict[str, Callable[[AsyncWorkQueue, Lease], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("call", AFTER_CLOSE)
-async def test_use_after_close(
+async def test_calls_after_close_are_refused(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
 ) -> None:
     queue = make_queue(url=proxy.url)
@@ -59,7 +59,7 @@ async def test_use_after_close(
     await alone(redis)
 
 
-async def test_use_of_a_lease_or_a_pipeline_after_close(make_queue: MakeQueue, redis: Redis) -> None:
+async def test_leases_and_pipelines_after_close_are_refused(make_queue: MakeQueue, redis: Redis) -> None:
     queue = make_queue()
     await queue.add_item(Item(b"1"))
     lease = await take(queue)
@@ -73,7 +73,7 @@ async def test_use_of_a_lease_or_a_pipeline_after_close(make_queue: MakeQueue, r
     assert len(pipeline) == 0
 
 
-async def test_closing_twice_and_without_use(make_queue: MakeQueue, proxy: Proxy) -> None:
+async def test_closing_twice_and_closing_unused_are_fine(make_queue: MakeQueue, proxy: Proxy) -> None:
     queue = make_queue(url=proxy.url)
     await queue.close()
     await queue.close()
@@ -82,7 +82,7 @@ async def test_closing_twice_and_without_use(make_queue: MakeQueue, proxy: Proxy
     assert proxy.commands == []
 
 
-async def test_two_that_close_at_once_both_wait_for_the_end(make_queue: MakeQueue, redis: Redis) -> None:
+async def test_two_concurrent_closes_both_wait_for_the_end(make_queue: MakeQueue, redis: Redis) -> None:
     queue = make_queue()
     waiting = asyncio.create_task(queue.lease(30))
     await blocked(redis, 1)
@@ -98,7 +98,7 @@ async def test_two_that_close_at_once_both_wait_for_the_end(make_queue: MakeQueu
 
 
 @pytest.mark.seed("RRQ-G3")
-async def test_leases_that_are_out_stay_leased(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+async def test_leases_survive_close(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     async with make_queue() as queue:
         await queue.add_item(Item(b"1", id="x"))
         await take(queue)
@@ -106,13 +106,13 @@ async def test_leases_that_are_out_stay_leased(make_queue: MakeQueue, redis: Red
 
 
 @pytest.mark.seed("WRQ-O24")
-async def test_a_client_of_the_users_stays_open(redis: Redis, name: str) -> None:
+async def test_the_users_client_stays_open(redis: Redis, name: str) -> None:
     async with AsyncWorkQueue(name, redis) as queue:
         await queue.add_item(Item(b"1"))
     assert await redis.ping()
 
 
-async def test_after_a_wait_that_was_served_nothing_is_left(
+async def test_a_served_wait_leaves_nothing_on_the_server(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     waiter, adder = make_queue(), make_queue()
@@ -128,7 +128,7 @@ async def test_after_a_wait_that_was_served_nothing_is_left(
     await alone(redis)
 
 
-async def test_after_a_call_that_got_fewer_than_it_wanted_nothing_is_left(
+async def test_a_partly_served_call_leaves_nothing_on_the_server(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     queue = make_queue()
@@ -138,7 +138,7 @@ async def test_after_a_call_that_got_fewer_than_it_wanted_nothing_is_left(
     assert not await left_over(redis, name)
 
 
-async def test_those_who_wait_are_told(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+async def test_waiting_callers_get_queue_closed(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     queue = make_queue()
     waiting = [asyncio.create_task(queue.lease(30, timeout=60 if n % 2 else None)) for n in range(40)]
     await blocked(redis, 1)
@@ -152,7 +152,7 @@ async def test_those_who_wait_are_told(make_queue: MakeQueue, redis: Redis, name
     await alone(redis)
 
 
-async def test_what_was_called_before_is_sent(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+async def test_calls_made_before_close_are_sent(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     queue = make_queue()
     await queue.counts()
     adding = [asyncio.create_task(queue.add_item(Item(b"x"))) for _ in range(1500)]
@@ -166,10 +166,10 @@ async def test_what_was_called_before_is_sent(make_queue: MakeQueue, redis: Redi
 @pytest.mark.parametrize("steps", range(12))
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.seed("WRQ-B15")
-async def test_whatever_is_under_way_ends(
+async def test_every_call_in_flight_ends(
     make_queue: MakeQueue, redis: Redis, name: str, steps: int, *, warm: bool
 ) -> None:
-    """Each call is answered or told that the queue is closed; none waits for ever."""
+    """Each call returns or raises QueueClosed; none waits for ever."""
     helper, queue = make_queue(), make_queue()
     await helper.add_items([Item(b"x") for _ in range(10)])
     leases = await helper.lease_many(3, 30)
@@ -197,7 +197,7 @@ async def test_whatever_is_under_way_ends(
     await alone(redis)
 
 
-async def test_a_clean_in_mid_walk_does_not_connect_again(
+async def test_a_clean_that_is_interrupted_by_close_does_not_reconnect(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     queue = make_queue()

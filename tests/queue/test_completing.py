@@ -1,4 +1,4 @@
-"""Completing: exactly one holder of each incarnation is told so."""
+"""Completing: exactly one holder of each incarnation gets True."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.core
 
 
 @pytest.mark.seed("WRQ-G4", "WRQ-T5", "GLD-B20", "RRQ-B6")
-async def test_a_completed_item_is_gone(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_a_completed_item_is_removed(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.add_item(Item(b"x", id="x"))
     lease = await take(queue, 10)
     assert await queue.complete(lease) is True
@@ -33,7 +33,7 @@ async def test_a_completed_item_is_gone(queue: AsyncWorkQueue, redis: Redis, nam
 
 
 @pytest.mark.seed("RRQ-O4")
-async def test_complete_many_answers_in_order_and_for_doubles(
+async def test_complete_many_returns_results_in_order_and_false_for_doubles(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(1300)])
@@ -50,7 +50,7 @@ async def test_complete_many_answers_in_order_and_for_doubles(
 
 
 @pytest.mark.seed("RWQ-O18", "RWQ-G11", "WRQ-B8", "RRQ-G5")
-async def test_the_slow_worker_that_finishes_first_counts(
+async def test_the_first_holder_to_finish_is_accepted_though_its_lease_expired(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -67,7 +67,7 @@ async def test_the_slow_worker_that_finishes_first_counts(
 
 @pytest.mark.parametrize("where", ["expired", "waiting", "delayed"])
 @pytest.mark.seed("RWQ-G7", "RWQ-B8")
-async def test_the_slow_worker_counts_wherever_its_item_is(
+async def test_a_slow_worker_is_accepted_in_whatever_state_its_item_is(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, where: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -100,7 +100,7 @@ async def test_a_completed_item_deep_in_a_long_queue_is_not_leased_again(
 
 
 @pytest.mark.seed("RWQ-B3", "RRQ-B8")
-async def test_a_holder_of_an_earlier_incarnation_never_counts(
+async def test_a_holder_of_an_earlier_incarnation_is_rejected(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -126,7 +126,7 @@ async def test_a_holder_of_an_earlier_incarnation_never_counts(
     assert not await left_over(redis, name)
 
 
-async def test_an_earlier_holder_does_not_count_after_the_item_was_deleted_and_added_by_hand(
+async def test_an_earlier_holder_is_rejected_after_the_item_was_deleted_and_added_by_hand(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_item(Item(b"old", id="x"))
@@ -153,7 +153,7 @@ async def test_fenced_accepts_the_current_holder_alone(make_queue: MakeQueue, cl
     assert await queue.complete(current, fenced=True) is False
 
 
-async def test_fenced_refuses_what_was_given_back(queue: AsyncWorkQueue) -> None:
+async def test_fenced_rejects_a_released_lease(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"x", id="x"))
     lease = await take(queue, 10)
     await queue.release(lease)
@@ -163,7 +163,7 @@ async def test_fenced_refuses_what_was_given_back(queue: AsyncWorkQueue) -> None
 
 
 @pytest.mark.seed("RWQ-O12", "RWQ-G6", "RRQ-T3")
-async def test_of_all_that_complete_at_once_one_is_told_so(
+async def test_of_all_concurrent_completions_one_returns_true(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queues = [make_queue(clock=clock) for _ in range(4)]
@@ -185,10 +185,10 @@ async def test_of_all_that_complete_at_once_one_is_told_so(
 
 
 @pytest.mark.parametrize("order", ["oldest first", "youngest first", "random"])
-async def test_completing_among_many_leaves_the_list_right(
+async def test_completing_in_random_order_leaves_the_processing_list_intact(
     queue: AsyncWorkQueue, redis: Redis, name: str, order: str
 ) -> None:
-    """Long lists are not searched; see design.md 3.6: the garbage is bounded, and gone in the end."""
+    """Long lists are not searched; stale entries are bounded, and removed in the end."""
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(1000)])
     leases = await queue.lease_many(1000, 30)
     if order == "youngest first":

@@ -1,4 +1,4 @@
-"""Dead letters: looked at, put back, dropped."""
+"""Dead letters: listed, requeued, dropped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def ids(queue: AsyncWorkQueue) -> list[str]:
     return [letter.id for letter in await queue.dead_letters.list(count=1000)]
 
 
-async def test_a_letter_says_all_that_is_known(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_a_dead_letter_shows_data_error_and_attempts(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"\x00\xff", id="a"))
     await queue.fail(await take(queue), "first", retry_in=0)
@@ -54,7 +54,7 @@ async def test_a_letter_says_all_that_is_known(make_queue: MakeQueue, clock: Clo
     assert await queue.dead_letters.count() == (await queue.counts()).dead == 1
 
 
-async def test_none(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_a_queue_without_dead_letters(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     letters = queue.dead_letters
     assert await letters.list() == []
     assert await letters.requeue("a", "b") == [False, False]
@@ -64,7 +64,7 @@ async def test_none(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert not await redis.keys(f"{name}*")
 
 
-async def test_any_window(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_any_start_and_count(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     for n in range(7):
         await bury(queue, f"{n}")
@@ -78,7 +78,7 @@ async def test_any_window(make_queue: MakeQueue, clock: Clock) -> None:
             assert found == newest_first[begin : max(0, end)], (start, count)
 
 
-async def test_ids_of_any_kind_die_and_come_back(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_dead_letters_with_any_id_are_requeued(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await bury(queue, *ODD_IDS)
     assert {*await ids(queue)} == {*ODD_IDS}
     assert {one.id for item_id in ODD_IDS if (one := await queue.dead_letters.get(item_id))} == {*ODD_IDS}
@@ -87,7 +87,7 @@ async def test_ids_of_any_kind_die_and_come_back(queue: AsyncWorkQueue, redis: R
     await audit(redis, name)
 
 
-async def test_an_id_of_others_that_is_no_utf_8(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_a_foreign_id_that_is_not_utf_8(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await redis.set(f"{name}:item:".encode() + b"\xff", b"x")
     await redis.lpush(f"{name}:queue", b"\xff")
     await queue.fail(await take(queue), "why")
@@ -96,12 +96,12 @@ async def test_an_id_of_others_that_is_no_utf_8(queue: AsyncWorkQueue, redis: Re
     assert (await audit(redis, name)).waiting == [b"\xff"]
 
 
-async def test_requeued_letters_are_as_good_as_new(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_requeued_letters_are_new_incarnations(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.add_item(Item(b"x", id="a"))
     old = await take(queue)
     await queue.fail(old, "why")
     await queue.add_item(Item(b"x", id="waits"))
-    assert await queue.dead_letters.requeue("a", "nobody", "a") == [True, False, False]
+    assert await queue.dead_letters.requeue("a", "unknown", "a") == [True, False, False]
     places = await audit(redis, name)
     assert (places.waiting, places.dead) == ([b"waits", b"a"], [])
     await queue.complete(await take(queue))
@@ -111,9 +111,11 @@ async def test_requeued_letters_are_as_good_as_new(queue: AsyncWorkQueue, redis:
     assert await queue.complete(lease) is True
 
 
-async def test_a_letter_whose_id_is_taken_stays(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_a_letter_whose_id_is_taken_is_not_requeued(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     await bury(queue, "a", "b", "c")
-    await queue.add_item(Item(b"anew", id="b"))
+    await queue.add_item(Item(b"again", id="b"))
     assert await queue.dead_letters.requeue("b") == [False]
     assert await queue.dead_letters.requeue_all() == 2
     places = await audit(redis, name)
@@ -123,7 +125,7 @@ async def test_a_letter_whose_id_is_taken_stays(queue: AsyncWorkQueue, redis: Re
     assert await queue.dead_letters.requeue_all() == 1
 
 
-async def test_requeue_all_puts_the_oldest_first_and_passes_over_those_that_stay(
+async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
     make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "TRIP_ROWS", 3)
@@ -140,7 +142,7 @@ async def test_requeue_all_puts_the_oldest_first_and_passes_over_those_that_stay
     assert leased == taken + [item_id for item_id in names if item_id not in taken]
 
 
-async def test_requeue_all_ends_though_all_die_again_at_once(
+async def test_requeue_all_ends_although_all_items_fail_again(
     make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "TRIP_ROWS", 2)
@@ -163,7 +165,7 @@ async def test_requeue_all_ends_though_all_die_again_at_once(
     assert await queue.dead_letters.count() == 6
 
 
-async def test_many_and_large_letters_go_back_in_several_steps(
+async def test_many_and_large_letters_are_requeued_in_several_steps(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     """A step moves no more than 8 MiB, but always one."""
@@ -180,7 +182,9 @@ async def test_many_and_large_letters_go_back_in_several_steps(
     assert (await audit(redis, name)).waiting == [b"%d" % n for n in range(6)]
 
 
-async def test_1200_letters(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_1200_letters_are_listed_requeued_and_dropped(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     names = [f"{n}" for n in range(1200)]
     for start in (0, 600):
         await bury(queue, *names[start : start + 600])
@@ -194,12 +198,14 @@ async def test_1200_letters(queue: AsyncWorkQueue, redis: Redis, name: str) -> N
     assert not await left_over(redis, name)
 
 
-async def test_letters_are_dropped(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+async def test_dropped_letters_are_removed(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
     queue = make_queue(clock=clock)
     for item_id in "abcd":
         await bury(queue, item_id)
         clock.now += 10
-    assert await queue.dead_letters.drop("c", "nobody", "c") == [True, False, False]
+    assert await queue.dead_letters.drop("c", "unknown", "c") == [True, False, False]
     assert await queue.dead_letters.drop_older_than(timedelta(days=3_650)) == 0
     assert await queue.dead_letters.drop_older_than(40.001) == 0
     assert await queue.dead_letters.drop_older_than(timedelta(seconds=30)) == 2
@@ -207,7 +213,9 @@ async def test_letters_are_dropped(make_queue: MakeQueue, clock: Clock, redis: R
     assert await queue.dead_letters.drop_older_than(0) == 1
 
 
-async def test_foreign_cleaners_do_not_see_them(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_foreign_cleaners_do_not_see_dead_letters(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     await bury(queue, "a")
     kinds = ("queue", "processing", "item:a", "lease:a", "leased_by_session:a", "deadlines", "ledger")
     assert await redis.exists(*(f"{name}:{kind}" for kind in kinds)) == 0
@@ -216,7 +224,7 @@ async def test_foreign_cleaners_do_not_see_them(queue: AsyncWorkQueue, redis: Re
     assert await ids(queue) == ["a"]
 
 
-async def test_a_letter_whose_hash_somebody_removed_is_not_shown(
+async def test_a_letter_whose_hash_was_removed_is_not_listed(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await bury(queue, "a", "b")
@@ -227,7 +235,7 @@ async def test_a_letter_whose_hash_somebody_removed_is_not_shown(
     assert (await audit(redis, name)).dead == []
 
 
-async def test_the_time_is_the_servers(queue: AsyncWorkQueue, redis: Redis) -> None:
+async def test_the_time_of_death_is_the_servers(queue: AsyncWorkQueue, redis: Redis) -> None:
     await bury(queue, "a")
     [letter] = await queue.dead_letters.list()
     seconds, _ = await command(redis, "TIME")

@@ -1,4 +1,4 @@
-"""Those who wait, and have waited since before there was anything to wait for, look when it falls due."""
+"""A caller that waits is notified of leases and delays that begin after its wait."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ pytestmark = pytest.mark.core
 
 
 async def looks(redis: Redis) -> int:
-    """How many blocking moves have been begun: a waiter that looks by itself begins another one."""
+    """Return how many blocking moves have begun: a waiter that asks again by itself begins another one."""
     return int((await redis.info("commandstats")).get("cmdstat_blmove", {"calls": 0})["calls"])
 
 
-async def test_a_lease_that_began_after_the_wait(make_queue: MakeQueue, redis: Redis, name: str) -> None:
-    """Added and leased in one step, so that the waiter sees neither; then the lease expires."""
+async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    """The item is added and leased in one step, so that the waiter sees neither; then the lease expires."""
     waiter, adder = make_queue(), make_queue()
     waiting = asyncio.create_task(taken(waiter.lease(60)))
     await blocked(redis, 1)
@@ -47,11 +49,13 @@ async def test_a_lease_that_began_after_the_wait(make_queue: MakeQueue, redis: R
     assert (added, leased[3]) == ([1], b"a")
     lease = await waiting
     assert (lease.id, lease.attempt) == ("a", 2)
-    # A machine that stands still for seconds would have it look by itself, which proves nothing.
+    # On a machine that is blocked for seconds the waiter would ask again by itself, which proves nothing.
     assert await looks(redis) == before or time.monotonic() - begun >= BLOCK_SECONDS
 
 
-async def test_a_delay_that_began_after_the_wait(make_queue: MakeQueue, redis: Redis) -> None:
+async def test_a_waiter_notices_a_delay_that_began_after_the_wait(
+    make_queue: MakeQueue, redis: Redis
+) -> None:
     waiter, worker = make_queue(), make_queue()
     await worker.add_item(Item(b"", id="a"))
     held = await take(worker, 60, block=False)

@@ -1,4 +1,4 @@
-"""Kept events: exact and bounded; and nothing while they are off."""
+"""Kept events: exact and bounded; none while they are off."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from leasehold import (
     WrongKeyType,
 )
 from tests.queue.asking import take
+from tests.queue.kept_events import kept, what
 from tests.queue.replay import Replay, live
 from tests.queue.scheduling import tick_all
-from tests.queue.telling import kept, what
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.core
 
 
 @pytest.mark.seed("RWQ-T9", "WRQ-O6", "WRQ-E3")
-async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_each_change_of_state_is_an_event(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     begin = await queue.events.keep(count=1000)
     await queue.add_item(Item(b"12345", id="x"), delay=10)
@@ -72,18 +72,18 @@ async def test_each_arrow_is_an_event(make_queue: MakeQueue, clock: Clock) -> No
     assert events[-1].token == last.token
 
 
-async def test_what_is_dropped_is_told(queue: AsyncWorkQueue) -> None:
+async def test_dropping_is_an_event(queue: AsyncWorkQueue) -> None:
     await queue.events.keep(count=1000)
     await queue.add_items([Item(id_, id=id_) for id_ in "ab"])
     await queue.fail_many([Failure(lease, "no") for lease in await queue.lease_many(2, 30)])
-    await queue.dead_letters.drop("a", "nobody")
+    await queue.dead_letters.drop("a", "unknown")
     await queue.dead_letters.drop_all()
     assert await what(queue) == [
         *("added a", "added b", "leased a", "leased b", "died a", "died b", "dropped a", "dropped b")
     ]
 
 
-async def test_what_a_schedule_adds_is_told(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_items_of_schedules_have_events(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.events.keep(count=1000)
     await queue.schedules.every(10, "hourly", data=b"1234")
@@ -94,7 +94,7 @@ async def test_what_a_schedule_adds_is_told(make_queue: MakeQueue, clock: Clock)
     assert (event.what, event.id, event.size, event.due) == ("added", lease.id, 4, None)
 
 
-async def test_what_a_foreign_client_completed_is_told_when_a_clean_meets_it(
+async def test_a_foreign_completion_becomes_an_event_when_a_clean_finds_it(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -107,7 +107,7 @@ async def test_what_a_foreign_client_completed_is_told_when_a_clean_meets_it(
     assert (await what(queue))[-1] == "vanished x"
 
 
-async def test_what_a_foreign_client_completed_is_told_when_its_holder_completes_it(
+async def test_a_foreign_completion_becomes_an_event_when_the_holder_completes(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.events.keep(count=1000)
@@ -121,7 +121,7 @@ async def test_what_a_foreign_client_completed_is_told_when_its_holder_completes
     assert events[-1].token is None
 
 
-async def test_what_a_deep_clean_finds_is_told(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_repairs_of_a_deep_clean_are_events(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.events.keep(count=1000)
     await queue.add_item(Item(b"1", id="was leased"))
     await queue.release(await take(queue))  # so there is a ledger of it
@@ -132,7 +132,9 @@ async def test_what_a_deep_clean_finds_is_told(queue: AsyncWorkQueue, redis: Red
 
 
 @pytest.mark.seed("WRQ-G4")
-async def test_off_is_off(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_no_events_are_kept_by_default_or_after_stop(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     await queue.add_item(Item(b"1"))
     assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
     with pytest.raises(NoEventsKept, match="keep"):
@@ -155,7 +157,7 @@ async def test_no_number_is_used_twice_however_soon_events_are_kept_again(queue:
         await queue.events.stop()
 
 
-async def test_numbers_go_on_after_a_lease_that_cannot_be(
+async def test_numbers_continue_after_a_failed_lease(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -165,12 +167,12 @@ async def test_numbers_go_on_after_a_lease_that_cannot_be(
     await redis.rpush(f"{name}:item:broken", "a list")
     clock.now += 5
     with pytest.raises(WrongKeyType):
-        await queue.lease(30, block=False)  # which has brought back what was due
+        await queue.lease(30, block=False)  # which has requeued the due item
     await queue.add_item(Item(b"1", id="next"))
     assert await what(queue) == ["added late", "due late", "added next"]
 
 
-async def test_numbers_go_on_after_a_step_that_an_error_has_ended(
+async def test_numbers_continue_after_a_step_that_an_error_has_ended(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     begin = await queue.events.keep(count=100)
@@ -185,7 +187,7 @@ async def test_numbers_go_on_after_a_step_that_an_error_has_ended(
     assert [lease.id for lease in await queue.lease_many(9, 30)] == [*"abcd"]
 
 
-async def test_an_inbox_that_is_no_list_ends_no_step(
+async def test_an_inbox_of_the_wrong_type_ends_no_step(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -198,7 +200,7 @@ async def test_an_inbox_that_is_no_list_ends_no_step(
     assert await what(queue) == ["added late", "due late", "leased late"]
 
 
-async def test_an_end_of_an_error_is_kept(queue: AsyncWorkQueue) -> None:
+async def test_events_keep_the_end_of_an_error(queue: AsyncWorkQueue) -> None:
     await queue.events.keep(count=10)
     for retry_in in (0, None):
         await queue.add_item(Item(b"1", id="x"))
@@ -211,7 +213,7 @@ async def test_an_end_of_an_error_is_kept(queue: AsyncWorkQueue) -> None:
 # ---------------------------------------------------------------------------------------------------- bounds
 
 
-async def test_about_so_many_are_kept(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_the_count_of_kept_events_is_bounded(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.events.keep(count=200)
     await queue.add_items([Item(f"{n}") for n in range(2000)])
     length = await redis.xlen(f"{name}:events")
@@ -224,7 +226,7 @@ async def test_about_so_many_are_kept(queue: AsyncWorkQueue, redis: Redis, name:
     assert await kept(queue, events[0].number - 1) == events
 
 
-async def test_they_are_kept_for_so_long(
+async def test_the_age_of_kept_events_is_bounded(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -246,7 +248,7 @@ async def test_they_are_kept_for_so_long(
     assert await redis.pttl(f"{name}:events") == -1
 
 
-async def test_what_is_too_old_goes_in_small_steps(
+async def test_old_events_are_dropped_in_small_steps(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -263,7 +265,7 @@ async def test_what_is_too_old_goes_in_small_steps(
     assert (await what(queue))[:6] == [*(f"added younger {n}" for n in range(5)), "added 0"]
 
 
-async def test_other_bounds_keep_what_there_is(queue: AsyncWorkQueue) -> None:
+async def test_changed_bounds_keep_the_events(queue: AsyncWorkQueue) -> None:
     begin = await queue.events.keep(count=1000)
     await queue.add_items([Item(b"", id=id_) for id_ in "ab"])
     assert await queue.events.keep(age=60) == begin + 2
@@ -283,14 +285,16 @@ async def test_other_bounds_keep_what_there_is(queue: AsyncWorkQueue) -> None:
         ({"age": float("nan")}, "age"),
     ],
 )
-async def test_bounds_that_make_no_sense(queue: AsyncWorkQueue, arguments: dict[str, Any], says: str) -> None:
+async def test_invalid_bounds_are_refused(
+    queue: AsyncWorkQueue, arguments: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InvalidArgument, match=says):
         await queue.events.keep(**arguments)
     with pytest.raises(NoEventsKept):
         await kept(queue)
 
 
-async def test_a_place_that_is_none(queue: AsyncWorkQueue) -> None:
+async def test_an_invalid_since_is_refused(queue: AsyncWorkQueue) -> None:
     last = await queue.events.keep(count=10)
     with pytest.raises(InvalidArgument, match="since"):
         queue.events(-1)
@@ -303,7 +307,7 @@ async def test_a_place_that_is_none(queue: AsyncWorkQueue) -> None:
 
 
 class Hand:
-    """Does random things to a queue, as users and the passing of time do."""
+    """Makes random calls of a queue, and moves the clock."""
 
     def __init__(self, queue: AsyncWorkQueue, clock: Clock, seed: int) -> None:
         self.queue = queue
@@ -314,11 +318,11 @@ class Hand:
         self.acts += [self.fail, self.wait, self.mend]
 
     async def act(self) -> None:
-        """Do one thing."""
+        """Make one call."""
         await self.dice.choice(self.acts)()
 
     def some(self, most: int = 30) -> list[Lease]:
-        """Pick leases, live and past; some are used again."""
+        """Pick current and past leases; some are used again."""
         picked = self.dice.sample(self.held, min(len(self.held), self.dice.randint(0, most)))
         if self.dice.random() < 0.8:
             self.held = [lease for lease in self.held if lease not in picked]

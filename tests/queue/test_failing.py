@@ -1,4 +1,4 @@
-"""Work that went wrong: tried again or given up, for the current holder alone."""
+"""Failures: retried or made dead letters, for the current holder only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def leases(queue: AsyncWorkQueue, count: int) -> list[Lease]:
 
 @pytest.mark.parametrize("retry_in", [10, 10.0, timedelta(seconds=10)])
 @pytest.mark.seed("GLD-O18")
-async def test_tried_again_later(
+async def test_a_failed_item_is_retried_later(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, retry_in: Duration
 ) -> None:
     queue = make_queue(clock=clock)
@@ -59,7 +59,7 @@ async def test_tried_again_later(
 
 
 @pytest.mark.seed("RWQ-T5")
-async def test_tried_again_at_once_at_the_end_of_the_queue(
+async def test_a_failed_item_is_retried_at_once_from_the_end_of_the_queue(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     first, _, third = await leases(queue, 3)
@@ -69,7 +69,7 @@ async def test_tried_again_at_once_at_the_end_of_the_queue(
     assert (await audit(redis, name)).waiting == [b"waits", b"2", b"0"]
 
 
-async def test_an_idle_waiter_takes_what_is_tried_again_when_it_is_due(
+async def test_an_idle_waiter_leases_a_retried_item_when_it_is_due(
     make_queue: MakeQueue, redis: Redis
 ) -> None:
     waiter, worker = make_queue(), make_queue()
@@ -82,7 +82,9 @@ async def test_an_idle_waiter_takes_what_is_tried_again_when_it_is_due(
 
 
 @pytest.mark.seed("GLD-G4")
-async def test_given_up(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_a_failure_without_a_retry_makes_a_dead_letter(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     lease, other = await leases(queue, 2)
     assert await queue.fail(lease, "no such address") is True
     places = await audit(redis, name)
@@ -90,22 +92,22 @@ async def test_given_up(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     for call in (queue.complete(lease), queue.renew(lease, 9), queue.release(lease), queue.fail(lease, "")):
         assert await call is False
     assert await queue.complete(other)
-    assert await queue.add_item(Item(b"anew", id="0")) is True, "a dead letter does not hold its id"
+    assert await queue.add_item(Item(b"again", id="0")) is True, "a dead letter does not hold its id"
 
 
 @pytest.mark.seed("GLD-B12")
-async def test_only_the_current_holder_is_heard(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_only_the_current_holder_can_report_a_failure(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     [expired] = await leases(queue, 1)
     clock.now += 61
     current = await take(queue, 60, block=False)
     assert await queue.fail_many([Failure(expired, "why"), Failure(expired, "why", 5)]) == [False, False]
     assert await queue.counts() == (0, 1, 0, 0)
-    clock.now += 61  # its time is up, but nobody has taken it back
+    clock.now += 61  # it has expired, but is not reclaimed
     assert await queue.fail(current, "why") is True
 
 
-async def test_many_failures_of_every_kind_go_in_few_trips(
+async def test_many_failures_of_every_kind_take_few_trips(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     held = await leases(queue, 1000)
@@ -118,7 +120,9 @@ async def test_many_failures_of_every_kind_go_in_few_trips(
     assert await queue.fail_many([]) == []
 
 
-async def test_large_items_die_a_few_at_a_time(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_large_items_become_dead_letters_in_several_steps(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     data = bytes(400_000)
     await queue.add_items([Item(data, id=f"{n}") for n in range(6)])
     held = await queue.lease_many(6, 60)
@@ -132,7 +136,7 @@ async def test_large_items_die_a_few_at_a_time(queue: AsyncWorkQueue, redis: Red
     assert len((await audit(redis, name)).dead) == 6
 
 
-async def test_calls_of_many_coroutines_each_get_their_answer(queue: AsyncWorkQueue) -> None:
+async def test_each_of_many_concurrent_failures_gets_its_answer(queue: AsyncWorkQueue) -> None:
     held = await leases(queue, 200)
     assert await queue.complete_many(held[::2]) == [True] * 100
     answers = await asyncio.gather(*(queue.fail(lease, "why") for lease in held))
@@ -165,11 +169,11 @@ def test_a_long_error_loses_its_middle() -> None:
         assert between == f"... {left_out} bytes left out ..."
 
 
-def test_an_error_that_cannot_be_encoded_is_kept_all_the_same() -> None:
+def test_an_error_that_cannot_be_encoded_is_escaped() -> None:
     assert error_text("bad \ud800") == b"bad \\ud800"
 
 
-async def test_what_was_given_back_was_no_attempt(queue: AsyncWorkQueue) -> None:
+async def test_a_released_lease_is_no_attempt(queue: AsyncWorkQueue) -> None:
     [lease] = await leases(queue, 1)
     for way in ({"front": True}, {"front": False}, {"delay": 0.001}):
         assert lease.attempt == 1
@@ -180,7 +184,7 @@ async def test_what_was_given_back_was_no_attempt(queue: AsyncWorkQueue) -> None
 
 
 @pytest.mark.seed("GLD-B12")
-async def test_nothing_is_left_when_the_dead_are_dropped(
+async def test_no_key_is_left_when_dead_letters_are_dropped(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     for lease in await leases(queue, 3):

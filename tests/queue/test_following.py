@@ -1,4 +1,4 @@
-"""Following the kept events: told at once, resumable, and never a gap without an error."""
+"""Following the kept events: notified at once, resumable, and never a gap without an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leasehold import (
     Item,
     QueueClosed,
 )
-from tests.queue.telling import kept
+from tests.queue.kept_events import kept
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.core
 
 @pytest.fixture(autouse=True)
 def never_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no follower look by itself: it has to be woken."""
+    """Let followers read only when they are notified."""
     monkeypatch.setattr("leasehold.queue.events.LONGEST_SLEEP", 1000.0)
 
 
-async def test_a_follower_is_told_at_once_and_goes_on_where_it_stopped(
+async def test_a_follower_is_notified_at_once_and_resumes_where_it_stopped(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
     await queue.events.keep(count=10_000)
@@ -54,7 +54,7 @@ async def test_a_follower_is_told_at_once_and_goes_on_where_it_stopped(
     assert [event.id for event in seen] == [f"{n}" for n in range(3000)]
 
 
-async def test_each_event_is_told_within_a_second(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
+async def test_each_event_arrives_within_a_second(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
     await queue.events.keep(count=1000)
     events = aiter(make_queue().events())
     for n in range(30):
@@ -66,7 +66,7 @@ async def test_each_event_is_told_within_a_second(queue: AsyncWorkQueue, make_qu
 
 
 @pytest.mark.seed("WRQ-B10")
-async def test_an_event_just_as_a_follower_begins_is_told(
+async def test_an_event_arrives_that_is_emitted_while_a_follower_subscribes(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
     last, other = await queue.events.keep(count=1000), make_queue()
@@ -102,7 +102,7 @@ async def test_where_there_is_no_event_yet_reading_ends_and_following_waits(
         assert await kept(queue) == []
 
 
-async def test_a_follower_outlives_a_cut_of_its_connection(
+async def test_a_follower_survives_a_cut_of_its_connection(
     make_queue: MakeQueue, proxy: Proxy, queue: AsyncWorkQueue
 ) -> None:
     through, seen = make_queue(url=proxy.url), await queue.events.keep(count=1000)
@@ -136,7 +136,7 @@ async def test_a_follower_ends_with_its_queue(queue: AsyncWorkQueue, make_queue:
 
 
 @pytest.mark.parametrize("has_read", [0, 10])
-async def test_a_follower_that_is_too_slow_is_told_so(
+async def test_a_follower_that_is_too_slow_gets_events_lost(
     queue: AsyncWorkQueue, make_queue: MakeQueue, has_read: int
 ) -> None:
     begin = await queue.events.keep(count=200)
@@ -157,7 +157,7 @@ async def test_a_follower_that_is_too_slow_is_told_so(
     assert (await kept(queue, lost.value.first_kept - 1))[0].number == lost.value.first_kept
 
 
-async def test_events_that_the_server_has_forgotten_are_no_surprise(
+async def test_a_follower_notices_that_the_server_has_lost_events(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     begin = await queue.events.keep(count=1000)

@@ -1,4 +1,4 @@
-"""Leasing: in order, one holder at a time, and back when the lease ends."""
+"""Leasing: in order, one holder at a time, reclaimed when the lease expires."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_timeout_of_0_is_refused_with_the_two_things_it_could_mean(
 
 
 @pytest.mark.seed("RWQ-O11", "GLD-O2", "RRQ-O3")
-async def test_a_waiter_gets_what_comes(make_queue: MakeQueue) -> None:
+async def test_a_waiter_gets_the_item_that_is_added(make_queue: MakeQueue) -> None:
     waiter, adder = make_queue(), make_queue()
     waiting = asyncio.create_task(waiter.lease(30, timeout=20))
     await adder.add_item(Item(b"x", id="x"))
@@ -78,7 +78,9 @@ async def test_a_waiter_gets_what_comes(make_queue: MakeQueue) -> None:
 
 
 @pytest.mark.seed("RRQ-O2", "RRQ-K1")
-async def test_lease_many_takes_what_is_there(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_lease_many_leases_up_to_count_waiting_items(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     ids = await fill(queue, 1100)
     assert [lease.id for lease in await queue.lease_many(3, 30)] == ids[:3]
     assert [lease.id for lease in await queue.lease_many(1000, 30)] == ids[3:1003]
@@ -87,7 +89,7 @@ async def test_lease_many_takes_what_is_there(queue: AsyncWorkQueue, redis: Redi
 
 
 @pytest.mark.seed("WRQ-G5", "GLD-G2", "RRQ-B4")
-async def test_no_item_is_leased_twice_to_many_that_ask_at_once(
+async def test_no_item_is_leased_twice_by_concurrent_callers(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     queues = [make_queue() for _ in range(4)]
@@ -110,7 +112,7 @@ async def test_callers_of_one_trip_get_their_own_lease_times(queue: AsyncWorkQue
 
 
 @pytest.mark.seed("RRQ-G1")
-async def test_lease_numbers_only_grow(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_tokens_only_grow(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     numbers = []
     for _ in range(3):
         await queue.add_item(Item(b"x", id="same"))
@@ -127,7 +129,7 @@ async def test_lease_numbers_only_grow(queue: AsyncWorkQueue, redis: Redis, name
 
 @pytest.mark.parametrize("return_to", ["end", "front"])
 @pytest.mark.seed("RWQ-O17", "RWQ-G8")
-async def test_lapsed_leases_come_back_in_order(
+async def test_expired_leases_are_reclaimed_in_order(
     make_queue: MakeQueue, redis: Redis, clock: Clock, name: str, return_to: str
 ) -> None:
     queue = make_queue(clock=clock, return_to=return_to)
@@ -144,7 +146,7 @@ async def test_lapsed_leases_come_back_in_order(
     assert len((await audit(redis, name)).leased) == 5
 
 
-async def test_more_lapsed_leases_than_one_trip_brings_back(
+async def test_more_expired_leases_than_one_trip_reclaims(
     make_queue: MakeQueue, redis: Redis, clock: Clock, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -157,7 +159,7 @@ async def test_more_lapsed_leases_than_one_trip_brings_back(
 
 
 @pytest.mark.seed("WRQ-K4", "WRQ-B4")
-async def test_an_idle_waiter_takes_over_when_a_lease_ends(make_queue: MakeQueue) -> None:
+async def test_an_idle_waiter_leases_an_item_when_its_lease_expires(make_queue: MakeQueue) -> None:
     dead, idle = make_queue(), make_queue()
     await dead.add_item(Item(b"x", id="x"))
     lost = await take(dead, 0.05)
@@ -168,7 +170,7 @@ async def test_an_idle_waiter_takes_over_when_a_lease_ends(make_queue: MakeQueue
 
 @pytest.mark.parametrize("short", [0.001, 0.0001, 1e-9, timedelta(microseconds=1)])
 @pytest.mark.seed("RWQ-K2", "RRQ-B4")
-async def test_leases_of_a_millisecond(queue: AsyncWorkQueue, short: float | timedelta) -> None:
+async def test_leases_of_a_millisecond_expire(queue: AsyncWorkQueue, short: float | timedelta) -> None:
     await queue.add_item(Item(b"x"))
     await take(queue, short)
     second = await take(queue, 30, timeout=20)
@@ -176,7 +178,7 @@ async def test_leases_of_a_millisecond(queue: AsyncWorkQueue, short: float | tim
     assert await queue.complete(second)
 
 
-async def test_the_longest_lease(queue: AsyncWorkQueue) -> None:
+async def test_the_longest_lease_is_accepted(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"x"))
     lease = await queue.lease(timedelta(days=30))
     assert lease is not None
@@ -184,7 +186,7 @@ async def test_the_longest_lease(queue: AsyncWorkQueue) -> None:
     assert await queue.renew(lease, 30 * 24 * 3600)
 
 
-async def test_deadline_is_the_servers_and_remaining_ours(
+async def test_deadline_is_by_the_servers_clock_and_remaining_by_this_machines(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_item(Item(b"x", id="x"))
@@ -201,7 +203,7 @@ async def test_deadline_is_the_servers_and_remaining_ours(
     assert lease.deadline == ends_ms / 1000
 
 
-async def test_deadline_follows_a_clock_that_was_handed_in(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_deadline_follows_the_clock_argument(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"x"))
     lease = await take(queue)
@@ -209,7 +211,7 @@ async def test_deadline_follows_a_clock_that_was_handed_in(make_queue: MakeQueue
 
 
 @pytest.mark.seed("RWQ-G10", "RWQ-B9")
-async def test_ghosts_and_doubles_are_dropped_and_never_answered_with_empty(
+async def test_ghosts_and_doubles_are_dropped_and_do_not_end_a_lease(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_item(Item(b"x", id="leased"))
@@ -221,7 +223,7 @@ async def test_ghosts_and_doubles_are_dropped_and_never_answered_with_empty(
 
 
 @pytest.mark.seed("RWQ-G10")
-async def test_more_waiters_than_one_trip_serves(
+async def test_more_waiters_than_one_trip_serves_all_get_items(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, redis: Redis, name: str
 ) -> None:
     monkeypatch.setattr(leasing, "MAX_ITEMS", 5)
@@ -233,7 +235,7 @@ async def test_more_waiters_than_one_trip_serves(
     await audit(redis, name)
 
 
-async def test_who_waits_longest_is_served_first(make_queue: MakeQueue) -> None:
+async def test_the_caller_that_waits_longest_is_served_first(make_queue: MakeQueue) -> None:
     waiter, adder = make_queue(), make_queue()
     waiting = []
     for _ in range(5):

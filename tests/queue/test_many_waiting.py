@@ -1,4 +1,4 @@
-"""Many waiting callers in one process are in nobody's way."""
+"""Many waiting callers in one process do not block other calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
 
-async def test_who_does_not_wait_is_answered_while_somebody_waits_for_more_than_a_trip_brings(
+async def test_a_call_without_wait_is_answered_while_a_large_request_waits(
     queue: AsyncWorkQueue,
 ) -> None:
     greedy = asyncio.create_task(queue.lease_many(1000, 30))
@@ -28,7 +28,7 @@ async def test_who_does_not_wait_is_answered_while_somebody_waits_for_more_than_
 
 
 @pytest.mark.parametrize("callers", [MAX_ITEMS - 1, MAX_ITEMS, 2 * MAX_ITEMS + 1])
-async def test_who_does_not_wait_is_answered_however_many_wait(queue: AsyncWorkQueue, callers: int) -> None:
+async def test_a_call_without_wait_is_answered_however_many_wait(queue: AsyncWorkQueue, callers: int) -> None:
     first = [asyncio.create_task(queue.lease(30)) for _ in range(callers)]
     await waiting(queue, callers)
     late = asyncio.create_task(queue.lease(30))
@@ -37,7 +37,7 @@ async def test_who_does_not_wait_is_answered_however_many_wait(queue: AsyncWorkQ
         await waiting(queue, callers + 1)
         await queue.add_items([Item(str(number)) for number in range(callers)])
         leases = await asyncio.gather(*first)
-    # In the order of their calls: the last one waits on.
+    # In the order of their calls: the last one still waits.
     assert [lease.data for lease in leases] == [str(number).encode() for number in range(callers)]
     assert not late.done()
     await queue.add_item(Item("last"))
@@ -45,6 +45,6 @@ async def test_who_does_not_wait_is_answered_however_many_wait(queue: AsyncWorkQ
 
 
 async def waiting(queue: AsyncWorkQueue, callers: int) -> None:
-    """Wait until so many callers have been told that there is nothing, and wait."""
+    """Wait until `callers` callers have found the queue empty and wait."""
     dispatcher = queue._engine()._dispatcher
     await eventually("they wait", lambda: len(dispatcher._waiting) == callers and not dispatcher._in_flight)

@@ -1,4 +1,4 @@
-"""Any text is a legal id and a legal name: none breaks out of its place."""
+"""Any text can be an id or a name, and none affects other keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ ODD = [
 ]
 
 
-async def test_items_with_odd_ids_go_round(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_items_with_odd_ids_are_added_leased_and_completed(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     assert await queue.add_items([Item(item_id.encode(), id=item_id) for item_id in ODD]) == [True] * len(ODD)
     assert await queue.add_items([Item(b"again", id=item_id) for item_id in ODD]) == [False] * len(ODD)
     assert [view.id for view in await queue.inspect()] == ODD
@@ -57,7 +59,7 @@ async def test_a_deep_clean_finds_odd_ids(queue: AsyncWorkQueue, redis: Redis, n
 
 
 @pytest.mark.seed("WRQ-B12")
-async def test_queues_with_odd_names_are_apart(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+async def test_queues_with_odd_names_share_no_keys(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     names = [f"{name}{odd}" for odd in ODD if len(odd.encode()) < 100]
     queues = [make_queue(name=odd) for odd in names]
     for queue in queues:
@@ -73,9 +75,7 @@ async def test_queues_with_odd_names_are_apart(make_queue: MakeQueue, redis: Red
 
 
 @pytest.mark.seed("RWQ-B12")
-async def test_a_deep_clean_looks_at_its_own_queue_alone(
-    make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
+async def test_a_deep_clean_examines_only_its_queue(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     # Each name, read as a pattern, matches the other ones.
     names = [f"{name}[ab]", f"{name}a", f"{name}?", f"{name}*", f"{name}:x", f"{name}\\*"]
     queues = [make_queue(name=odd) for odd in names]
@@ -88,7 +88,7 @@ async def test_a_deep_clean_looks_at_its_own_queue_alone(
         assert (await audit(redis, queue.name)).waiting == [f"of {queue.name}".encode()]
 
 
-async def test_a_foreign_id_that_is_no_utf8_goes_round(
+async def test_a_foreign_id_that_is_not_utf8_is_leased_and_completed(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await redis.set(name.encode() + b":item:\xff\xfe", b"foreign")

@@ -1,4 +1,4 @@
-"""The bytes go through untouched, from none to 64 MiB."""
+"""Payloads are not changed, from 0 bytes to 64 MiB."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def noise(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_data_comes_back_as_it_was(queue: AsyncWorkQueue, redis: Redis, name: str, size: int) -> None:
+async def test_data_is_leased_as_it_was_added(
+    queue: AsyncWorkQueue, redis: Redis, name: str, size: int
+) -> None:
     data = noise(size)
     assert await queue.add_item(Item(data, id="x"))
     assert await redis.get(f"{name}:item:x") == data
@@ -38,7 +40,7 @@ async def test_data_comes_back_as_it_was(queue: AsyncWorkQueue, redis: Redis, na
 
 
 @pytest.mark.slow
-async def test_64_mib(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_an_item_of_64_mib(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     data = noise(MIB) * 64
     assert len(data) == MAX_DATA_BYTES
     assert await queue.add_item(Item(data, id="big"))
@@ -54,7 +56,7 @@ async def test_64_mib(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert not await left_over(redis, name)
 
 
-async def test_every_byte(queue: AsyncWorkQueue) -> None:
+async def test_data_of_every_byte(queue: AsyncWorkQueue) -> None:
     data = bytes(range(256))
     for kind in (bytes, bytearray, memoryview):
         await queue.add_unique_item(Item(kind(data)))
@@ -72,7 +74,7 @@ async def test_text_is_utf8_and_json_is_compact(queue: AsyncWorkQueue) -> None:
     assert json.data_json() == {"a": [1, None], "b": "é"}
 
 
-async def test_large_items_come_in_several_trips_and_keep_their_order(
+async def test_large_items_are_leased_in_several_trips_and_keep_their_order(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     items = [Item(noise(n) + bytes(MIB), id=f"{n:02}") for n in range(20)]
@@ -85,7 +87,7 @@ async def test_large_items_come_in_several_trips_and_keep_their_order(
     assert len((await audit(redis, name)).leased) == 20
 
 
-async def test_add_items_of_all_sizes_answers_in_order(queue: AsyncWorkQueue) -> None:
+async def test_add_items_of_all_sizes_returns_results_in_order(queue: AsyncWorkQueue) -> None:
     items = [Item(noise(size), id=f"{at}") for at, size in enumerate(SIZES)]
     await queue.add_items(items[::2])
     assert await queue.add_items(items) == [at % 2 == 1 for at in range(len(items))]

@@ -1,4 +1,4 @@
-"""Adding within a pipeline of the user's."""
+"""Adding items in a pipeline of the user."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_after_a_script_flush(
 
 
 @pytest.mark.seed("RWQ-O10")
-async def test_a_pipeline_that_is_dropped_adds_nothing(
+async def test_a_pipeline_that_is_not_executed_adds_nothing(
     queue: AsyncWorkQueue, redis: Redis, name: str, *, transaction: bool
 ) -> None:
     async with redis.pipeline(transaction=transaction) as pipeline:
@@ -60,10 +60,10 @@ async def test_a_pipeline_that_is_dropped_adds_nothing(
     assert not await redis.keys(f"{name}*")
 
 
-async def test_a_transaction_that_fails_adds_nothing(
+async def test_a_failed_transaction_adds_nothing(
     queue: AsyncWorkQueue, redis: Redis, name: str, *, transaction: bool
 ) -> None:
-    """Without a transaction the item is added, whatever the other commands do."""
+    """Without a transaction the item is added even if other commands fail."""
     async with redis.pipeline(transaction=transaction) as pipeline:
         if transaction:
             await pipeline.watch(f"{name}:watched")
@@ -78,7 +78,7 @@ async def test_a_transaction_that_fails_adds_nothing(
     assert await queue.queue_len() == (0 if transaction else 1)
 
 
-async def test_a_command_that_cannot_be_queued(
+async def test_a_transaction_with_a_command_that_cannot_be_queued_adds_nothing(
     queue: AsyncWorkQueue, redis: Redis, *, transaction: bool
 ) -> None:
     async with redis.pipeline(transaction=transaction) as pipeline:
@@ -89,7 +89,7 @@ async def test_a_command_that_cannot_be_queued(
     assert await queue.queue_len() == (0 if transaction else 1)
 
 
-async def test_a_clock_that_was_handed_in_counts(
+async def test_pipelines_use_the_clock_argument(
     make_queue: MakeQueue, clock: Clock, redis: Redis, *, transaction: bool
 ) -> None:
     queue = make_queue(clock=clock)

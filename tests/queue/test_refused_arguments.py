@@ -1,4 +1,4 @@
-"""A mistake of the caller's is named before anything is sent, and changes nothing."""
+"""An invalid argument raises before anything is sent, and changes nothing."""
 
 from __future__ import annotations
 
@@ -157,17 +157,17 @@ CALLS: dict[str, tuple[str, list[Any], Call]] = {
 
 
 def check(error: InvalidArgument, argument: str) -> None:
-    """Check that the error names the argument, what was given and what is allowed."""
+    """Check that the error names the argument, the given value and the allowed ones."""
     assert isinstance(error, ValueError)
     assert error.argument == argument
     assert error.given
     assert error.allowed
     assert str(error) == f"{argument}: got {error.given}, expected {error.allowed}"
-    assert len(str(error)) < 400, "an error is there to be read"
+    assert len(str(error)) < 400, "an error has to be readable"
 
 
 def accepted(make: Callable[[Any], Any], argument: str, bad_values: list[Any]) -> list[Any]:
-    """Return those of the bad values that were not refused."""
+    """Return the bad values that were accepted."""
     wrong = []
     for bad in bad_values:
         try:
@@ -201,7 +201,7 @@ async def test_nothing_is_sent(
     assert await snapshot(redis) == before
 
 
-async def test_a_queue_that_was_never_used_does_not_even_connect(make_queue: MakeQueue, proxy: Proxy) -> None:
+async def test_an_invalid_argument_opens_no_connection(make_queue: MakeQueue, proxy: Proxy) -> None:
     queue = make_queue(url=proxy.url)
     with pytest.raises(InvalidArgument):
         await queue.lease(0)
@@ -259,7 +259,7 @@ def test_the_limit_of_data_is_64_mib(kind: Callable[[int], Any]) -> None:
     assert str(MAX_DATA_BYTES) in caught.value.allowed
 
 
-async def test_an_item_that_was_spoiled_later_harms_nobody_else(queue: AsyncWorkQueue, redis: Redis) -> None:
+async def test_an_invalid_item_does_not_affect_other_callers(queue: AsyncWorkQueue, redis: Redis) -> None:
     spoiled: list[Any] = [Item(b"x") for _ in range(5)]
     spoiled[0].data, spoiled[1].data, spoiled[2].data = ["x"], (b"x",), None
     spoiled[3].id, spoiled[4].id = 5, None
@@ -322,7 +322,7 @@ SET_LATER: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("attribute", "bad"), SET_LATER, ids=lambda value: repr(value)[:12])
-async def test_an_attribute_that_was_spoilt_after_the_item_was_made(
+async def test_an_attribute_that_was_set_after_the_item_was_made_is_checked(
     queue: AsyncWorkQueue, redis: Redis, attribute: str, bad: Any
 ) -> None:
     item = Item(b"x", id="x")

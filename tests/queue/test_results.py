@@ -1,4 +1,4 @@
-"""Results: kept for a time by the completion that counts."""
+"""Results: stored for a time by the accepted completion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ RESULTS = [b"done", b"", b"0", b"1", b":", b"1:2:3", b"\x00\xff\r\n", bytes(2 <<
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: repr(result[:9]))
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.seed("RWQ-T4", "WRQ-O6")
-async def test_a_result_comes_back_as_it_was(queue: AsyncWorkQueue, result: bytes, *, fenced: bool) -> None:
+async def test_a_result_is_returned_as_it_was_stored(
+    queue: AsyncWorkQueue, result: bytes, *, fenced: bool
+) -> None:
     await queue.add_item(Item(b"x", id="a"))
     lease = await take(queue)
     assert await queue.results.get("a") is None
@@ -37,7 +39,7 @@ async def test_a_result_comes_back_as_it_was(queue: AsyncWorkQueue, result: byte
 @pytest.mark.parametrize(
     ("keep", "ms"), [(None, 3_600_000), (5, 5_000), (0.2, 200), (timedelta(days=1), 86_400_000)]
 )
-async def test_it_is_kept_as_long_as_said(
+async def test_a_result_expires_after_keep_result(
     queue: AsyncWorkQueue, redis: Redis, name: str, keep: float | None, ms: int
 ) -> None:
     await queue.add_item(Item(b"x", id="a"))
@@ -49,7 +51,9 @@ async def test_it_is_kept_as_long_as_said(
     assert ms - 60_000 < await redis.pttl(f"{name}:result:a") <= ms
 
 
-async def test_no_result_is_nothing(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_a_completion_without_a_result_stores_none(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     await queue.add_item(Item(b"x", id="a"))
     await queue.complete(await take(queue), keep_result=5)
     assert await queue.results.get("a") is None
@@ -58,7 +62,7 @@ async def test_no_result_is_nothing(queue: AsyncWorkQueue, redis: Redis, name: s
 
 
 @pytest.mark.seed("GLD-B4", "GLD-B5")
-async def test_only_the_completion_that_counts_leaves_one(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_only_the_accepted_completion_stores_a_result(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"x", id="a"))
     slow = await take(queue, 10)
@@ -72,14 +76,14 @@ async def test_only_the_completion_that_counts_leaves_one(make_queue: MakeQueue,
     assert await queue.results.get("a") == b"quick"
 
 
-async def test_the_last_of_several_completions_counts(queue: AsyncWorkQueue) -> None:
+async def test_the_last_of_several_results_is_returned(queue: AsyncWorkQueue) -> None:
     for result in (b"first", None, b"second"):
         await queue.add_item(Item(b"x", id="a"))
         await queue.complete(await take(queue), result=result)
     assert await queue.results.get("a") == b"second"
 
 
-async def test_many_results_go_in_few_trips(queue: AsyncWorkQueue) -> None:
+async def test_many_results_take_few_trips(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(1000)])
     held = await queue.lease_many(1000, 60)
     results = [None if n % 3 == 0 else b"%d" % n for n in range(1000)]

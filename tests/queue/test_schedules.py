@@ -1,4 +1,4 @@
-"""Schedules: made once, changed, listed, removed, and left alone when they cannot be read."""
+"""Schedules: made once, changed, listed, removed, and ignored if they cannot be parsed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_late_tick_does_not_shift_those_that_follow(make_queue: MakeQueu
     assert await added(queue) == [f"poll@{at(made + n * 0.1)}" for n in range(1, 50)]
 
 
-async def test_a_start_that_is_past_sets_the_grid(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_a_past_start_determines_the_ticks(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     start = datetime(2030, 3, 1, 3, tzinfo=UTC)
     await queue.schedules.every(timedelta(days=1), "nightly", start=start)
@@ -58,7 +58,7 @@ async def test_a_start_that_is_past_sets_the_grid(make_queue: MakeQueue, clock: 
     assert view.start == start
 
 
-async def test_a_start_that_is_to_come_is_the_first_tick(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_a_future_start_is_the_first_tick(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     start = datetime.fromtimestamp(clock.now + DAY, UTC)
     await queue.schedules.every(60, "later", start=start)
@@ -69,7 +69,7 @@ async def test_a_start_that_is_to_come_is_the_first_tick(make_queue: MakeQueue, 
 
 
 @pytest.mark.seed("GLD-T6")
-async def test_a_cron_expression_goes_by_the_clock_of_its_zone(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_a_cron_expression_follows_the_clock_of_its_zone(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     assert await queue.schedules.cron("0 3 * * *", "nightly", b"x", tz="Europe/Berlin") is True
     due = []
@@ -83,7 +83,9 @@ async def test_a_cron_expression_goes_by_the_clock_of_its_zone(make_queue: MakeQ
     assert {day.hour for day in days} == {1, 2}
 
 
-async def test_the_same_again_changes_nothing(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
+async def test_repeating_a_schedule_changes_nothing(
+    make_queue: MakeQueue, clock: Clock, redis: Redis
+) -> None:
     queue, other = make_queue(clock=clock), make_queue(clock=clock)
     start = datetime(2030, 1, 1, tzinfo=UTC)
     await queue.schedules.every(60, "a", b"data", start=start, catch_up="all")
@@ -98,16 +100,14 @@ async def test_the_same_again_changes_nothing(make_queue: MakeQueue, clock: Cloc
     assert await snapshot(redis) == before
 
 
-async def test_of_many_who_make_it_at_once_one_is_told_that_it_is_new(make_queue: MakeQueue) -> None:
+async def test_of_many_concurrent_calls_one_returns_that_the_schedule_is_new(make_queue: MakeQueue) -> None:
     queues = [make_queue() for _ in range(8)]
     answers = await asyncio.gather(*(queue.schedules.every(60, "a") for queue in queues))
     assert sorted(answers) == [False] * 7 + [True]
     assert len(await queues[0].schedules.list()) == 1
 
 
-async def test_other_data_or_another_policy_leaves_the_time_as_it_is(
-    make_queue: MakeQueue, clock: Clock
-) -> None:
+async def test_other_data_or_another_policy_keeps_the_due_time(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.schedules.every(60, "a", "old")
     due = (await only(queue)).next_due
@@ -120,7 +120,7 @@ async def test_other_data_or_another_policy_leaves_the_time_as_it_is(
     assert (await take(queue, block=False)).data == b"new"
 
 
-async def test_another_time_begins_anew_after_what_was_due(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_other_times_start_after_the_items_that_were_due(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     made = clock.now
     await queue.schedules.every(10, "a", "old", catch_up="all")
@@ -133,7 +133,7 @@ async def test_another_time_begins_anew_after_what_was_due(make_queue: MakeQueue
     assert (await only(queue)).kind == "cron"
 
 
-async def test_names_and_data_may_be_anything(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_names_and_data_may_be_any_text(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     names = ["a b", "ä@ö", "x" * 487, "a@2030-01-01T00:00:00Z", "line\nfeed", "\0", "*", "a"]
     for name in names:
@@ -182,7 +182,7 @@ async def test_schedules_are_listed_the_next_due_first(make_queue: MakeQueue, cl
     ]
 
 
-async def test_removing_leaves_the_items(
+async def test_removing_a_schedule_keeps_its_items(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -204,7 +204,7 @@ async def test_removing_leaves_the_items(
     assert not await left_over(redis, name)
 
 
-async def test_cleaning_leaves_schedules_alone(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
+async def test_cleaning_does_not_change_schedules(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
     queue = make_queue(clock=clock)
     await queue.schedules.every(60, "a", "data")
     await queue.schedules.cron("0 3 * * *", "item:b", "data")
@@ -231,7 +231,7 @@ async def test_cleaning_leaves_schedules_alone(make_queue: MakeQueue, clock: Clo
         b"",
     ],
 )
-async def test_what_cannot_be_read_is_left_alone_and_the_others_go_on(
+async def test_a_schedule_that_cannot_be_parsed_is_ignored(
     make_queue: MakeQueue,
     clock: Clock,
     redis: Redis,
@@ -259,7 +259,7 @@ async def test_what_cannot_be_read_is_left_alone_and_the_others_go_on(
     assert await queue.schedules.remove("odd")
 
 
-async def test_many_that_cannot_be_read_hide_none_that_can(
+async def test_many_schedules_that_cannot_be_parsed_hide_no_others(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -274,7 +274,7 @@ async def test_many_that_cannot_be_read_hide_none_that_can(
     assert kinds == {"unknown"}
 
 
-async def test_without_the_cron_library_the_others_go_on(
+async def test_intervals_work_without_the_cron_library(
     make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = make_queue(clock=clock)
@@ -290,7 +290,7 @@ async def test_without_the_cron_library_the_others_go_on(
     assert await added(queue) == [f"a@{at(clock.now // 60 * 60)}"]
 
 
-async def test_a_time_without_a_schedule_is_dropped(
+async def test_a_due_time_whose_schedule_is_gone_is_dropped(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)

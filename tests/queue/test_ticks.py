@@ -1,4 +1,4 @@
-"""Ticking: however many do it, and however long nobody did, each tick is added as often as it should be."""
+"""Ticking: each tick adds one item, whatever the number of processes, and after any pause."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.core
         ("skip", 35, [4]),
     ],
 )
-async def test_nobody_was_there_for_a_while(
+async def test_missed_ticks_are_treated_by_the_policy(
     make_queue: MakeQueue, clock: Clock, catch_up: CatchUp, late: int, expected: list[int]
 ) -> None:
     queue = make_queue(clock=clock)
@@ -65,7 +65,7 @@ async def test_nobody_was_there_for_a_while(
         ("skip", 3 * DAY + 61, []),
     ],
 )
-async def test_nobody_was_there_at_night(
+async def test_missed_cron_ticks_are_treated_by_the_policy(
     make_queue: MakeQueue, clock: Clock, catch_up: CatchUp, late: int, days: list[int]
 ) -> None:
     queue = make_queue(clock=clock)
@@ -76,10 +76,10 @@ async def test_nobody_was_there_at_night(
     assert due_in == DAY - late % DAY
     clock.now += due_in
     await queue.schedules.tick()
-    assert len(await added(queue)) == 1, "it goes on"
+    assert len(await added(queue)) == 1, "later ticks add items again"
 
 
-async def test_a_year_of_minutes_is_caught_up_with_at_once(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_a_year_of_missed_minutes_takes_one_step(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.schedules.cron("* * * * *", "a", tz="Europe/Berlin")
     clock.now += 365 * DAY
@@ -87,7 +87,7 @@ async def test_a_year_of_minutes_is_caught_up_with_at_once(make_queue: MakeQueue
     assert await added(queue) == [f"a@{at(clock.now - 40)}"]
 
 
-async def test_many_owed_ticks_are_added_in_steps_with_no_end_in_between(
+async def test_many_missed_ticks_are_added_in_steps(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -106,7 +106,7 @@ async def test_many_owed_ticks_are_added_in_steps_with_no_end_in_between(
         assert [i for i in ids if i[0] == one] == [f"{one}@{at(made + n)}" for n in range(1, count + 1)]
 
 
-async def test_more_schedules_than_one_step_takes(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_more_schedules_than_one_step_takes_are_all_ticked(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     names = {f"s{n}" for n in range(MAX_OF_ALL // 2)}
     for one in names:
@@ -117,7 +117,7 @@ async def test_more_schedules_than_one_step_takes(make_queue: MakeQueue, clock: 
     assert {view.name for view in await queue.schedules.list()} == names
 
 
-async def test_much_data_is_added_a_few_at_a_time(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_large_items_are_added_in_several_steps(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.schedules.every(1, "a", bytes(3 << 20), catch_up="all")
     clock.now += 7
@@ -126,9 +126,7 @@ async def test_much_data_is_added_a_few_at_a_time(make_queue: MakeQueue, clock: 
     assert (await only(queue)).size == 3 << 20
 
 
-async def test_an_earlier_tick_that_is_still_there_keeps_no_later_one_away(
-    make_queue: MakeQueue, clock: Clock
-) -> None:
+async def test_an_unfinished_item_does_not_prevent_the_next_tick(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.schedules.every(1, "a")
     clock.now += 1
@@ -140,7 +138,7 @@ async def test_an_earlier_tick_that_is_still_there_keeps_no_later_one_away(
     assert await queue.complete(held)
 
 
-async def test_an_item_of_that_id_that_somebody_has_added_stays(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_a_tick_keeps_an_item_that_has_its_id(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.schedules.every(1, "a", "theirs")
     clock.now += 1
@@ -149,7 +147,7 @@ async def test_an_item_of_that_id_that_somebody_has_added_stays(make_queue: Make
     assert [view.data for view in await queue.inspect()] == [b"mine"]
 
 
-async def test_many_tick_at_once_and_each_tick_is_added_once(
+async def test_concurrent_ticks_add_each_item_once(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queues = [make_queue(clock=clock) for _ in range(5)]
@@ -167,7 +165,7 @@ async def test_many_tick_at_once_and_each_tick_is_added_once(
     )
 
 
-async def test_a_tick_whose_answer_is_lost_was_made_once(
+async def test_a_tick_whose_reply_is_lost_is_applied_once(
     make_queue: MakeQueue, clock: Clock, proxy: Proxy
 ) -> None:
     class CutOff(Engine):
@@ -189,7 +187,7 @@ async def test_a_tick_whose_answer_is_lost_was_made_once(
     assert await added(queue) == [f"a@{at(clock.now)}"]
 
 
-async def test_a_waiting_worker_gets_what_is_ticked(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_a_waiting_caller_gets_the_item_of_a_tick(make_queue: MakeQueue, clock: Clock) -> None:
     queue, ticking = make_queue(), make_queue(clock=clock)
     await ticking.schedules.every(1, "a")
     leasing = asyncio.create_task(taken(queue.lease(30, timeout=20)))
@@ -198,7 +196,7 @@ async def test_a_waiting_worker_gets_what_is_ticked(make_queue: MakeQueue, clock
     assert (await leasing).id == f"a@{at(clock.now)}"
 
 
-async def test_without_a_clock_of_a_test_it_is_that_of_the_server(
+async def test_without_a_clock_argument_ticks_follow_the_servers_clock(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     await queue.schedules.every(0.05, "a", catch_up="all")
@@ -210,7 +208,7 @@ async def test_without_a_clock_of_a_test_it_is_that_of_the_server(
     assert abs(datetime.fromisoformat(first.partition("@")[2]).timestamp() - int(seconds)) < 30
 
 
-async def test_nothing_will_be_due(queue: AsyncWorkQueue) -> None:
+async def test_without_schedules_tick_returns_infinity(queue: AsyncWorkQueue) -> None:
     assert await queue.schedules.tick() == math.inf
     assert await queue.schedules.list() == []
-    assert await queue.schedules.remove("nobody") is False
+    assert await queue.schedules.remove("unknown") is False

@@ -1,4 +1,4 @@
-"""A key that holds something else is an error for whoever needs it, and nothing is half done."""
+"""A key of the wrong type is an error for the calls that need it, and no call is half applied."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OPERATIONS: dict[str, Callable[[AsyncWorkQueue, list[Lease]], Awaitable[Any]]] =
     "lease_many": lambda q, _: q.lease_many(1000, 30, block=False),
     "complete": lambda q, leases: q.complete(leases[0]),
     "complete, expired": lambda q, leases: q.complete(leases[1]),
-    "complete, given back": lambda q, leases: q.complete(leases[2]),
+    "complete, released": lambda q, leases: q.complete(leases[2]),
     "complete_many": lambda q, leases: q.complete_many(leases),
     "renew": lambda q, leases: q.renew(leases[0], 30),
     "renew_many": lambda q, leases: q.renew_many(leases, 30),
@@ -69,7 +69,7 @@ OPERATIONS: dict[str, Callable[[AsyncWorkQueue, list[Lease]], Awaitable[Any]]] =
 
 
 async def fill(queue: AsyncWorkQueue, clock: Clock) -> list[Lease]:
-    """Put an item into each state: leased, expired, given back, waiting, delayed, and due."""
+    """Put an item into each state: leased, expired, released, waiting, delayed, and due."""
     names = ("leased", "expired", "back", "waits")
     await queue.add_items([Item(b"data", id=item_id) for item_id in names])
     await queue.add_item(Item(b"data", id="delayed"), delay=1000)
@@ -84,7 +84,7 @@ async def fill(queue: AsyncWorkQueue, clock: Clock) -> list[Lease]:
 
 
 async def spoil(redis: Redis, key: str, kind: str) -> None:
-    """Put something else where the key is."""
+    """Replace a key by one of another type."""
     await redis.delete(key)
     if kind == "list":
         await redis.set(key, "something else")
@@ -93,7 +93,7 @@ async def spoil(redis: Redis, key: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_key_of_the_queue_holds_something_else(
+async def test_a_queue_key_of_another_type_raises_wrong_key_type(
     make_queue: MakeQueue, redis: Redis, name: str, clock: Clock, operation: str
 ) -> None:
     refused = set()
@@ -113,14 +113,14 @@ async def test_a_key_of_the_queue_holds_something_else(
             assert await snapshot(redis) == before, key
         await queue.close()
         await forget(redis, queue)
-    assert refused, "no key is needed at all"
+    assert refused, "no call needed the key"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_an_inbox_holds_something_else(
+async def test_an_inbox_of_another_type_loses_no_item(
     make_queue: MakeQueue, redis: Redis, name: str, clock: Clock, operation: str
 ) -> None:
-    """Nobody else has a reason to use these names; but should it happen, no item is lost."""
+    """Other programs have no reason to use these names; if one does, no item is lost."""
     for whose in ("own", "dead"):
         queue = make_queue(name=f"{name}-{whose}", clock=clock)
         leases = await fill(queue, clock)
@@ -134,10 +134,10 @@ async def test_an_inbox_holds_something_else(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_key_of_one_item_holds_something_else(
+async def test_an_item_key_of_another_type_affects_no_other_item(
     make_queue: MakeQueue, redis: Redis, name: str, clock: Clock, operation: str
 ) -> None:
-    """The other items go on, or nothing has happened; none is lost, and none is in two places."""
+    """Other items are not affected, or nothing was applied; none is lost or in two states."""
     for kind in ("item", "lease", "leased_by_session"):
         for item_id in ("leased", "expired", "back", "waits", "due"):
             queue = make_queue(name=f"{name}-{kind}-{item_id}", clock=clock)
@@ -153,7 +153,7 @@ async def test_a_key_of_one_item_holds_something_else(
             await forget(redis, queue)
 
 
-async def test_what_was_on_its_way_to_us_is_not_lost_when_the_next_item_is_spoiled(
+async def test_an_item_in_the_inbox_is_not_lost_when_the_next_key_has_another_type(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await queue.add_items([Item(b"x", id="ours"), Item(b"x", id="spoiled")])
@@ -167,7 +167,9 @@ async def test_what_was_on_its_way_to_us_is_not_lost_when_the_next_item_is_spoil
     assert found.all.keys() == {b"ours", b"spoiled"}
 
 
-async def test_the_rest_of_the_queue_is_worked_off(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_the_other_items_are_leased_and_completed(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(10)])
     await spoil(redis, f"{name}:item:5", "counter")
     leases = await queue.lease_many(10, 30, block=False)
@@ -182,5 +184,5 @@ async def test_the_rest_of_the_queue_is_worked_off(queue: AsyncWorkQueue, redis:
 
 
 async def forget(redis: Redis, queue: AsyncWorkQueue) -> None:
-    """Remove the keys of a queue, so that the next look is quick."""
+    """Remove the keys of a queue, so that the next check is quick."""
     await redis.delete(*await redis.keys(glob(queue.name) + b":*"))

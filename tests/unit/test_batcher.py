@@ -1,4 +1,4 @@
-"""The batcher: which calls share a trip, and what becomes of each."""
+"""The batcher: which calls share a trip, and the answer of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRIPT = bind("add_items", QueueKeys("queue", "session"))
 
 
 class Server:
-    """Notes the trips and answers them when it is told to: each row with itself in capitals."""
+    """Records the trips and answers them on demand: each row with itself in capitals."""
 
     def __init__(self) -> None:
         self.trips: list[list[bytes]] = []
@@ -263,7 +263,7 @@ async def test_settled_waits_for_what_was_called(server: Server, batcher: Batche
     assert not settled.done()
     server.answer()
     await turn()
-    assert not settled.done(), "one more trip is under way"
+    assert not settled.done(), "one more trip is in flight"
     server.fail(ConnectionLost("cut", maybe_applied=True))
     await turn()
     assert settled.done()

@@ -1,4 +1,4 @@
-"""URLs of servers: what cannot be meant is told, and no password with it."""
+"""URLs of servers: invalid ones are refused, and no error contains a password."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from leasehold import AsyncWorkQueue, InvalidArgument
 from leasehold.scripting.urls import holds_login
 
-SECRET = "s3cr3tpw"  # noqa: S105 - of nobody
+SECRET = "s3cr3tpw"  # noqa: S105 - not a real one
 #: Each is wrong, and holds SECRET, whole or in pieces of which the first is "s3c" and the last "tpw".
 WITH_A_SECRET = [
     "redis://user:s3cr3tpw@127.0.0.1:notaport/0",
@@ -42,11 +42,11 @@ WITH_A_SECRET = [
 def test_the_password_of_a_url_that_is_wrong_is_not_told(url: str, cluster: bool) -> None:  # noqa: FBT001 - pytest gives it
     with pytest.raises(InvalidArgument, match=r"^url: got .*, expected a redis://") as raised:
         AsyncWorkQueue.from_url(url, "q", cluster=cluster)
-    told = "".join(traceback.TracebackException.from_exception(raised.value).format())
-    # The lines of this file are no part of what is told.
-    told = "\n".join(line for line in told.splitlines() if "from_url(url" not in line)
+    text = "".join(traceback.TracebackException.from_exception(raised.value).format())
+    # Without the lines of this file.
+    text = "\n".join(line for line in text.splitlines() if "from_url(url" not in line)
     for piece in (SECRET, "s3c", "r3", "tpw"):
-        assert piece not in told
+        assert piece not in text
         assert piece not in repr(raised.value.__dict__)
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None, "what the client library says may hold it"

@@ -1,4 +1,4 @@
-"""Counts and inspection tell what is there and touch nothing."""
+"""Counts and inspection show the items and change nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ async def ids(queue: AsyncWorkQueue, start: int, count: int, state: str = "waiti
     return [view.id for view in views]
 
 
-async def test_an_empty_queue(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_counts_and_inspection_of_an_empty_queue(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     assert await queue.counts() == Counts(0, 0, 0, 0)
     assert (await queue.queue_len(), await queue.processing()) == (0, 0)
     for state in ("waiting", "leased", "scheduled"):
@@ -47,20 +49,20 @@ async def test_counts_of_each_state(make_queue: MakeQueue, clock: Clock) -> None
     assert counts == (3, 2, 4, 0)
     assert (counts.waiting, counts.leased, counts.scheduled, counts.dead, counts.total) == (3, 2, 4, 0, 9)
     assert (await queue.queue_len(), await queue.processing()) == (3, 2)
-    clock.now += 100  # nobody has come by to bring back what is due
+    clock.now += 100  # no client has reclaimed what is due
     assert await queue.counts() == (3, 2, 4, 0)
     await queue.lease_many(1, 5)
     assert await queue.counts() == (8, 1, 0, 0)
     [lease] = await queue.lease_many(1, 5)
     assert await queue.fail(lease, "given up")
     counts = await queue.counts()
-    assert (counts, counts.total) == ((7, 1, 0, 1), 8), "the dead are not unfinished"
+    assert (counts, counts.total) == ((7, 1, 0, 1), 8), "dead letters are not unfinished items"
 
 
 @pytest.mark.parametrize("state", ["waiting", "leased", "scheduled"])
 @pytest.mark.seed("WRQ-O20", "GLD-O20", "RRQ-O6")
-async def test_any_window(make_queue: MakeQueue, clock: Clock, state: str) -> None:
-    """As a slice of a list that begins with the next one, whose length is the count."""
+async def test_any_start_and_count(make_queue: MakeQueue, clock: Clock, state: str) -> None:
+    """The window is a slice of the list of all items, the next one first."""
     queue = make_queue(clock=clock)
     everything = [f"{n}" for n in range(7)]
     for n, item_id in enumerate(everything):
@@ -77,7 +79,7 @@ async def test_any_window(make_queue: MakeQueue, clock: Clock, state: str) -> No
 
 
 @pytest.mark.seed("WRQ-O18")
-async def test_a_waiting_item(queue: AsyncWorkQueue) -> None:
+async def test_inspect_shows_a_waiting_item(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"data", id="x"))
     assert await queue.inspect() == [
         ItemView(
@@ -97,7 +99,7 @@ async def test_a_waiting_item(queue: AsyncWorkQueue) -> None:
 
 
 @pytest.mark.seed("RRQ-O7")
-async def test_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_inspect_shows_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_item(Item(b"data", id="x"))
     await queue.lease(10)
@@ -115,14 +117,16 @@ async def test_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
     assert view.age == pytest.approx(4)
 
 
-async def test_a_scheduled_item_tells_when_it_falls_due_by_the_servers_clock(queue: AsyncWorkQueue) -> None:
+async def test_inspect_shows_when_a_scheduled_item_falls_due_by_the_servers_clock(
+    queue: AsyncWorkQueue,
+) -> None:
     await queue.add_item(Item(b"data", id="x"), delay=50)
     [view] = await queue.inspect("scheduled")
     assert view.due == pytest.approx(time.time() + 50, abs=10)
     assert (view.data, view.attempt, view.token) == (b"data", 0, None)
 
 
-async def test_a_ghost_is_shown_as_one(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_inspect_shows_a_ghost(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await redis.lpush(f"{name}:queue", "ghost")
     [view] = await queue.inspect()
     assert (view.id, view.size, view.data) == ("ghost", None, None)
@@ -154,7 +158,9 @@ async def test_an_item_is_found_in_each_state(make_queue: MakeQueue, clock: Cloc
         assert (bare.size, bare.data) == (4, None)
 
 
-async def test_what_is_not_there_is_not_found(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_find_returns_none_for_an_id_without_an_item(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
     await queue.add_item(Item(b"data", id="done"))
     await queue.complete(await take(queue))
     await redis.lpush(f"{name}:queue", "ghost")
@@ -164,7 +170,7 @@ async def test_what_is_not_there_is_not_found(queue: AsyncWorkQueue, redis: Redi
         await queue.find("")
 
 
-async def test_looking_touches_nothing(make_queue: MakeQueue, redis: Redis, clock: Clock) -> None:
+async def test_inspection_changes_nothing(make_queue: MakeQueue, redis: Redis, clock: Clock) -> None:
     queue = make_queue(clock=clock)
     await queue.add_items([Item(b"x") for _ in range(5)])
     await queue.add_items([Item(b"x") for _ in range(5)], delay=10)

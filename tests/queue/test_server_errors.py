@@ -1,4 +1,4 @@
-"""What the server refuses has a class of its own, says what has happened, and changes nothing."""
+"""Errors of the server: each has its class, says what was applied, and changes nothing."""
 
 from __future__ import annotations
 
@@ -55,27 +55,27 @@ WRITES: dict[str, Callable[[AsyncWorkQueue, Lease], Awaitable[Any]]] = {
 
 @pytest.fixture
 async def own(make_server: MakeServer) -> EmbeddedServer:
-    """Give a server that this test may set up as it likes."""
+    """Start a server that the test may configure."""
     return await make_server()
 
 
 @pytest.fixture
 async def admin(own: EmbeddedServer) -> AsyncIterator[Redis]:
-    """Give a client of that server."""
+    """Return a client of that server."""
     async with Redis.from_url(own.url) as client:
         yield client
 
 
 @pytest.fixture
 async def started(own: EmbeddedServer, make_queue: MakeQueue) -> tuple[AsyncWorkQueue, Lease]:
-    """Give a queue on that server with an item that waits and one that is leased."""
+    """Return a queue on that server with a waiting item and a leased one."""
     queue = make_queue(url=own.url)
     await queue.add_items([Item(b"x", id="leased"), Item(b"x", id="waits")])
     lease = await take(queue, 60)
     return queue, lease
 
 
-async def test_a_replica(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
+async def test_a_replica_raises_server_read_only(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
     queue, lease = started
     await command(admin, "REPLICAOF", "127.0.0.1", "1")
     before = await snapshot(admin)
@@ -89,10 +89,10 @@ async def test_a_replica(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) ->
     assert await queue.complete(lease)
 
 
-async def test_a_primary_that_becomes_a_replica_while_somebody_waits(
+async def test_a_primary_that_becomes_a_replica_while_a_caller_waits(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
 ) -> None:
-    """The server breaks off what blocks with a word of its own; it stands for the same."""
+    """The server ends blocked calls with a special error code, of the same meaning."""
     queue = make_queue(url=own.url)
     waiting = asyncio.create_task(queue.lease(30))
     await blocked(admin, 1)
@@ -105,7 +105,9 @@ async def test_a_primary_that_becomes_a_replica_while_somebody_waits(
     await take(queue)
 
 
-async def test_too_few_replicas(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
+async def test_too_few_replicas_raise_server_read_only(
+    admin: Redis, started: tuple[AsyncWorkQueue, Lease]
+) -> None:
     queue, lease = started
     await admin.config_set("min-replicas-to-write", 1)
     before = await snapshot(admin)
@@ -117,8 +119,10 @@ async def test_too_few_replicas(admin: Redis, started: tuple[AsyncWorkQueue, Lea
     assert await queue.complete(lease)
 
 
-async def test_out_of_memory(admin: Redis, started: tuple[AsyncWorkQueue, Lease]) -> None:
-    """Nothing more is taken in; what is there is worked off."""
+async def test_a_full_server_refuses_adds_and_still_leases_and_completes(
+    admin: Redis, started: tuple[AsyncWorkQueue, Lease]
+) -> None:
+    """Adding fails; waiting items are leased and completed."""
     queue, lease = started
     await admin.config_set("maxmemory", 1)
     before = await snapshot(admin)
@@ -139,13 +143,13 @@ async def test_out_of_memory(admin: Redis, started: tuple[AsyncWorkQueue, Lease]
     await audit(admin, queue.name)
 
     assert await queue.lease(30, block=False) is None
-    assert await queue.lease(30, timeout=0.3) is None, "waiting at an empty queue is leasing, too"
+    assert await queue.lease(30, timeout=0.3) is None, "waiting at an empty queue works, too"
     await admin.config_set("maxmemory", 0)
     assert await queue.add_item(Item(b"x", id="new"))
     await take(queue)
 
 
-async def test_an_item_that_falls_due_while_memory_is_short(
+async def test_an_item_that_falls_due_while_the_server_is_full_is_leased(
     admin: Redis, started: tuple[AsyncWorkQueue, Lease]
 ) -> None:
     queue, lease = started
@@ -155,8 +159,8 @@ async def test_an_item_that_falls_due_while_memory_is_short(
     assert sorted(ids) == ["leased", "waits"]
 
 
-@pytest.mark.parametrize("login", ["", ":wrong@", "nobody:wrong@"])
-async def test_a_login_that_is_missing_or_wrong(
+@pytest.mark.parametrize("login", ["", ":wrong@", "unknown:wrong@"])
+async def test_a_missing_or_wrong_login_raises_server_refused(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, login: str
 ) -> None:
     await admin.config_set("requirepass", "secret")
@@ -171,14 +175,16 @@ async def test_a_login_that_is_missing_or_wrong(
         assert await queue.add_item(Item(b"x", id="new"))
 
 
-async def test_a_login_that_is_right(admin: Redis, own: EmbeddedServer, make_queue: MakeQueue) -> None:
+async def test_a_right_login_is_accepted(admin: Redis, own: EmbeddedServer, make_queue: MakeQueue) -> None:
     await admin.config_set("requirepass", "secret")
     queue = make_queue(url=own.url.replace("redis://", "redis://:secret@"))
     assert await queue.add_item(Item(b"x", id="new"))
     await take(queue)
 
 
-async def test_access_rules(admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str) -> None:
+async def test_a_forbidden_command_raises_server_refused(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
+) -> None:
     rules = {
         "other keys": ["~other:*", "+@all"],
         "no scripts": [f"~{name}:*", "+@all", "-@scripting"],
@@ -193,17 +199,17 @@ async def test_access_rules(admin: Redis, own: EmbeddedServer, make_queue: MakeQ
         assert await snapshot(admin) == {}, user
 
 
-async def test_access_rules_that_forbid_info(
+async def test_a_queue_works_without_access_to_info(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
 ) -> None:
-    """Then the server's version is not known, and all else works."""
+    """The server's version is then not checked, and everything else works."""
     await command(admin, "ACL", "SETUSER", "plain", "on", ">pw", f"~{name}:*", "+@all", "-info")
     queue = make_queue(url=own.url.replace("redis://", "redis://plain:pw@"))
     assert await queue.add_item(Item(b"x"))
     await take(queue)
 
 
-async def test_access_rules_that_forbid_waiting(
+async def test_a_queue_without_access_to_blmove_cannot_wait(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
 ) -> None:
     await command(admin, "ACL", "SETUSER", "hasty", "on", ">pw", f"~{name}:*", "+@all", "-blmove")
@@ -217,7 +223,7 @@ async def test_access_rules_that_forbid_waiting(
     await take(queue)
 
 
-async def test_the_rules_that_are_enough(
+async def test_the_documented_access_rules_suffice(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
 ) -> None:
     """The commands that a queue sends, and those that its scripts use, on its own keys."""
@@ -244,7 +250,7 @@ async def test_the_rules_that_are_enough(
     assert await queue.counts() == (0, 0, 0, 0)
 
 
-async def test_refused_connections(make_queue: MakeQueue, own: EmbeddedServer) -> None:
+async def test_a_full_client_list_raises_connection_lost(make_queue: MakeQueue, own: EmbeddedServer) -> None:
     queue = make_queue(url=own.url)
     await own.stop()
     for call in (queue.add_item(Item(b"x")), queue.lease(30), queue.counts(), queue.lease(30, block=False)):
@@ -254,8 +260,8 @@ async def test_refused_connections(make_queue: MakeQueue, own: EmbeddedServer) -
         assert isinstance(caught.value, ServerError)
 
 
-async def test_a_server_that_loads_its_data(make_queue: MakeQueue) -> None:
-    """A pretender, since a real server is through with it too soon: it answers INFO, and scripts so."""
+async def test_a_loading_server_raises_server_busy(make_queue: MakeQueue) -> None:
+    """A fake server, as a real one loads its data too fast: it answers INFO, and scripts with LOADING."""
     loading = b"-LOADING Redis is loading the dataset in memory\r\n"
     async with Pretender({b"EVALSHA": loading}) as pretender:
         queue = make_queue(url=pretender.url)
@@ -288,7 +294,7 @@ async def test_a_server_that_loads_its_data(make_queue: MakeQueue) -> None:
         ("ERR Error running script: @user_script:9: The user executing the script can't run", ServerRefused),
     ],
 )
-async def test_every_word_of_the_server_has_its_class(
+async def test_every_error_code_of_the_server_has_its_class(
     make_queue: MakeQueue, answer: str, kind: type[ServerError]
 ) -> None:
     async with Pretender({b"EVALSHA": f"-{answer}\r\n".encode()}) as pretender:
@@ -301,8 +307,8 @@ async def test_every_word_of_the_server_has_its_class(
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.7", "2.8.0", "6.1.99"])
-async def test_a_server_that_is_too_old(make_queue: MakeQueue, version: str) -> None:
-    """A pretender, since no such server is at hand."""
+async def test_an_old_server_raises_server_too_old(make_queue: MakeQueue, version: str) -> None:
+    """A fake server, as no real one of that age is available."""
     async with Pretender({b"INFO": bulk(f"redis_version:{version}\r\n")}) as pretender:
         queue = make_queue(url=pretender.url)
         for call in (queue.add_item(Item(b"x")), queue.lease(30)):
@@ -313,7 +319,7 @@ async def test_a_server_that_is_too_old(make_queue: MakeQueue, version: str) -> 
 
 
 @pytest.mark.parametrize("version", ["6.2.0", "7.2.4", "8.0", "7.4-rc1", "255.255.255", "10"])
-async def test_a_server_that_is_not(make_queue: MakeQueue, version: str) -> None:
+async def test_a_missing_server_raises_connection_lost(make_queue: MakeQueue, version: str) -> None:
     answers = {b"INFO": bulk(f"redis_version:{version}\r\n"), b"EVALSHA": b"*1\r\n:1\r\n"}
     async with Pretender(answers) as pretender:
         queue = make_queue(url=pretender.url)
@@ -321,7 +327,7 @@ async def test_a_server_that_is_not(make_queue: MakeQueue, version: str) -> None
         await queue.close()
 
 
-async def test_a_server_that_hangs_up_when_it_is_asked_who_it_is(make_queue: MakeQueue) -> None:
+async def test_a_server_that_disconnects_during_info_raises_connection_lost(make_queue: MakeQueue) -> None:
     async with Pretender({b"INFO": None}) as pretender:
         queue = make_queue(url=pretender.url)
         with pytest.raises(ConnectionLost) as caught:
@@ -330,7 +336,7 @@ async def test_a_server_that_hangs_up_when_it_is_asked_who_it_is(make_queue: Mak
         await eventually("it has hung up", lambda: pretender.connections == 0)
 
 
-async def test_one_warning_of_an_evicting_policy(
+async def test_an_evicting_policy_issues_one_warning(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
 ) -> None:
     await admin.config_set("maxmemory", "100mb")
@@ -347,7 +353,7 @@ async def test_one_warning_of_an_evicting_policy(
     assert await queue.counts() == (0, 1, 0, 0)
 
 
-async def test_a_call_of_many_trips_says_how_many_were_applied(
+async def test_an_error_of_many_trips_says_how_many_were_applied(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
 ) -> None:
     queue = make_queue(url=own.url)
@@ -367,7 +373,7 @@ async def test_a_call_of_many_trips_says_how_many_were_applied(
 
 
 @pytest.mark.parametrize(("maxmemory", "policy"), [("100mb", "noeviction"), ("0", "allkeys-lru")])
-async def test_no_warning_of_a_policy_that_evicts_nothing(
+async def test_a_policy_that_evicts_nothing_issues_no_warning(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, maxmemory: str, policy: str
 ) -> None:
     await admin.config_set("maxmemory", maxmemory)

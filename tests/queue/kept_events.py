@@ -1,4 +1,4 @@
-"""What the tests of kept events share."""
+"""Helpers of the tests of kept events."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 async def kept(queue: AsyncWorkQueue, since: int | None = None) -> list[Event]:
-    """All events there are now."""
+    """Return all kept events."""
     return [event async for event in queue.events(since, follow=False)]
 
 
 async def what(queue: AsyncWorkQueue) -> list[str]:
-    """What all events say, and of which item."""
+    """Return the kind and the item of all kept events."""
     return [f"{event.what} {event.id}" for event in await kept(queue)]

@@ -1,4 +1,4 @@
-"""Renewing and releasing are for the current holder alone; what is given back goes where it should."""
+"""Renewing and releasing: for the current holder only, and released items go to the right place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ async def fill(queue: AsyncWorkQueue, count: int) -> None:
 
 
 @pytest.mark.seed("RWQ-T9")
-async def test_renewing_counts_from_now(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+async def test_a_renewed_lease_ends_counted_from_now(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
     queue = make_queue(clock=clock)
     await fill(queue, 1)
     lease = await take(queue, 10)
@@ -45,7 +47,9 @@ async def test_renewing_counts_from_now(make_queue: MakeQueue, clock: Clock, red
     await audit(redis, name)
 
 
-async def test_a_lapsed_lease_that_nobody_took_can_be_renewed(make_queue: MakeQueue, clock: Clock) -> None:
+async def test_an_expired_lease_that_is_not_reclaimed_can_be_renewed(
+    make_queue: MakeQueue, clock: Clock
+) -> None:
     queue = make_queue(clock=clock)
     await fill(queue, 1)
     lease = await take(queue, 10)
@@ -55,7 +59,7 @@ async def test_a_lapsed_lease_that_nobody_took_can_be_renewed(make_queue: MakeQu
 
 
 @pytest.mark.seed("RWQ-G11")
-async def test_who_is_not_the_holder_renews_and_releases_nothing(
+async def test_only_the_current_holder_can_renew_and_release(
     make_queue: MakeQueue, clock: Clock, redis: Redis
 ) -> None:
     queue = make_queue(clock=clock)
@@ -75,7 +79,7 @@ async def test_who_is_not_the_holder_renews_and_releases_nothing(
     assert await snapshot(redis) == before
 
 
-async def test_renew_many_answers_in_order_and_moves_the_deadlines(queue: AsyncWorkQueue) -> None:
+async def test_renew_many_returns_results_in_order_and_moves_the_deadlines(queue: AsyncWorkQueue) -> None:
     await fill(queue, 1200)
     leases = [*await queue.lease_many(1000, 10), *await queue.lease_many(200, 10)]
     await queue.complete_many(leases[::3])
@@ -86,7 +90,7 @@ async def test_renew_many_answers_in_order_and_moves_the_deadlines(queue: AsyncW
 
 
 @pytest.mark.seed("WRQ-O5", "WRQ-B3")
-async def test_released_to_the_front_items_keep_their_order(
+async def test_items_released_to_the_front_keep_their_order(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await fill(queue, 6)
@@ -94,10 +98,10 @@ async def test_released_to_the_front_items_keep_their_order(
     assert await queue.release_many(leases) == [True] * 3
     assert (await audit(redis, name)).waiting == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert await queue.release(await take(queue, 10)) is True
-    assert (await take(queue, 10)).attempt == 1, "what is given back was no attempt"
+    assert (await take(queue, 10)).attempt == 1, "a release is no attempt"
 
 
-async def test_released_to_the_end(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
+async def test_an_item_can_be_released_to_the_end(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await fill(queue, 4)
     leases = await queue.lease_many(2, 10)
     assert await queue.release_many(leases, front=False) == [True] * 2
@@ -106,7 +110,9 @@ async def test_released_to_the_end(queue: AsyncWorkQueue, redis: Redis, name: st
 
 
 @pytest.mark.seed("RWQ-T5")
-async def test_released_with_a_delay(make_queue: MakeQueue, clock: Clock, redis: Redis, name: str) -> None:
+async def test_an_item_can_be_released_with_a_delay(
+    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+) -> None:
     queue = make_queue(clock=clock)
     await fill(queue, 2)
     lease = await take(queue, 10)
@@ -121,7 +127,7 @@ async def test_released_with_a_delay(make_queue: MakeQueue, clock: Clock, redis:
     assert again.token > lease.token
 
 
-async def test_a_double_in_one_call_is_given_back_once(
+async def test_a_lease_given_twice_in_one_call_is_released_once(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
     await fill(queue, 1)
@@ -130,19 +136,17 @@ async def test_a_double_in_one_call_is_given_back_once(
     assert (await audit(redis, name)).waiting == [b"0"]
 
 
-async def test_releasing_and_completing_at_once_leave_one_truth(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_concurrent_release_and_complete_agree(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await fill(queue, 100)
     leases = await queue.lease_many(100, 10)
     calls = [call(lease) for lease in leases for call in (queue.release, queue.complete)]
     answers = await asyncio.gather(*calls)
-    # A release that came first does not hinder the completion by its holder; the other way it does.
+    # A release does not prevent the completion by its holder; a completion prevents the release.
     assert all(answers[1::2])
     assert not await left_over(redis, name)
 
 
-async def test_working_off_a_queue_of_many_that_give_back_and_lapse(
+async def test_many_released_and_expired_items_are_all_completed(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
     queue = make_queue(clock=clock)
@@ -171,7 +175,7 @@ async def test_working_off_a_queue_of_many_that_give_back_and_lapse(
 
 
 async def test_many_trips_to_the_front_keep_their_order(queue: AsyncWorkQueue) -> None:
-    """More than fit into one trip: the trip with the last of them has to go first."""
+    """They do not fit into one trip: the trip with the last of them has to go first."""
     await queue.add_items(Item(b"x", id=f"{number}") for number in range(1200))
     leases = [*await queue.lease_many(1000, 30), *await queue.lease_many(200, 30)]
     answers = await queue.release_many(leases[:1100])
