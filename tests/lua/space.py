@@ -199,6 +199,13 @@ class Space:
         [reply] = await self.run_all([Call(script, rows, arguments)])
         return reply
 
+    async def apply(
+        self, before: State, script: str, rows: Iterable[Iterable[object]] = (), **arguments: object
+    ) -> tuple[Any, State]:
+        """Seed keys and run a script on them; return its reply and the keys after it."""
+        await self.seed(before)
+        return await self.run(script, rows, **arguments), await self.snapshot()
+
     async def run_all(self, calls: Iterable[Call | tuple[str, ...]]) -> list[Any]:
         """Run scripts and commands one after the other, with one trip to the server; return their replies."""
         async with self.redis.pipeline(transaction=False) as pipe:

@@ -46,9 +46,7 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
 )
 @pytest.mark.parametrize("delay", [0, 5_000])
 async def test_an_existing_item_is_left_alone(space: Space, before: State, delay: int) -> None:
-    await space.seed(before)
-    assert await space.run("add_items", [("x", "other data", delay, 0)]) == [0]
-    assert await space.snapshot() == before
+    assert await space.apply(before, "add_items", [("x", "other data", delay, 0)]) == ([0], before)
 
 
 async def test_the_second_of_two_equal_ids_in_a_call_exists_already(space: Space) -> None:
@@ -99,9 +97,7 @@ async def test_an_item_that_a_foreign_client_completed_can_be_added_again(space:
     """The new item does not inherit the lease and the ledger that the foreign client has left."""
     ours = picture(leased={"a": Held(7)}, fence=7)
     del ours["item:a"]
-    await space.seed(ours)
-    assert await space.run("add_items", [new("a")]) == [1]
-    assert await space.snapshot() == picture(waiting=["a"], fence=7)
+    assert await space.apply(ours, "add_items", [new("a")]) == ([1], picture(waiting=["a"], fence=7))
 
 
 async def test_the_lease_of_a_dead_item_does_not_apply_to_a_new_one(space: Space) -> None:

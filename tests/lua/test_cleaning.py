@@ -141,9 +141,7 @@ async def test_orphans_are_restored_to_the_end(space: Space) -> None:
 )
 @pytest.mark.seed("RWQ-B7")
 async def test_an_id_that_has_moved_since_the_clean_began_is_left_alone(space: Space, before: State) -> None:
-    await space.seed(before)
-    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 0
-    assert await space.snapshot() == before
+    assert await space.apply(before, "deep_clean_restore", [("a",)], started_ms=NOW) == (0, before)
 
 
 async def test_an_orphan_that_was_leased_before_the_clean_began_is_restored(space: Space) -> None:

@@ -34,9 +34,7 @@ REST = picture(waiting=["w", "v"], fence=5)
 async def test_every_holder_of_this_incarnation_can_complete_first(
     space: Space, before: State, token: int
 ) -> None:
-    await space.seed(before)
-    assert await space.run("complete_many", [("a", token, 0)]) == [DONE]
-    assert await space.snapshot() == REST
+    assert await space.apply(before, "complete_many", [("a", token, 0)]) == ([DONE], REST)
     assert await space.run("complete_many", [("a", 3, 0), ("a", 4, 0), ("a", 5, 1)]) == [BEFORE] * 3
     assert await space.snapshot() == REST
 
@@ -47,9 +45,7 @@ async def test_every_holder_of_this_incarnation_can_complete_first(
 async def test_a_token_of_another_incarnation_is_always_rejected(
     space: Space, token: int, fenced: int
 ) -> None:
-    await space.seed(LEASED)
-    assert await space.run("complete_many", [("a", token, fenced)]) == [REFUSED]
-    assert await space.snapshot() == LEASED
+    assert await space.apply(LEASED, "complete_many", [("a", token, fenced)]) == ([REFUSED], LEASED)
 
 
 @pytest.mark.parametrize(
@@ -58,16 +54,12 @@ async def test_a_token_of_another_incarnation_is_always_rejected(
     ids=["first", "second", "returned", "released"],
 )
 async def test_fenced_rejects_every_other_holder(space: Space, before: State, token: int) -> None:
-    await space.seed(before)
-    assert await space.run("complete_many", [("a", token, 1)]) == [REFUSED]
-    assert await space.snapshot() == before
+    assert await space.apply(before, "complete_many", [("a", token, 1)]) == ([REFUSED], before)
 
 
 @pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
 async def test_fenced_accepts_the_current_holder(space: Space, before: State) -> None:
-    await space.seed(before)
-    assert await space.run("complete_many", [("a", 5, 1)]) == [DONE]
-    assert await space.snapshot() == REST
+    assert await space.apply(before, "complete_many", [("a", 5, 1)]) == ([DONE], REST)
 
 
 async def test_an_item_that_was_never_leased_cannot_be_completed(space: Space) -> None:
@@ -104,9 +96,7 @@ async def test_an_item_that_a_foreign_client_has_completed_is_answered_so_and_fo
 ) -> None:
     before = dict(LEASED)
     del before["item:a"]
-    await space.seed(before)
-    assert await space.run("complete_many", [("a", token, 0)]) == [BEFORE]
-    assert await space.snapshot() == REST
+    assert await space.apply(before, "complete_many", [("a", token, 0)]) == ([BEFORE], REST)
 
 
 async def test_a_completed_item_on_its_way_to_a_process_leaves_a_ghost_that_is_never_leased(

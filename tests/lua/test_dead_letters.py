@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from tests.lua.space import (
     NOW,
@@ -56,9 +55,7 @@ async def test_a_requeued_item_is_a_new_incarnation(space: Space) -> None:
 )
 async def test_a_dead_letter_whose_id_is_in_the_queue_again_stays(space: Space, there: State) -> None:
     before = picture(dead={"a": Letter(1)}, fence=3) | there
-    await space.seed(before)
-    assert await space.run("requeue_many", [("a",)]) == [-1]
-    assert await space.snapshot() == before
+    assert await space.apply(before, "requeue_many", [("a",)]) == ([-1], before)
 
 
 async def test_bookkeeping_that_a_foreign_client_has_left_is_removed(space: Space) -> None:
@@ -70,9 +67,7 @@ async def test_bookkeeping_that_a_foreign_client_has_left_is_removed(space: Spac
 
 
 async def test_an_id_without_its_dead_letter_is_dropped(space: Space) -> None:
-    await space.seed({"dead": {"a": 1.0}})
-    assert await space.run("requeue_many", [("a",)]) == [0]
-    assert await space.snapshot() == {}
+    assert await space.apply({"dead": {"a": 1.0}}, "requeue_many", [("a",)]) == ([0], {})
 
 
 async def test_requeuing_stops_before_the_limit_of_data(space: Space) -> None:
@@ -84,14 +79,6 @@ async def test_requeuing_stops_before_the_limit_of_data(space: Space) -> None:
         "the first is always requeued"
     )
     assert await space.snapshot() == picture(waiting=["w", "a", "b", "c"], fence=3)
-
-
-async def test_a_dead_letter_of_another_type_is_an_error_and_none_is_requeued(space: Space) -> None:
-    await space.seed(DEAD | {"dead:c": "a string"})
-    before = await space.snapshot()
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await space.run("requeue_many", [("a",), ("c",)])
-    assert await space.snapshot() == before
 
 
 @pytest.mark.seed("WRQ-B7")

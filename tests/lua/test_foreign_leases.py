@@ -134,9 +134,7 @@ AS_HOLDER = pytest.mark.parametrize(
 async def test_our_late_worker_is_rejected_while_a_foreign_client_holds_the_item(
     space: Space, state: State, script: str, row: tuple[object, ...], refused: int
 ) -> None:
-    await space.seed(state)
-    assert await space.run(script, [row]) == [refused]
-    assert await space.snapshot() == state
+    assert await space.apply(state, script, [row]) == ([refused], state)
 
 
 async def test_our_late_worker_can_still_complete_first(space: Space) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.keys import QueueKeys
-from tests.lua.space import ME, NOW, Held, Letter, Space, State, items_of, new, picture
+from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, items_of, new, picture
 
 pytestmark = pytest.mark.core
 
@@ -13,26 +13,54 @@ ROWS = 1_000
 IDS = [f"i{n}" for n in range(ROWS)]
 LEASES = {item_id: Held(n) for n, item_id in enumerate(IDS, 1)}
 LEASED = picture(leased=LEASES, fence=ROWS)
-#: Items that were leased and then released.
-RELEASED = {item_id: Held(n, attempt=0) for n, item_id in enumerate(IDS, 1)}
+WAITING = picture(waiting=IDS)
+DUE = dict.fromkeys(IDS, NOW + 60_000)
+SCHEDULED = picture(scheduled=DUE)
+RENEWED = picture(leased={i: Held(n, ends=NOW + 90_000) for n, i in enumerate(IDS, 1)}, fence=ROWS)
+RELEASED = picture(waiting=IDS, past={i: Held(n, attempt=0) for n, i in enumerate(IDS, 1)}, fence=ROWS)
 DEAD = picture(dead={item_id: Letter(n) for n, item_id in enumerate(IDS, 1)}, fence=ROWS)
+EACH = [(item_id,) for item_id in IDS]
 
 
-async def test_1000_items_are_added_in_a_call(space: Space) -> None:
-    assert await space.run("add_items", [new(item_id) for item_id in IDS]) == [1] * ROWS
-    assert await space.snapshot() == picture(waiting=IDS)
-    assert await space.run("add_items", [new(item_id) for item_id in IDS]) == [0] * ROWS
+def held(*values: object) -> list[tuple[object, ...]]:
+    """Return a row for each leased item: its id, its token, and these values."""
+    return [(item_id, lease.token, *values) for item_id, lease in LEASES.items()]
 
 
-async def test_1000_items_are_replaced_in_a_call(space: Space) -> None:
-    await space.seed(LEASED)
-    assert await space.run("add_items", [new(item_id, unique=True) for item_id in IDS]) == [1] * ROWS
-    assert await space.snapshot() == picture(waiting=IDS, fence=ROWS)
+#: Calls with as many rows as allowed: the keys before, the call, the answer to each row, and the keys after.
+FULL: dict[str, tuple[State, Call, object, State]] = {
+    "added": ({}, Call("add_items", [new(item_id) for item_id in IDS]), 1, picture(waiting=IDS)),
+    "added again": (LEASED, Call("add_items", [new(item_id) for item_id in IDS]), 0, LEASED),
+    "replaced": (
+        LEASED,
+        Call("add_items", [new(item_id, unique=True) for item_id in IDS]),
+        1,
+        picture(waiting=IDS, fence=ROWS),
+    ),
+    "delayed": ({}, Call("add_items", [new(item_id, delay=60_000) for item_id in IDS]), 1, SCHEDULED),
+    "completed": (LEASED, Call("complete_many", held(0)), 1, picture(fence=ROWS)),
+    "renewed": (LEASED, Call("renew_many", held(90_000)), NOW + 90_000, RENEWED),
+    "released": (LEASED, Call("release_many", held(0, 0)), 1, RELEASED),
+    "released to the front": (LEASED, Call("release_many", held(0, 1)), 1, RELEASED),
+    "failed for good": (LEASED, Call("fail_many", held(-1, "an error")), 1, DEAD),
+    "retried": (LEASED, Call("fail_many", held(0, "")), 1, picture(waiting=IDS, past=LEASES, fence=ROWS)),
+    "retried later": (
+        LEASED,
+        Call("fail_many", held(60_000, "")),
+        1,
+        picture(scheduled=DUE, past=LEASES, fence=ROWS),
+    ),
+    "requeued": (DEAD, Call("requeue_many", EACH), 1, picture(waiting=IDS, fence=ROWS)),
+    "not requeued, as their ids exist": (DEAD | WAITING, Call("requeue_many", EACH), -1, DEAD | WAITING),
+    "dropped": (DEAD, Call("drop_many", EACH), 1, picture(fence=ROWS)),
+}
 
 
-async def test_1000_delayed_items_are_added_in_a_call(space: Space) -> None:
-    assert await space.run("add_items", [new(item_id, delay=60_000) for item_id in IDS]) == [1] * ROWS
-    assert await space.snapshot() == picture(scheduled=dict.fromkeys(IDS, NOW + 60_000))
+@pytest.mark.parametrize(("before", "call", "answer", "after"), FULL.values(), ids=FULL.keys())
+async def test_1000_items_are_handled_in_a_call(
+    space: Space, before: State, call: Call, answer: object, after: State
+) -> None:
+    assert await space.apply(before, call.script, call.rows) == ([answer] * ROWS, after)
 
 
 async def test_1000_items_are_leased_in_a_call(space: Space) -> None:
@@ -43,75 +71,26 @@ async def test_1000_items_are_leased_in_a_call(space: Space) -> None:
 
 
 async def test_1000_requests_are_served_in_a_call(space: Space) -> None:
-    await space.seed(picture(waiting=IDS))
+    await space.seed(WAITING)
     wants = [(1, 60_000 + n) for n in range(ROWS)]
     assert [given.id for given in items_of(await space.run("lease_many", wants))] == IDS
     leases = {item_id: Held(n, ends=NOW + 59_999 + n) for n, item_id in enumerate(IDS, 1)}
     assert await space.snapshot() == picture(leased=leases, fence=ROWS)
 
 
-async def test_1000_items_are_completed_in_a_call(space: Space) -> None:
-    await space.seed(LEASED)
-    assert await space.run("complete_many", [(i, held.token, 0) for i, held in LEASES.items()]) == [1] * ROWS
-    assert await space.snapshot() == picture(fence=ROWS)
-
-
-async def test_1000_items_are_renewed_in_a_call(space: Space) -> None:
-    await space.seed(LEASED)
-    rows = [(item_id, held.token, 90_000) for item_id, held in LEASES.items()]
-    assert await space.run("renew_many", rows) == [NOW + 90_000] * ROWS
-    renewed = {item_id: Held(held.token, ends=NOW + 90_000) for item_id, held in LEASES.items()}
-    assert await space.snapshot() == picture(leased=renewed, fence=ROWS)
-
-
-@pytest.mark.parametrize("front", [0, 1])
-async def test_1000_items_are_released_in_a_call(space: Space, front: int) -> None:
-    await space.seed(LEASED)
-    rows = [(item_id, held.token, 0, front) for item_id, held in LEASES.items()]
-    assert await space.run("release_many", rows) == [1] * ROWS
-    assert await space.snapshot() == picture(waiting=IDS, past=RELEASED, fence=ROWS)
-
-
-async def test_1000_items_die_in_a_call(space: Space) -> None:
-    await space.seed(LEASED)
-    rows = [(item_id, held.token, -1, "an error") for item_id, held in LEASES.items()]
-    assert await space.run("fail_many", rows) == [1] * ROWS
-    assert await space.snapshot() == DEAD
-
-
-@pytest.mark.parametrize("delay", [0, 60_000])
-async def test_1000_items_are_retried_in_a_call(space: Space, delay: int) -> None:
-    await space.seed(LEASED)
-    rows = [(item_id, held.token, delay, "") for item_id, held in LEASES.items()]
-    assert await space.run("fail_many", rows) == [1] * ROWS
-    due = dict.fromkeys(IDS, NOW + delay)
-    assert await space.snapshot() == (
-        picture(scheduled=due, past=LEASES, fence=ROWS)
-        if delay
-        else picture(waiting=IDS, past=LEASES, fence=ROWS)
-    )
-
-
-async def test_1000_dead_letters_are_listed_requeued_or_dropped_in_a_call(space: Space) -> None:
-    rows = [(item_id,) for item_id in IDS]
+async def test_1000_dead_letters_are_listed_or_dropped_in_a_call(space: Space) -> None:
     await space.seed(DEAD)
-    for reply in (await space.run("dead_list", count=ROWS), await space.run("dead_list", rows)):
+    for reply in (await space.run("dead_list", count=ROWS), await space.run("dead_list", EACH)):
         assert {item_id.decode() for item_id in reply[::7]} == {*IDS}
-    assert await space.run("requeue_many", rows) == [1] * ROWS
-    assert await space.snapshot() == picture(waiting=IDS, fence=ROWS)
-    await space.seed(DEAD)
-    assert await space.run("requeue_many", rows) == [-1] * ROWS
-    assert await space.run("drop_many", rows) == [1] * ROWS
-    await space.seed(DEAD)
     assert await space.run("drop_old", count=ROWS) == ROWS
-    assert await space.snapshot() == picture(waiting=IDS, fence=ROWS)
+    assert await space.snapshot() == picture(fence=ROWS)
 
 
 async def test_1000_results_are_kept_and_read_in_a_call(space: Space) -> None:
     await space.seed(LEASED)
-    rows = [(item_id, held.token, f"0:60000:done {item_id}") for item_id, held in LEASES.items()]
+    rows = [(item_id, lease.token, f"0:60000:done {item_id}") for item_id, lease in LEASES.items()]
     assert await space.run("complete_many", rows) == [1] * ROWS
-    results = await space.run("result", [(item_id,) for item_id in IDS])
+    results = await space.run("result", EACH)
     assert results == [f"done {item_id}".encode() for item_id in IDS]
 
 
@@ -125,7 +104,7 @@ async def test_1000_schedules_are_returned_ticked_and_dropped_in_a_call(space: S
     assert await space.run("tick", rows) == [1] * ROWS
     assert await space.run("ticks_due", count=ROWS) == [NOW, 1000]
     assert await space.run("counts") == [ROWS, 0, 0, 0]
-    assert await space.run("schedule_drop", [(name,) for name in IDS]) == [1] * ROWS
+    assert await space.run("schedule_drop", EACH) == [1] * ROWS
     left = picture(waiting=[f"{name}@1" for name in IDS])
     assert await space.snapshot() == left | {key: "data" for key in left if key.startswith("item:")}
 

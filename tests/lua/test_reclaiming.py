@@ -57,9 +57,7 @@ async def test_a_lease_reclaims_before_it_leases(space: Space) -> None:
 async def test_an_expired_lease_of_an_item_that_a_foreign_client_completed_is_removed(space: Space) -> None:
     before = picture(waiting=["w"], leased={"a": Held(1, ends=NOW - 1)}, fence=1)
     del before["item:a"]
-    await space.seed(before)
-    assert await space.run("light_clean") == [0, 0, 0, 0, 0]
-    assert await space.snapshot() == picture(waiting=["w"], fence=1)
+    assert await space.apply(before, "light_clean") == ([0, 0, 0, 0, 0], picture(waiting=["w"], fence=1))
 
 
 @pytest.mark.parametrize("return_front", [END, FRONT])
@@ -102,9 +100,7 @@ async def test_ghosts_in_the_inbox_of_an_expired_session_are_dropped(space: Spac
 
 async def test_a_live_session_keeps_its_inbox(space: Space) -> None:
     before = with_inboxes(picture(), until=NOW + 1, alive=["a"])
-    await space.seed(before)
-    assert await space.run("light_clean") == [0, 0, 0, 0, 0]
-    assert await space.snapshot() == before
+    assert await space.apply(before, "light_clean") == ([0, 0, 0, 0, 0], before)
 
 
 @pytest.mark.seed("WRQ-B2")

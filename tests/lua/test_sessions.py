@@ -48,9 +48,7 @@ async def test_a_session_with_a_long_inbox_stays_registered_until_it_is_empty(sp
 
 
 async def test_a_session_without_an_inbox_can_leave(space: Space) -> None:
-    await space.seed({"sessions": {ME: NOW + 1.0}})
-    assert await space.run("leave", stays=0) == 0
-    assert await space.snapshot() == {}
+    assert await space.apply({"sessions": {ME: NOW + 1.0}}, "leave", stays=0) == (0, {})
 
 
 async def test_a_session_can_return_its_inbox_and_stay_registered(space: Space) -> None:

@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from leasehold.scripting.catalogue import load
-from tests.lua.space import ME, NOW, Held, Letter, Space, State, data_of, new, picture
+from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, new, picture
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -103,6 +103,8 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     ),
     "ticks_due": ([], {}),
 }
+#: The first can be written; the data of the second cannot be read.
+TWO_DEAD = [("held", 3, -1, "error"), ("expired", 4, -1, "error")]
 
 
 def test_every_script_is_called_here() -> None:
@@ -131,3 +133,24 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             await space.run(script, rows, state=states.get(key, "waiting"), **arguments)
         assert await space.snapshot() == before, key
+
+
+@pytest.mark.parametrize(
+    ("before", "call", "error"),
+    [
+        (picture(waiting=["a"]) | {"item:a": ["a list"]}, Call("lease_many", [(1, 60_000)]), "item:a"),
+        (picture(waiting=["a"]) | {"fence": "many"}, Call("lease_many", [(1, 60_000)]), "fence"),
+        ({"once:j": "a string"}, Call("add_once", *CALLS["add_once"]), ""),
+        (BUSY | {"item:expired": ["a list"]}, Call("fail_many", TWO_DEAD), ""),
+        (BUSY | {"dead:d2": "a string"}, Call("requeue_many", *CALLS["requeue_many"]), ""),
+        ({"schedule:s2": ["a list"]}, Call("schedule_put", *CALLS["schedule_put"]), ""),
+        (BUSY | {"schedule:missing": ["a list"]}, Call("tick", *CALLS["tick"]), ""),
+    ],
+)
+async def test_a_key_of_one_item_of_another_type_is_an_error_and_changes_nothing(
+    space: Space, before: State, call: Call, error: str
+) -> None:
+    await space.seed(before)
+    with pytest.raises(ResponseError, match=f"WRONGTYPE.*{error}"):
+        await space.run_all([call])
+    assert await space.snapshot() == before
