@@ -4,25 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.space import NOW, Expiring, Held, Space, State, lease_keys, new, picture
+from tests.lua.space import NOW, Held, Space, State, lease_keys, new, picture
 
 pytestmark = pytest.mark.core
-
-
-async def test_new_items_wait_in_the_order_of_the_rows(space: Space) -> None:
-    assert await space.run("add_items", [new("a"), new("b"), new("c")]) == [1, 1, 1]
-    assert await space.snapshot() == picture(waiting=["a", "b", "c"])
-
-
-async def test_a_new_item_waits_behind_the_others(space: Space) -> None:
-    await space.seed(picture(waiting=["a"]))
-    assert await space.run("add_items", [new("b")]) == [1]
-    assert await space.snapshot() == picture(waiting=["a", "b"])
-
-
-async def test_a_delayed_item_is_scheduled_and_has_a_lease_key(space: Space) -> None:
-    assert await space.run("add_items", [new("a", delay=50_000)]) == [1]
-    assert await space.snapshot() == picture(scheduled={"a": NOW + 50_000})
 
 
 async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
@@ -94,16 +78,10 @@ async def test_equal_unique_ids_of_a_leased_item_in_one_call_remove_its_entry_on
 
 @pytest.mark.seed("WRQ-B7")
 async def test_an_item_that_a_foreign_client_completed_can_be_added_again(space: Space) -> None:
-    """The new item does not inherit the lease and the ledger that the foreign client has left."""
-    ours = picture(leased={"a": Held(7)}, fence=7)
+    """The new item does not inherit the lease keys and the ledger that the foreign client has left."""
+    ours = picture(leased={"a": Held(7)}, fence=7) | lease_keys("a", "foreign")
     del ours["item:a"]
     assert await space.apply(ours, "add_items", [new("a")]) == ([1], picture(waiting=["a"], fence=7))
-
-
-async def test_the_lease_of_a_dead_item_does_not_apply_to_a_new_one(space: Space) -> None:
-    await space.seed(lease_keys("a", "foreign"))
-    assert await space.run("add_items", [new("a")]) == [1]
-    assert await space.snapshot() == picture(waiting=["a"])
 
 
 @pytest.mark.seed("WRQ-G6")
@@ -115,7 +93,9 @@ async def test_bytes_are_stored_unchanged(space: Space) -> None:
     assert await space.redis.lrange(space.key("queue"), 0, -1) == [b"empty", b"\x00 \xff\n"]
 
 
-async def test_without_a_time_from_the_test_the_server_s_clock_is_used(space: Space) -> None:
+async def test_a_delay_is_counted_by_the_server_s_clock_and_its_lease_key_expires_with_it(
+    space: Space,
+) -> None:
     async def server_ms() -> int:
         seconds, micros = await space.redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
@@ -124,9 +104,4 @@ async def test_without_a_time_from_the_test_the_server_s_clock_is_used(space: Sp
     await space.run("add_items", [new("a", delay=5_000)], now_ms=b"")
     due = float(await space.send("ZSCORE", space.key("scheduled"), "a"))
     assert earliest <= due <= await server_ms() + 5_000
-
-
-async def test_the_lease_key_of_a_delayed_item_expires_when_the_item_is_due(space: Space) -> None:
-    await space.run("add_items", [new("a", delay=50_000)])
-    assert 40_000 < await space.redis.pttl(space.key("lease:a")) <= 50_000
-    assert (await space.snapshot())["lease:a"] == Expiring("lh:scheduled")
+    assert 0 < await space.redis.pttl(space.key("lease:a")) <= 5_000

@@ -20,22 +20,11 @@ def marks(*ids: str) -> State:
     return {"once:j": Expiring({*ids})}
 
 
-async def test_new_items_wait_and_are_noted(space: Space) -> None:
-    assert await space.run("add_once", [new("a"), new("b")], **JOB) == [1, 1]
-    assert await space.snapshot() == picture(waiting=["a", "b"]) | marks("a", "b")
-
-
 async def test_an_item_that_the_run_has_added_is_not_added_again(space: Space) -> None:
     await space.run("add_once", [new("a"), new("b", delay=9_000)], **JOB)
     before = await space.snapshot()
     assert await space.run("add_once", [new("a"), new("b")], **JOB) == [2, 2]
     assert await space.snapshot() == before
-
-
-async def test_an_item_that_was_completed_since_is_not_added_again(space: Space) -> None:
-    await space.seed(marks("a"))
-    assert await space.run("add_once", [new("a"), new("b")], **JOB) == [2, 1]
-    assert await space.snapshot() == picture(waiting=["b"]) | marks("a", "b")
 
 
 async def test_an_item_that_another_client_has_added_is_left_alone_and_not_noted(space: Space) -> None:
@@ -83,7 +72,7 @@ async def test_a_run_that_another_client_has_ended_is_not_ended_again(space: Spa
 
 
 async def test_a_run_that_has_ended_adds_nothing(space: Space) -> None:
-    """A task outlives its job, and its items have been completed."""
+    """A task outlives its job."""
     await space.run("add_once", [new("a")], **JOB)
     await space.run("once_drop", [], **END, report="r")
     before = await space.snapshot()
