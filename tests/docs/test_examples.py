@@ -30,17 +30,23 @@ WITH_SPARK = [page for page in HOW_TO if page.name.startswith("spark-")]
 OTHERS = [page for page in WITH_EXAMPLES if page not in HOW_TO]
 #: The examples of these wait for delays and timeouts.
 SLOW = {"delays.md", "errors.md", "schedules.md", "tutorial.md"}
+#: These run whole jobs with Spark, whose parts tests/spark runs.
+LONG = {"spark-drain.md", "spark-report.md"}
 
 
 def each_of(pages: list[Path]) -> pytest.MarkDecorator:
     """Run a test with each of these pages."""
     return pytest.mark.parametrize(
         "page",
-        [
-            pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page.name in SLOW else [])
-            for page in pages
-        ],
+        [pytest.param(page, id=name_of(page), marks=lane_of(page)) for page in pages],
     )
+
+
+def lane_of(page: Path) -> list[pytest.MarkDecorator]:
+    """Return the marker for the time that the examples of a page take."""
+    if page.name in LONG:
+        return [pytest.mark.long]
+    return [pytest.mark.slow] if page.name in SLOW else []
 
 
 @pytest.fixture
