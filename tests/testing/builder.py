@@ -16,9 +16,9 @@ QUEUE = "q"
 class HistoryBuilder:
     """A history whose events follow each other, unless a time is given."""
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._clock = itertools.count(100, 100)
+    def __init__(self, begun: HistoryBuilder | None = None) -> None:
+        self.events: list[Event] = [*begun.events] if begun else []
+        self._clock = itertools.count(100 * (2 * len(self.events) + 1), 100)
 
     def now(self) -> int:
         return next(self._clock)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from leasehold.testing.history import RULES
 from tests.testing.builder import HistoryBuilder
+
+if TYPE_CHECKING:
+    from leasehold.testing.history.events import Kind
 
 LOST = "no item is lost"
 ENDED_TWICE = "an incarnation ends once"
@@ -24,251 +30,224 @@ def test_every_rule_has_a_constant_here() -> None:
     }  # fmt: skip
 
 
-def test_an_empty_history_is_correct() -> None:
-    assert not HistoryBuilder().violated()
+def case(what: str, history: HistoryBuilder, *broken: str, **left: Any) -> Any:
+    """Give a history, the rules that it breaks, and what is left in the queue, as for `violated`."""
+    return pytest.param(history, set(broken), left, id=what)
 
 
-def test_an_item_may_be_added_run_and_completed() -> None:
-    history = HistoryBuilder().add().lease(1).begin(1).end(1).complete(1).exit()
-    assert not history.violated()
+unfinished = functools.partial(case, unfinished="x")
 
 
-class TestNoItemIsLost:
-    def test_an_added_item_may_be_unfinished(self) -> None:
-        assert not HistoryBuilder().add().violated(unfinished="x")
-
-    def test_an_added_item_may_not_disappear(self) -> None:
-        assert HistoryBuilder().add().violated() == {LOST}
-
-    def test_lost_items_are_not_found_without_a_final_state(self) -> None:
-        assert not HistoryBuilder().add().violated(with_final_state=False)
-
-    def test_an_add_without_an_answer_may_not_have_been_applied(self) -> None:
-        assert not HistoryBuilder().add(answer=None).violated()
-
-    def test_a_leased_item_may_not_disappear(self) -> None:
-        assert HistoryBuilder().add().lease(1).begin(1).violated() == {LOST}
-
-    def test_a_rejected_completion_completes_nothing(self) -> None:
-        assert HistoryBuilder().add().lease(1).complete(1, answer=False).violated() == {LOST}
-
-    def test_a_completion_without_an_answer_may_have_been_applied(self) -> None:
-        assert not HistoryBuilder().add().lease(1).complete(1, answer=None).violated()
-
-    def test_an_earlier_completion_does_not_end_the_next_incarnation(self) -> None:
-        history = HistoryBuilder().add().lease(1).complete(1, answer=None).complete(1, answer=False).add()
-        assert history.violated() == {LOST}
-
-    def test_the_second_incarnation_may_not_disappear(self) -> None:
-        assert HistoryBuilder().add().lease(1).complete(1).add().violated() == {LOST}
-
-    def test_a_dead_letter_may_not_disappear(self) -> None:
-        history = HistoryBuilder().add().lease(1).call("die", "x", 1)
-        assert not history.violated(dead="x")
-        assert history.violated() == {LOST}
-
-    @pytest.mark.parametrize("answer", [True, None])
-    def test_a_dead_letter_may_be_dropped(self, answer: bool | None) -> None:  # noqa: FBT001 - a parameter
-        assert (
-            not HistoryBuilder()
-            .add()
-            .lease(1)
-            .call("die", "x", 1)
-            .call("drop", "x", answer=answer)
-            .violated()
-        )
-
-    def test_a_requeued_item_may_not_disappear(self) -> None:
-        history = HistoryBuilder().add().lease(1).call("die", "x", 1).call("requeue", "x")
-        assert not history.violated(unfinished="x")
-        assert history.violated() == {LOST}
+def added() -> HistoryBuilder:
+    return HistoryBuilder().add()
 
 
-class TestAnIncarnationEndsOnce:
-    def test_the_second_of_two_holders_is_rejected(self) -> None:
-        history = HistoryBuilder().add().lease(1).lease(2, 2)
-        assert not history.complete(1).complete(2, answer=False).violated()
-
-    def test_two_holders_may_not_both_complete_an_item(self) -> None:
-        assert HistoryBuilder().add().lease(1).lease(2, 2).complete(1).complete(2).violated() == {ENDED_TWICE}
-
-    def test_one_holder_may_not_complete_an_item_twice(self) -> None:
-        assert HistoryBuilder().add().lease(1).complete(1).complete(1).violated() == {ENDED_TWICE}
-
-    @pytest.mark.parametrize("answer", [True, None])
-    def test_each_incarnation_is_completed(self, answer: bool | None) -> None:  # noqa: FBT001 - a parameter
-        history = HistoryBuilder().add().lease(1).complete(1).add(answer=answer).lease(2).complete(2)
-        assert not history.violated()
-
-    def test_an_earlier_add_does_not_begin_a_later_incarnation(self) -> None:
-        history = HistoryBuilder().add().lease(1).complete(1).add().lease(2).complete(2)
-        assert history.lease(3).complete(3).violated() == {ENDED_TWICE}
-
-    def test_a_rejected_add_does_not_begin_an_incarnation(self) -> None:
-        history = HistoryBuilder().add().lease(1).complete(1).add(answer=False).lease(2).complete(2)
-        assert history.violated() == {ENDED_TWICE}
-
-    def test_a_dead_letter_may_be_requeued_and_completed(self) -> None:
-        history = HistoryBuilder().add().lease(1).call("die", "x", 1)
-        assert not HistoryBuilder.complete(history.call("requeue", "x").lease(2), 2).violated()
-
-    def test_a_completed_item_may_not_die(self) -> None:
-        assert HistoryBuilder().add().lease(1).complete(1).call("die", "x", 1).violated(dead="x") == {
-            ENDED_TWICE
-        }
-
-    def test_a_completed_item_may_not_be_unfinished(self) -> None:
-        assert HistoryBuilder().add().lease(1).complete(1).violated(unfinished="x") == {ENDED_TWICE}
+def leased() -> HistoryBuilder:
+    return added().lease(1)
 
 
-class TestNoUnfinishedItemIsAddedAgain:
-    def test_an_add_is_rejected_while_the_item_is_unfinished(self) -> None:
-        assert not HistoryBuilder().add().add(answer=False).violated(unfinished="x")
-
-    def test_an_add_may_not_succeed_while_the_item_is_unfinished(self) -> None:
-        assert HistoryBuilder().add().add().violated(unfinished="x") == {ADDED_TWICE}
-
-    def test_an_add_may_succeed_while_the_completion_is_in_flight(self) -> None:
-        history = HistoryBuilder().add().lease(1)
-        called_at = history.now()
-        history.add().complete(1, called_at=called_at)
-        assert not history.violated(unfinished="x")
-
-    def test_an_add_may_follow_a_completion_without_an_answer(self) -> None:
-        assert not HistoryBuilder().add().lease(1).complete(1, answer=None).add().violated(unfinished="x")
+def completed() -> HistoryBuilder:
+    return leased().complete(1)
 
 
-class TestTokensIncrease:
-    def test_a_later_lease_may_not_have_a_lower_token(self) -> None:
-        history = HistoryBuilder().add("x").add("y").lease(2)
-        assert history.lease(1, item="y").violated(unfinished="xy") == {TOKENS}
-
-    def test_two_leases_in_flight_may_be_answered_in_any_order(self) -> None:
-        history = HistoryBuilder().add("x").add("y")
-        called_at = history.now()
-        history.lease(2, called_at=called_at).lease(1, item="y", called_at=called_at)
-        assert not history.violated(unfinished="xy")
-
-    def test_no_token_is_issued_twice(self) -> None:
-        history = HistoryBuilder().add("x").add("y")
-        called_at = history.now()
-        history.lease(1, called_at=called_at).lease(1, item="y", called_at=called_at)
-        assert history.violated(unfinished="xy") == {TOKENS}
-
-    def test_tokens_increase_across_incarnations(self) -> None:
-        history = HistoryBuilder().add().lease(7).complete(7).add().lease(3).complete(3)
-        assert TOKENS in history.violated()
+def leased_twice() -> HistoryBuilder:
+    return leased().lease(2, 2)
 
 
-class TestNoRunBeginsAfterCompletion:
-    def test_no_run_begins_after_its_own_completion(self) -> None:
-        assert HistoryBuilder().add().lease(1).complete(1).begin(1).violated() == {BEGAN_LATE}
-
-    def test_no_run_begins_after_a_later_holder_has_completed(self) -> None:
-        history = HistoryBuilder().add().lease(1).lease(2, 2).complete(2)
-        assert history.begin(1).violated() == {BEGAN_LATE}
-
-    def test_a_run_may_begin_before_the_completion(self) -> None:
-        history = HistoryBuilder().add().lease(1).begin(1).lease(2, 2).begin(2).complete(2)
-        assert not history.complete(1, answer=False).violated()
-
-    def test_a_run_may_begin_after_an_earlier_holder_completes_its_leased_item(self) -> None:
-        assert not HistoryBuilder().add().lease(1).lease(2, 2).complete(1).begin(2).violated()
-
-    def test_an_item_completed_by_an_earlier_holder_is_not_leased_again(self) -> None:
-        history = HistoryBuilder().add().lease(1).complete(1).lease(2, 2).begin(2)
-        assert BEGAN_LATE in history.violated()
-
-    def test_a_run_of_the_next_incarnation_may_begin(self) -> None:
-        assert not HistoryBuilder().add().lease(1).complete(1).add().lease(2).begin(2).complete(2).violated()
+def dead() -> HistoryBuilder:
+    return leased().call("die", "x", 1)
 
 
-class TestOnlyTheCurrentHolderIsAccepted:
-    @pytest.mark.parametrize("kind", ["renew", "retry", "release"])
-    def test_a_former_holder_is_rejected(self, kind: str) -> None:
-        def history(answer: bool) -> HistoryBuilder:  # noqa: FBT001 - the only difference
-            return HistoryBuilder().add().lease(1).lease(2, 2).call(kind, "x", 1, answer=answer)  # type: ignore[arg-type]  # one of the kinds
-
-        assert not history(answer=False).violated(unfinished="x")
-        assert FORMER_HOLDER in history(answer=True).violated(unfinished="x")
-
-    def test_a_former_holder_may_not_make_an_item_a_dead_letter(self) -> None:
-        assert HistoryBuilder().add().lease(1).lease(2, 2).call("die", "x", 1).violated(dead="x") == {
-            FORMER_HOLDER
-        }
-
-    def test_a_call_made_before_the_next_lease_may_be_answered_after_it(self) -> None:
-        history = HistoryBuilder().add().lease(1)
-        called_at = history.now()
-        history.lease(2).call("release", "x", 1, called_at=called_at)
-        assert not history.violated(unfinished="x")
+def interrupted() -> HistoryBuilder:
+    return leased().begin(1).end(1, "interrupted")
 
 
-class TestAttemptsAreCounted:
-    @pytest.mark.parametrize(("second", "violated"), [(1, {UNCOUNTED}), (2, set()), (3, {OVERCOUNTED})])
-    def test_a_crash_is_one_attempt(self, second: int, violated: set[str]) -> None:
-        assert HistoryBuilder().add().lease(1).begin(1).lease(2, second).violated(unfinished="x") == violated
-
-    @pytest.mark.parametrize(("second", "violated"), [(1, {UNCOUNTED}), (2, set()), (3, {OVERCOUNTED})])
-    def test_a_failure_is_one_attempt(self, second: int, violated: set[str]) -> None:
-        history = HistoryBuilder().add().lease(1).begin(1).end(1, "raised").call("retry", "x", 1)
-        assert history.lease(2, second).violated(unfinished="x") == violated
-
-    @pytest.mark.parametrize(("second", "violated"), [(0, {UNCOUNTED}), (1, set()), (2, {OVERCOUNTED})])
-    def test_an_interrupted_run_is_no_attempt(self, second: int, violated: set[str]) -> None:
-        history = (
-            HistoryBuilder().add().lease(1).begin(1).end(1, "interrupted").call("release", "x", 1).exit()
-        )
-        assert history.lease(2, second, process="other").violated(unfinished="x") == violated
-
-    def test_a_rejected_release_leaves_the_attempt_counted(self) -> None:
-        history = HistoryBuilder().add().lease(1).call("release", "x", 1, answer=False)
-        assert history.lease(2, 1).violated(unfinished="x") == {UNCOUNTED}
-
-    @pytest.mark.parametrize("second", [1, 2])
-    def test_a_release_without_an_answer_may_have_counted(self, second: int) -> None:
-        history = HistoryBuilder().add().lease(1).call("release", "x", 1, answer=None)
-        assert not history.lease(2, second).violated(unfinished="x")
-
-    @pytest.mark.parametrize(("later", "violated"), [(2, set()), (3, set()), (4, {OVERCOUNTED})])
-    def test_unrecorded_leases_may_have_been_of_this_item(self, later: int, violated: set[str]) -> None:
-        assert HistoryBuilder().add().lease(1).lease(3, later).violated(unfinished="x") == violated
-
-    @pytest.mark.parametrize(("first", "violated"), [(1, set()), (2, {OVERCOUNTED})])
-    def test_the_first_lease_is_the_first_attempt(self, first: int, violated: set[str]) -> None:
-        assert HistoryBuilder().add().lease(1, first).violated(unfinished="x") == violated
-
-    def test_the_next_incarnation_begins_with_the_first_attempt(self) -> None:
-        history = HistoryBuilder().add().lease(1).lease(2, 2).complete(2).add()
-        assert not history.lease(3, 1).violated(unfinished="x")
-
-    def test_an_earlier_completion_does_not_restart_the_attempts(self) -> None:
-        history = HistoryBuilder().add().lease(1).complete(1, answer=None).add()
-        assert history.lease(2, 1).lease(3, 1).violated(unfinished="x") == {UNCOUNTED}
-
-    def test_the_next_incarnation_does_not_continue_the_attempts(self) -> None:
-        history = HistoryBuilder().add().lease(1).lease(2, 2).complete(2).add()
-        assert history.lease(3, 3).violated(unfinished="x") == {OVERCOUNTED}
+def added_before_the_answer_to_the_completion() -> HistoryBuilder:
+    history = leased()
+    called_at = history.now()
+    return history.add().complete(1, called_at=called_at)
 
 
-class TestInterruptedItemsAreReleased:
-    def test_the_item_is_released_before_the_worker_exits(self) -> None:
-        history = HistoryBuilder().add().lease(1).begin(1).end(1, "interrupted")
-        assert not history.violated(unfinished="x"), "the worker was killed"
-        assert history.exit().violated(unfinished="x") == {UNRELEASED}
+def two_leases_in_flight(first: int, second: int) -> HistoryBuilder:
+    history = HistoryBuilder().add("x").add("y")
+    called_at = history.now()
+    return history.lease(first, called_at=called_at).lease(second, item="y", called_at=called_at)
 
-    def test_an_item_whose_lease_was_lost_need_not_be_released(self) -> None:
-        assert not HistoryBuilder().add().lease(1).begin(1).end(1, "lost").exit().violated(unfinished="x")
 
-    def test_an_item_whose_renewal_was_rejected_need_not_be_released(self) -> None:
-        history = (
-            HistoryBuilder().add().lease(1).begin(1).call("renew", "x", 1, answer=False).end(1, "interrupted")
-        )
-        assert not history.exit().violated(unfinished="x")
+def released_before_the_next_lease() -> HistoryBuilder:
+    history = leased()
+    called_at = history.now()
+    return history.lease(2).call("release", "x", 1, called_at=called_at)
 
-    @pytest.mark.parametrize("outcome", ["unsent", "unknown"])
-    def test_an_item_need_not_be_released_while_the_server_is_away(self, outcome: str) -> None:
-        history = HistoryBuilder().add().add("y").lease(1).lease(2, item="y").begin(1).end(1, "interrupted")
-        call = history.call("complete", "y", 2, answer=None).events[-1]
-        history.events.append(call._replace(at=history.now(), called_at=call.at, outcome=outcome))
-        assert not history.exit().violated(unfinished="xy")
+
+def interrupted_while_the_server_is_away(outcome: str) -> HistoryBuilder:
+    history = added().add("y").lease(1).lease(2, item="y").begin(1).end(1, "interrupted")
+    call = history.call("complete", "y", 2, answer=None).events[-1]
+    history.events.append(call._replace(at=history.now(), called_at=call.at, outcome=outcome))
+    return history.exit()
+
+
+CASES = [
+    case("an empty history is correct", HistoryBuilder()),
+    case("an item may be added, run and completed", leased().begin(1).end(1).complete(1).exit()),
+    case("an added item may not disappear", added(), LOST),
+    case("an add without an answer may not have been applied", HistoryBuilder().add(answer=None)),
+    case("a leased item may not disappear", leased().begin(1), LOST),
+    case("a rejected completion completes nothing", leased().complete(1, answer=False), LOST),
+    case("a completion without an answer may have been applied", leased().complete(1, answer=None)),
+    case(
+        "an earlier completion does not end the next incarnation",
+        leased().complete(1, answer=None).complete(1, answer=False).add(),
+        LOST,
+    ),
+    case("the second incarnation may not disappear", completed().add(), LOST),
+    case("a dead letter may not disappear", dead(), LOST),
+    case("a dead letter may be dropped", dead().call("drop", "x")),
+    case("a drop without an answer may have been applied", dead().call("drop", "x", answer=None)),
+    case("a requeued item may not disappear", dead().call("requeue", "x"), LOST),
+    case("the second of two holders is rejected", leased_twice().complete(1).complete(2, answer=False)),
+    case("two holders may not both complete an item", leased_twice().complete(1).complete(2), ENDED_TWICE),
+    case("one holder may not complete an item twice", completed().complete(1), ENDED_TWICE),
+    case("each incarnation is completed", completed().add().lease(2).complete(2)),
+    case("also after an add without an answer", completed().add(answer=None).lease(2).complete(2)),
+    case(
+        "an earlier add does not begin a later incarnation",
+        completed().add().lease(2).complete(2).lease(3).complete(3),
+        ENDED_TWICE,
+    ),
+    case(
+        "a rejected add does not begin an incarnation",
+        completed().add(answer=False).lease(2).complete(2),
+        ENDED_TWICE,
+    ),
+    case("a dead letter may be requeued and completed", dead().call("requeue", "x").lease(2).complete(2)),
+    case(
+        "tokens increase across incarnations",
+        added().lease(7).complete(7).add().lease(3).complete(3),
+        TOKENS,
+        ENDED_TWICE,
+        UNCOUNTED,
+    ),
+    case("no run begins after its own completion", completed().begin(1), BEGAN_LATE),
+    case("no run begins after a later holder has completed", leased_twice().complete(2).begin(1), BEGAN_LATE),
+    case(
+        "a run may begin before the completion",
+        leased().begin(1).lease(2, 2).begin(2).complete(2).complete(1, answer=False),
+    ),
+    case(
+        "a run may begin after an earlier holder completes its leased item",
+        leased_twice().complete(1).begin(2),
+    ),
+    case(
+        "an item completed by an earlier holder is not leased again",
+        completed().lease(2, 2).begin(2),
+        BEGAN_LATE,
+        OVERCOUNTED,
+    ),
+    case("a run of the next incarnation may begin", completed().add().lease(2).begin(2).complete(2)),
+    unfinished("an added item may be unfinished", added()),
+    unfinished("a requeued item may be unfinished", dead().call("requeue", "x")),
+    unfinished("a completed item may not be unfinished", completed(), ENDED_TWICE),
+    unfinished("an add is rejected while the item is unfinished", added().add(answer=False)),
+    unfinished("an add may not succeed while the item is unfinished", added().add(), ADDED_TWICE),
+    unfinished("an add may succeed during the completion", added_before_the_answer_to_the_completion()),
+    unfinished("an add may follow a completion without an answer", leased().complete(1, answer=None).add()),
+    case(
+        "a former holder may not make an item a dead letter",
+        leased_twice().call("die", "x", 1),
+        FORMER_HOLDER,
+        dead="x",
+    ),
+    unfinished(
+        "a call made before the next lease may be answered after it", released_before_the_next_lease()
+    ),
+    unfinished(
+        "a rejected release leaves the attempt counted",
+        leased().call("release", "x", 1, answer=False).lease(2, 1),
+        UNCOUNTED,
+    ),
+    unfinished(
+        "a release without an answer may have been applied",
+        leased().call("release", "x", 1, answer=None).lease(2, 1),
+    ),
+    unfinished(
+        "it may also not have been applied", leased().call("release", "x", 1, answer=None).lease(2, 2)
+    ),
+    unfinished("the first lease may not be a later attempt", added().lease(1, 2), OVERCOUNTED),
+    unfinished(
+        "the next incarnation begins with the first attempt", leased_twice().complete(2).add().lease(3, 1)
+    ),
+    unfinished(
+        "the next incarnation does not continue the attempts",
+        leased_twice().complete(2).add().lease(3, 3),
+        OVERCOUNTED,
+    ),
+    unfinished(
+        "an earlier completion does not restart the attempts",
+        leased().complete(1, answer=None).add().lease(2, 1).lease(3, 1),
+        UNCOUNTED,
+    ),
+    unfinished("an interrupted item of a killed worker may be leased", interrupted()),
+    unfinished("an interrupted item is released before the worker exits", interrupted().exit(), UNRELEASED),
+    unfinished("an item whose lease was lost need not be released", leased().begin(1).end(1, "lost").exit()),
+    case("a lost item is not found without a final state", added(), with_final_state=False),
+    case("a dead letter may be left", dead(), dead="x"),
+    case("a completed item may not die", completed().call("die", "x", 1), ENDED_TWICE, dead="x"),
+    case("two leases in flight may be answered in any order", two_leases_in_flight(2, 1), unfinished="xy"),
+    case("no token is issued twice", two_leases_in_flight(1, 1), TOKENS, unfinished="xy"),
+    case(
+        "a later lease may not have a lower token",
+        added().add("y").lease(2).lease(1, item="y"),
+        TOKENS,
+        unfinished="xy",
+    ),
+    unfinished(
+        "an item whose renewal was rejected need not be released",
+        leased().begin(1).call("renew", "x", 1, answer=False).end(1, "interrupted").exit(),
+    ),
+    case(
+        "an item need not be released if a call was not sent",
+        interrupted_while_the_server_is_away("unsent"),
+        unfinished="xy",
+    ),
+    case(
+        "an item need not be released if a reply was lost",
+        interrupted_while_the_server_is_away("unknown"),
+        unfinished="xy",
+    ),
+]
+
+
+@pytest.mark.parametrize(("history", "broken", "left"), CASES)
+def test_a_history_breaks_these_rules(
+    history: HistoryBuilder, broken: set[str], left: dict[str, Any]
+) -> None:
+    assert history.violated(**left) == broken
+
+
+@pytest.mark.parametrize("kind", ["renew", "retry", "release"])
+def test_a_former_holder_is_rejected(kind: Kind) -> None:
+    assert not leased_twice().call(kind, "x", 1, answer=False).violated(unfinished="x")
+    assert FORMER_HOLDER in leased_twice().call(kind, "x", 1).violated(unfinished="x")
+
+
+FAILED = leased().begin(1).end(1, "raised").call("retry", "x", 1)
+RELEASED = interrupted().call("release", "x", 1).exit()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "token", "attempts"),
+    [
+        pytest.param(added(), 1, (0, 1, 2), id="the first lease is the first attempt"),
+        pytest.param(leased().begin(1), 2, (1, 2, 3), id="a crash is one attempt"),
+        pytest.param(FAILED, 2, (1, 2, 3), id="a failure is one attempt"),
+        pytest.param(RELEASED, 2, (0, 1, 2), id="an interrupted run is no attempt"),
+        pytest.param(leased(), 3, (1, 2, 4), id="an unrecorded lease may have been of this item"),
+        pytest.param(leased(), 3, (1, 3, 4), id="or not"),
+    ],
+)
+def test_attempts_are_counted(earlier: HistoryBuilder, token: int, attempts: tuple[int, int, int]) -> None:
+    """The first of the three attempts is too low, the second may be, and the third is too high."""
+    for attempt, broken in zip(attempts, ({UNCOUNTED}, set(), {OVERCOUNTED}), strict=True):
+        history = HistoryBuilder(earlier)
+        assert history.lease(token, attempt, process="other").violated(unfinished="x") == broken
