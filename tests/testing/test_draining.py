@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import pytest
-
-from leasehold import AsyncWorkQueue, Counts, Item, Lease, RetryPolicy, Snooze, Worker
+from leasehold import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze, Worker
 from leasehold.testing import assert_added, assert_completed, assert_dead, assert_empty
 from tests.eventually import eventually
+from tests.worker.working import counted, finished
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -19,40 +19,30 @@ if TYPE_CHECKING:
     from leasehold.testing import Clock, Proxy, Queues, Workers
 
 
-#: The further turns only repeat the first.
-TURNS = [0, *(pytest.param(turn, marks=pytest.mark.long) for turn in range(1, 5))]
-
-
 async def test_draining_runs_due_items_and_leaves_the_others(
     leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
 ) -> None:
-    worker = leasehold_worker()
-    ran: list[str] = []
-
-    @worker.handler(leasehold_queue)
-    async def handle(data: str) -> None:
-        ran.append(data)
-
+    worker, ran = leasehold_worker(), list[bytes]()
+    worker.handler(leasehold_queue)(ran.append)
     await leasehold_queue.add_item(Item("now"))
     await leasehold_queue.add_item(Item("in an hour"), delay=3600)
     await leasehold_queue.add_item(Item("tomorrow"), at=leasehold_clock.now + timedelta(days=1))
     await worker.drain()
-    assert ran == ["now"]
+    assert ran == [b"now"]
     leasehold_clock.advance(3600)
     await worker.drain()
-    assert ran == ["now", "in an hour"]
+    assert ran == [b"now", b"in an hour"]
     leasehold_clock.move_to(leasehold_clock.now + timedelta(hours=22, minutes=59, seconds=59))
     await worker.drain()
     await assert_added(leasehold_queue, data="tomorrow", state="scheduled")
     leasehold_clock.advance(1)
     await worker.drain()
-    assert ran == ["now", "in an hour", "tomorrow"]
+    assert ran == [b"now", b"in an hour", b"tomorrow"]
     await assert_empty(leasehold_queue)
 
 
-@pytest.mark.parametrize("turn", TURNS)
 async def test_retries_back_off_until_the_item_is_dead(
-    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock, turn: int
+    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
 ) -> None:
     worker = leasehold_worker(retry=RetryPolicy(attempts=4, first=10, longest=25, jitter=False))
     attempts: list[int] = []
@@ -60,7 +50,7 @@ async def test_retries_back_off_until_the_item_is_dead(
     @worker.handler(leasehold_queue)
     async def handle(_: bytes, lease: Lease) -> None:
         attempts.append(lease.attempt)
-        raise ValueError(f"failure {lease.attempt} of turn {turn}")
+        raise ValueError(f"failure {lease.attempt}")
 
     await leasehold_queue.add_item(Item("hello", id="one"))
     await worker.drain()
@@ -74,13 +64,12 @@ async def test_retries_back_off_until_the_item_is_dead(
         leasehold_clock.advance(0.001)
         await worker.drain()
     assert attempts == [1, 2, 3, 4]
-    letter = await assert_dead(leasehold_queue, "one", error=f"failure 4 of turn {turn}")
+    letter = await assert_dead(leasehold_queue, "one", error="failure 4")
     assert letter.attempt == 4
 
 
-@pytest.mark.parametrize("turn", TURNS)
 async def test_draining_reclaims_expired_leases(
-    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock, turn: int
+    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
 ) -> None:
     worker = leasehold_worker()
     ran: list[tuple[bytes, int]] = []
@@ -89,54 +78,25 @@ async def test_draining_reclaims_expired_leases(
     async def handle(data: bytes, lease: Lease) -> None:
         ran.append((data, lease.attempt))
 
-    await leasehold_queue.add_item(Item(f"{turn}"))
+    await leasehold_queue.add_item(Item("hello"))
     held = await leasehold_queue.lease(30)
     leasehold_clock.advance(29.999)
     await worker.drain()
     assert ran == []
     leasehold_clock.advance(0.001)
     await worker.drain()
-    assert ran == [(f"{turn}".encode(), 2)]
+    assert ran == [(b"hello", 2)]
     assert not await leasehold_queue.complete(held)
     await assert_empty(leasehold_queue)
 
 
-async def test_draining_includes_items_that_handlers_add(
-    leasehold_queues: Queues, leasehold_worker: Workers
-) -> None:
-    first, second = leasehold_queues("first"), leasehold_queues("second")
-    worker = leasehold_worker(concurrency=3)
-    ran: list[int] = []
-
-    @worker.handler(first)
-    async def count_down(number: int) -> None:
-        ran.append(number)
-        if number:
-            await second.add_item(Item.from_json_data(number - 1))
-
-    @worker.handler(second)
-    async def pass_on(number: int) -> None:
-        await first.add_item(Item.from_json_data(number))
-
-    await first.add_item(Item.from_json_data(20))
-    await worker.drain()
-    assert ran == list(range(20, -1, -1))
-    await assert_empty(first)
-    await assert_empty(second)
-
-
 async def test_all_batches_are_drained(leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers) -> None:
-    worker = leasehold_worker()
-    ran: list[bytes] = []
-
-    @worker.handler(leasehold_queue, batch=4)
-    async def handle(batch: list[bytes]) -> None:
-        assert len(batch) <= 4
-        ran.extend(batch)
-
+    worker, ran = leasehold_worker(), list[list[bytes]]()
+    worker.handler(leasehold_queue, batch=4)(ran.append)
     await leasehold_queue.add_items([Item(f"{number:03}") for number in range(101)])
     await worker.drain()
-    assert sorted(ran) == [f"{number:03}".encode() for number in range(101)]
+    assert max(map(len, ran)) == 4
+    assert sorted(itertools.chain(*ran)) == [f"{number:03}".encode() for number in range(101)]
     await assert_empty(leasehold_queue)
 
 
@@ -159,7 +119,7 @@ async def test_a_running_worker_gets_a_snoozed_item_when_the_clock_reaches_its_t
     await leasehold_queue.add_item(Item("hello", id="one"))
     for attempt in (1, 2):
         await eventually("it has run", ran(attempt))
-        await counts_meet(leasehold_queue, lambda counts: counts.scheduled == 1)
+        await counted(leasehold_queue, "it is scheduled", lambda counts: counts.scheduled == 1)
         leasehold_clock.advance(timedelta(hours=8))
     await eventually("it has run", ran(3))
     assert attempts == [1, 1, 1]
@@ -187,17 +147,10 @@ async def test_a_worker_continues_when_the_faults_are_removed(
     proceed.set()
     await assert_added(direct, "one", state="leased")
     await leasehold_faults.heal()
-    await counts_meet(direct, lambda counts: counts.total == 0)
+    await finished(direct)
     worker.stop()
     await draining
     await assert_empty(direct)
-
-
-async def counts_meet(queue: AsyncWorkQueue, condition: Callable[[Counts], bool]) -> None:
-    """Return when the counts of a queue meet a condition."""
-    async with asyncio.timeout(5):
-        while not condition(await queue.counts()):  # noqa: ASYNC110 - the server sends no notification
-            await asyncio.sleep(0.005)
 
 
 async def test_a_worker_is_copied_to_queues_of_the_test(
