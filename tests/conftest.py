@@ -34,6 +34,8 @@ settings.load_profile("tests")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["pytester"]
+
 _names = itertools.count(1)
 
 

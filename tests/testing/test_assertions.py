@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def queue(make_queue: MakeQueue, clock: Clock) -> AsyncWorkQueue:
     return make_queue(clock=clock)
 

@@ -10,10 +10,10 @@ import leasehold.testing
 from leasehold.testing import history
 from tests.docs.pages import DOCS, REFERENCE, blocks, table
 from tests.docs.test_api import members_of, section_of, signature_in, signature_of
-from tests.testing.runs import run_pytest_in_process
+from tests.testing.conftest import run_in_process
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import pytest
 
 PAGE = DOCS / "how-to" / "testing.md"
 API = REFERENCE / "api.md"
@@ -30,15 +30,19 @@ async def test_that_fails(leasehold_queue, leasehold_clock):
 """
 
 
-def test_the_tests_on_the_page_pass_and_a_failure_prints_the_message_on_the_page(tmp_path: Path) -> None:
+def test_the_tests_on_the_page_pass_and_a_failure_prints_the_message_on_the_page(
+    project: pytest.Pytester,
+) -> None:
     (shown,) = re.findall(r"^AssertionError: .*?(?=\n```)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     files = {block.title: block.code for block in blocks(PAGE) if block.title}
     assert len([name for name in files if name.startswith("test_")]) == 2
     files["test_emails.py"] += FAILING
-    run = run_pytest_in_process(tmp_path, files)
-    assert run.counts() == {"failed": 1, "passed": 4}, run.output
-    assert "FAILED test_emails.py::test_that_fails" in run.output
-    printed = re.findall(r"^E +(AssertionError.*\n(?:E .*\n)*)", run.output, re.MULTILINE)
+    for name, code in files.items():
+        (project.path / name).write_text(code)
+    run = run_in_process(project)
+    run.assert_outcomes(failed=1, passed=4)
+    assert "FAILED test_emails.py::test_that_fails" in run.stdout.str()
+    printed = re.findall(r"^E +(AssertionError.*\n(?:E .*\n)*)", run.stdout.str(), re.MULTILINE)
     unmarked = re.sub(r"^E {7}", "", printed[0].rstrip(), flags=re.MULTILINE)
     assert without_label(unmarked) == without_label(shown)
 

