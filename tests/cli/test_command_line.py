@@ -46,18 +46,13 @@ CALLS = {
 NO_SERVER = "redis://127.0.0.1:1"
 
 
-def complete(shell: str, *words: str) -> list[str]:
-    """Return what the shell gets when tab is pressed after these words."""
-    line = " ".join(["leasehold", *words])
-    environment = {
-        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words))},
-        "zsh": {"_TYPER_COMPLETE_ARGS": line},
-        "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-    }
+def complete(*words: str) -> list[str]:
+    """Return what bash gets when tab is pressed after these words; other shells differ in Typer only."""
+    environment = {"COMP_WORDS": " ".join(["leasehold", *words]), "COMP_CWORD": str(len(words))}
     result = CliRunner().invoke(
         app,
         prog_name="leasehold",
-        env={"_LEASEHOLD_COMPLETE": f"complete_{shell}", "LEASEHOLD_URL": NO_SERVER, **environment[shell]},
+        env={"_LEASEHOLD_COMPLETE": "complete_bash", "LEASEHOLD_URL": NO_SERVER, **environment},
     )
     assert result.stderr == ""
     return result.stdout.splitlines()
@@ -131,18 +126,12 @@ async def test_completion_can_be_installed(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_commands_are_completed(shell: str) -> None:
-    completions = "\n".join(complete(shell, "s"))
-    assert all(name in completions for name in ("show", "serve", "schedule"))
-    assert "worker" not in completions
-
-
-def test_commands_of_groups_options_and_values_are_completed_without_a_server() -> None:
-    assert complete("bash", "dead", "") == ["ls", "show", "requeue", "drop"]
-    assert complete("bash", "dead", "drop", "--o") == ["--older-than"]
-    assert complete("bash", "show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
-    assert complete("bash", "show", "") == [""]
+def test_commands_options_and_values_are_completed_without_a_server() -> None:
+    assert {*complete("s")} == {"show", "serve", "schedule"}
+    assert complete("dead", "") == ["ls", "show", "requeue", "drop"]
+    assert complete("dead", "drop", "--o") == ["--older-than"]
+    assert complete("show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
+    assert complete("show", "") == [""]
 
 
 # ------------------------------------------------------------------------------------------------- exit codes

@@ -196,35 +196,27 @@ async def test_a_signal_ends_all_processes_and_leaves_no_item_on_a_server(
 
 # ------------------------------------------------------------------------------------------------ its parts
 
-EXPECTED = {"a": {"id": "a", "lines": 1}, "b": {"id": "b", "lines": 2}, "ü\n": {"id": "ü\n", "lines": 3}}
+A, B, C = {"id": "a", "lines": 1}, {"id": "b", "lines": 2}, {"id": "ü\n", "lines": 3}
 
 
 def written(*lines: Any) -> list[bytes]:
-    return [json.dumps(line).encode() + b"\n" for line in lines]
+    return [check.dump(line) for line in lines]
 
 
 @pytest.mark.parametrize(
     ("output", "problems"),
     [
-        (written(*EXPECTED.values()), []),
-        (written(EXPECTED["a"]), ["missing: b", "missing: ü\\n"]),
-        (written(*EXPECTED.values(), EXPECTED["b"], EXPECTED["b"]), ["duplicated: b"]),
-        *(
-            ([*written(*EXPECTED.values()), line], problems)
-            for line, problems in [
-                (b'{"id":"b","lines":7}\n', ["wrong: b", "duplicated: b"]),
-                (b'{"id":"b"}\n', ["wrong: b", "duplicated: b"]),
-                (b'{"id":"stranger","lines":1}\n', ["wrong: stranger"]),
-                (b'{"id":7}\n', ["wrong: 7"]),
-                (b'{"id":"b","lines"', ["""unreadable: '{"id":"b","lines"'"""]),
-                (b'["b"]\n', ["""unreadable: '["b"]\\n'"""]),
-                (b"\xff\n", ["unreadable: '\\\\xff\\n'"]),
-            ]
-        ),
+        (written(A, B, C), []),
+        (written(A), ["missing: b", "missing: ü\\n"]),
+        (written(A, B, C, B, B), ["duplicated: b"]),
+        (written(A, {"id": "b", "lines": 7}, C), ["missing: b", 'wrong: {"id": "b", "lines": 7}']),
+        (written(A, B, C, {"id": "stranger"}), ['wrong: {"id": "stranger"}']),
+        ([*written(A, C), b'{"id": "b", "lines"'], ["missing: b", 'wrong: {"id": "b", "lines"']),
+        ([*written(A, B, C), b"\xff\x1b\n"], ["wrong: \\xff\\x1b"]),
     ],
 )
 def test_the_check_finds_missing_duplicated_and_wrong_lines(output: list[bytes], problems: list[str]) -> None:
-    assert check.check(EXPECTED, output) == problems
+    assert check.check([A, B, C], output) == problems
 
 
 def test_merging_keeps_the_line_with_the_highest_token_and_drops_half_a_line(tmp_path: Path) -> None:

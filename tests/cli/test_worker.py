@@ -120,11 +120,12 @@ async def test_a_run_can_end_within_the_grace_time(bench: Bench, queue: AsyncWor
 
 
 @LIMITS
-@pytest.mark.parametrize("order", ["hold", "block", "query", "refuse"])
+@pytest.mark.parametrize("order", ["hold", "block", "query", "refuse", "thread"])
 async def test_items_of_runs_that_exceed_the_grace_time_are_released(
-    bench: Bench, queue: AsyncWorkQueue, order: str, limits: str
+    bench: Bench, make_queue: MakeQueue, order: str, limits: str
 ) -> None:
-    """The run waits, blocks the event loop, blocks signal handlers too, or refuses to be cancelled."""
+    """The run waits, blocks the loop, blocks signal handlers too, refuses to be cancelled, or is a thread."""
+    queue = make_queue(name=bench.environment["QUEUE"] + "-thread" * (order == "thread"))
     await queue.add_item(Item(order.encode(), id="x"))
     async with bench.working("--grace", "0.3", LIMITS=limits) as worker:
         await bench.began()
@@ -170,17 +171,6 @@ async def test_a_third_signal_ends_the_process(bench: Bench, queue: AsyncWorkQue
             worker.signal()
             await worker.logged(logged)
         assert await worker.code() == 3
-    await is_at_the_front(queue, "x")
-
-
-async def test_a_thread_that_does_not_return_does_not_keep_the_process(
-    bench: Bench, make_queue: MakeQueue
-) -> None:
-    queue = make_queue(name=f"{bench.environment['QUEUE']}-thread")
-    await queue.add_item(Item(b"x", id="x"))
-    async with bench.working("--grace", "0.3") as worker:
-        await bench.began()
-        assert await worker.stop() == 3
     await is_at_the_front(queue, "x")
 
 

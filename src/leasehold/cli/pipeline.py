@@ -213,11 +213,7 @@ def backfill(  # noqa: PLR0913 - as above
 
 
 def _run(job: Callable[..., dict[str, Any]], *, as_json: bool, **given: Any) -> None:
-    """Run a job, print its report, and exit.
-
-    Raises:
-        typer.Exit: Always, with the exit code.
-    """
+    """Run a job, print its report, and exit."""
 
     def work() -> Code:
         try:

@@ -64,11 +64,7 @@ def run_command(work: Coroutine[Any, Any, Code]) -> NoReturn:
 
 
 def run_blocking_command(work: Callable[[], Code]) -> NoReturn:
-    """Run a command that is not async and end the process with its exit code.
-
-    Raises:
-        typer.Exit: As in `run_command`.
-    """
+    """Run a command that is not async; see `run_command`."""
     # Ids and data may hold any character, and not every terminal can show all of them.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # the streams are files

@@ -15,11 +15,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 def parse_duration(text: str | float) -> float:
-    """Parse a duration: `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w`, or a number of seconds.
-
-    Raises:
-        typer.BadParameter: If it is not a duration.
-    """
+    """Parse a duration: `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w`, or a number of seconds."""
     if not isinstance(text, str):
         return text  # the default of an option
     if _NUMBER.fullmatch(text):
@@ -35,11 +31,7 @@ def duration_option(help: str) -> Any:  # noqa: A002 - as in `typer.Option`
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time with a zone, in ISO 8601.
-
-    Raises:
-        typer.BadParameter: If it is not a time, or has no zone.
-    """
+    """Parse a time with a zone, in ISO 8601."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.cli.formatting import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -29,26 +29,21 @@ def merge(parts: Path, output: Path) -> int:
     ]
     kept = {line["id"]: line for line in sorted(lines, key=lambda line: int(line.pop("token")))}
     merged = parts / "merged"
-    with merged.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for _, line in sorted(kept.items()))
+    merged.write_bytes(b"".join(dump(line) for _, line in sorted(kept.items())))
     merged.replace(output.resolve())
     return len(lines) - len(kept)
 
 
-def check(expected: Mapping[str, dict[str, Any]], output: Iterable[bytes]) -> list[str]:
+def check(expected: Iterable[dict[str, Any]], output: Iterable[bytes]) -> list[str]:
     """Compare the output with the lines that it should have; return what is wrong, a line each."""
-    seen: Counter[str] = Counter()
-    problems: list[str] = []
-    for text in output:
-        try:
-            line = json.loads(text)
-            item_id = str(line["id"])
-        except (ValueError, TypeError, KeyError):
-            problems.append(f"unreadable: {text[:40].decode(errors='backslashreplace')!a}")
-            continue
-        seen[item_id] += 1
-        if line != expected.get(item_id):
-            problems.append(f"wrong: {printable(item_id)}")
-    problems += [f"missing: {printable(item_id)}" for item_id in expected if item_id not in seen]
-    problems += [f"duplicated: {printable(item_id)}" for item_id, count in seen.items() if count > 1]
-    return problems
+    ids = {dump(line): printable(line["id"]) for line in expected}
+    found = Counter(output)
+    problems = [f"missing: {item_id}" for line, item_id in ids.items() if line not in found]
+    problems += [f"duplicated: {ids[line]}" for line, count in found.items() if line in ids and count > 1]
+    wrong = (line.decode(errors="backslashreplace") for line in found if line not in ids)
+    return problems + [f"wrong: {printable(line.rstrip())}" for line in wrong]
+
+
+def dump(line: dict[str, Any]) -> bytes:
+    """Return a line of the output."""
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"

@@ -117,7 +117,7 @@ class Demo:
     def _report(self, events: list[Event], *, late: int, left: int) -> dict[str, Any]:
         """Compute each line again without the queue, compare, and count what happened."""
         lines = self.progress.track(self.files.items(), description="checking")
-        expected = {item_id: describe(self.folder, path) for item_id, path in lines}
+        expected = [describe(self.folder, path) for _, path in lines]
         with self.output.open("rb") as output:
             problems = check(expected, output)
         completions = Counter(event.id for event in events if event.what == "completed")
