@@ -81,11 +81,7 @@ class Child:
         theirs.close()
 
     async def receive(self) -> Any:
-        """Wait for a value from the child.
-
-        Raises:
-            EOFError: If it has ended.
-        """
+        """Wait for a value from the child."""
         return await asyncio.to_thread(self._pipe.recv)
 
     def kill(self) -> None:
@@ -113,11 +109,7 @@ class Program:
         return await self.receive()
 
     async def receive(self) -> dict[str, Any]:
-        """Read a line.
-
-        Raises:
-            RuntimeError: If the program ends or writes nothing for five minutes.
-        """
+        """Read a line."""
         try:
             async with asyncio.timeout(LINE_TIMEOUT):
                 value: dict[str, Any] = json.loads(await self.stdout.readline())
@@ -183,11 +175,7 @@ class Bench:
         return quick if self.quick else full
 
     async def blocked(self, count: int) -> None:
-        """Wait until exactly so many connections wait in a blocking command.
-
-        Raises:
-            TimeoutError: If that takes a minute.
-        """
+        """Wait until exactly so many connections wait in a blocking command."""
         async with asyncio.timeout(STEP_TIMEOUT):
             while (await self.redis.info("clients"))["blocked_clients"] != count:  # noqa: ASYNC110 - no event exists
                 await asyncio.sleep(0.002)
@@ -201,16 +189,7 @@ class Bench:
 
 @asynccontextmanager
 async def open_bench(url: str | None, *, quick: bool, cores: bool = True) -> AsyncIterator[Bench]:
-    """Start a server on the first core and move this process to the second.
-
-    Args:
-        url: A running server to use instead; it must be empty, and is emptied again.
-        quick: See `Bench`.
-        cores: Whether to pin the processes to cores.
-
-    Raises:
-        SystemExit: If the server of the URL holds data.
-    """
+    """Start a server, or use an empty one, which is emptied again; if `cores`, pin both processes."""
     async with AsyncExitStack() as stack:
         if url is None:
             server_url, redis = await stack.enter_async_context(fresh_server(cores=cores))

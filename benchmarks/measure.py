@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil
+from operator import add
 from statistics import median
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -40,14 +41,8 @@ class Sample:
         """The server's µs in scripts."""
         return sum(self.micros[name] for name in SCRIPT_COMMANDS)
 
-    def __iadd__(self, other: Sample) -> Sample:  # noqa: PYI034 - the result is no subclass
-        self.items += other.items
-        self.seconds += other.seconds
-        self.client_cpu += other.client_cpu
-        self.server_cpu += other.server_cpu
-        self.calls += other.calls
-        self.micros += other.micros
-        return self
+    def __add__(self, other: Sample) -> Sample:
+        return Sample(*map(add, vars(self).values(), vars(other).values()))
 
 
 #: The cost figures of a row -> their sum over the items of a sample.

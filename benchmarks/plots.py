@@ -116,19 +116,12 @@ def beside_references(by: str, cost: str, **axes: object) -> Draw:
 
 
 def bars(plot: Any, rows: Rows) -> None:
-    """Draw a column per row; the worker's references are gray."""
-    colours = ["tab:gray" if row.what in ("whole cycle", "lease, complete") else "tab:blue" for row in rows]
-    labels = [SPARK_LABELS.get((row.who, row.what), row.what) for row in rows]
-    plot.bar_label(plot.bar(labels, [row.value for row in rows], color=colours), fmt="{:,.0f}", fontsize=8)
-    plot.tick_params(axis="x", labelsize=7 if len(rows) > 3 else None)
-    plot.set(ylabel=rows[0].unit)
-
-
-def horizontal_bars(plot: Any, rows: Rows) -> None:
-    """Draw a bar per row, the first at the top; the libraries besides Leasehold are gray."""
+    """Draw a bar per row, the first at the top; references and other libraries are gray."""
     values = [row.value for row in rows]
     names = [row.who.replace(", ", "\n") if "ours" in row.setting else row.what for row in rows]
-    colours = ["tab:gray" if row.setting.get("ours") == "no" else "tab:blue" for row in rows]
+    names = [SPARK_LABELS.get((row.who, row.what), name) for row, name in zip(rows, names, strict=True)]
+    gray = [row.setting.get("ours") == "no" or row.what in ("whole cycle", "lease, complete") for row in rows]
+    colours = ["tab:gray" if one else "tab:blue" for one in gray]
     its = plot.barh([name.removeprefix("server: ") for name in names], values, color=colours)
     plot.bar_label(its, fmt="{:,.3g}" if max(values) < 100 else "{:,.0f}", fontsize=7, padding=2)
     plot.tick_params(axis="y", labelsize=7)
@@ -137,14 +130,24 @@ def horizontal_bars(plot: Any, rows: Rows) -> None:
     plot.set(xlabel=rows[0].unit)
 
 
-def grouped_bars(plot: Any, groups: dict[str, list[float]], ticks: list[str], **axes: object) -> None:
-    """Draw groups of columns, one of each label per tick."""
-    width = 0.8 / len(groups)
-    for place, (label, values) in enumerate(groups.items()):
-        its = plot.bar([at + width * place for at in range(len(values))], values, width=width, label=label)
-        plot.bar_label(its, fmt="{:,.1f}" if max(values) < 200 else "{:,.0f}", fontsize=7)
-    plot.set_xticks([at + 0.4 - width / 2 for at in range(len(ticks))], ticks, fontsize=8)
-    plot.set(**axes)
+def grouped_bars(
+    tick: Callable[[Row], str], label: Callable[[Row], str], value: Callable[[Row], float], **axes: object
+) -> Draw:
+    """Draw a group of columns per tick, one of each label that has a row at every tick."""
+
+    def draw(plot: Any, rows: Rows) -> None:
+        found = {(label(row), tick(row)): value(row) for row in rows}
+        ticks = [*dict.fromkeys(map(tick, rows))]
+        names = [name for name in dict.fromkeys(map(label, rows)) if all((name, at) in found for at in ticks)]
+        width = 0.8 / len(names)
+        for place, name in enumerate(names):
+            values = [found[name, at] for at in ticks]
+            its = plot.bar([at + width * place for at in range(len(ticks))], values, width=width, label=name)
+            plot.bar_label(its, fmt="{:,.1f}" if max(values) < 200 else "{:,.0f}", fontsize=7)
+        plot.set_xticks([at + 0.4 - width / 2 for at in range(len(ticks))], ticks, fontsize=8)
+        plot.set(**axes)
+
+    return draw
 
 
 def shares(label: Callable[[Row], str], scale: str) -> Draw:
@@ -157,40 +160,6 @@ def shares(label: Callable[[Row], str], scale: str) -> Draw:
         plot.set(xlabel="ms", ylabel="% that take at most this", ylim=(0, 101), xscale=scale)
 
     return draw
-
-
-def by_payload(plot: Any, rows: Rows) -> None:
-    """Draw cycles per second by payload."""
-    payloads = sorted({int(row.setting["payload"]) for row in rows})
-    labels: dict[str | int, str] = {"bare": "bare, one at a time", 1: "one coroutine"}
-    labels |= {1_000: "1,000 coroutines", "ceiling": "ceiling"}
-    found = {(row.setting["payload"], row.setting.get("coroutines", row.who)): row.value for row in rows}
-    groups = {label: [found[payload, key] for payload in payloads] for key, label in labels.items()}
-    grouped_bars(
-        plot, groups, [f"{payload:,} bytes" for payload in payloads], ylabel="cycles/s", yscale="log"
-    )
-
-
-def server_cost(plot: Any, rows: Rows) -> None:
-    """Draw the server's µs per item, by step and by target."""
-    ends = {"bare": 0.0, "ceiling": float("inf")}
-    rows = sorted(rows, key=lambda row: ends.get(row.who, row.setting.get("coroutines", 0)))
-    its = {what: [row for row in rows if row.what == what] for what in PHASES}
-    groups = {what: [row.more["script_us_per_item"] for row in its[what]] for what in PHASES}
-    ticks = [
-        f"{row.setting['coroutines']:,}\ncoroutines" if row.who == "leasehold" else row.who
-        for row in its["add"]
-    ]
-    grouped_bars(plot, groups, ticks, ylabel="µs per item", yscale="log")
-
-
-def memory(plot: Any, rows: Rows) -> None:
-    """Draw the memory of an item without its payload."""
-    payloads = sorted({int(row.setting["payload"]) for row in rows})
-    found = {(row.what, row.setting["payload"]): row.value for row in rows}
-    names = dict.fromkeys(row.what for row in rows)
-    groups = {what: [found[what, payload] - payload for payload in payloads] for what in names}
-    grouped_bars(plot, groups, [f"{payload:,} bytes" for payload in payloads], ylabel="bytes per item")
 
 
 def restarts(plot: Any, rows: Rows) -> None:
@@ -223,37 +192,56 @@ TITLES = {
 _speeds = beside_references("coroutines", "", ylabel="items/s", yscale="log")
 _backlog = beside_references("backlog", "us_per_item", ylabel="µs per item", ylim=(0, None))
 _order, _what = (lambda row: row.setting["order"]), (lambda row: row.what)
+
+
+def _payload(row: Row) -> str:
+    return f"{row.setting['payload']:,} bytes"
+
+
+def _target(row: Row) -> str:
+    return f"{row.setting['coroutines']:,} coroutines" if "coroutines" in row.setting else row.who
+
+
+_by_payload = grouped_bars(_payload, _target, lambda row: row.value, ylabel="cycles/s", yscale="log")
+_cost = grouped_bars(
+    lambda row: _target(row).replace(" ", "\n"),
+    _what,
+    lambda row: row.more["script_us_per_item"],
+    ylabel="µs per item",
+    yscale="log",
+)
+_memory = grouped_bars(
+    _payload, _what, lambda row: row.value - float(row.setting["payload"]), ylabel="bytes per item"
+)
 _flight = {"what": "complete", "who": "leasehold"}
 PANELS = {
     "queue": [
         *(Panel("throughput", what, _speeds, "throughput", what=what, payload=100) for what in PHASES),
         Panel("throughput", "cycle", _speeds, "cycle", payload=100),
-        Panel("payload", "", by_payload, "cycle"),
+        Panel("payload", "", _by_payload, "cycle"),
         *(Panel("backlog", what, _backlog, "backlog", what=what) for what in PHASES),
         *(
             Panel("flight", title, lines("in_flight", _order, cost, ylim=(0, None)), "flight", **_flight)
             for title, cost in (("µs per call", "us_per_item"), ("server µs per call", "script_us_per_item"))
         ),
-        Panel("cost", "", server_cost, "throughput", payload=100),
+        Panel("cost", "", _cost, "throughput", payload=100),
         Panel("latency", "", shares(lambda row: f"{row.who}: {row.what}", "linear"), "latency"),
         Panel("kill", "", shares(lambda row: f"waiter {row.setting['waiter']}", "log"), "kill"),
-        Panel("memory", "", memory, "memory"),
+        Panel("memory", "", _memory, "memory"),
     ],
     "worker": [
         Panel("worker", "Items per second in one process", bars, "worker", unit="items/s"),
-        Panel(
-            "worker", "Time of a job; commands are inside scripts", horizontal_bars, "worker", unit="µs/job"
-        ),
+        Panel("worker", "Time of a job; commands are inside scripts", bars, "worker", unit="µs/job"),
         Panel("worker", "An idle worker", shares(_what, "log"), "worker_idle", unit="ms"),
         Panel("worker", "After the server was killed", restarts, "worker_restart"),
     ],
     "rivals": [
-        Panel("rivals", "add one, 1/s (more is better)", horizontal_bars, "one", what="one_per_s"),
-        Panel("rivals", "add many, 1/s (more is better)", horizontal_bars, "drain", what="bulk_per_s"),
-        Panel("rivals", "no-op jobs, 1/s (more is better)", horizontal_bars, "drain", what="drain_per_s"),
-        Panel("rivals", "50 ms jobs, of ideal (more is better)", horizontal_bars, "fifty"),
-        Panel("rivals", "idle p50 ms (less is better)", horizontal_bars, "idle", what="idle_p50_ms"),
-        Panel("rivals", "idle p99 ms (less is better)", horizontal_bars, "idle", what="idle_p99_ms"),
+        Panel("rivals", "add one, 1/s (more is better)", bars, "one", what="one_per_s"),
+        Panel("rivals", "add many, 1/s (more is better)", bars, "drain", what="bulk_per_s"),
+        Panel("rivals", "no-op jobs, 1/s (more is better)", bars, "drain", what="drain_per_s"),
+        Panel("rivals", "50 ms jobs, of ideal (more is better)", bars, "fifty"),
+        Panel("rivals", "idle p50 ms (less is better)", bars, "idle", what="idle_p50_ms"),
+        Panel("rivals", "idle p99 ms (less is better)", bars, "idle", what="idle_p99_ms"),
     ],
     "spark": [
         Panel("spark", "Bulk add", bars, "bulk_add"),
@@ -271,6 +259,6 @@ PANELS = {
             "drain",
             unit="rows/s",
         ),
-        Panel("spark", "A micro-batch", horizontal_bars, "drain", unit="ms"),
+        Panel("spark", "A micro-batch", bars, "drain", unit="ms"),
     ],
 }

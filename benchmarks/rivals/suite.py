@@ -152,11 +152,7 @@ async def _work_off(
 
 
 def checked(report: dict[str, Any], total: int, library: Library) -> dict[int, int]:
-    """Return the start of each job's run, after checking that each job ran once.
-
-    Raises:
-        AssertionError: If one did not run, or ran twice.
-    """
+    """Return the start of each job's run, after checking that each job ran once."""
     runs: dict[int, int] = dict(report["runs"])
     if len(report["runs"]) != total or set(runs) != set(range(total)):
         raise AssertionError(

@@ -59,11 +59,7 @@ class Library:
     def program(
         self, part: str, task: dict[str, Any], cores: list[int] = CLIENT_CORE
     ) -> AbstractAsyncContextManager[Program]:
-        """Run a part of its program, "produce" or "work".
-
-        Raises:
-            FileNotFoundError: If the library is not installed.
-        """
+        """Run a part of its program, "produce" or "work"."""
         modules = PLACES / self.name / "node_modules"
         if self.on_node:
             start = [shutil.which("node") or "", str(HERE / "programs" / f"{self.name}.cjs")]

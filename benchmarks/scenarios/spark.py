@@ -40,7 +40,7 @@ def open_session(folder: Path) -> Iterator[SparkSession]:
     """Run a session that writes its files into a folder."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("leasehold benchmarks")
-    settings = {
+    settings: dict[str, Any] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
@@ -51,9 +51,7 @@ def open_session(folder: Path) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     try:
