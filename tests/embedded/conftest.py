@@ -1,4 +1,4 @@
-"""A temporary folder of the test's own, and a look at what is left of a server."""
+"""A private temporary folder, and a check of what a server leaves behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Traces:
-    """What servers leave while they run: private folders in `base`, and processes that name them."""
+    """Finds what servers leave: private folders in `base`, and processes that name them."""
 
     base: Path
 

@@ -1,4 +1,4 @@
-"""A server that is started here answers, keeps what it should, and goes with us."""
+"""An embedded server answers, keeps its data, and ends with this process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestStart:
         await first.stop()
         assert (await make_server(port=first.port)).url == first.url
 
-    async def test_takes_another_port_when_the_free_one_was_taken_meanwhile(
+    async def test_takes_another_port_when_another_process_takes_the_free_one(
         self, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = await make_server()
@@ -113,7 +113,7 @@ class TestStop:
         await server.stop()
         assert (server.running, traces.gone()) == (False, True)
 
-    async def test_twice_is_no_error(self, make_server: MakeServer) -> None:
+    async def test_stopping_twice_is_fine(self, make_server: MakeServer) -> None:
         server = await make_server()
         await server.stop()
         await server.stop()
@@ -198,12 +198,14 @@ class TestDir:
         await first.stop()
         assert await answers((await make_server(dir=tmp_path)).url)
 
-    async def test_that_cannot_be_written_is_refused(self, make_server: MakeServer, tmp_path: Path) -> None:
+    async def test_a_folder_that_cannot_be_written_is_refused(
+        self, make_server: MakeServer, tmp_path: Path
+    ) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(EmbeddedServerError, match="cannot be kept in"):
             await make_server(dir=tmp_path / "file")
 
-    async def test_with_spoiled_data_says_what_the_server_says(
+    async def test_an_error_about_invalid_data_contains_the_servers_message(
         self, make_server: MakeServer, tmp_path: Path
     ) -> None:
         first = await make_server(dir=tmp_path)
@@ -222,7 +224,7 @@ class TestOpenServer:
             assert isinstance(server, EmbeddedServer)
             assert await answers(server.url)
 
-    async def test_uses_the_one_that_redis_url_names_and_leaves_it(
+    async def test_uses_the_server_of_redis_url_and_leaves_it_running(
         self, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         running = await make_server()

@@ -1,4 +1,4 @@
-"""A server goes when the process that started it goes, in whatever way."""
+"""A server ends with the process that started it, however that ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ thread.join()
 print(started[0].url, flush=True)
 time.sleep(60)
 """
-# The fork has a copy of everything, and lives on when its parent is killed, until the test ends.
+# The fork has copies of all files, and survives its parent until the test ends.
 WITH_A_FORK = """
 import asyncio, os, sys, time
 from leasehold.embedded import EmbeddedServer
@@ -84,7 +84,9 @@ async def parent(program: str) -> AsyncIterator[tuple[Process, str]]:
     ],
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_killed_parent(traces: Traces, program: str, how: signal.Signals) -> None:
+async def test_a_server_ends_when_its_parent_is_killed(
+    traces: Traces, program: str, how: signal.Signals
+) -> None:
     async with parent(program) as (process, url):
         async with Redis.from_url(url) as client:
             assert await client.ping()
@@ -92,15 +94,15 @@ async def test_killed_parent(traces: Traces, program: str, how: signal.Signals) 
         await eventually("server and folder are gone", traces.gone, within=10)
 
 
-async def test_parent_that_forgets_to_stop(traces: Traces) -> None:
+async def test_a_server_ends_when_its_parent_exits_without_stopping_it(traces: Traces) -> None:
     async with parent(WITHOUT_A_STOP) as (process, _):
         assert not traces.gone()
         await process.communicate(b"\n")
         await eventually("server and folder are gone", traces.gone, within=10)
 
 
-async def test_killed_guardian_takes_no_server_away_from_the_parent(traces: Traces) -> None:
-    """Not even the guardian's own death lets a server outlive the parent."""
+async def test_a_server_survives_its_guardian_but_not_its_parent(traces: Traces) -> None:
+    """If the guardian is killed, the server still ends with the parent."""
     async with parent(FROM_THE_MAIN_THREAD) as (process, url):
         async with Redis.from_url(url) as client:
             server = (await client.info("server"))["process_id"]

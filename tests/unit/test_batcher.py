@@ -61,7 +61,7 @@ async def batcher(server: Server) -> Batcher:
 
 
 async def turn() -> None:
-    """Let everything run that is ready to."""
+    """Let the event loop run all tasks that are ready."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -70,7 +70,7 @@ def call(batcher: Batcher, *rows: bytes, size: int = 10) -> asyncio.Future[list[
     return asyncio.ensure_future(batcher.call(rows, row_count=len(rows), size=size))
 
 
-async def test_a_lone_call_goes_at_once(server: Server, batcher: Batcher) -> None:
+async def test_a_single_call_is_sent_at_once(server: Server, batcher: Batcher) -> None:
     alone = call(batcher, b"a")
     await turn()
     assert server.trips == [[b"a"]]
@@ -78,7 +78,7 @@ async def test_a_lone_call_goes_at_once(server: Server, batcher: Batcher) -> Non
     assert await alone == [b"A"]
 
 
-async def test_calls_made_side_by_side_go_together(server: Server, batcher: Batcher) -> None:
+async def test_concurrent_calls_share_a_trip(server: Server, batcher: Batcher) -> None:
     calls = [call(batcher, row) for row in (b"a", b"b", b"c")]
     await turn()
     assert server.trips == [[b"a", b"b", b"c"]]
@@ -86,7 +86,7 @@ async def test_calls_made_side_by_side_go_together(server: Server, batcher: Batc
     assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"]]
 
 
-async def test_while_one_trip_is_under_way_the_next_gathers(server: Server, batcher: Batcher) -> None:
+async def test_calls_gather_while_a_trip_is_in_flight(server: Server, batcher: Batcher) -> None:
     first = call(batcher, b"a")
     await turn()
     later = []
@@ -112,7 +112,7 @@ async def test_a_trip_has_a_bounded_number_of_rows(server: Server, batcher: Batc
     assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"], [b"D"]]
 
 
-async def test_a_call_of_many_rows_is_never_cut(server: Server, batcher: Batcher) -> None:
+async def test_a_call_of_many_rows_is_not_divided(server: Server, batcher: Batcher) -> None:
     calls = [call(batcher, b"a"), call(batcher, b"b", b"c", b"d"), call(batcher, b"e", b"f")]
     for _ in range(3):
         await turn()
@@ -141,7 +141,7 @@ async def test_a_call_that_is_too_large_for_a_trip_goes_alone(server: Server, ba
     assert await asyncio.gather(*calls) == [[b"A"], [b"LARGE"], [b"B"]]
 
 
-async def test_so_many_trips_may_be_under_way_at_once(server: Server) -> None:
+async def test_max_in_flight_trips_are_in_flight_at_once(server: Server) -> None:
     batcher = Batcher(server, SCRIPT, max_rows=1, max_in_flight=2)
     calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
     await turn()
@@ -155,7 +155,7 @@ async def test_so_many_trips_may_be_under_way_at_once(server: Server) -> None:
     assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"], [b"D"]]
 
 
-async def test_who_is_cancelled_before_the_trip_is_left_out(server: Server, batcher: Batcher) -> None:
+async def test_a_call_cancelled_before_its_trip_is_not_sent(server: Server, batcher: Batcher) -> None:
     first = call(batcher, b"a")
     await turn()
     calls = [call(batcher, row) for row in (b"b", b"c", b"d")]
@@ -171,7 +171,7 @@ async def test_who_is_cancelled_before_the_trip_is_left_out(server: Server, batc
     assert isinstance(answers[2], asyncio.CancelledError)
 
 
-async def test_who_is_cancelled_during_the_trip_harms_no_other(server: Server, batcher: Batcher) -> None:
+async def test_a_call_cancelled_during_its_trip_affects_no_other(server: Server, batcher: Batcher) -> None:
     calls = [call(batcher, b"a"), call(batcher, b"b1", b"b2"), call(batcher, b"c")]
     calls[1].cancel()
     await turn()
@@ -233,9 +233,7 @@ async def test_the_error_of_a_trip_keeps_its_facts_for_each_caller(server: Serve
         assert raised.value.__cause__ is error.__cause__
 
 
-async def test_when_too_much_waits_further_callers_wait_to_be_taken_in(
-    server: Server, batcher: Batcher
-) -> None:
+async def test_callers_wait_while_too_many_bytes_wait(server: Server, batcher: Batcher) -> None:
     first = call(batcher, b"a", size=1000)
     await turn()
     waiting = [call(batcher, b"b", size=1000), call(batcher, b"c", size=1000)]
@@ -254,7 +252,7 @@ async def test_when_too_much_waits_further_callers_wait_to_be_taken_in(
     assert batcher._waiting_bytes == 0
 
 
-async def test_settled_waits_for_what_was_called(server: Server, batcher: Batcher) -> None:
+async def test_settled_waits_for_calls_in_flight(server: Server, batcher: Batcher) -> None:
     await batcher.settled()
     calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
     await turn()
@@ -293,7 +291,7 @@ async def test_a_thousand_callers_get_their_own_answers_in_order(server: Server)
     assert [len(trip) for trip in server.trips] == [250] * 4, "small trips, for few"
 
 
-async def test_a_large_pile_goes_in_large_trips(server: Server) -> None:
+async def test_many_waiting_calls_are_sent_in_large_trips(server: Server) -> None:
     batcher = Batcher(server, SCRIPT)
     calls = [call(batcher, b"row %d" % n) for n in range(10_000)]
     while not all(each.done() for each in calls):

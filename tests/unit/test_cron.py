@@ -1,4 +1,4 @@
-"""When schedules are due: across the changes of clocks, in order, and no time twice."""
+"""Due times of schedules: across clock changes, in order, and none twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUTUMN = datetime(2030, 10, 27, tzinfo=ZoneInfo(BERLIN))
 
 
 def ticks(expression: str, begin: datetime, hours: float, tz: str = BERLIN) -> list[int]:
-    """The times from `begin` on, `begin` included, each reckoned from the one before, as ticking does."""
+    """Return the times from `begin` on, inclusive, each computed from the last, as ticking does."""
     cron = Cron.checked(expression, tz)
     end = moment_ms("begin", begin) + round(hours * 3_600_000)
     found: list[int] = []
@@ -35,7 +35,7 @@ def ticks(expression: str, begin: datetime, hours: float, tz: str = BERLIN) -> l
 
 
 def shown(times: list[int], tz: str = BERLIN) -> list[str]:
-    """What a clock on the wall shows at these times."""
+    """Return the local times of these times."""
     return [moment(time).astimezone(ZoneInfo(tz)).strftime("%H:%M") for time in times]
 
 
@@ -62,7 +62,9 @@ def in_utc(times: list[int]) -> list[str]:
         ("0 30 2 * * *", [], ["02:30", "02:30"]),
     ],
 )
-def test_the_nights_in_which_the_clocks_change(expression: str, spring: list[str], autumn: list[str]) -> None:
+def test_due_times_in_nights_in_which_clocks_change(
+    expression: str, spring: list[str], autumn: list[str]
+) -> None:
     for night, expected, hours in ((SPRING, spring, 3), (AUTUMN, autumn, 5)):
         times = ticks(expression, night, hours)
         assert shown(times) == expected
@@ -82,7 +84,7 @@ def test_a_fixed_time_comes_once_a_day_all_year_round() -> None:
 
 
 @pytest.mark.parametrize("minute", range(0, 60, 7))
-def test_who_begins_within_the_repeated_hour_gets_no_time_that_is_over(minute: int) -> None:
+def test_a_start_within_the_repeated_hour_yields_no_past_time(minute: int) -> None:
     cron = Cron.checked("30 2 * * *", BERLIN)
     second_pass = (AUTUMN + timedelta(hours=2)).replace(minute=minute, fold=1)
     assert second_pass.astimezone(UTC).hour == 1
@@ -103,7 +105,9 @@ def test_who_begins_within_the_repeated_hour_gets_no_time_that_is_over(minute: i
         ("Asia/Kathmandu", datetime(2030, 3, 31, tzinfo=UTC), "0 6 * * *", ["00:15"]),
     ],
 )
-def test_other_zones(tz: str, day: datetime, expression: str, expected: list[str]) -> None:
+def test_due_times_in_zones_with_unusual_changes(
+    tz: str, day: datetime, expression: str, expected: list[str]
+) -> None:
     assert in_utc(ticks(expression, day, 12, tz)) == expected
 
 
@@ -123,7 +127,7 @@ ZONES = st.sampled_from(["UTC", BERLIN, "America/New_York", "Asia/Kathmandu", "A
 
 
 @given(EXPRESSIONS, ZONES, MOMENTS, st.integers(0, 5_000_000))
-def test_the_latest_is_the_one_that_going_through_all_of_them_finds(
+def test_the_latest_time_equals_that_of_a_linear_search(
     expression: str, tz: str, begin: int, ahead: int
 ) -> None:
     cron = Cron(expression, tz)
@@ -167,7 +171,7 @@ def test_intervals_are_whole_milliseconds(given: Any, ms: int) -> None:
     [Every(5, None), Every(60_000, -7), Cron("0 3 * * *", "UTC"), Cron("*/5 1 * * MON#2", BERLIN)],
     ids=repr,
 )
-def test_what_is_written_down_is_read_again(timing: Every | Cron) -> None:
+def test_a_timing_is_parsed_from_its_text(timing: Every | Cron) -> None:
     assert read_timing(timing.text()) == timing
 
 
@@ -207,19 +211,19 @@ NO_ZONES: list[Any] = [
 
 
 @pytest.mark.parametrize("expression", NO_EXPRESSIONS, ids=lambda value: repr(value)[:20])
-def test_no_expression(expression: Any) -> None:
+def test_invalid_expressions_are_refused(expression: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^expression: got .* expected ") as caught:
         Cron.checked(expression, "UTC")
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("tz", NO_ZONES, ids=repr)
-def test_no_zone(tz: Any) -> None:
+def test_invalid_zones_are_refused(tz: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^tz: got .*, expected the name of a time zone"):
         Cron.checked("* * * * *", tz)
 
 
-def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
     with pytest.raises(ExtraMissing, match=r"pip install leasehold\[schedules\]") as caught:
         Cron.checked("* * * * *", "UTC")
@@ -237,11 +241,11 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
         (-1, "1969-12-31T23:59:59.999Z"),
     ],
 )
-def test_a_time_has_one_way_of_being_written(ms: int, text: str) -> None:
+def test_a_time_has_one_text(ms: int, text: str) -> None:
     assert stamp(ms) == text
     assert datetime.fromisoformat(text) == moment(ms)
 
 
-def test_after_the_last_time_comes_none() -> None:
+def test_no_time_follows_the_last_one() -> None:
     last = datetime.max.replace(tzinfo=UTC)
     assert last - moment(Every.checked(60, last).first(0) + 60_000) < timedelta(milliseconds=1)

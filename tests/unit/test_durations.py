@@ -1,4 +1,4 @@
-"""Durations and counts at the border."""
+"""Checks of durations and counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_seconds_become_whole_milliseconds_rounded_up(value: float | timedelta, 
 
 
 @pytest.mark.parametrize("nothing", [0, 0.0, -0.0, timedelta(0)])
-def test_nothing_is_legal_only_where_it_is_said(nothing: float | timedelta) -> None:
+def test_zero_is_allowed_only_with_zero(nothing: float | timedelta) -> None:
     assert to_ms("delay", nothing, zero=True) == 0
     assert seconds("timeout", nothing, zero=True) == 0.0
     with pytest.raises(InvalidArgument, match="more than 0"):
@@ -68,7 +68,7 @@ def test_nothing_is_legal_only_where_it_is_said(nothing: float | timedelta) -> N
     ids=lambda value: repr(value)[:20],
 )
 @pytest.mark.parametrize("zero", [True, False])
-def test_what_is_no_length_of_time_is_refused_by_name(value: object, zero: bool) -> None:  # noqa: FBT001 - a parameter
+def test_an_invalid_duration_is_refused_by_name(value: object, zero: bool) -> None:  # noqa: FBT001 - a parameter
     with pytest.raises(InvalidArgument, match=r"^lease_time: got .*, expected seconds") as refused:
         seconds("lease_time", value, zero=zero)  # type: ignore[arg-type]  # that is the point
     assert refused.value.argument == "lease_time"
@@ -76,7 +76,7 @@ def test_what_is_no_length_of_time_is_refused_by_name(value: object, zero: bool)
 
 
 @given(st.floats(min_value=0, max_value=LONGEST_SECONDS, exclude_min=True))
-def test_no_time_is_lost_and_less_than_a_millisecond_is_gained(value: float) -> None:
+def test_rounding_loses_no_time_and_adds_less_than_a_millisecond(value: float) -> None:
     assert seconds("delay", value, zero=False) == value
     ms = to_ms("delay", value)
     assert ms >= 1
@@ -84,8 +84,8 @@ def test_no_time_is_lost_and_less_than_a_millisecond_is_gained(value: float) -> 
 
 
 @given(st.integers(min_value=1, max_value=LONGEST * 1_000))
-def test_whole_milliseconds_are_never_cut_and_one_is_all_they_can_gain(ms: int) -> None:
-    """A thousandth has no exact number: 2.007 s are a little more than 2,007 ms."""
+def test_whole_milliseconds_are_not_reduced_and_grow_by_one_at_most(ms: int) -> None:
+    """A thousandth has no exact binary form: 2.007 s are a little more than 2,007 ms."""
     assert to_ms("delay", timedelta(milliseconds=ms)) in {ms, ms + 1}
     assert to_ms("delay", ms / 1_000) in {ms, ms + 1}
 
@@ -95,11 +95,11 @@ def test_whole_seconds_stay_what_they_are(value: int) -> None:
     assert to_ms("delay", value) == value * 1_000
 
 
-def test_a_whole_number_lies_between_its_bounds() -> None:
+def test_a_whole_number_between_its_bounds_is_returned() -> None:
     assert [check_int("count", number, minimum=1, maximum=3) for number in (1, 2, 3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("value", [0, 4, -1, 1.0, True, "1", None, math.nan], ids=repr)
-def test_what_is_no_whole_number_between_the_bounds_is_refused(value: object) -> None:
+def test_other_values_than_whole_numbers_between_the_bounds_are_refused(value: object) -> None:
     with pytest.raises(InvalidArgument, match=r"^count: got .*, expected a whole number from 1 to 3$"):
         check_int("count", value, minimum=1, maximum=3)  # type: ignore[arg-type]  # that is the point

@@ -40,7 +40,7 @@ def test_text_becomes_utf_8(text: str) -> None:
     assert Item(text).data == text.encode()
 
 
-def test_what_is_changed_later_does_not_change_the_item() -> None:
+def test_later_changes_of_the_buffer_do_not_change_the_item() -> None:
     data = bytearray(b"work")
     item = Item(data)
     data[:] = b"else"
@@ -99,7 +99,7 @@ def test_other_ids_are_refused(item_id: Any) -> None:
 
 
 @given(JSON)
-def test_json_goes_in_and_comes_out(value: Any) -> None:
+def test_json_data_is_encoded_and_decoded(value: Any) -> None:
     item = Item.from_json_data(value, id="a")
     assert item.data_json() == value
     assert item.id == "a"
@@ -125,7 +125,7 @@ def _deep() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", [lambda: {1, 2}, object, _endless, lambda: b"bytes"], ids=range(4))
-def test_what_json_cannot_say_is_refused(make: Any) -> None:
+def test_values_that_json_cannot_encode_are_refused(make: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^obj: "):
         Item.from_json_data(make())
 
@@ -194,12 +194,12 @@ def test_items_are_equal_if_their_id_and_data_are() -> None:
     assert len({item, Item(b"work", "a"), Item(b"work", "b")}) == 2
 
 
-def test_an_item_lets_others_say_whether_they_are_equal() -> None:
+def test_an_item_leaves_comparisons_to_other_types() -> None:
     assert Item(b"work") == ANY
     assert Item(b"work").__eq__("work") is NotImplemented
 
 
-def test_data_that_are_no_json_raise_a_value_error() -> None:
+def test_data_that_is_not_json_raises_a_value_error() -> None:
     for data in (b"", b"{", b"\xff"):
         with pytest.raises(ValueError, match=r"."):
             Item(data).data_json()

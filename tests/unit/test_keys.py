@@ -30,7 +30,7 @@ def test_a_key_prefix_is_a_text() -> None:
 
 @given(NAMES, NAMES, NAMES)
 @pytest.mark.seed("RWQ-O1")
-def test_prefixes_are_put_one_before_the_other(one: str, two: str, three: str) -> None:
+def test_prefixes_are_joined(one: str, two: str, three: str) -> None:
     assert KeyPrefix(one).of(two) == one + two
     assert KeyPrefix(one).concat(two).of(three) == one + two + three
     assert isinstance(KeyPrefix(one).concat(two), KeyPrefix)
@@ -67,7 +67,7 @@ def test_glob_characters_of_a_name_stand_for_themselves(name: str, pattern: byte
 
 
 @given(NAMES)
-def test_a_name_is_read_back_from_its_pattern(name: str) -> None:
+def test_a_pattern_matches_only_its_name(name: str) -> None:
     pattern = QueueKeys(name, "lh:me").data_pattern
     assert pattern.endswith(b":item:*")
     found, escaped = bytearray(), False
@@ -100,7 +100,7 @@ def test_a_name_with_a_hash_tag_keeps_its_keys_together(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["emails", "{emails", "emails}", "{}", "{}{a}", "}{", "}a{b"])
-def test_a_name_without_one_is_refused_on_a_cluster_with_a_proposal(name: str) -> None:
+def test_a_name_without_a_hash_tag_is_refused_with_a_suggestion(name: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         check_hash_tag(name)
     assert repr("{" + name + "}") in str(refused.value)

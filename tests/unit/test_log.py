@@ -1,4 +1,4 @@
-"""Log lines that end nothing."""
+"""A logger that never raises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_line_says_where_it_was_written_and_brings_what_it_is_given(
+def test_a_log_line_has_its_source_and_its_extra_fields(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = Log("leasehold.tests")
@@ -22,10 +22,10 @@ def test_a_line_says_where_it_was_written_and_brings_what_it_is_given(
     assert (record.getMessage(), record.__dict__["item"], record.name) == ("1 of 2", "a", "leasehold.tests")
     assert (record.filename, record.funcName) == (
         "test_log.py",
-        test_a_line_says_where_it_was_written_and_brings_what_it_is_given.__name__,
+        test_a_log_line_has_its_source_and_its_extra_fields.__name__,
     )
 
 
-def test_a_line_that_cannot_be_made_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_log_line_is_reported_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     Log("leasehold.tests").error("%d", "no number")
     assert "TypeError: %d format" in capsys.readouterr().err

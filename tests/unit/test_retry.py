@@ -1,4 +1,4 @@
-"""When to try again: attempts, growing waits, jitter, and rules for exceptions."""
+"""Retries: attempts, growing waits, jitter, and rules for exceptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_waits_double_up_to_the_longest() -> None:
     assert RetryPolicy(first=1, factor=1000, longest=timedelta(days=1), jitter=False).wait(10**6) == 86400
 
 
-def test_full_jitter_draws_from_zero_to_the_wait() -> None:
+def test_full_jitter_is_random_between_zero_and_the_wait() -> None:
     policy = RetryPolicy(first=8, longest=64)
     waits = [policy.wait(3) for _ in range(4000)]
     assert min(waits) >= 0
@@ -33,7 +33,7 @@ def test_full_jitter_draws_from_zero_to_the_wait() -> None:
     assert policy.wait(100) <= 64
 
 
-def test_after_the_last_attempt_it_gives_up() -> None:
+def test_no_retry_follows_the_last_attempt() -> None:
     policy = RetryPolicy(attempts=3, first=0)
     assert [policy.delay_after(attempt, ValueError()) for attempt in (1, 2, 3, 4)] == [0, 0, None, None]
     assert RetryPolicy(attempts=1).delay_after(1, ValueError()) is None
@@ -60,7 +60,7 @@ def test_the_closest_class_of_an_exception_decides() -> None:
     assert policy.max_attempts == 9
 
 
-def test_the_most_attempts_are_those_of_the_policy_or_of_a_rule_however_deep() -> None:
+def test_max_attempts_includes_nested_rules() -> None:
     deep = RetryPolicy(attempts=2, rules={OSError: RetryPolicy(attempts=1, rules={KeyError: STEADY})})
     assert deep.max_attempts == STEADY.attempts
     assert RetryPolicy(attempts=4, rules={OSError: "never"}).max_attempts == 4
@@ -86,12 +86,12 @@ def test_the_most_attempts_are_those_of_the_policy_or_of_a_rule_however_deep() -
         {"rules": {int: "never"}},
     ],
 )
-def test_refuses(options: dict[str, Any]) -> None:
+def test_invalid_policies_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         RetryPolicy(**options)
 
 
-def test_a_backoff_doubles_up_to_its_longest_wait_and_begins_anew_after_a_success() -> None:
+def test_a_backoff_doubles_up_to_its_longest_wait_and_restarts_after_a_success() -> None:
     backoff = Backoff(first=0.1, longest=1.0)
     waits = [backoff.next() for _ in range(100)]
     for wait, upper in zip(waits, [0.1, 0.2, 0.4, 0.8] + [1.0] * 96, strict=True):
@@ -103,7 +103,7 @@ def test_a_backoff_doubles_up_to_its_longest_wait_and_begins_anew_after_a_succes
     assert backoff.next() <= 0.1
 
 
-def test_a_backoff_survives_any_number_of_failures() -> None:
+def test_a_backoff_does_not_overflow() -> None:
     backoff = Backoff(first=0.1, longest=1.0)
     backoff.failures = 10**6
     assert backoff.next() <= 1.0

@@ -1,4 +1,4 @@
-"""What the server's errors mean."""
+"""The translation of the server's errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
     ("CROSSSLOT Keys in request don't hash to the same slot", errors.ScriptFailed),
     ("EXECABORT Transaction discarded because of previous errors.", errors.ScriptFailed),
     ("BUSYGROUP Consumer Group name already exists", errors.ScriptFailed),
-    # Redis 6.2 wraps what a command of a script was answered.
+    # Redis 6.2 wraps the errors of commands in scripts.
     (
         "ERR Error running script (call to f_abc): @user_script:12: WRONGTYPE Operation against a key",
         errors.WrongKeyType,
@@ -51,7 +51,7 @@ TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
 
 
 def raised(line: str) -> Exception:
-    """Give what the client library raises for a line of the server."""
+    """Return the exception of redis-py for an error line of the server."""
     error = BaseParser.parse_error(line)  # type: ignore[no-untyped-call]  # theirs has no types
     assert isinstance(error, Exception)
     return error
@@ -66,7 +66,7 @@ def test_the_server_s_words_choose_the_class(
 ) -> None:
     error = raised(line)
     if not code_is_kept and hasattr(error, "status_code"):
-        # Older ones cut the first word off and keep it nowhere; the class is all that is left.
+        # Older versions of redis-py remove the first word; only the class is left.
         del error.status_code
     assert not is_lost(error)
     ours = translate(error, maybe_applied=True)
@@ -110,7 +110,7 @@ def test_our_own_errors_stay_as_they_are() -> None:
     assert translate(ours, maybe_applied=True) is ours
 
 
-def test_what_nobody_knows_is_a_failed_script() -> None:
+def test_an_unknown_error_is_a_failed_script() -> None:
     assert type(translate(ValueError("odd"), maybe_applied=True)) is errors.ScriptFailed
     assert not is_lost(ValueError("odd"))
 

@@ -1,4 +1,4 @@
-"""How rows are cut into trips."""
+"""The division of rows into trips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_trip_ends_at_500_rows_or_a_mebibyte(sizes: list[int], cuts: list[tupl
 
 
 @given(st.lists(st.integers(min_value=0, max_value=TRIP_BYTES * 2), max_size=50))
-def test_every_row_goes_once_in_order_and_no_trip_could_take_one_more(sizes: list[int]) -> None:
+def test_every_row_is_sent_once_in_order_and_trips_are_full(sizes: list[int]) -> None:
     cuts = [*trips(sizes)]
     assert [row for start, stop in cuts for row in range(start, stop)] == [*range(len(sizes))]
     for start, stop in cuts:

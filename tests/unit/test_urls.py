@@ -39,7 +39,7 @@ WITH_A_SECRET = [
 
 @pytest.mark.parametrize("cluster", [False, True], ids=["one", "cluster"])
 @pytest.mark.parametrize("url", WITH_A_SECRET)
-def test_the_password_of_a_url_that_is_wrong_is_not_told(url: str, cluster: bool) -> None:  # noqa: FBT001 - pytest gives it
+def test_the_error_of_an_invalid_url_contains_no_password(url: str, cluster: bool) -> None:  # noqa: FBT001 - pytest gives it
     with pytest.raises(InvalidArgument, match=r"^url: got .*, expected a redis://") as raised:
         AsyncWorkQueue.from_url(url, "q", cluster=cluster)
     text = "".join(traceback.TracebackException.from_exception(raised.value).format())
@@ -66,12 +66,12 @@ def test_the_password_of_a_url_that_is_wrong_is_not_told(url: str, cluster: bool
         ("db=many", "values of the right types"),
     ],
 )
-def test_a_parameter_that_nobody_knows_is_told(query: str, says: str, cluster: bool) -> None:  # noqa: FBT001 - as above
+def test_an_unknown_parameter_is_named(query: str, says: str, cluster: bool) -> None:  # noqa: FBT001 - as above
     with pytest.raises(InvalidArgument, match=says):
         AsyncWorkQueue.from_url(f"redis://127.0.0.1?{query}", "q", cluster=cluster)
 
 
-def test_what_concerns_tls_is_for_a_url_with_tls() -> None:
+def test_tls_parameters_need_a_url_with_tls() -> None:
     with pytest.raises(InvalidArgument, match="'ssl_cert_reqs' is not"):
         AsyncWorkQueue.from_url("redis://127.0.0.1?ssl_cert_reqs=none", "q")
 
@@ -89,7 +89,7 @@ def test_what_concerns_tls_is_for_a_url_with_tls() -> None:
         "unix://user:secret@/tmp/socket",
     ],
 )
-def test_urls_that_are_good(url: str) -> None:
+def test_valid_urls_are_accepted(url: str) -> None:
     assert AsyncWorkQueue.from_url(url, "q").name == "q"
 
 
