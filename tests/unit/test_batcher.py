@@ -9,8 +9,11 @@ import pytest
 
 from leasehold.errors import ConnectionLost, LeaseholdError
 from leasehold.keys import QueueKeys
+from leasehold.queue.engine import BATCHED
 from leasehold.scripting.batcher import Batcher
+from leasehold.scripting.catalogue import load
 from leasehold.scripting.runner import bind
+from leasehold.testing.history.events import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -300,3 +303,8 @@ async def test_many_waiting_calls_are_sent_in_large_trips(server: Server) -> Non
             server.answer()
     assert [await each for each in calls] == [[b"ROW %d" % n] for n in range(10_000)]
     assert [len(trip) for trip in server.trips] == [500] * 18 + [250] * 4
+
+
+def test_the_history_knows_what_each_batched_script_does() -> None:
+    assert set(BATCHED) <= set(load())
+    assert set(BATCHED.values()) <= set(KINDS), "declare the new effect in Kind, testing/history/events.py"
