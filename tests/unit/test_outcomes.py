@@ -13,7 +13,7 @@ from leasehold.worker import Reject, Retry, Signal, Snooze
 from leasehold.worker.outcomes import Fail, Outcome, Release, attempts_used_up, outcome_of
 from tests.docs.pages import REFERENCE
 
-DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "consequence")
+DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "__str__")
 POLICY = RetryPolicy(attempts=3, first=10, jitter=False, rules={KeyError: "never"})
 
 
@@ -65,7 +65,7 @@ def test_the_error_of_an_item_without_an_outcome_names_its_attempts() -> None:
     assert outcome.error.startswith("Its 3 attempts are used up")
 
 
-@pytest.mark.parametrize("missing", ["counted_as", "is_attempt", "acknowledge", "consequence"])
+@pytest.mark.parametrize("missing", ["counted_as", "is_attempt", "acknowledge", "__str__"])
 def test_an_outcome_that_does_not_declare_everything_cannot_be_defined(missing: str) -> None:
     declarations = {name: value for name, value in vars(Fail).items() if name in DECLARATIONS}
     assert len(declarations) == len(DECLARATIONS)

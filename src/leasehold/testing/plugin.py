@@ -134,7 +134,7 @@ class Workers:
             worker: The worker to copy. It need not be running.
         """
         made = copy.copy(worker)
-        made._loop = made._runtime = made._stopping = None  # noqa: SLF001 - part of making the copy
+        made._loop = made._runtime = None  # noqa: SLF001 - part of making the copy
         made._handlers = [copy.copy(handler) for handler in worker.handlers]  # noqa: SLF001 - as above
         for handler in made.handlers:
             handler.queue = self._queues(handler.queue.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold.errors import LeaseholdError, QueueClosed
@@ -37,13 +38,8 @@ class Acknowledger:
     """Acknowledges the runs of one handler.
 
     An outcome is sent again after an outage, which is safe: the server accepts it from the holder of the
-    lease alone. Until then the lease is renewed.
-
-    Args:
-        handler: The handler.
-        renewer: Renews the leases; runs that are acknowledged are removed from it.
-        coordinator: Notified after each call; None: of nothing.
-        queue: The handler's queue as an object of this event loop, if it is not the handler's own.
+    lease alone. Until then the lease is renewed. `queue` is the handler's queue as an object of this event
+    loop, if it is not the handler's own.
 
     Attributes:
         counts: How many items the server accepted an outcome for, by `Outcome.counted_as`.
@@ -66,7 +62,7 @@ class Acknowledger:
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self.rejected = 0
 
     def add(self, run: ActiveRun) -> None:
@@ -134,7 +130,7 @@ class Acknowledger:
             log.error("outcomes of %s could not be sent", self._handler.name, exc_info=error)
         self._flush()
         if self._coordinator is not None:
-            self._coordinator.acknowledged()
+            self._coordinator.wake_fetcher()
 
     async def _send(self, batch: list[Entry]) -> None:
         groups: dict[object, list[Entry]] = {}
@@ -147,32 +143,26 @@ class Acknowledger:
                 group = groups.setdefault(outcome.group, [])
             group.append(entry)
         for group in groups.values():
-            await self._send_group(group)
+            try:
+                answers = await self._until_answered(group)
+            except QueueClosed:
+                return  # the runs stay in the renewer, and the runtime releases them
+            accepted = sum(answers)
+            self.counts[group[0][2].counted_as] += accepted
+            self.rejected += len(answers) - accepted
+            for run, _, _ in group:
+                self._forget(run)
 
-    async def _send_group(self, entries: list[Entry]) -> None:
-        """Send outcomes that share a call until the server has answered, and count what it accepted."""
+    async def _until_answered(self, entries: list[Entry]) -> list[bool]:
+        """Send outcomes that share a call, until the server answers."""
         leases = [lease for _, lease, _ in entries]
         outcomes = [outcome for _, _, outcome in entries]
-        kind = type(outcomes[0])
-        answers = await self._until_answered(kind, leases, outcomes)
-        if answers is None:
-            return  # the runs stay in the renewer, and the runtime releases them
-        accepted = sum(answers)
-        self.counts[kind.counted_as] = self.counts.get(kind.counted_as, 0) + accepted
-        self.rejected += len(answers) - accepted
-        for run, _, _ in entries:
-            self._forget(run)
-
-    async def _until_answered(
-        self, kind: type[Outcome], leases: list[Lease], outcomes: list[Outcome]
-    ) -> list[bool] | None:
-        """Send outcomes again until the server answers; return None if the queue is closed."""
         backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         while True:
             try:
-                return await kind.acknowledge(self._queue, leases, outcomes)
+                return await type(outcomes[0]).acknowledge(self._queue, leases, outcomes)
             except QueueClosed:
-                return None
+                raise
             except Exception as error:
                 if not (isinstance(error, LeaseholdError) and error.transient):
                     # Another try would fail as well: let the leases expire, so that the items are reclaimed.
@@ -185,11 +175,11 @@ class Acknowledger:
                 await backoff.wait()
 
     def _drop(self, run: ActiveRun) -> None:
-        """Discard one outcome of a run."""
         self.rejected += 1
         self._forget(run)
 
     def _forget(self, run: ActiveRun) -> None:
+        """Note that one outcome of a run is no longer sent."""
         run.unacknowledged -= 1
         if run.unacknowledged <= 0:
             self._renewer.remove(run)

@@ -23,11 +23,11 @@ class Coordinator(Protocol):
             TypeError: If one of its outcomes is not an `Outcome`. The item's lease is no longer renewed.
         """
 
-    def slot_freed(self) -> None:
-        """Fetch for a slot that a thread had kept after `run_finished`. The executor calls this."""
+    def wake_fetcher(self) -> None:
+        """Fetch if there is room now.
 
-    def acknowledged(self) -> None:
-        """Fetch again if the unacknowledged outcomes had stopped that. The acknowledger calls this."""
+        The executor calls this when a thread that outlived its run ends, the acknowledger after each call.
+        """
 
     def lease_lost(self, run: ActiveRun, lease: Lease) -> None:
         """Discard the outcome of a lost lease. The lease renewer calls this, in the background thread."""

@@ -26,7 +26,6 @@ from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
@@ -49,13 +48,9 @@ log = Log("leasehold.worker")
 class Executor:
     """Executes the runs that wait in the lease renewer, up to `concurrency` at once.
 
-    Args:
-        concurrency: The maximum number of runs at once.
-        renewer: Holds the runs that wait.
-        coordinator: Notified when a run has finished or a slot is free.
-
     Attributes:
-        running: The runs that occupy a slot, and the task of the slot.
+        calls: How the runs of each handler are executed.
+        running: The runs that occupy a slot, by the task of the slot.
         finished: How many runs have ended, interrupted ones included.
         interrupted: How many runs were interrupted because the worker stopped.
     """
@@ -64,7 +59,7 @@ class Executor:
         self._concurrency = concurrency
         self._renewer = renewer
         self._coordinator = coordinator
-        self._calls: Mapping[Handler, Callable[[ActiveRun], Awaitable[Any]]] = {}
+        self.calls: Mapping[Handler, Callable[[ActiveRun], Awaitable[Any]]] = {}
         self._loop = asyncio.get_running_loop()
         #: The context in which each slot starts: what a run sets must not reach the next run.
         self._context = contextvars.copy_context()
@@ -72,16 +67,12 @@ class Executor:
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self.running: dict[ActiveRun, asyncio.Task[None]] = {}
+        self.running: dict[asyncio.Task[None], ActiveRun] = {}
         self.finished = 0
         self.interrupted = 0
         self._abandoned: set[ActiveRun] = set()
         #: Read once, since it is needed after each run.
         self._debug = log.isEnabledFor(logging.DEBUG)
-
-    def prepare(self, calls: Mapping[Handler, Callable[[ActiveRun], Awaitable[Any]]]) -> None:
-        """Set how the runs of each handler are executed."""
-        self._calls = calls
 
     @property
     def free(self) -> int:
@@ -116,56 +107,38 @@ class Executor:
     async def finish(self, *, within: float, hurry: asyncio.Event) -> None:
         """Start no more runs. Wait up to `within` seconds, or until `hurry` is set, for the current ones."""
         self._stopping = True
-        self._wake_all()
+        for idle in self._idle:
+            if not idle.done():
+                idle.set_result(None)
         hurried = asyncio.create_task(hurry.wait())
         deadline = self._loop.time() + within
         while self._tasks and not hurried.done() and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait([*self._tasks, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        await self.interrupt_all(clean_up=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
-
-    async def interrupt_all(self, *, clean_up: float = CLEAN_UP_SECONDS) -> None:
-        """Interrupt all runs. The item of a thread, which cannot be interrupted, is released.
-
-        Args:
-            clean_up: How long cancelled handlers may take to clean up, in seconds. The items of those that
-                take longer are released, since the process is about to end.
-        """
-        self._stopping = True
-        self._wake_all()
-        for run in list(self.running):
+        # This ends the run of a thread as well, and releases its item, although the thread itself continues.
+        for run in self.running.values():
             run.interrupt(Interruption.SHUTDOWN)
         if self._tasks:
-            _, stuck = await asyncio.wait(self._tasks, timeout=clean_up)
-            if stuck:
-                self._abandon()
+            clean_up = HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS
+            await asyncio.wait(self._tasks, timeout=clean_up)
+            self._abandon()
 
     def _abandon(self) -> None:
         """Release the items of handlers that keep running although they were cancelled."""
-        for run in list(self.running):
-            if run.task is not None:
-                log.error(
-                    "%r keeps running although it was cancelled; it is released", run, extra=run.log_fields
-                )
-                self._abandoned.add(run)
-                self.interrupted += 1
-                run.outcomes = [INTERRUPTED] * len(run.leases)
-                self._coordinator.run_finished(run)
-
-    def _wake_all(self) -> None:
-        for idle in self._idle:
-            if not idle.done():
-                idle.set_result(None)
-        self._idle.clear()
+        for run in [one for one in self.running.values() if one.task is not None]:
+            log.error("%r keeps running although it was cancelled; it is released", run, extra=run.log_fields)
+            self._abandoned.add(run)
+            self.interrupted += 1
+            run.outcomes = [INTERRUPTED] * len(run.leases)
+            self._coordinator.run_finished(run)
 
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("a slot of the worker failed", exc_info=error)
-            for run in [one for one, its_task in self.running.items() if its_task is task]:
+            if (run := self.running.pop(task, None)) is not None:
                 run.finish()
                 run.outcomes = _after_failed_slot(run, error)
-                del self.running[run]
                 self._coordinator.run_finished(run)
         if self._renewer.waiting and not self._stopping:
             self.wake()
@@ -185,7 +158,7 @@ class Executor:
                 await idle
                 count = 0
                 continue
-            self.running[run] = task
+            self.running[task] = run
             await self._execute(run, task)
             if run in self._abandoned:
                 break
@@ -194,20 +167,16 @@ class Executor:
                 task.uncancel()  # the run was to be cancelled, not the slot
             if run.thread is not None:
                 self._coordinator.run_finished(run)
-                await self._wait_for(run.thread)
-                del self.running[run]
-                self._coordinator.slot_freed()
+                while not run.thread.done() and not self._stopping:  # noqa: ASYNC110 - either
+                    await asyncio.sleep(0.05)  # keep the slot, since the thread cannot be cancelled
+                del self.running[task]
+                self._coordinator.wake_fetcher()
             else:
-                del self.running[run]
+                del self.running[task]
                 self._coordinator.run_finished(run)
             if task.cancelling() or contextvars.copy_context() != self._context:
                 break  # the run has changed the state of this task: the next run gets another task
             count += 1
-
-    async def _wait_for(self, thread: Future[Any]) -> None:
-        """Keep the slot until the thread, which cannot be cancelled, has ended."""
-        while not thread.done() and not self._stopping:  # noqa: ASYNC110 - either
-            await asyncio.sleep(0.05)
 
     async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         """Call the handler, and set the outcomes of the run."""
@@ -222,7 +191,7 @@ class Executor:
             run.outcomes = [INTERRUPTED] * len(run.leases)  # the server rejects those whose lease has expired
             return
         try:
-            value = await self._calls[run.handler](run)
+            value = await self.calls[run.handler](run)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler must not end the worker
@@ -284,7 +253,7 @@ def _complete(run: ActiveRun, value: Any) -> Outcome:
 
 
 def _decide(run: ActiveRun, at: int, error: BaseException) -> Outcome:
-    return outcome_of(error, attempt=run.leases[at].attempt, policy=run.handler.retry)
+    return outcome_of(error, run.leases[at].attempt, run.handler.retry)
 
 
 def _decide_all(run: ActiveRun, error: BaseException) -> list[Outcome]:
@@ -304,7 +273,7 @@ def _after_failed_slot(run: ActiveRun, error: BaseException) -> Sequence[Outcome
 
 def _log_error(run: ActiveRun, error: BaseException, outcomes: Sequence[Outcome]) -> None:
     """Log one line, with the traceback of an unexpected error if there is no further attempt."""
-    final = any(outcome.is_final for outcome in outcomes)
+    final = any(isinstance(outcome, Fail) and outcome.retry_in is None for outcome in outcomes)
     unexpected = not isinstance(error, (Signal, PayloadError))
     failed = final or not isinstance(error, Signal)
     log.log(

@@ -48,7 +48,6 @@ class Source:
         waiting_for_items: Whether it was found empty, and a blocking call waits for an item.
         empty: Whether it was found empty while no slot was free. It is asked again when one is.
         served: How many runs it was given, divided by its weight. The source with the least is next.
-        failing: Since when it cannot be leased from, by `time.monotonic()`, and why.
         call: The call in flight.
     """
 
@@ -57,22 +56,18 @@ class Source:
         self.waiting_for_items = False
         self.empty = False
         self.served = 0.0
-        self.failing: tuple[float, LeaseholdError] | None = None
         self.call: asyncio.Task[list[Lease]] | None = None
 
 
 class Fetcher:
     """Keeps the slots of the executor supplied.
 
-    Args:
-        handlers: The handlers of the queues; under `"strict"`, an earlier one goes before all later ones.
-        order: `"strict"`, or `"weighted"`: queues with work share the slots by their weights.
-        renewer: Holds the runs on the leased items.
-        executor: Executes them.
-        coordinator: Says whether there is room for more outcomes.
+    With the order `"strict"`, the queue of an earlier handler goes before all later ones. With `"weighted"`,
+    queues with work share the slots by their weights.
 
     Attributes:
         fetched_at: When items were last leased, by `time.monotonic()`.
+        failing: For each source that cannot be leased from: since when, by `time.monotonic()`, and why.
     """
 
     def __init__(
@@ -97,6 +92,7 @@ class Fetcher:
         self._enough = self._concurrency
         self._waiting_for_room: dict[Source, asyncio.Future[None]] = {}
         self.fetched_at = time.monotonic()
+        self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
 
     async def run(self) -> None:
         """Fetch work until cancelled.
@@ -128,15 +124,9 @@ class Fetcher:
         self._pace = 0.0
         self.wake()
 
-    @property
-    def failing(self) -> tuple[float, LeaseholdError] | None:
-        """Since when one of the queues cannot be leased from, by `time.monotonic()`, and why."""
-        failing = [source.failing for source in self._sources if source.failing is not None]
-        return min(failing, key=lambda since_and_why: since_and_why[0], default=None)
-
-    def room(self) -> int:
+    def _room(self) -> int:
         """Return how many more runs may be fetched."""
-        return self._executor.free + self._ahead() - len(self._renewer.waiting) - self._requested
+        return self._unclaimed() + self._ahead() - self._requested
 
     def _unclaimed(self) -> int:
         """Return how many slots are free and have no run waiting for them."""
@@ -152,7 +142,7 @@ class Fetcher:
 
     def _allowed(self, source: Source) -> int:
         """Return how many runs this source may fetch now."""
-        room, half = self.room(), (self._ahead() + 1) // 2
+        room, half = self._room(), (self._ahead() + 1) // 2
         if not self._coordinator.may_fetch() or room <= 0 or (room < half and self._unclaimed() <= 0):
             return 0
         # One half of the items ahead is fetched while the other is run.
@@ -161,20 +151,14 @@ class Fetcher:
             return 0
         if len(self._sources) == 1:
             return room
-        active = [one for one in self._sources if not (one.waiting_for_items or one.failing)]
+        active = [one for one in self._sources if not (one.waiting_for_items or one in self.failing)]
         if self._strict:
-            return 0 if any(one in active for one in self._before(source)) else room
-        if any(
-            one.served < source.served
-            for one in active
-            if one is not source and one in self._waiting_for_room
-        ):
+            before = self._sources[: self._sources.index(source)]
+            return 0 if any(one in active for one in before) else room
+        if any(one.served < source.served for one in active if one in self._waiting_for_room):
             return 0
         total = sum(one.handler.weight for one in active) or source.handler.weight
         return max(1, int(room * min(1.0, source.handler.weight / total)))
-
-    def _before(self, source: Source) -> list[Source]:
-        return self._sources[: self._sources.index(source)]
 
     async def _fetch_from(self, source: Source) -> None:
         backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
@@ -186,9 +170,9 @@ class Fetcher:
                 raise
             except LeaseholdError as error:
                 source.waiting_for_items = False
-                if source.failing is None:
+                if source not in self.failing:
                     log.warning("%s cannot be leased from: %s", source.handler.queue.name, error)
-                    source.failing = (time.monotonic(), error)
+                    self.failing[source] = (time.monotonic(), error)
                     self.wake()
                 await backoff.wait()
 
@@ -200,7 +184,7 @@ class Fetcher:
         runs = await self._wait_for_room(source)
         source.empty = False
         can_start = self._unclaimed() > 0
-        if len(self._sources) > 1 or not can_start or source.failing is not None:
+        if len(self._sources) > 1 or not can_start or source in self.failing:
             if await self._lease(source, runs, block=False):
                 self._stop_waiting_for_items(source)
                 return
@@ -209,7 +193,7 @@ class Fetcher:
             self.wake()
             if source.empty:
                 return
-            runs = max(1, min(runs, self.room()))
+            runs = max(1, min(runs, self._room()))
         await self._lease(source, runs, block=True)
         self._stop_waiting_for_items(source)
 
@@ -250,7 +234,7 @@ class Fetcher:
         finally:
             self._requested -= reserved
             source.call = None
-        source.failing = None
+        self.failing.pop(source, None)
         if leases:
             self._arrived(source, leases)
         return bool(leases)

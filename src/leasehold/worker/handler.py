@@ -56,7 +56,9 @@ class Handler:
         lease_time: Duration,
         keep_result: Duration | None,
     ) -> None:
-        self.queue = _checked_queue(queue)
+        if not isinstance(queue, AsyncWorkQueue):
+            raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
+        self.queue = queue
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
         self.run_in = _place(function, run_in)
@@ -87,12 +89,6 @@ class Handler:
             )
         if self.run_in == "process" and payload is Lease:
             raise InvalidArgument("handler", function, "a payload: a lease cannot be sent to another process")
-
-
-def _checked_queue(queue: AsyncWorkQueue) -> AsyncWorkQueue:
-    if not isinstance(queue, AsyncWorkQueue):
-        raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
-    return queue
 
 
 def _place(function: Callable[..., Any], wanted: Place | None) -> Place:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
@@ -41,13 +42,7 @@ class Health:
 
 
 class Monitor:
-    """Watches one worker from the background thread.
-
-    Args:
-        executor: Executes its runs.
-        renewer: Renews its leases.
-        fetcher: Fetches its work.
-    """
+    """Watches one worker from the background thread."""
 
     def __init__(self, executor: Executor, renewer: LeaseRenewer, fetcher: Fetcher) -> None:
         self._executor = executor
@@ -116,11 +111,15 @@ class Monitor:
 
     def _failures(self, now: float) -> list[str]:
         found = [
-            ("no items can be leased", self._fetcher.failing),
-            ("leases cannot be renewed", min(list(self._renewer.failing.values()), key=_since, default=None)),
-            ("the server does not answer", min(list(self._away.values()), key=_since, default=None)),
+            ("no items can be leased", self._fetcher.failing.values()),
+            ("leases cannot be renewed", self._renewer.failing.values()),
+            ("the server does not answer", self._away.values()),
         ]
-        return [f"{what} for {now - failure[0]:.1f} s: {failure[1]}" for what, failure in found if failure]
+        return [
+            f"{what} for {now - since:.1f} s: {error}"
+            for what, failures in found
+            for since, error in sorted(failures, key=itemgetter(0))[:1]
+        ]
 
     def _ignored_queues(self, now: float) -> list[str]:
         """Name the queues with items that were seen waiting twice although a slot was free."""
@@ -129,7 +128,3 @@ class Monitor:
             for queue, (since, waiting) in list(self._ignored.items())
             if now - since > CHECK_SECONDS
         ]
-
-
-def _since(failure: tuple[float, LeaseholdError]) -> float:
-    return failure[0]

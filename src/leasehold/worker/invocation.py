@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold.errors import InvalidArgument, PayloadError
-from leasehold.worker.pools import InThread, in_process, with_current_run
+from leasehold.worker.pools import in_process, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from leasehold.worker.run import ActiveRun
 
 
+#: Executes a run, and returns what the handler returned.
+Call: TypeAlias = "Callable[[ActiveRun], Awaitable[Any]]"
+
+
 def build_call(
     handler: Handler,
     resources: Mapping[str, Any],
@@ -25,18 +29,8 @@ def build_call(
     *,
     threads: Threads,
     processes: anyio.CapacityLimiter,
-) -> Callable[[ActiveRun], Awaitable[Any]]:
-    """Build the function that executes a run of a handler.
-
-    Args:
-        handler: The handler.
-        resources: What the lifespan provides, by name.
-        middleware: Wrapped around each run, the outermost first.
-        threads: Runs handlers in threads.
-        processes: Limits the number of processes for handlers.
-
-    Returns:
-        An async function. For a batch it returns a list with a value or an exception for each item.
+) -> Call:
+    """Build the function that executes a run. For a batch, it returns an answer or an error for each item.
 
     Raises:
         InvalidArgument: If the handler has a parameter that the lifespan does not provide, or cannot be sent
@@ -52,66 +46,48 @@ def build_call(
         )
     given = {name: resources[name] for name in handler.resource_names if name in resources}
     function = functools.partial(handler.function, **given) if given else handler.function
-    invoke: Callable[..., Awaitable[Any]] = function
-    if handler.run_in == "process":
-        invoke = in_process(function, handler.name, processes)
-    elif handler.run_in == "thread":
-        invoke = InThread(function, threads)
-    call = _batch_call(handler, invoke) if handler.batch else _single_call(handler, invoke)
+    execute = _execute_batch if handler.batch else _execute
+    call: Call
     if handler.run_in == "thread":
-        call = functools.partial(with_current_run, call)
+
+        def call(run: ActiveRun) -> Awaitable[Any]:
+            return execute(handler, functools.partial(in_thread, threads, function, run), run)
+    else:
+        invoke = function if handler.run_in == "loop" else in_process(function, handler.name, processes)
+        call = functools.partial(execute, handler, invoke)
     for layer in reversed(middleware):
         call = functools.partial(_through, layer, call)
     return call
 
 
-def _single_call(
-    handler: Handler, invoke: Callable[..., Awaitable[Any]]
-) -> Callable[[ActiveRun], Awaitable[Any]]:
-    decode, names = handler.decode, handler.lease_names
-    if not names:
-
-        async def call(run: ActiveRun) -> Any:
-            return await invoke(decode(run.leases[0]))
-    else:
-
-        async def call(run: ActiveRun) -> Any:
-            lease = run.leases[0]
-            return await invoke(decode(lease), **dict.fromkeys(names, lease))
-
-    return call
+async def _execute(handler: Handler, invoke: Callable[..., Awaitable[Any]], run: ActiveRun) -> Any:
+    lease = run.leases[0]
+    if handler.lease_names:
+        return await invoke(handler.decode(lease), **dict.fromkeys(handler.lease_names, lease))
+    return await invoke(handler.decode(lease))
 
 
-def _batch_call(
-    handler: Handler, invoke: Callable[..., Awaitable[Any]]
-) -> Callable[[ActiveRun], Awaitable[Any]]:
-    decode = handler.decode
-
-    async def call(run: ActiveRun) -> list[Any]:
-        answers: list[Any] = [None] * len(run.leases)
-        decoded, payloads = [], []
-        for at, lease in enumerate(run.leases):
-            try:
-                payloads.append(decode(lease))
-                decoded.append(at)
-            except PayloadError as error:
-                answers[at] = error
-        returned = await invoke(payloads) if payloads else None
-        if returned is None:
-            return answers
-        if not isinstance(returned, list) or len(returned) != len(payloads):
-            raise TypeError(
-                f"{handler.name} got {len(payloads)} items and returned {returned!r:.60}; a batch handler "
-                "returns None, or a list with a value or an exception for each item"
-            )
-        for at, answer in zip(decoded, returned, strict=True):
-            answers[at] = answer
+async def _execute_batch(handler: Handler, invoke: Callable[..., Awaitable[Any]], run: ActiveRun) -> Any:
+    answers: list[Any] = [None] * len(run.leases)
+    decoded, payloads = [], []
+    for at, lease in enumerate(run.leases):
+        try:
+            payloads.append(handler.decode(lease))
+            decoded.append(at)
+        except PayloadError as error:
+            answers[at] = error
+    returned = await invoke(payloads) if payloads else None
+    if returned is None:
         return answers
+    if not isinstance(returned, list) or len(returned) != len(payloads):
+        raise TypeError(
+            f"{handler.name} got {len(payloads)} items and returned {returned!r:.60}; a batch handler "
+            "returns None, or a list with a value or an exception for each item"
+        )
+    for at, answer in zip(decoded, returned, strict=True):
+        answers[at] = answer
+    return answers
 
-    return call
 
-
-async def _through(
-    layer: Callable[..., Awaitable[Any]], call: Callable[[ActiveRun], Awaitable[Any]], run: ActiveRun
-) -> Any:
+async def _through(layer: Callable[..., Awaitable[Any]], call: Call, run: ActiveRun) -> Any:
     return await layer(run, call)

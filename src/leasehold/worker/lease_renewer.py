@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -60,9 +61,7 @@ class LeaseRenewer:
     def add(self, runs: Sequence[ActiveRun], *, at_once: bool = False) -> None:
         """Renew the leases of these runs from now on, and let the runs wait for a slot.
 
-        Args:
-            runs: The runs.
-            at_once: Whether they start at once, so that there is no need to look for stale ones.
+        With `at_once` they start at once, so that there is no need to look for stale ones.
         """
         for run in runs:
             self.held[run] = None
@@ -80,10 +79,7 @@ class LeaseRenewer:
 
     def pop_all(self) -> list[ActiveRun]:
         """Return the runs that wait, in order; they will not be started."""
-        found: list[ActiveRun] = []
-        while (run := self.pop()) is not None:
-            found.append(run)
-        return found
+        return list(iter(self.pop, None))
 
     def remove(self, run: ActiveRun) -> None:
         """Stop renewing the leases of a run."""
@@ -92,11 +88,7 @@ class LeaseRenewer:
     # ------------------------------------------------------------------ background thread
 
     async def run(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
-        """Renew leases and release stale runs until cancelled.
-
-        Args:
-            queues: For each handler, its queue as an object of the background thread.
-        """
+        """Renew leases and release stale runs until cancelled. `queues` are objects of this thread."""
         self._loop = asyncio.get_running_loop()
         self._queues = queues
         # One task for each queue: a server that is away must not delay renewals on another.
@@ -108,11 +100,9 @@ class LeaseRenewer:
     async def _watch_waiting(self) -> None:
         while True:
             self._idle = not self.waiting
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_TICK if self._idle else BUSY_TICK):
                     await self._woken.wait()
-            except TimeoutError:
-                pass
             self._idle = False
             self._woken.clear()
             await self._release_stale()

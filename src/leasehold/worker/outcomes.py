@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import traceback
-from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -89,46 +88,26 @@ class Outcome:
     is_attempt: ClassVar[bool]
 
     def __init_subclass__(cls) -> None:
-        missing = [name for name in ("counted_as", "is_attempt") if not hasattr(cls, name)]
-        missing += [
-            name
-            for name in ("acknowledge", "consequence")
-            if getattr(getattr(cls, name), "__isabstractmethod__", False)
-        ]
-        if missing:
-            raise TypeError(f"the outcome {cls.__name__} does not declare {', '.join(missing)}")
+        for name in ("counted_as", "is_attempt", "acknowledge", "__str__"):
+            if name not in vars(cls):
+                raise TypeError(f"the outcome {cls.__name__} does not declare {name}")
         Outcome.declared[cls.counted_as] = cls
 
+    def __str__(self) -> str:
+        """Describe what happens to the item next, in a few words, for the log."""
+        raise NotImplementedError
+
     @classmethod
-    @abstractmethod
     async def acknowledge(
         cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
     ) -> list[bool]:
-        """Send outcomes of one `group` to the server in one call.
-
-        Args:
-            queue: The queue of the items.
-            leases: The leases of the items.
-            outcomes: The outcome of each.
-
-        Returns:
-            For each, whether the server accepted it.
-        """
-
-    @property
-    @abstractmethod
-    def consequence(self) -> str:
-        """What happens to the item next, in a few words, for the log."""
+        """Send the outcomes of these leases in one call; return for each whether the server accepted it."""
+        raise NotImplementedError
 
     @property
     def group(self) -> object:
-        """A hashable key: outcomes with equal keys may share a call."""
+        """A hashable key: outcomes of one handler with equal keys share a call."""
         return type(self)
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the item has failed for the last time."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +116,8 @@ class Complete(Outcome):
 
     Attributes:
         result: What to keep as its result.
-        keep_result: How long to keep the result, in seconds; None: not at all.
+        keep_result: How long to keep the result, in seconds, the same for all items of a handler; None: not
+            at all.
     """
 
     counted_as = "completed"
@@ -157,14 +137,7 @@ class Complete(Outcome):
         results = [outcome.result for outcome in outcomes]
         return await queue.complete_many(leases, results=results, keep_result=keep)
 
-    @property
-    def group(self) -> object:
-        """Results that are kept equally long."""
-        return Complete, self.keep_result
-
-    @property
-    def consequence(self) -> str:
-        """For the log."""
+    def __str__(self) -> str:
         return "completed"
 
 
@@ -188,21 +161,10 @@ class Fail(Outcome):
         cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
     ) -> list[bool]:
         """Fail the items."""
-        return await queue.fail_many(
-            [
-                Failure(lease, outcome.error, outcome.retry_in)
-                for lease, outcome in zip(leases, outcomes, strict=True)
-            ]
-        )
+        pairs = zip(leases, outcomes, strict=True)
+        return await queue.fail_many([Failure(lease, one.error, one.retry_in) for lease, one in pairs])
 
-    @property
-    def is_final(self) -> bool:
-        """Whether the item becomes a dead letter."""
-        return self.retry_in is None
-
-    @property
-    def consequence(self) -> str:
-        """For the log."""
+    def __str__(self) -> str:
         return "a dead letter now" if self.retry_in is None else f"retry in {self.retry_in:.1f} s"
 
 
@@ -234,9 +196,7 @@ class Release(Outcome):
         """Items that go to the same place after the same delay."""
         return self
 
-    @property
-    def consequence(self) -> str:
-        """For the log."""
+    def __str__(self) -> str:
         return f"released for {self.delay:.1f} s" if self.delay else "released"
 
 
@@ -244,13 +204,8 @@ DONE = Complete()
 INTERRUPTED = Release()
 
 
-def outcome_of(error: BaseException, *, attempt: int, policy: RetryPolicy) -> Outcome:
-    """Decide the outcome of an item whose handler raised an exception.
-
-    Args:
-        error: The exception.
-        attempt: The number of the attempt, beginning with 1.
-        policy: When to try again.
+def outcome_of(error: BaseException, attempt: int, policy: RetryPolicy) -> Outcome:
+    """Decide the outcome of an item whose handler raised an exception at this attempt, the first being 1.
 
     Raises:
         TypeError: If the outcome registered for the exception is not an `Outcome`.
@@ -296,7 +251,7 @@ def attempts_used_up(attempt: int) -> Fail:
 
 def consequences(outcomes: Sequence[Outcome]) -> str:
     """Describe in a few words what happens next to the items of a run, for the log."""
-    counts = Counter(outcome.consequence for outcome in outcomes)
+    counts = Counter(map(str, outcomes))
     shown = [text if count == 1 else f"{text} ({count} items)" for text, count in counts.most_common(3)]
     return ", ".join(shown) + (", and others" if len(counts) > 3 else "")
 

@@ -32,9 +32,6 @@ class Threads:
 
     The pool of the standard library joins its threads when the process exits, so that one thread that hangs
     would keep a worker from exiting.
-
-    Args:
-        maximum: The maximum number of threads.
     """
 
     def __init__(self, maximum: int) -> None:
@@ -69,46 +66,21 @@ class Threads:
             self._idle.release()
 
 
-#: The run whose handler is being called.
-_current: contextvars.ContextVar[ActiveRun] = contextvars.ContextVar("leasehold run")
+async def in_thread(
+    threads: Threads, function: Callable[..., Any], run: ActiveRun, payload: Any, **names: Any
+) -> Any:
+    """Call a function in a thread, in a copy of the caller's context.
 
-
-class InThread:
-    """Runs a function in a thread, in a copy of the caller's context.
-
-    Args:
-        function: The function.
-        threads: The pool.
+    If this is cancelled while the thread works, the thread is noted in the run.
     """
-
-    def __init__(self, function: Callable[..., Any], threads: Threads) -> None:
-        self._function = function
-        self._threads = threads
-
-    async def __call__(self, payload: Any, **names: Any) -> Any:
-        """Call the function and wait for it. If this is cancelled, note the running thread in the run."""
-        context = contextvars.copy_context()
-        thread = self._threads.submit(
-            functools.partial(context.run, _call_plain, self._function, payload, **names)
-        )
-        try:
-            return await asyncio.wrap_future(thread)
-        except asyncio.CancelledError:
-            if not thread.done():
-                _current.get().thread = thread
-            raise
-
-
-async def with_current_run(call: Callable[[ActiveRun], Awaitable[Any]], run: ActiveRun) -> Any:
-    """Execute a run that uses a thread, so that `InThread` finds the run.
-
-    The task does not identify the run, since middleware may call the handler in another task.
-    """
-    before = _current.set(run)
+    context = contextvars.copy_context()
+    thread = threads.submit(functools.partial(context.run, _call_plain, function, payload, **names))
     try:
-        return await call(run)
-    finally:
-        _current.reset(before)
+        return await asyncio.wrap_future(thread)
+    except asyncio.CancelledError:
+        if not thread.done():
+            run.thread = thread
+        raise
 
 
 def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityLimiter) -> Any:

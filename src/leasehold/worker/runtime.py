@@ -24,7 +24,7 @@ from leasehold.worker.pools import Threads
 from leasehold.worker.run import by_handler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.fetcher import Order
@@ -104,14 +104,10 @@ class WorkerRuntime(Coordinator):
             InvalidArgument: If a handler has a parameter that the resources do not provide.
         """
         processes = anyio.CapacityLimiter(self._concurrency)
-        self._executor.prepare(
-            {
-                handler: build_call(
-                    handler, resources, middleware, threads=self._threads, processes=processes
-                )
-                for handler in self._handlers
-            }
-        )
+        self._executor.calls = {
+            handler: build_call(handler, resources, middleware, threads=self._threads, processes=processes)
+            for handler in self._handlers
+        }
 
     async def end(self, *, grace: float) -> None:
         """Stop fetching, release what has not started, finish or interrupt the runs, acknowledge, disconnect.
@@ -128,7 +124,8 @@ class WorkerRuntime(Coordinator):
         # This releases items that were being moved to this session. They are later in the queue than those
         # that wait here, and all of them go to its front: so they go first.
         await asyncio.wait(leaving, timeout=SHORTEST_ACKNOWLEDGE)
-        self._release(waiting)
+        for handler, runs in by_handler(waiting).items():
+            self._acknowledgers[handler].release(runs)
         await self._executor.finish(within=grace, hurry=self.hurry)
         await self._acknowledge_rest(
             until=max(interrupt_at + ACKNOWLEDGE_SECONDS, self._loop.time() + SHORTEST_ACKNOWLEDGE)
@@ -210,11 +207,7 @@ class WorkerRuntime(Coordinator):
         self._acknowledgers[run.handler].add(run)
         self._fetcher.wake()
 
-    def slot_freed(self) -> None:
-        """See `Coordinator`."""
-        self._fetcher.wake()
-
-    def acknowledged(self) -> None:
+    def wake_fetcher(self) -> None:
         """See `Coordinator`."""
         self._fetcher.wake()
 
@@ -239,10 +232,6 @@ class WorkerRuntime(Coordinator):
 
     # ------------------------------------------------------------------ ending
 
-    def _release(self, waiting: Sequence[ActiveRun]) -> None:
-        for handler, runs in by_handler(waiting).items():
-            self._acknowledgers[handler].release(runs)
-
     async def _release_rest(self) -> None:
         """Release what is still held, because a queue was closed or a renewal had taken it at that moment."""
         if self._renewer.held and not self.unacknowledged:
@@ -262,11 +251,8 @@ class WorkerRuntime(Coordinator):
                     acknowledger.add(run)
             acknowledger.release([run for run in runs if not run.outcomes])
             acknowledgers.append(acknowledger)
-        await asyncio.gather(*(acknowledger.drain() for acknowledger in acknowledgers))
+        await _drain(acknowledgers)
         return sum(acknowledger.counts.get("released", 0) for acknowledger in acknowledgers)
-
-    async def _drain_acknowledgers(self) -> None:
-        await asyncio.gather(*(acknowledger.drain() for acknowledger in self._acknowledgers.values()))
 
     def _lease_ends(self) -> float:
         """Return in how many seconds the last lease expires."""
@@ -276,7 +262,7 @@ class WorkerRuntime(Coordinator):
     async def _acknowledge_rest(self, *, until: float) -> None:
         """Acknowledge what is left. If the server is away, try again until then, or until `hurry` is set."""
         until = min(until, self._loop.time() + max(SHORTEST_ACKNOWLEDGE, self._lease_ends()))
-        draining = asyncio.create_task(self._drain_acknowledgers())
+        draining = asyncio.create_task(_drain(self._acknowledgers.values()))
         hurried = asyncio.create_task(self.hurry.wait())
         left = until - self._loop.time()
         await asyncio.wait([draining, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -296,3 +282,7 @@ class WorkerRuntime(Coordinator):
         )
         for acknowledger in self._acknowledgers.values():
             acknowledger.cancel()
+
+
+async def _drain(acknowledgers: Iterable[Acknowledger]) -> None:
+    await asyncio.gather(*(acknowledger.drain() for acknowledger in acknowledgers))

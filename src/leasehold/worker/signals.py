@@ -38,17 +38,15 @@ log = Log("leasehold.worker")
 
 
 class Stoppable(Protocol):
-    """The part of `Worker` that the signal handler uses."""
+    """The part of `Worker` that the signal handler uses. Both methods are callable from any thread."""
 
-    @property
-    def grace(self) -> float:
-        """How long runs may continue after a stop, in seconds."""
+    grace: float
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop the worker; callable from any thread and more than once."""
+        """See `Worker`."""
 
     def health(self) -> Health:
-        """Return the worker's health; callable from any thread."""
+        """See `Worker`."""
 
 
 class SignalHandler:
@@ -121,7 +119,7 @@ class SignalHandler:
             self._theirs.send(b"\0")
 
     def _watch(self) -> None:
-        while not self._closed:
+        while True:
             ticking = self._interrupt_at is not None or self._unhealthy_after is not None
             self._ours.settimeout(TICK if ticking else None)
             try:
@@ -130,17 +128,14 @@ class SignalHandler:
                 received = b""
             self._received += sum(number in SIGNALS for number in received)
             self._forward(received)
+            if self._closed:
+                return
             try:
-                self._check()
+                self._obey()
+                self._check_health()
+                self._check_time()
             except Exception:
                 log.exception("the signal handler of the worker failed, and continues")
-
-    def _check(self) -> None:
-        if self._closed:
-            return
-        self._obey()
-        self._check_health()
-        self._check_time()
 
     def _forward(self, received: bytes) -> None:
         """Write the other signals to the socket that was set before ours."""
@@ -183,8 +178,7 @@ class SignalHandler:
         now = time.monotonic()
         if self._interrupt_at is None or now < self._interrupt_at:
             return
-        runtime = self.runtime
-        if runtime is not None and runtime.monitor.blocked_for() >= BLOCKED_SECONDS:
+        if self.runtime is not None and self.runtime.monitor.blocked_for() >= BLOCKED_SECONDS:
             self._end_process("the event loop is blocked")
         elif now >= self._interrupt_at + LAST_SECONDS:
             self._end_process("the worker has not stopped in time")
@@ -193,7 +187,9 @@ class SignalHandler:
         """Release everything from this thread and end the process, whatever its other threads do."""
         code = UNHEALTHY if self.unhealthy else INTERRUPTED
         # In case this thread hangs as well, for example in a log handler.
-        threading.Thread(target=_exit_after, args=(2 * RELEASE_SECONDS, code), daemon=True).start()
+        last_resort = threading.Timer(2 * RELEASE_SECONDS, os._exit, (code,))
+        last_resort.daemon = True
+        last_resort.start()
         runtime = self.runtime
         held = 0 if runtime is None else runtime.held
         log.error("%s: releasing %d runs and ending the process", why, held)
@@ -210,9 +206,4 @@ def end_process(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(code)
-
-
-def _exit_after(seconds: float, code: int) -> None:
-    time.sleep(seconds)
     os._exit(code)

@@ -104,7 +104,7 @@ class Worker:
         self._handlers: list[Handler] = []
         self._runtime: WorkerRuntime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
+        self._stopping = asyncio.Event()
         #: The task that waits for the lifespan to start.
         self._starting: asyncio.Task[Any] | None = None
         self._signal_handler: SignalHandler | None = None
@@ -179,7 +179,7 @@ class Worker:
             WorkerBusy: If this worker is already running.
             QueueClosed: If one of its queues is closed.
         """
-        await self._work(self._until_stopped)
+        await self._work()
 
     async def check(self) -> None:
         """Start and end the lifespan, to check that it provides the handlers' parameters. Lease nothing.
@@ -189,13 +189,7 @@ class Worker:
         """
         async with AsyncExitStack() as stack:
             resources = await self._resources(stack)
-            WorkerRuntime(
-                self._handlers,
-                concurrency=self.concurrency,
-                order=self._order,
-                clean_every=None,
-                keep_dead=None,
-            ).prepare(resources or {}, self._middleware)
+            self._new_runtime(maintains=False).prepare(resources or {}, self._middleware)
 
     async def drain(self) -> None:
         """Work until no item waits in its queues and no run is left, then stop.
@@ -206,7 +200,7 @@ class Worker:
             InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
             ServerError: If the server cannot be asked whether anything is left.
         """
-        await self._work(self._until_drained, maintenance=False)
+        await self._work(drain=True)
 
     def stop(self, *, now: bool = False) -> None:
         """Stop: fetch nothing more, release what has not started, give runs the grace time to finish.
@@ -260,7 +254,7 @@ class Worker:
         with SignalHandler(self, unhealthy_after=limit) as signal_handler:
             self._signal_handler = signal_handler
             try:
-                runtime = await self._work(self._until_stopped)
+                runtime = await self._work()
                 await self._close_queues()
             finally:
                 self._signal_handler = None
@@ -270,9 +264,7 @@ class Worker:
 
     # -------------------------------------------------------------------------- inside
 
-    async def _work(
-        self, until: Callable[[WorkerRuntime], Any], *, maintenance: bool = True
-    ) -> WorkerRuntime | None:
+    async def _work(self, *, drain: bool = False) -> WorkerRuntime | None:
         if not self._handlers:
             raise InvalidArgument("handler", None, "at least one: see Worker.handler")
         if self._loop is not None:
@@ -283,17 +275,20 @@ class Worker:
                 resources = await self._resources(stack)
                 if resources is None:
                     return None
-                runtime = WorkerRuntime(
-                    self._handlers,
-                    concurrency=self.concurrency,
-                    order=self._order,
-                    clean_every=self._clean_every if maintenance else None,
-                    keep_dead=self._keep_dead,
-                )
-                await self._run_until(runtime, until, resources)
+                runtime = self._new_runtime(maintains=not drain)
+                await self._run(runtime, resources, drain=drain)
                 return runtime
         finally:
-            self._loop = self._stopping = None
+            self._loop = None
+
+    def _new_runtime(self, *, maintains: bool) -> WorkerRuntime:
+        return WorkerRuntime(
+            self._handlers,
+            concurrency=self.concurrency,
+            order=self._order,
+            clean_every=self._clean_every if maintains else None,
+            keep_dead=self._keep_dead,
+        )
 
     async def _resources(self, stack: AsyncExitStack) -> Mapping[str, Any] | None:
         """Start the lifespan and return what it yields; None if the worker is stopped before that."""
@@ -303,7 +298,7 @@ class Worker:
         try:
             return await stack.enter_async_context(self._lifespan()) or {}
         except asyncio.CancelledError:
-            if task is None or not self._is_stopping or task.uncancel():
+            if task is None or not self._stopping.is_set() or task.uncancel():
                 raise
             return None
         finally:
@@ -316,29 +311,29 @@ class Worker:
         if late:
             log.warning("the server is away: disconnecting; the session expires later")
 
-    async def _run_until(
-        self, runtime: WorkerRuntime, until: Callable[[WorkerRuntime], Any], resources: Mapping[str, Any]
-    ) -> None:
+    async def _run(self, runtime: WorkerRuntime, resources: Mapping[str, Any], *, drain: bool) -> None:
         fetching = await runtime.start(resources, self._middleware)
         self._set_runtime(runtime)
         log.info("working on %s", runtime)
-        waiting = asyncio.create_task(until(runtime), name="leasehold until")
+        ends: list[asyncio.Task[Any]] = [fetching, asyncio.create_task(self._stopping.wait())]
+        if drain:
+            ends.append(asyncio.create_task(runtime.drained()))
         grace = 0.0
         try:
-            await asyncio.wait([fetching, waiting], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             grace = self.grace
         finally:
-            waiting.cancel()
+            for task in ends[1:]:
+                task.cancel()
             # If a queue was closed, runs that finish later could not be acknowledged.
             try:
                 await self._end(runtime, grace=0.0 if fetching.done() else grace)
             finally:
                 self._set_runtime(None)
                 log.info("stopped: %s", runtime.summary())
-        if fetching.done() and not fetching.cancelled():
-            fetching.result()
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiting
+        for task in ends:
+            if task.done() and not task.cancelled():
+                task.result()  # raises the error that ended the work
 
     async def _end(self, runtime: WorkerRuntime, *, grace: float) -> None:
         """End a runtime. Release everything even if this task is cancelled, any number of times."""
@@ -354,34 +349,14 @@ class Worker:
             raise cancelled
         ending.result()
 
-    async def _until_stopped(self, _: WorkerRuntime) -> None:
-        if self._stopping is not None:
-            await self._stopping.wait()
-
-    async def _until_drained(self, runtime: WorkerRuntime) -> None:
-        stopping = asyncio.create_task(self._until_stopped(runtime))
-        drained = asyncio.create_task(runtime.drained())
-        try:
-            await asyncio.wait([stopping, drained], return_when=asyncio.FIRST_COMPLETED)
-            if drained.done():
-                drained.result()
-        finally:
-            stopping.cancel()
-            drained.cancel()
-
     def _set_runtime(self, runtime: WorkerRuntime | None) -> None:
         self._runtime = runtime
         if self._signal_handler is not None:
             self._signal_handler.runtime = runtime
 
-    @property
-    def _is_stopping(self) -> bool:
-        return self._stopping is not None and self._stopping.is_set()
-
     def _stop(self, now: bool) -> None:  # noqa: FBT001 - call_soon_threadsafe gives no names
-        if self._stopping is not None and not self._stopping.is_set():
-            self._stopping.set()
-            if self._starting is not None:
-                self._starting.cancel()
+        if self._starting is not None and not self._stopping.is_set():
+            self._starting.cancel()
+        self._stopping.set()
         if now and self._runtime is not None:
             self._runtime.hurry.set()
