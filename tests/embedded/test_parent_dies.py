@@ -21,38 +21,31 @@ if TYPE_CHECKING:
     from tests.embedded.conftest import Traces
 
 FROM_THE_MAIN_THREAD = """
-import asyncio, time
+import asyncio
 from leasehold.embedded import EmbeddedServer
 server = asyncio.run(EmbeddedServer.start())
 print(server.url, flush=True)
-time.sleep(60)
+input()
 """
 # The thread has ended when the url is printed: a server tied to its thread would be gone by then.
 FROM_ANOTHER_THREAD = """
-import asyncio, threading, time
+import asyncio, threading
 from leasehold.embedded import EmbeddedServer
 started = []
 thread = threading.Thread(target=lambda: started.append(asyncio.run(EmbeddedServer.start())))
 thread.start()
 thread.join()
 print(started[0].url, flush=True)
-time.sleep(60)
+input()
 """
 # The fork has copies of all files, and survives its parent until the test ends.
 WITH_A_FORK = """
-import asyncio, os, sys, time
+import asyncio, os, sys
 from leasehold.embedded import EmbeddedServer
 server = asyncio.run(EmbeddedServer.start())
 if os.fork() == 0:
     sys.stdin.read()
     os._exit(0)
-print(server.url, flush=True)
-time.sleep(60)
-"""
-WITHOUT_A_STOP = """
-import asyncio
-from leasehold.embedded import EmbeddedServer
-server = asyncio.run(EmbeddedServer.start())
 print(server.url, flush=True)
 input()
 """
@@ -77,11 +70,8 @@ async def parent(program: str) -> AsyncIterator[tuple[Process, str]]:
 
 @pytest.mark.parametrize(
     "program",
-    [
-        pytest.param(FROM_THE_MAIN_THREAD, id="main-thread"),
-        pytest.param(FROM_ANOTHER_THREAD, id="other-thread"),
-        pytest.param(WITH_A_FORK, id="with-a-fork"),
-    ],
+    [FROM_THE_MAIN_THREAD, FROM_ANOTHER_THREAD, WITH_A_FORK],
+    ids=["main-thread", "other-thread", "with-a-fork"],
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_server_ends_when_its_parent_is_killed(
@@ -95,7 +85,7 @@ async def test_a_server_ends_when_its_parent_is_killed(
 
 
 async def test_a_server_ends_when_its_parent_exits_without_stopping_it(traces: Traces) -> None:
-    async with parent(WITHOUT_A_STOP) as (process, _):
+    async with parent(FROM_THE_MAIN_THREAD) as (process, _):
         assert not traces.gone()
         await process.communicate(b"\n")
         await eventually("server and folder are gone", traces.gone, within=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import InvalidArgument
@@ -11,8 +12,6 @@ from leasehold.states import ITEM_STATES, State
 from leasehold.testing.contents import QueueContents, describe_item, describe_letter, shorten, tries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.queue.views import ItemView
@@ -145,7 +144,7 @@ async def assert_dead(
     if others and error is not None:
         raise AssertionError(
             f"dead letter {others[0].id!r} has no {error!r} in its error, which is:\n"
-            f"{_indented(others[0].error)}\nin {contents.report()}"
+            f"{indent(others[0].error.rstrip(), '    ')}\nin {contents.report()}"
         )
     alive = "".join(
         f"\n{view.id!r} is {view.state}, not dead: {tries(view.attempt)}"
@@ -214,14 +213,10 @@ def _near(expected: _Expected, contents: QueueContents) -> str:
             lines.append(f"{view.id!r} is {view.state}")
     lines += [
         f"{letter.id!r} is a dead letter: {describe_letter(letter)}"
-        for letter in _some(expected.dead(contents))
+        for letter in expected.dead(contents)[:3]
         if expected.item_id or expected.data is not ANY
     ]
     return "".join(f"\n{line}" for line in lines)
-
-
-def _some(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    return list(letters)[:3]
 
 
 def _same(expected: Any, data: bytes | None) -> bool:
@@ -235,7 +230,3 @@ def _same(expected: Any, data: bytes | None) -> bool:
         return bool(json.loads(data) == expected)
     except ValueError:
         return False
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.rstrip().splitlines())

@@ -6,9 +6,8 @@ import asyncio
 import copy
 import os
 import re
-import threading
 import uuid
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -178,15 +177,5 @@ async def _close(queue: AsyncWorkQueue) -> None:
 
 def _run_in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in a new event loop and thread, apart from the event loops of the tests."""
-    done: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(asyncio.run(coroutine))
-        except BaseException as error:  # noqa: BLE001 - raised in the calling thread
-            done.set_exception(error)
-
-    thread = threading.Thread(target=run, name="leasehold test server")
-    thread.start()
-    thread.join()
-    return done.result()
+    with ThreadPoolExecutor(1, "leasehold test server") as threads:
+        return threads.submit(asyncio.run, coroutine).result()

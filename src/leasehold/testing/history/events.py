@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
@@ -19,19 +20,8 @@ if TYPE_CHECKING:
 #: The kinds of events. `retry` and `die` are the two kinds of failure: with and without a retry. `begin` and
 #: `end` are those of a run. `exit` is the last event of a process that was not killed.
 Kind = Literal[
-    "add",
-    "requeue",
-    "lease",
-    "renew",
-    "begin",
-    "end",
-    "complete",
-    "retry",
-    "die",
-    "release",
-    "drop",
-    "exit",
-]
+    "add", "requeue", "lease", "renew", "begin", "end", "complete", "retry", "die", "release", "drop", "exit"
+]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -102,7 +92,7 @@ class History:
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self.events = sorted(events, key=_when)
+        self.events = sorted(events, key=attrgetter("at"))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
@@ -137,10 +127,6 @@ class FinalState:
         contents = await QueueContents.of(queue, data=False)
         unfinished = frozenset(item.id for item in contents.items if item.size is not None)
         return cls(queue.name, unfinished, frozenset(letter.id for letter in contents.dead_letters))
-
-
-def _when(event: Event) -> int:
-    return event.at
 
 
 def _read(path: Path) -> Iterable[Event]:

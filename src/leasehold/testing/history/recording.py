@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import ConnectionLost, LeaseholdError, QueueClosed, ServerBusy
 from leasehold.queue.engine import BATCHED, Engine
@@ -12,7 +13,7 @@ from leasehold.testing.history.events import Event
 from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from leasehold.queue.leasing import LeasedItem
     from leasehold.queue.queue import AsyncWorkQueue
@@ -77,15 +78,7 @@ def _write_run(
     now = time.monotonic_ns() if at is None else at
     log.write(
         *(
-            Event(
-                now,
-                kind,
-                lease.queue_name,
-                lease.id,
-                token=lease.token,
-                attempt=lease.attempt,
-                outcome=outcome,
-            )
+            Event(now, kind, lease.queue_name, lease.id, "", lease.token, lease.attempt, outcome=outcome)
             for lease in run.leases
         )
     )
@@ -100,21 +93,20 @@ class _RecordingEngine(Engine):
         self._name = self.keys.prefix.decode()
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
-        with _Recorded(self, self._write_calls(name, [row])) as recorded:
-            value = await super().one(name, row, size=size)
-            recorded.values = [value]
-        return value
+        with self._recorded(self._write_calls(name, [row])) as values:
+            values.append(await super().one(name, row, size=size))
+        return values[0]
 
     async def many(self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64) -> list[Any]:
-        with _Recorded(self, self._write_calls(name, rows)) as recorded:
-            recorded.values = await super().many(name, rows, size=size)
-        return recorded.values
+        with self._recorded(self._write_calls(name, rows)) as values:
+            values.extend(await super().many(name, rows, size=size))
+        return values
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         calls = self._write_calls(name, [(item_id,) for item_id in rest]) if name in _IDS else []
-        with _Recorded(self, calls) as recorded:
+        with self._recorded(calls) as values:
             value = await super().run(name, rest, **arguments)
-            recorded.values = value if calls else []
+            values.extend(value if calls else ())
         return value
 
     async def lease(
@@ -132,15 +124,7 @@ class _RecordingEngine(Engine):
         now = time.monotonic_ns()
         self._log.write(
             *(
-                Event(
-                    now,
-                    "lease",
-                    self._name,
-                    item_id.decode(errors="surrogateescape"),
-                    token=token,
-                    attempt=attempt,
-                    called_at=int(called_at * 1e9),
-                )
+                Event(now, "lease", self._name, _text(item_id), "", token, attempt, int(called_at * 1e9))
                 for item_id, _, token, attempt, _, called_at, _ in leased
             )
         )
@@ -149,45 +133,32 @@ class _RecordingEngine(Engine):
         kind: Kind = BATCHED[name] if name in BATCHED else _IDS[name]
         now = time.monotonic_ns()
         calls = [
-            Event(
-                now,
-                "die" if kind == "retry" and row[2] == b"-1" else kind,
-                self._name,
-                row[0].decode(errors="surrogateescape"),
-                token=int(row[1]) if name in BATCHED and kind != "add" else None,
-            )
+            Event(now, "die" if kind == "retry" and row[2] == b"-1" else kind, self._name, _text(row[0]))
             for row in rows
         ]
+        if name in BATCHED and kind != "add":
+            calls = [call._replace(token=int(row[1])) for call, row in zip(calls, rows, strict=True)]
         self._log.write(*calls)
         return calls
 
-    def write_answers(self, calls: list[Event], outcomes: Sequence[bool | str]) -> None:
-        now = time.monotonic_ns()
-        self._log.write(
-            *(
-                call._replace(at=now, called_at=call.at, outcome=outcome)
-                for call, outcome in zip(calls, outcomes, strict=True)
-            )
-        )
+    @contextmanager
+    def _recorded(self, calls: list[Event]) -> Iterator[list[Any]]:
+        """Record the answers that the block gathers, or its error; nothing if the caller is cancelled."""
+        values: list[Any] = []
+        try:
+            yield values
+        except LeaseholdError as error:
+            self._write_answers(calls, ["unsent" if _not_applied(error) else "unknown"] * len(calls))
+            raise
+        self._write_answers(calls, [value > 0 for value in values])
+
+    def _write_answers(self, calls: list[Event], outcomes: Sequence[bool | str]) -> None:
+        now, answered = time.monotonic_ns(), zip(calls, outcomes, strict=True)
+        self._log.write(*(call._replace(at=now, called_at=call.at, outcome=one) for call, one in answered))
 
 
-class _Recorded:
-    """Record the answers to calls, or the error that they raised; nothing if the caller was cancelled."""
-
-    def __init__(self, engine: _RecordingEngine, calls: list[Event]) -> None:
-        self._engine = engine
-        self._calls = calls
-        self.values: list[Any] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self._engine.write_answers(self._calls, [value > 0 for value in self.values])
-        elif isinstance(error, LeaseholdError):
-            outcome = "unsent" if _not_applied(error) else "unknown"
-            self._engine.write_answers(self._calls, [outcome] * len(self._calls))
+def _text(item_id: bytes) -> str:
+    return item_id.decode(errors="surrogateescape")
 
 
 def _not_applied(error: LeaseholdError) -> bool:

@@ -78,11 +78,7 @@ def _lost(index: HistoryIndex, finals: Finals) -> Findings:
         if died and item.id not in final.dead:
             removed = [call for call in item.calls_of("requeue", "drop") if call.maybe_applied]
             if not any(call.answered_at > died[-1].called_at for call in removed):
-                yield (
-                    item,
-                    "became a dead letter, which disappeared without a requeue or drop",
-                    None,
-                )
+                yield item, "became a dead letter, which disappeared without a requeue or drop", None
 
 
 def _ended_twice(index: HistoryIndex, finals: Finals) -> Findings:
@@ -250,16 +246,9 @@ def _unreleased(index: HistoryIndex, _: Finals) -> Findings:
         settled |= {call.token for call in item.calls_of("renew") if not call.maybe_applied}
         for end in item.ends:
             interrupted = end.outcome == "interrupted" and end.process in index.exited
-            if (
-                interrupted
-                and end.token not in settled
-                and index.last_unanswered.get(end.process, 0) < end.at
-            ):
-                yield (
-                    item,
-                    f"was not released after its run with token {end.token} was interrupted",
-                    end.at,
-                )
+            answered = index.last_unanswered.get(end.process, 0) < end.at
+            if interrupted and answered and end.token not in settled:
+                yield item, f"was not released after its run with token {end.token} was interrupted", end.at
 
 
 #: The rules by name.
