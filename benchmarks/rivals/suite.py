@@ -1,9 +1,4 @@
-"""The comparison with other libraries: its scenarios, in turns, and its report.
-
-Each scenario starts with an empty server. No worker starts cold: in `drain` and `fifty` all jobs wait when it
-starts, and the first ones warm it up. The clock starts when the last of those ends, and stops when the server
-holds no job any more, so that every run is acknowledged in the measured time.
-"""
+"""The comparison with other libraries: its scenarios, in turns, and its report. README.md describes them."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Library:
             installed = bool(start[0]) and modules.is_dir()
         else:
             python = Path(sys.executable) if self.here else PLACES / self.name / "bin" / "python"
-            start = [str(python), "-m", f"benchmarks.rivals.programs.{self.name.replace('-', '_')}"]
+            start = [str(python), "-m", "benchmarks.rivals.programs", self.name]
             installed = python.exists()
         if not installed:
             raise FileNotFoundError(f"{self.name} is not installed: make bench-rivals")

@@ -45,7 +45,3 @@ async def work(task: protocol.Task) -> None:
         handle_signals=False,
     )
     await worker.async_run()
-
-
-if __name__ == "__main__":
-    protocol.main(produce, work)

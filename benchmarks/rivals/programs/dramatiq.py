@@ -67,7 +67,3 @@ async def work(task: protocol.Task) -> None:
     dramatiq_worker.QUEUE_PREFETCH = PREFETCH  # what its environment variable sets
     Worker(broker, worker_threads=task.concurrency or THREADS, worker_timeout=IDLE_MS).start()
     await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    protocol.main(produce, work)

@@ -41,7 +41,3 @@ async def work(task: protocol.Task) -> None:
             await protocol.job(*payload)
 
         await worker.run()
-
-
-if __name__ == "__main__":
-    protocol.main(produce, work)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
 now = time.monotonic_ns
 #: Coroutines that add jobs concurrently, for libraries that cannot add many at once.
@@ -127,30 +127,21 @@ async def produce(
         write({"each": each})
 
 
-def main(
-    producer: Callable[[str], Coroutine[Any, Any, None]],
-    worker: Callable[[Task], Coroutine[Any, Any, object]],
-) -> None:
-    """Play the part that the command line names, on uvloop where it is installed.
-
-    Args:
-        producer: Connects to a URL, and calls `produce`.
-        worker: Runs jobs for ever.
-    """
+def main(program: Any, part: str, argument: str) -> None:
+    """Play a part of a program, on uvloop where it is installed."""
     logging.disable(logging.INFO)  # no library logs each job
-    part, argument = sys.argv[1:]
     factory = None
     if "PLAIN_ASYNCIO" not in os.environ:
         with contextlib.suppress(ModuleNotFoundError):
             factory = importlib.import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         if part == "produce":
-            runner.run(producer(json.loads(argument)["url"]))
+            runner.run(program.produce(json.loads(argument)["url"]))
             os._exit(0)  # some libraries stop slowly
         task = Task(**json.loads(argument))
         record.warm, record.expected = task.warm, task.runs
         threading.Thread(target=_report_when_asked, daemon=True).start()
-        runner.run(worker(task))
+        runner.run(program.work(task))
 
 
 def _report_when_asked() -> None:

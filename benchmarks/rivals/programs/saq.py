@@ -37,7 +37,3 @@ async def work(task: protocol.Task) -> None:
     queue = Queue.from_url(task.url, name="jobs", max_concurrent_ops=task.concurrency or CONCURRENCY)
     await queue.sweep()
     await Worker(queue, functions=[job], concurrency=task.concurrency or CONCURRENCY).start()
-
-
-if __name__ == "__main__":
-    protocol.main(produce, work)

@@ -45,7 +45,3 @@ async def work(task: protocol.Task) -> None:
     """Run a worker."""
     worker, _ = open_worker(task.url, task.concurrency or CONCURRENCY)
     await worker.run_async()
-
-
-if __name__ == "__main__":
-    protocol.main(produce, work)

@@ -43,7 +43,3 @@ async def work(task: protocol.Task) -> None:
         max_prefetch=PREFETCH,
         validate_params=False,
     )
-
-
-if __name__ == "__main__":
-    protocol.main(produce, work)

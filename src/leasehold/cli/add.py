@@ -27,8 +27,7 @@ LINES_AT_ONCE = 2_000
 def add(  # noqa: PLR0913 - each is an option of the command
     queue: QueueName,
     data: Annotated[
-        str | None,
-        typer.Argument(metavar="DATA|-", help="The item's data; - reads it from standard input."),
+        str | None, typer.Argument(metavar="DATA|-", help="The item's data; - reads it from standard input.")
     ] = None,
     *,
     id: Annotated[str | None, typer.Option(help="The item's id; a random one by default.")] = None,  # noqa: A002 - the option's name

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 #: The end of the help of commands that use a server: see `leasehold.cli.server.Code`.
 EXIT_CODES = (
@@ -109,14 +105,10 @@ def _leasehold(
     """Leasehold: an atomic work queue for asyncio on Redis or Valkey."""
 
 
-def _placeholder(entry: Command) -> Callable[[], None]:
-    """Return a function that stands for a command until it is imported."""
-
-    def command() -> None:
-        raise AssertionError(f"{entry.module} was not imported")
-
-    return command
+def _not_imported() -> None:
+    """Stand for a command until it is imported."""
+    raise AssertionError
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.help)(_placeholder(_command))
+    app.command(_name, help=_command.help)(_not_imported)

@@ -117,16 +117,9 @@ def last_line(error: str) -> str:
 
 def printable(text: str) -> str:
     """Return a text with escapes for characters that a terminal would act on."""
-    if text.isprintable():
-        return text
     return "".join(
-        character if character.isprintable() or character == "\t" else _escape(character)
-        for character in text
+        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in text
     )
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", errors="backslashreplace").decode()
 
 
 def _cell(value: Any) -> str:

@@ -81,11 +81,7 @@ ReaderOption = Annotated[
 Url = Annotated[
     str,
     typer.Option(
-        "--url",
-        envvar=[*URL_VARIABLES],
-        metavar="URL",
-        help="The server's URL.",
-        callback=_without_password,
+        "--url", envvar=[*URL_VARIABLES], metavar="URL", help="The server's URL.", callback=_without_password
     ),
 ]
 Cluster = Annotated[
@@ -120,8 +116,7 @@ def archive(
     ],
     *,
     checkpoint: Annotated[
-        str | None,
-        typer.Option(help="The folder for the position of the run; by default in the archive."),
+        str | None, typer.Option(help="The folder for the position of the run; by default in the archive.")
     ] = None,
     batch: Annotated[int, typer.Option(help="The maximum of events of one batch.")] = 100_000,
     allow_loss: Annotated[

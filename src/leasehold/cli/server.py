@@ -23,8 +23,7 @@ Parameters = ParamSpec("Parameters")
 DEFAULT_URL = "redis://localhost:6379"
 
 Url = Annotated[
-    str,
-    typer.Option("--url", envvar=["LEASEHOLD_URL", "REDIS_URL"], metavar="URL", help="The server's URL."),
+    str, typer.Option("--url", envvar=["LEASEHOLD_URL", "REDIS_URL"], metavar="URL", help="The server's URL.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]

@@ -20,10 +20,7 @@ SKIPPED = {"__pycache__", "dist-packages", "site-packages"}
 def find_files(folder: Path, *, output: Path, on_error: Callable[[OSError], None]) -> dict[str, bytes]:
     """Find the regular files below a folder, without following symlinks.
 
-    Args:
-        folder: Where to look.
-        output: A file to leave out: the output of an earlier demo.
-        on_error: Called with the error for each folder that cannot be read.
+    `output`, that of an earlier demo, is left out; `on_error` gets the errors of unreadable folders.
 
     Returns:
         For each item id the path below the folder, in the order of the paths.

@@ -84,13 +84,7 @@ class Child:
 
 
 class Supervisor:
-    """Run worker processes until a signal to stop.
-
-    Args:
-        settings: The options of each process.
-        processes: How many.
-        changes: If given, all processes are restarted for each of its values.
-    """
+    """Run worker processes until a signal to stop; restart all of them at each of the changes, if given."""
 
     def __init__(
         self, settings: Settings, *, processes: int, changes: AsyncIterable[str] | None = None
@@ -183,9 +177,7 @@ class Supervisor:
             else:
                 pause = FIRST_PAUSE if time.monotonic() - began > LONG_LIFE else pause
                 log.warning(
-                    "worker process %d ended with %s; restarting in %.1f s",
-                    *_facts(child, code),
-                    pause,
+                    "worker process %d ended with %s; restarting in %.1f s", *_facts(child, code), pause
                 )
                 await self._wait_for(asyncio.Event(), timeout=pause)
                 pause = min(MAX_PAUSE, pause * 2)

@@ -67,12 +67,10 @@ def folder_of(target: str) -> Path:
 def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             problem = f"there is no module {name!r} in {Path.cwd()} or in the installed packages"
             raise Unusable(problem) from None
-        raise Unusable(with_traceback(f"{name} cannot be imported", error)) from None
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises
         raise Unusable(with_traceback(f"{name} cannot be imported", error)) from None
 
 
