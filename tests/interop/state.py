@@ -8,16 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-
-
-async def finish(queue: AsyncWorkQueue, *item_ids: str) -> None:
-    """Assert that exactly these items can be leased, each once, and complete them."""
-    leases = await queue.lease_many(100, 30, block=False)
-    assert [lease.id for lease in leases] == list(item_ids)
-    assert await queue.lease(30, block=False) is None
-    assert await queue.complete_many(leases) == [True] * len(leases)
-
 
 def as_bytes(value: bytes | str | None) -> bytes | None:
     """Narrow a reply for mypy: the client decodes nothing."""
@@ -45,11 +35,6 @@ async def keys_of(redis: Redis, name: str) -> set[str]:
     """Return the keys of a queue without its prefix."""
     keys = [key for found in await redis.keys(f"{name}:*") if (key := as_bytes(found))]
     return {key.decode().removeprefix(f"{name}:") for key in keys}
-
-
-async def ids_in(redis: Redis, key: str) -> list[str]:
-    """Return the ids in a list, the next one first."""
-    return [item_id.decode() for item_id in reversed(await list_of(redis, key))]
 
 
 async def contents(redis: Redis, name: str) -> dict[str, Any]:

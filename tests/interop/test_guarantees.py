@@ -7,75 +7,57 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item, Lease
+from leasehold import AsyncWorkQueue, Item
 from leasehold.queue import cleaning
-from tests.interop.state import finish, ids_in, keys_of, until_waiting
+from tests.interop.state import until_waiting
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
     from leasehold.queue.engine import Engine
-    from leasehold.testing import Clock
-    from tests.interop.conftest import StartForeign
-    from tests.interop.foreign import Foreign, Library
-    from tests.interop.gate import Gate
+    from tests.interop.conftest import Shared
+    from tests.interop.foreign import Library
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 
-async def lease_one(queue: AsyncWorkQueue, seconds: float = 30) -> Lease:
-    lease = await queue.lease(seconds, block=False)
-    assert lease is not None
-    return lease
-
-
-async def move_away(redis: Redis, name: str, item_id: str, cleaner: Foreign) -> None:
-    """Let a foreign cleaner move an item that we hold, as if it had not seen our lease key."""
-    await redis.delete(f"{name}:leased_by_session:{item_id}")
-    await cleaner.light_clean()
-    assert item_id in await ids_in(redis, f"{name}:queue")
-    assert item_id not in await ids_in(redis, f"{name}:processing")
-
-
 async def test_a_leased_item_that_a_foreign_cleaner_moved_stays_leased(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
-    cleaner = await start(library)
+    cleaner = await shared.start(library)
     await queue.add_item(Item(b"data", id="a"))
-    lease = await lease_one(queue)
-    await move_away(redis, name, "a", cleaner)
-    async with AsyncWorkQueue(name, redis) as other:
+    lease = await shared.lease()
+    await shared.requeue("a", cleaner)
+    async with AsyncWorkQueue(shared.name, shared.redis) as other:
         assert await other.lease_many(5, 30, block=False) == []
         report = await other.deep_clean()
         assert (report.reclaimed, report.restored) == (0, 0)
         assert await other.lease(30, block=False) is None
     assert await queue.renew(lease, 30)
     assert [await queue.complete(lease) for _ in range(3)] == [True, False, False]
-    assert await keys_of(redis, name) == {"fence"}
+    assert await shared.keys() == {"fence"}
 
 
 async def test_a_completed_item_that_a_foreign_cleaner_had_moved_is_gone(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
-    cleaner = await start(library)
+    cleaner = await shared.start(library)
     await queue.add_item(Item(b"data", id="a"))
-    lease = await lease_one(queue)
-    await move_away(redis, name, "a", cleaner)
+    lease = await shared.lease()
+    await shared.requeue("a", cleaner)
     assert await queue.complete(lease)
-    await finish(queue)
-    assert await keys_of(redis, name) == {"fence"}
+    await shared.finish()
+    assert await shared.keys() == {"fence"}
 
 
 async def test_the_first_of_us_and_a_foreign_worker_completes_an_item_that_both_hold(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
     """Our `complete` is True at most once, and False if the foreign worker was first."""
-    foreign = await start(library)
+    foreign = await shared.start(library)
     for number, ours_first in enumerate((True, False)):
         item_id = f"item-{number}"
         await queue.add_item(Item(b"data", id=item_id))
-        lease = await lease_one(queue)
-        await move_away(redis, name, item_id, await start("python"))
+        lease = await shared.lease()
+        await shared.requeue(item_id, await shared.start("python"))
         assert await foreign.lease(30) == (item_id, b"data")
         if ours_first:
             assert await queue.complete(lease)
@@ -85,24 +67,24 @@ async def test_the_first_of_us_and_a_foreign_worker_completes_an_item_that_both_
             assert not await queue.complete(lease)
         assert not await queue.complete(lease)
         assert await queue.lease(30, block=False) is None
-        assert await keys_of(redis, name) == {"fence"}
+        assert await shared.keys() == {"fence"}
 
 
 async def test_tokens_grow_over_foreign_leases_and_new_incarnations(
-    queue: AsyncWorkQueue, clock: Clock, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
-    foreign = await start(library)
+    foreign = await shared.start(library)
     tokens = []
     for _ in range(3):
         await foreign.add("a", b"data")
-        tokens.append((await lease_one(queue, 1)).token)
-        clock.advance(1.1)
+        tokens.append((await shared.lease(1)).token)
+        shared.clock.advance(1.1)
         await queue.light_clean()
         assert await foreign.lease(30) == ("a", b"data")
         await queue.light_clean()
         assert await foreign.complete("a")
         assert await queue.add_item(Item(b"data", id="a"))
-        lease = await lease_one(queue)
+        lease = await shared.lease()
         assert lease.attempt == 1
         tokens.append(lease.token)
         assert await queue.complete(lease)
@@ -111,22 +93,16 @@ async def test_tokens_grow_over_foreign_leases_and_new_incarnations(
 
 @pytest.mark.parametrize("verb", ["renew", "release", "complete fenced"])
 async def test_a_holder_that_lost_its_item_to_a_foreign_worker_is_not_the_current_holder(
-    queue: AsyncWorkQueue,
-    redis: Redis,
-    name: str,
-    clock: Clock,
-    start: StartForeign,
-    library: Library,
-    verb: str,
+    queue: AsyncWorkQueue, shared: Shared, library: Library, verb: str
 ) -> None:
     """The lease has expired, a foreign client holds the item, and a clean of ours has seen that."""
-    foreign = await start(library)
+    foreign = await shared.start(library)
     await queue.add_item(Item(b"data", id="a"))
-    lost = await lease_one(queue, 1)
-    clock.advance(1.1)
+    lost = await shared.lease(1)
+    shared.clock.advance(1.1)
     await queue.light_clean()
     assert await foreign.lease(30) == ("a", b"data")
-    holder = await redis.get(f"{name}:leased_by_session:a")
+    holder = await shared.redis.get(f"{shared.name}:leased_by_session:a")
     await queue.light_clean()
     if verb == "renew":
         assert not await queue.renew(lost, 30)
@@ -134,97 +110,89 @@ async def test_a_holder_that_lost_its_item_to_a_foreign_worker_is_not_the_curren
         assert not await queue.release(lost)
     else:
         assert not await queue.complete(lost, fenced=True)
-    assert await redis.get(f"{name}:leased_by_session:a") == holder
-    assert await ids_in(redis, f"{name}:queue") == []
+    assert await shared.redis.get(f"{shared.name}:leased_by_session:a") == holder
+    assert await shared.ids("queue") == []
     assert await foreign.complete("a")
     assert not await queue.complete(lost)
-    assert await keys_of(redis, name) == {"fence"}
+    assert await shared.keys() == {"fence"}
 
 
 async def test_a_deep_clean_leaves_an_item_alone_that_is_being_leased(
-    queue: AsyncWorkQueue,
-    redis: Redis,
-    name: str,
-    start: StartForeign,
-    library: Library,
-    gate: Gate,
-    monkeypatch: pytest.MonkeyPatch,
+    queue: AsyncWorkQueue, shared: Shared, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RWQ-B5: the item was leased between the scan for data and the walk over the queue."""
-    worker = await start(library, gated=True)
+    worker = await shared.start(library, gated=True)
     await worker.add("a", b"data")
     walk = cleaning._drop_waiting
     leasing = []
 
     async def take_first(engine: Engine, suspects: set[bytes]) -> None:
-        leasing.append(await gate.stop(worker.lease(30), before=f"SETEX {name}:leased_by_session:a"))
+        leasing.append(await shared.stop(worker.lease(30), "SETEX {}:leased_by_session:a"))
         await walk(engine, suspects)
 
     monkeypatch.setattr(cleaning, "_drop_waiting", take_first)
     await queue.deep_clean()
-    assert await ids_in(redis, f"{name}:queue") == []
-    gate.let_go()
+    assert await shared.ids("queue") == []
+    shared.gate.let_go()
     assert await leasing[0] == ("a", b"data")
     assert await queue.lease(30, block=False) is None
     assert await worker.complete("a")
 
 
 async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_lost(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library, gate: Gate
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
     """RWQ-B5: the cleaner ran while the item was being leased, so the worker cannot complete it.
 
     We lease it when the worker's lease has ended, and not before.
     """
-    worker, cleaner = await start(library, gated=True), await start("python")
+    worker, cleaner = await shared.start(library, gated=True), await shared.start("python")
     await worker.add("a", b"data")
-    leasing = await gate.stop(worker.lease(2), before=f"SETEX {name}:leased_by_session:a")
+    leasing = await shared.stop(worker.lease(2), "SETEX {}:leased_by_session:a")
     await cleaner.light_clean()
-    gate.let_go()
+    shared.gate.let_go()
     assert await leasing == ("a", b"data")
-    assert await ids_in(redis, f"{name}:queue") == ["a"]
+    assert await shared.ids("queue") == ["a"]
     assert await queue.lease(30, block=False) is None
     assert not await worker.complete("a")
-    async with AsyncWorkQueue(name, redis) as ours:
-        lease = await ours.lease(30, timeout=20)
-    assert lease is not None
+    lease = await shared.wait_and_lease()
     assert lease.data == b"data"
     assert await queue.complete(lease)
-    assert await keys_of(redis, name) == {"fence"}
+    assert await shared.keys() == {"fence"}
 
 
 async def test_a_foreign_worker_completes_an_item_whose_id_we_have_noted_as_gone(
-    queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
     """In a long processing list, ids that are not found are noted in `P:gone` and removed later.
 
     A foreign cleaner had moved the id, so the note meets the entry of the next holder of the item.
     """
-    foreign = await start(library)
+    foreign = await shared.start(library)
     await queue.add_items([Item(b"data", id="a"), *(Item(b"", id=f"other-{n}") for n in range(200))])
-    await lease_one(queue, 1)
+    await shared.lease(1)
     others = await queue.lease_many(200, 600, block=False)
-    await move_away(redis, name, "a", await start("python"))
-    clock.advance(1.1)
+    await shared.requeue("a", await shared.start("python"))
+    shared.clock.advance(1.1)
     await queue.light_clean()
     assert await foreign.lease(30) == ("a", b"data")
     assert all([await queue.complete(lease) for lease in others])
     await queue.light_clean()
     assert await foreign.complete("a")
-    await finish(queue)
+    await shared.finish()
 
 
 async def test_an_item_for_a_cancelled_waiter_of_ours_goes_to_a_foreign_worker(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
     """The next id for a waiter moves to its inbox, which no foreign client reads."""
-    foreign = await start(library)
+    foreign = await shared.start(library)
     assert await foreign.queue_len() == 0  # it is connected
     waiting = asyncio.create_task(queue.lease(30))
-    await until_waiting(redis, 1)
+    await until_waiting(shared.redis, 1)
     waiting.cancel()
     await foreign.add("a", b"data")
     assert await foreign.lease(30, timeout=5) == ("a", b"data")
     assert await foreign.complete("a")
     await queue.close()
-    assert await keys_of(redis, name) == set()
+    assert await shared.keys() == set()

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import AsyncWorkQueue, Item
-from tests.interop.state import contents, keys_of
+from tests.interop.state import contents
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
-    from leasehold.testing import Clock
-    from tests.interop.conftest import StartForeign
+    from tests.interop.conftest import Shared
     from tests.interop.foreign import Library
 
 pytestmark = pytest.mark.core
@@ -35,12 +32,12 @@ FAMILY = ("queue", "processing", "item", "leased_by_session")
 
 @pytest.mark.seed("RWQ-L1", "RWQ-L3")
 async def test_an_added_item_is_its_raw_data_and_an_id_pushed_left(
-    queue: AsyncWorkQueue, redis: Redis, name: str
+    queue: AsyncWorkQueue, shared: Shared
 ) -> None:
     """No envelope, no expiry, no other key."""
     await queue.add_item(Item(BINARY, id="a"))
     await queue.add_item(Item(b"", id="ключ"))
-    assert await contents(redis, name) == {
+    assert await contents(shared.redis, shared.name) == {
         "item:a": (b"string", False, BINARY),
         "item:ключ": (b"string", False, b""),
         "queue": (b"list", False, ["ключ".encode(), b"a"]),
@@ -49,15 +46,14 @@ async def test_an_added_item_is_its_raw_data_and_an_id_pushed_left(
 
 @pytest.mark.seed("RWQ-G16", "RWQ-L2", "RWQ-L4", "RWQ-B19")
 async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease_keys(
-    queue: AsyncWorkQueue, redis: Redis, name: str
+    queue: AsyncWorkQueue, shared: Shared
 ) -> None:
     """Clients since 0.3 read `lease`, earlier ones `leased_by_session`."""
     await queue.add_items(Item(b"data of " + item_id.encode(), id=item_id) for item_id in "abc")
     for expected in "ab":
-        lease = await queue.lease(30)
-        assert lease is not None
+        lease = await shared.lease()
         assert lease.id == expected
-    found = await contents(redis, name)
+    found = await contents(shared.redis, shared.name)
     assert queue.session.startswith("lh:"), "the mark of our leases"
     holder = (b"string", True, queue.session.encode())
     family = {key: value for key, value in found.items() if key.split(":")[0] in {*FAMILY, "lease"}}
@@ -73,18 +69,18 @@ async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease
         "queue": (b"list", False, [b"c"]),
     }
     for key in ("lease:a", "leased_by_session:a"):
-        assert 20_000 < await redis.pttl(f"{name}:{key}") <= 30_000
+        assert 20_000 < await shared.redis.pttl(f"{shared.name}:{key}") <= 30_000
     assert set(found) - set(family) == {"deadlines", "fence", "ledger"}
 
 
 async def test_we_write_what_a_foreign_client_writes(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
     """Adding, leasing and completing leave the same keys of the family with each client."""
-    foreign = await start(library)
+    foreign = await shared.start(library)
 
     async def snapshot() -> dict[str, Any]:
-        found = await contents(redis, name)
+        found = await contents(shared.redis, shared.name)
         family = {key: value for key, value in found.items() if key.split(":")[0] in FAMILY}
         # Each client has its own session.
         return {key: value[: 2 if "session" in key else 3] for key, value in family.items()}
@@ -98,7 +94,7 @@ async def test_we_write_what_a_foreign_client_writes(
     assert leases[0] is not None
     assert await queue.complete(leases[0])
     ours.append(await snapshot())
-    await redis.delete(*(f"{name}:{key}" for key in await keys_of(redis, name)))
+    await shared.redis.delete(*(f"{shared.name}:{key}" for key in await shared.keys()))
 
     for item_id in "abc":
         await foreign.add(item_id, BINARY)
@@ -112,22 +108,22 @@ async def test_we_write_what_a_foreign_client_writes(
 
 @pytest.mark.seed("RWQ-G5")
 async def test_items_go_from_us_to_a_foreign_client_unchanged(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
-    foreign = await start(library)
+    foreign = await shared.start(library)
     assert all(await queue.add_items(Item(data, id=item_id) for item_id, data in ITEMS))
     assert (await foreign.queue_len(), await foreign.processing()) == (len(ITEMS), 0)
     assert [await foreign.lease(30) for _ in ITEMS] == ITEMS
     assert await foreign.lease(30) is None
     assert (await queue.queue_len(), await queue.processing()) == (0, len(ITEMS))
     assert all([await foreign.complete(item_id) for item_id, _ in ITEMS])
-    assert await keys_of(redis, name) == set()
+    assert await shared.keys() == set()
 
 
 async def test_items_go_from_a_foreign_client_to_us_unchanged(
-    queue: AsyncWorkQueue, redis: Redis, name: str, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
-    foreign = await start(library)
+    foreign = await shared.start(library)
     for item_id, data in ITEMS:
         await foreign.add(item_id, data)
     assert await queue.queue_len() == len(ITEMS)
@@ -135,17 +131,16 @@ async def test_items_go_from_a_foreign_client_to_us_unchanged(
     assert [(lease.id, lease.data) for lease in leases] == ITEMS
     assert (await foreign.queue_len(), await foreign.processing()) == (0, len(ITEMS))
     assert all(await queue.complete_many(leases))
-    assert await keys_of(redis, name) == {"fence"}
+    assert await shared.keys() == {"fence"}
 
 
 async def test_an_item_that_one_client_holds_is_not_given_to_another(
-    queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, shared: Shared, library: Library
 ) -> None:
     """The cleaner of each side leaves the leases of the other alone."""
-    foreign = await start(library)
+    foreign = await shared.start(library)
     await queue.add_items([Item(b"1", id="ours"), Item(b"2", id="theirs")])
-    lease = await queue.lease(30)
-    assert lease is not None
+    lease = await shared.lease()
     assert await foreign.lease(30) == ("theirs", b"2")
     for _ in range(2):
         await foreign.light_clean()
@@ -157,7 +152,7 @@ async def test_an_item_that_one_client_holds_is_not_given_to_another(
     assert await queue.complete(lease)
     assert await foreign.complete("theirs")
     # We notice the foreign completion when we check the lease the next time.
-    assert await keys_of(redis, name) == {"fence", "deadlines"}
-    clock.advance(31)
+    assert await shared.keys() == {"fence", "deadlines"}
+    shared.clock.advance(31)
     await queue.light_clean()
-    assert await keys_of(redis, name) == {"fence"}
+    assert await shared.keys() == {"fence"}
