@@ -1,7 +1,11 @@
--- Read a dead letter.
+-- Name, read and drop dead letters. A dead letter exists if and only if its own key, a hash, does.
 --
--- Needs: nothing
--- Gives: read_dead_letter
+-- Needs: prefix, dead
+-- Gives: dead_key, read_dead_letter, leave_dead
+
+local function dead_key(id)
+  return prefix .. ':dead:' .. id
+end
 
 -- Return the size of its data (-1: there is no such dead letter), data (false: more than `room` bytes), error,
 -- attempt and token.
@@ -15,4 +19,13 @@ local function read_dead_letter(id, room)
   end
   local facts = redis.call('HMGET', key, 'error', 'attempt', 'token')
   return size, data, facts[1] or '', tonumber(facts[2] or 0), tonumber(facts[3] or 0)
+end
+
+local function leave_dead(ids)
+  local keys = {}
+  for i, id in ipairs(ids) do
+    keys[i] = dead_key(id)
+  end
+  in_chunks('UNLINK', nil, keys)
+  in_chunks('ZREM', dead, ids)
 end

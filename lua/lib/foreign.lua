@@ -4,8 +4,8 @@
 -- a script finds is watched in `deadlines` as well. Its end there lies on half a millisecond, unlike ours: if the
 -- key disappears early, the item is free at once.
 --
--- Needs: prefix
--- Gives: foreign_lease_left, is_ours
+-- Needs: prefix, deadlines
+-- Gives: foreign_lease_left, watch_foreign, is_ours
 
 -- Return in how many ms a foreign lease on this item expires; nil: there is none.
 local function foreign_lease_left(id)
@@ -20,6 +20,11 @@ local function foreign_lease_left(id)
     end
   end
   return nil
+end
+
+-- Watch the lease of a foreign client that expires in `left` ms.
+local function watch_foreign(id, left)
+  redis.call('ZADD', deadlines, now + left + 0.5, id)
 end
 
 -- Return whether a score of `deadlines` (false: none) is that of a lease of ours.

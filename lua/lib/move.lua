@@ -1,7 +1,7 @@
 -- Move ids out of and into the states. Call `leave_…` before `enter_…`.
 --
--- Needs: queue, deadlines
--- Gives: leave_leased, enter_waiting
+-- Needs: queue, deadlines, scheduled
+-- Gives: leave_leased, enter_waiting, enter_scheduled
 
 -- End leases. `unlisted`: the ids have been removed from `processing`.
 local function leave_leased(ids, unlisted)
@@ -21,4 +21,17 @@ local function enter_waiting(ids, front)
   else
     in_chunks('LPUSH', queue, ids)
   end
+end
+
+-- Schedule items: pairs of an id and its delay in ms. A scheduled item has a lease key until it is due, so that
+-- foreign deep cleaners leave it alone.
+local function enter_scheduled(delayed)
+  local soonest
+  for _, item in ipairs(delayed) do
+    local id, delay = item[1], item[2]
+    redis.call('ZADD', scheduled, now + delay, id)
+    redis.call('SET', lease_keys_of({ id })[1], 'lh:scheduled', 'PX', delay)
+    soonest = math.min(soonest or delay, delay)
+  end
+  announce(soonest)
 end

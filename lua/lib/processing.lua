@@ -8,7 +8,7 @@
 -- when its entry is found. So an id under a foreign lease is not dropped, even if it is in `gone`.
 --
 -- Needs: processing, gone
--- Gives: enlist, noted_among, unlist
+-- Gives: enlist, noted_among, unlist, cut_oldest
 
 -- Put ids into the list. An id that is noted in `gone` still has an entry, which is used again: as an id is noted
 -- only once, a second entry would stay behind when the item is finished.
@@ -92,4 +92,24 @@ local function unlist(ids)
   else
     unlist_long(ids)
   end
+end
+
+-- Remove the oldest entries if they are these ids, in any order, as when items are completed in the order in which
+-- they were leased; returns whether they were. While `gone` is not empty, none are removed.
+local function cut_oldest(ids)
+  if #ids == 0 or redis.call('EXISTS', gone) == 1 then
+    return false
+  end
+  local wanted = {}
+  for _, id in ipairs(ids) do
+    wanted[id] = true
+  end
+  for _, id in ipairs(redis.call('LRANGE', processing, -#ids, -1)) do
+    if not wanted[id] then
+      return false
+    end
+    wanted[id] = nil
+  end
+  redis.call('LTRIM', processing, 0, -#ids - 1)
+  return true
 end
