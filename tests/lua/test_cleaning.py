@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.keys import QueueKeys
-from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, lease_keys, picture
+from tests.lua.space import ME, NOW, Held, Space, State, data_of, lease_keys, picture
 
 pytestmark = pytest.mark.core
 
@@ -88,18 +88,6 @@ async def test_the_scan_continues_from_its_cursor(space: Space) -> None:
         if cursor == b"0":
             break
     assert found == {b"i%d" % n for n in range(2_500)}
-
-
-async def test_the_scan_does_not_return_ids_of_another_queue(space: Space) -> None:
-    neighbours = [
-        Space(space.redis, f"{space.prefix}{more}") for more in ("x", ":item:", "[1]", "*", "?", "\\")
-    ]
-    for neighbour in neighbours:
-        await neighbour.seed({"item:a": "x"})
-    for each in (space, *neighbours):
-        _, _, *ids = await each.run("deep_clean_scan", pattern=pattern(each), cursor="0", count=1_000)
-        seen = {item_id for item_id in ids if not item_id.startswith(b":item:")}
-        assert seen == (set() if each is space else {b"a"})
 
 
 @pytest.mark.parametrize(("start", "ids"), [(0, "edc"), (2, "cba"), (3, "ba"), (5, ""), (9, "")])
@@ -186,11 +174,3 @@ async def test_a_long_ledger_is_walked_in_steps(space: Space) -> None:
         dropped, calls = dropped + stale, calls + 1
     assert dropped == 3_000
     assert await space.snapshot() == picture(fence=3_000)
-
-
-async def test_the_lease_key_of_a_scheduled_item_is_recognised_as_ours(space: Space) -> None:
-    """A foreign deep clean leaves the item alone, and ours does not watch it."""
-    assert picture(scheduled={"a": NOW})["lease:a"] == Expiring("lh:scheduled")
-    await space.seed(picture(scheduled={"a": NOW}))
-    assert await space.run("light_clean") == [0, 1, 0, 0, 0]
-    assert await space.snapshot() == picture(waiting=["a"])

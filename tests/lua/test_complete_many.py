@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, picture
+from tests.lua.space import ME, NOW, Held, Space, State, data_of, picture
 
 pytestmark = pytest.mark.core
 
@@ -67,11 +67,6 @@ async def test_an_item_that_was_never_leased_cannot_be_completed(space: Space) -
     await space.seed(before)
     assert await space.run("complete_many", [("a", 1, 0), ("a", 4, 1)]) == [REFUSED, REFUSED]
     assert await space.snapshot() == before
-
-
-async def test_an_unknown_id_is_answered_as_completed_before(space: Space) -> None:
-    assert await space.run("complete_many", [("a", 1, 0)]) == [BEFORE]
-    assert await space.snapshot() == {}
 
 
 async def test_equal_rows_in_one_call_are_completed_once(space: Space) -> None:
@@ -137,10 +132,3 @@ async def test_only_one_of_several_entries_of_a_waiting_item_is_removed(space: S
     await space.seed(picture(waiting=["a", "b"], past={"a": THIRD}, fence=5) | {"queue": ["a", "b", "a"]})
     assert await space.run("complete_many", [("a", 3, 0)]) == [DONE]
     assert await space.snapshot() == picture(waiting=["b"], fence=5) | {"queue": ["b", "a"]}
-
-
-async def test_completing_a_scheduled_item_removes_its_lease_key(space: Space) -> None:
-    await space.seed(SCHEDULED)
-    assert SCHEDULED["lease:a"] == Expiring("lh:scheduled")
-    assert await space.run("complete_many", [("a", 4, 0)]) == [DONE]
-    assert "lease:a" not in await space.snapshot()

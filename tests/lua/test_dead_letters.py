@@ -12,7 +12,6 @@ from tests.lua.space import (
     State,
     batched,
     data_of,
-    items_of,
     lease_keys,
     new,
     picture,
@@ -31,17 +30,6 @@ async def test_dead_letters_return_to_the_end_in_the_order_of_the_rows(space: Sp
     assert await space.snapshot() == after
     assert await space.run("requeue_many", [("c",), ("a",)]) == [0, 0], "once"
     assert await space.snapshot() == after
-
-
-async def test_a_requeued_item_is_a_new_incarnation(space: Space) -> None:
-    await space.seed(picture(dead={"a": Letter(3, attempt=3)}, fence=3))
-    assert await space.run("requeue_many", [("a",)]) == [1]
-    assert [(one.token, one.attempt) for one in items_of(await space.run("lease_many", [(1, 60_000)]))] == [
-        (4, 1)
-    ]
-    assert await space.run("complete_many", [("a", 3, 0)]) == [-1], "no earlier holder can complete it"
-    assert await space.run("complete_many", [("a", 4, 0)]) == [1]
-    assert await space.snapshot() == picture(fence=4)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +54,6 @@ async def test_bookkeeping_that_a_foreign_client_has_left_is_removed(space: Spac
     assert await space.snapshot() == picture(waiting=["a"], fence=2)
 
 
-async def test_an_id_without_its_dead_letter_is_dropped(space: Space) -> None:
-    assert await space.apply({"dead": {"a": 1.0}}, "requeue_many", [("a",)]) == ([0], {})
-
-
 async def test_requeuing_stops_before_the_limit_of_data(space: Space) -> None:
     await space.seed(DEAD)
     size = len(data_of("a"))
@@ -88,12 +72,6 @@ async def test_the_id_of_a_dead_letter_is_free(space: Space) -> None:
     assert await space.snapshot() == picture(waiting=["w", "a"], dead=LETTERS, fence=3)
 
 
-async def test_dead_letters_are_dropped_by_their_ids(space: Space) -> None:
-    await space.seed(DEAD)
-    assert await space.run("drop_many", [("b",), ("w",), ("b",), ("a",)]) == [1, 0, 0, 1]
-    assert await space.snapshot() == picture(waiting=["w"], dead={"c": LETTERS["c"]}, fence=3)
-
-
 @pytest.mark.parametrize(
     ("age_ms", "count", "left"), [(301, 9, "abc"), (200, 9, "c"), (0, 9, ""), (0, 2, "c")]
 )
@@ -103,21 +81,6 @@ async def test_old_dead_letters_are_dropped_the_oldest_first(
     await space.seed(DEAD)
     assert await space.run("drop_old", age_ms=age_ms, count=count) == 3 - len(left)
     assert await space.snapshot() == picture(waiting=["w"], dead={i: LETTERS[i] for i in left}, fence=3)
-
-
-@pytest.mark.parametrize(
-    ("start", "count", "ids"),
-    [(0, 9, "cba"), (0, 1, "c"), (1, 1, "b"), (-1, 1, "a"), (-2, 9, "ba"), (-9, 9, "cba"), (3, 9, "")],
-)
-async def test_dead_letters_are_listed_the_newest_first(
-    space: Space, start: int, count: int, ids: str
-) -> None:
-    await space.seed(DEAD)
-    reply = await space.run("dead_list", start=start, count=count)
-    assert batched(reply, 7) == [
-        [i.encode(), LETTERS[i].at, 9, data_of(i).encode(), b"an error", 1, LETTERS[i].token] for i in ids
-    ]
-    assert await space.snapshot() == DEAD
 
 
 async def test_dead_letters_are_found_by_their_ids(space: Space) -> None:

@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from tests.lua.space import NOW, Held, Letter, Space, State, lease_keys, picture
-from tests.lua.test_renew_and_release import EXPIRED, LEASED, NOT_THE_HOLDER, THIRD
+from tests.lua.space import NOW, Held, Letter, Space, State, picture
+from tests.lua.test_renew_and_release import EXPIRED, LEASED, THIRD
 
 if TYPE_CHECKING:
     from tests.conftest import MakeServer
@@ -40,20 +40,6 @@ async def test_a_failed_item_is_retried_or_dies(
     assert await space.apply(before, "fail_many", [("a", 5, delay, "an error")]) == ([1], after)
     assert await space.run("fail_many", [("a", 5, delay, "another error")]) == [0]
     assert await space.snapshot() == after
-
-
-@NOT_THE_HOLDER
-@pytest.mark.parametrize("delay", [-1, 0, 9_000])
-async def test_only_the_current_holder_can_fail_an_item(
-    space: Space, before: State, token: int, delay: int
-) -> None:
-    assert await space.apply(before, "fail_many", [("a", token, delay, "an error")]) == ([0], before)
-
-
-@pytest.mark.parametrize("delay", [-1, 0, 9_000])
-async def test_an_expired_item_that_a_foreign_client_holds_is_left_alone(space: Space, delay: int) -> None:
-    before = EXPIRED | lease_keys("a", "foreign")
-    assert await space.apply(before, "fail_many", [("a", 5, delay, "an error")]) == ([0], before)
 
 
 async def test_rows_of_every_kind_share_a_call(space: Space) -> None:

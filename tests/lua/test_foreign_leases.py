@@ -113,19 +113,18 @@ async def test_a_lease_key_that_is_no_string_is_no_lease(space: Space, name: str
 
 #: Our token 1, whose holder is late; a foreign client holds the item now.
 TAKEN = picture(leased={"a": Held(1, ends=NOW - 5)}, fence=1) | lease_keys("a", "foreign")
-AS_HOLDER = pytest.mark.parametrize(
+
+
+@pytest.mark.parametrize(
     ("script", "row", "refused"),
     [
         ("renew_many", ("a", 1, 60_000), 0),
         ("release_many", ("a", 1, 0, 1), 0),
         ("release_many", ("a", 1, 9_000, 0), 0),
+        *(("fail_many", ("a", 1, delay, "an error"), 0) for delay in (-1, 0, 9_000)),
         ("complete_many", ("a", 1, 1), -1),
     ],
-    ids=["renew", "release", "release with delay", "complete fenced"],
 )
-
-
-@AS_HOLDER
 @pytest.mark.parametrize(
     "state",
     [TAKEN, TAKEN | {"deadlines": {"a": float(NOW)}}, TAKEN | {"deadlines": IN_A_MINUTE}],
@@ -143,9 +142,9 @@ async def test_our_late_worker_can_still_complete_first(space: Space) -> None:
     assert await space.snapshot() == picture(fence=1)
 
 
-@pytest.mark.parametrize("key", ["lease", "leased_by_session"])
-async def test_a_light_clean_watches_a_foreign_lease(space: Space, key: str) -> None:
-    before: State = {"item:a": data_of("a"), "processing": ["a"], f"{key}:a": Expiring("foreign")}
+@BOTH_NAMES
+async def test_a_light_clean_watches_a_foreign_lease(space: Space, name: str) -> None:
+    before: State = {"item:a": data_of("a"), "processing": ["a"], f"{name}:a": Expiring("foreign")}
     await space.seed(before)
     assert await space.run("light_clean") == [1, 0, 0, 1, 0]
     assert await space.snapshot() == before | {"deadlines": await watched(space)}

@@ -58,8 +58,18 @@ async def test_renewing_writes_the_lease_keys_again(space: Space) -> None:
 
 
 @NOT_THE_HOLDER
-async def test_only_the_current_holder_can_renew(space: Space, before: State, token: int) -> None:
-    assert await space.apply(before, "renew_many", [("a", token, 90_000)]) == ([0], before)
+@pytest.mark.parametrize(
+    ("script", "values"),
+    [
+        ("renew_many", [90_000]),
+        ("release_many", [0, 1]),
+        *(("fail_many", [delay, "an error"]) for delay in (-1, 0, 9_000)),
+    ],
+)
+async def test_only_the_current_holder_can_renew_release_or_fail(
+    space: Space, before: State, token: int, script: str, values: list[object]
+) -> None:
+    assert await space.apply(before, script, [("a", token, *values)]) == ([0], before)
 
 
 async def test_each_row_of_a_renewal_has_its_answer_and_lease_time(space: Space) -> None:
@@ -87,11 +97,6 @@ async def test_the_holder_releases_the_item(
     assert await space.apply(before, "release_many", [("a", 5, delay, front)]) == ([1], after)
     assert await space.run("release_many", [("a", 5, delay, front)]) == [0], "once"
     assert await space.snapshot() == after
-
-
-@NOT_THE_HOLDER
-async def test_only_the_current_holder_can_release(space: Space, before: State, token: int) -> None:
-    assert await space.apply(before, "release_many", [("a", token, 0, 1)]) == ([0], before)
 
 
 @pytest.mark.parametrize(("front", "order"), [(1, "cabwv"), (0, "wvcab")])

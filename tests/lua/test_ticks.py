@@ -49,13 +49,6 @@ async def test_a_new_schedule_needs_its_first_due_time(space: Space) -> None:
     assert await space.snapshot() == plan("s", NOW + 7)
 
 
-async def test_storing_a_schedule_again_changes_nothing(space: Space) -> None:
-    await space.seed(plan("s", NOW - 5))
-    assert await put(space) == [0, NOW, 0]
-    assert await put(space, due=NOW + 9) == [0, NOW, 0]
-    assert await space.snapshot() == plan("s", NOW - 5)
-
-
 async def test_other_data_or_another_policy_does_not_change_the_due_time(space: Space) -> None:
     await space.seed(plan("s", NOW - 5))
     assert await put(space, data="other") == [1, NOW, 0]
@@ -87,12 +80,6 @@ async def test_a_schedule_without_a_due_time_or_of_another_version_is_repaired(s
     assert await put(space) == [-1, NOW, 1]
     assert await put(space, due=NOW + 7) == [1, NOW, 0]
     assert await space.snapshot() == plan("s", NOW + 7)
-
-
-async def test_schedules_are_dropped_by_their_names(space: Space) -> None:
-    await space.seed(plan("s", NOW) | picture(waiting=["s@1"]))
-    assert await space.run("schedule_drop", [("missing",), ("s",), ("s",)]) == [0, 1, 0]
-    assert await space.snapshot() == picture(waiting=["s@1"])
 
 
 # ------------------------------------------------------------------------------------------- looking
@@ -142,11 +129,6 @@ async def test_due_schedules_are_returned_the_longest_due_first(space: Space) ->
     assert (await space.run("ticks_due", now_ms="", start=9))[0] > NOW, "the server's clock"
 
 
-async def test_without_schedules_none_will_be_due(space: Space) -> None:
-    assert await space.run("ticks_due") == [NOW, -1]
-    assert await space.run("schedules", cursor="0") == [b"0"]
-
-
 # ------------------------------------------------------------------------------------------- ticking
 
 
@@ -190,14 +172,6 @@ async def test_a_schedule_that_is_not_due_by_the_server_s_clock_adds_nothing(spa
     assert await space.run("tick", [row(NOW + 1, "s@1", NOW + 1000)], now_ms=NOW + 1) == [1]
 
 
-async def test_many_ticks_of_one_schedule_form_a_chain(space: Space) -> None:
-    await space.seed(plan("s", NOW - 30, ALL))
-    rows = [row(NOW - 10 * n, f"s@{n}", NOW - 10 * n + 10, definition=ALL) for n in (3, 2, 1)]
-    assert await space.run("tick", rows) == [1, 1, 1]
-    assert await space.snapshot() == plan("s", NOW, ALL) | added("s@3", "s@2", "s@1")
-    assert await space.run("tick", rows[1:]) == [0, 0]
-
-
 async def test_a_skipped_tick_only_sets_the_next_due_time(space: Space) -> None:
     assert await space.apply(plan("s", NOW), "tick", [row(NOW, "", NOW + 5)]) == ([2], plan("s", NOW + 5))
 
@@ -231,10 +205,6 @@ async def test_a_schedule_without_data_adds_items_without_data(space: Space) -> 
     assert await space.run("tick", [row(NOW + 5, "s@1", NOW + 9)], now_ms=NOW + 5) == [2]
     after = picture(waiting=["s@1"]) | {"item:s@1": ""}
     assert await space.snapshot() == after | {"schedules": {"s": ONCE}, "ticks": {"s": NOW + 9.0}}
-
-
-async def test_a_due_time_without_a_schedule_is_dropped(space: Space) -> None:
-    assert await space.apply({"ticks": {"s": float(NOW)}}, "tick", [("s", "", NOW, "", NOW)]) == ([0], {})
 
 
 async def test_ticking_stops_before_the_limit_of_data(space: Space) -> None:

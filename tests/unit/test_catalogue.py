@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -79,12 +78,6 @@ def test_names_get_their_values_and_shared_functions_come_before_the_script() ->
         "end",
         "return loud and shout(prefix)",
     ]
-
-
-def test_the_name_on_the_server_is_the_hash_of_the_text() -> None:
-    script = compose("add_one", SCRIPT, PIECES)
-    assert script.sha == hashlib.sha1(script.body, usedforsecurity=False).hexdigest().encode()
-    assert compose("add_one", SCRIPT, PIECES) == script
 
 
 def test_comments_change_nothing() -> None:
