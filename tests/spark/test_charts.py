@@ -40,7 +40,7 @@ def test_one_span_is_as_wide_as_the_chart() -> None:
 
 
 def test_a_span_in_which_nothing_happened_is_none_in_which_half_as_much_did() -> None:
-    none = dict.fromkeys(("added", "completed", "retries", "redeliveries", "dead_letters"), 0)
+    none = dict.fromkeys(("added", "completed", "retries", "expired_leases", "dead_letters"), 0)
     unknown = dict.fromkeys(("wait_p50", "wait_p90", "wait_p99"), None)
     row = none | unknown | {name.replace("wait", "service"): None for name in unknown}
     totals = row | {"first": BEGIN, "last": TIMES[2], "events": 2, "ids": 2, "per_second": 0.0}

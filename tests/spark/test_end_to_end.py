@@ -128,9 +128,9 @@ async def test_files_of_the_standard_library(
     # Those that a killed worker held have used up an attempt, and are not tried again.
     assert (told["dead_letters"], told["retries"]) == (len(empty), counted["failed"])
     assert counted["failed"] <= len(empty)
-    assert (told["redeliveries"], told["leased"]) == (counted["expired"], counted["leased"])
+    assert (told["expired_leases"], told["leased"]) == (counted["expired"], counted["leased"])
     # Each lease came to one of the ends that there are.
-    ends = ("completed", "dead_letters", "retries", "redeliveries", "released")
+    ends = ("completed", "dead_letters", "retries", "expired_leases", "released")
     assert told["leased"] == sum(told[end] for end in ends)
 
     by_what: dict[str, set[str]] = {
@@ -146,7 +146,7 @@ async def test_files_of_the_standard_library(
     workers_told = spark.read.parquet(str(tmp_path / "report" / "workers")).collect()
     assert len(workers_told) == 3
     assert sum(row["completed"] for row in workers_told) == told["completed"]
-    assert sum(row["redeliveries"] for row in workers_told) == told["redeliveries"]
+    assert sum(row["expired_leases"] for row in workers_told) == told["expired_leases"]
     page = (tmp_path / "report" / PAGE).read_text()
     assert f"<dt>completed</dt><dd>{told['completed']:,}</dd>" in page
     assert f"<dt>dead letters</dt><dd>{len(empty):,}</dd>" in page

@@ -85,12 +85,12 @@ def history(spark: SparkSession) -> ItemHistory:
 
 def test_totals(history: ItemHistory) -> None:
     totals = history.totals()
-    assert {name: totals[name] for name in ("added", "leased", "completed", "retries", "redeliveries")} == {
+    assert {name: totals[name] for name in ("added", "leased", "completed", "retries", "expired_leases")} == {
         "added": 9,
         "leased": 9,
         "completed": 3,
         "retries": 1,
-        "redeliveries": 1,
+        "expired_leases": 1,
     }
     assert (totals["dead_letters"], totals["requeued"], totals["released"], totals["vanished"]) == (
         3,
@@ -116,7 +116,7 @@ def test_a_completion_is_of_the_worker_whose_lease_it_is(history: ItemHistory) -
         "two": (3, 0),
         "three": (3, 0),
     }
-    assert {name: row["redeliveries"] for name, row in workers.items()} == {"one": 1, "two": 0, "three": 0}
+    assert {name: row["expired_leases"] for name, row in workers.items()} == {"one": 1, "two": 0, "three": 0}
     assert {name: row["dead_letters"] for name, row in workers.items()} == {"one": 0, "two": 1, "three": 2}
     assert workers["two"]["retries"] == 1
     assert workers["one"]["service_p99"] == 40
@@ -126,7 +126,7 @@ def test_hours_add_up_to_the_totals(history: ItemHistory) -> None:
     hours = history.hours().collect()
     assert [row["hour"].minute for row in hours] == [0] * len(hours)
     totals = history.totals()
-    for name in ("added", "leased", "completed", "retries", "redeliveries", "dead_letters"):
+    for name in ("added", "leased", "completed", "retries", "expired_leases", "dead_letters"):
         assert sum(row[name] for row in hours) == totals[name]
     assert len(hours) == 2
 

@@ -1,4 +1,4 @@
-"""The charts of a report, as SVG that stands inside of a page and takes its colours from it."""
+"""The charts of a report, as inline SVG that uses the colours of the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-#: Colours that matplotlib draws with, and what the page makes of them: so it can be light or dark.
+#: The colours that matplotlib draws with, and their CSS values in the page, which may be light or dark.
 _COLOURS = {
     "#010203": "currentColor",
     "#030201": "var(--line)",
@@ -31,9 +31,9 @@ _COLOURS = {
     "#0000f3": "var(--third)",
 }
 _TEXT, _LINE, *_SERIES = _COLOURS
-#: So that lines can be told apart without colours.
+#: Line styles, to distinguish lines without colours.
 _DASHES = ("-", "--", ":")
-#: Text stays text; and the same data give the same file.
+#: Text stays text, and the same data give the same file.
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "leasehold",
@@ -54,7 +54,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelcolor": _TEXT,
     "legend.frameon": False,
 }
-#: The most workers that a chart shows.
+#: The maximum of workers in a chart.
 MAX_BARS = 20
 
 
@@ -67,16 +67,16 @@ def over_time(
     *,
     lengths: bool = False,
 ) -> str:
-    """Draw values over time as lines, each in the middle of its span; None leaves a gap.
+    """Draw values over time as lines, with points in the middle of each interval; None leaves a gap.
 
     Args:
-        name: The chart's name on the page, unlike that of any other.
-        title: What is said to those who cannot see it.
-        times: When each span begins.
-        span: How long each is.
-        series: The values, by what they are called.
-        lengths: Whether they are lengths of time, in seconds. Then 0 is left out, and the scale is
-            logarithmic if the longest is ten times the shortest.
+        name: The chart's name, which no other chart of the page has.
+        title: The description for readers who cannot see it.
+        times: The start of each interval.
+        span: The length of each interval.
+        series: The values by their labels.
+        lengths: Whether they are durations in seconds. Then 0 is left out, and the scale is logarithmic if
+            the longest is ten times the shortest.
     """
     with rc_context(_STYLE):
         figure, axes = _figure(2.6)
@@ -100,7 +100,7 @@ def over_time(
 
 
 def bars(name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[int]]) -> str:
-    """Draw counts as bars, a line for each label and in it one bar after the other; at most 20 labels."""
+    """Draw counts as stacked bars, one row per label, at most 20 rows."""
     labels = labels[:MAX_BARS]
     with rc_context(_STYLE):
         figure, axes = _figure(0.8 + 0.28 * len(labels))
@@ -109,7 +109,7 @@ def bars(name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequ
             shown = counts[:MAX_BARS]
             axes.barh(range(len(labels)), shown, left=begins, label=label, color=colour, height=0.7)
             begins = [begin + count for begin, count in zip(begins, shown, strict=True)]
-        # What begins with an underscore, or holds two dollars, means something to matplotlib.
+        # To matplotlib, two dollars mark a formula.
         axes.set_yticks(range(len(labels)), [label.replace("$", r"\$") for label in labels])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
@@ -129,16 +129,16 @@ def _svg(figure: Figure, axes: Axes, name: str, title: str) -> str:
         figure.legend(loc="outside upper left", ncols=3)
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    # From its first tag on: what is before it names the document type of a file.
+    # Leave out the document type of a file.
     svg = written.getvalue()
     svg = svg[svg.index("<svg") :]
     for drawn, meant in _COLOURS.items():
         svg = svg.replace(drawn, meant)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
-    # Names are of one page, so each chart has its own.
+    # Ids must be unique in the page, so each gets the name of its chart.
     svg = re.sub(r' id="([^"]+)"', rf' id="{name}-\1"', svg)
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r'<svg[^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
-    # The old way to write it needs a namespace.
+    # `xlink` would need a namespace.
     svg = svg.replace("xlink:href", "href")
     return svg.replace(">", f"><title>{title}</title>", 1)

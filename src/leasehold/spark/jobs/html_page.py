@@ -1,4 +1,4 @@
-"""The page of a report: one file with all that it shows, for screens and paper."""
+"""The HTML of a report: one self-contained file, for screens and paper."""
 
 from __future__ import annotations
 
@@ -74,28 +74,28 @@ $body
 
 
 def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
-    """Put a page together of parts that are HTML already."""
+    """Return a page with parts that are HTML already."""
     return _PAGE.substitute(title=escape(title), subtitle=escape(subtitle), body="\n".join(parts))
 
 
 def figures(named: dict[str, Any]) -> str:
-    """Single figures, each with its name."""
+    """Return single figures, each with its name."""
     boxes = (f"<div><dt>{escape(name)}</dt><dd>{cell(value)}</dd></div>" for name, value in named.items())
     return f"<dl>{''.join(boxes)}</dl>"
 
 
 def section(title: str, text: str, *contents: str) -> str:
-    """A heading, a line that says what is below it, and that."""
+    """Return a section with a heading, an explanation and its contents."""
     return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{''.join(contents)}</section>"
 
 
 def chart(svg: str) -> str:
-    """A chart."""
+    """Return a chart."""
     return f"<figure>{svg}</figure>"
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table; what is text in all its rows stands to the left."""
+    """Return a table; columns of text are aligned to the left."""
     texts = [any(isinstance(row[at], str) for row in rows) for at in range(len(titles))]
 
     def line(tag: str, cells: Iterable[str]) -> str:
@@ -109,16 +109,16 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 class Seconds(float):
-    """A length of time, which is shown in the unit that suits it."""
+    """A duration, shown in a suitable unit."""
 
 
 def seconds(value: float | None) -> Seconds | None:
-    """Say that a number is a length of time."""
+    """Mark a number as a duration."""
     return None if value is None else Seconds(value)
 
 
 def cell(value: Any) -> str:
-    """A value, as a page shows it."""
+    """Return a value as the page shows it."""
     if value is None:
         return "\N{EN DASH}"
     if isinstance(value, Seconds):
@@ -131,7 +131,7 @@ def cell(value: Any) -> str:
 
 
 def duration(value: float) -> str:
-    """A length of time in seconds, in the unit that suits it."""
+    """Return a duration in seconds as text, in a suitable unit."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if value >= 2 * size:
             return f"{value / size:,.1f} {unit}"

@@ -1,7 +1,7 @@
-"""What the kept events say of the lives of items: waits, service times, workers, hours.
+"""The history of items, computed from the kept events: waits, service times, workers, hours.
 
-Events of one id are put in order by their numbers. Ids have nothing to do with each other, so all is done
-with windows over an id, on as many machines as there are.
+The events of one id are ordered by number. Ids are independent: all computations use windows over an id and
+run on all machines of the cluster.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from leasehold.states import DEAD_LETTERS, ENDS, ENTERS, GONE, ITEM_STATES, LETT
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: The percentiles that are told, and how exact they are: one place in so many.
+#: The percentiles of a report, and their accuracy: one rank in 10,000.
 PERCENTILES, ACCURACY = (0.5, 0.9, 0.99), 10_000
-#: What is counted, and the event that it counts.
+#: The counts of a report, and the events that they count.
 COUNTED = {
     "added": EventKind.ADDED,
     "leased": EventKind.LEASED,
     "completed": EventKind.COMPLETED,
     "retries": EventKind.FAILED,
-    "redeliveries": EventKind.EXPIRED,
+    "expired_leases": EventKind.EXPIRED,
     "released": EventKind.RELEASED,
     "dead_letters": EventKind.DIED,
     "requeued": EventKind.REQUEUED,
@@ -38,11 +38,11 @@ COUNTED = {
 class ItemHistory:
     """The tables of a report. Times are seconds.
 
-    - The *queue wait* of a delivery is the time between its lease and the last event before it that made the
-      item wait: that it was added, fell due, expired, was given back, failed, was requeued or restored.
+    - The *queue wait* of a lease is the time between its lease and the last event before it that made the
+      item wait: it was added, fell due, expired, was released, failed, was requeued or restored.
     - The *service time* of a completion is the time since the lease that was completed.
-    - What happens under a lease is its holder's, also if it expires; a completion is that of the holder whose
-      lease was completed, even if another has leased the item since.
+    - An event under a lease counts for the lease's holder, also if it expires; a completion counts for the
+      holder of the completed lease, even if another worker has leased the item since.
 
     Args:
         events: The kept events, each once.
@@ -52,7 +52,7 @@ class ItemHistory:
 
     @cached_property
     def marked(self) -> DataFrame:
-        """The events, with `wait` of what was leased, `service` of what was completed, and their `worker`."""
+        """The events with the columns `wait` (of leases), `service` (of completions) and `worker`."""
         of_id = Window.partitionBy("id").orderBy("number")
         before = of_id.rowsBetween(Window.unboundedPreceding, -1)
         of_lease = Window.partitionBy("id", "token")
@@ -79,7 +79,7 @@ class ItemHistory:
         )
 
     def totals(self) -> dict[str, Any]:
-        """What there is to say of all of them."""
+        """Return the totals of all events."""
         row = self.marked.agg(
             sql.count("number").alias("events"),
             sql.min("at").alias("first"),
@@ -90,13 +90,13 @@ class ItemHistory:
             *_percentiles("service"),
         ).first()
         found: dict[str, Any] = row.asDict() if row else {}
-        # By itself: among the others it would make them an aggregate for each id.
+        # A separate query: a distinct count among the others would make Spark aggregate per id.
         found["ids"] = self.marked.select("id").distinct().count()
         found["per_second"] = found["completed"] / found["seconds"] if found["seconds"] else None
         return found
 
     def now(self) -> dict[str, int]:
-        """How many items were in each state after the last event, as `AsyncWorkQueue.counts` says it."""
+        """Return how many items were in each state after the last event, as `AsyncWorkQueue.counts` does."""
         what_due = sql.struct("what", "due")
         states = self.events.groupBy("id").agg(
             _last(what_due, ~_is(*LETTER_ONLY)).alias("item"),
@@ -117,11 +117,11 @@ class ItemHistory:
         return first.asDict() if first else {}
 
     def hours(self) -> DataFrame:
-        """A row for each hour in which anything happened."""
+        """Return a row for each hour with an event."""
         return self.spans(3600).withColumnRenamed("begin", "hour")
 
     def spans(self, seconds: int) -> DataFrame:
-        """A row for each span of so many seconds in which anything happened."""
+        """Return a row for each interval of so many seconds with an event."""
         begin = sql.timestamp_seconds(sql.floor(sql.col("ms") / (1000 * seconds)) * seconds)
         return (
             self.marked.groupBy(begin.alias("begin"))
@@ -130,21 +130,21 @@ class ItemHistory:
         )
 
     def workers(self) -> DataFrame:
-        """A row for each worker: who held the leases."""
+        """Return a row for each worker that held leases."""
         return (
             self.marked.where(sql.col("worker").isNotNull())
             .groupBy("worker")
             .agg(
-                *_counts("leased", "completed", "retries", "redeliveries", "dead_letters"),
+                *_counts("leased", "completed", "retries", "expired_leases", "dead_letters"),
                 *_percentiles("service"),
             )
             .orderBy(sql.desc("completed"), "worker")
         )
 
     def completed(self) -> DataFrame:
-        """A row for each completion: when, by whom, and what is known of the item.
+        """Return a row for each completion: its time, its worker, and the facts known of the item.
 
-        `wait` is that of the lease that was completed. What no event tells, as the first are gone, is null.
+        `wait` is that of the completed lease. Values whose events were dropped are null.
         """
         return self.marked.where(_is(EventKind.COMPLETED)).select(
             "id",
@@ -160,7 +160,7 @@ class ItemHistory:
         )
 
     def slowest(self, count: int) -> DataFrame:
-        """The completions with the longest service times."""
+        """Return the completions with the longest service times."""
         timed = self.completed().where(sql.col("service").isNotNull())
         return timed.orderBy(sql.desc("service"), "number").limit(count)
 
@@ -170,7 +170,7 @@ def _is(*kinds: EventKind) -> Column:
 
 
 def _if(condition: Column, value: str | Column) -> Column:
-    """A value where the condition holds, else null."""
+    """Return a value where the condition holds, else null."""
     return sql.when(condition, sql.col(value) if isinstance(value, str) else value)
 
 

@@ -1,4 +1,4 @@
-"""What the page of a report tells, and how."""
+"""The texts, charts and tables on the page of a report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from leasehold.spark.jobs import charts
 from leasehold.spark.jobs.html_page import chart, figures, page, seconds, section, table
 
-#: The rows of a small table, by the names of their columns; times know their zone.
+#: The rows of a small table, by column name; times have a zone.
 Rows = list[dict[str, Any]]
 
 _PERCENTILES = ("p50", "p90", "p99")
-_TROUBLES = {"failed": "retries", "expired": "redeliveries", "died": "dead_letters"}
+#: The lines of the chart of failures: their labels and columns.
+_FAILURES = {"retries": "retries", "expired leases": "expired_leases", "dead letters": "dead_letters"}
 
 
 def page_of(
@@ -27,12 +28,12 @@ def page_of(
     """Write the page.
 
     Args:
-        title: What the report is about.
-        totals: What there is to say of all events.
+        title: The queue or archive that the report is about.
+        totals: The totals of all events.
         now: How many items were in each state after the last event.
         found: The rows of the tables `hours`, `workers` and `slowest`.
-        spans: Rows as those of `hours`, of the spans that the charts show.
-        span: The length of such a span, in seconds.
+        spans: Rows like those of `hours`, for the intervals of the charts.
+        span: The length of an interval, in seconds.
     """
     first, last = (f"{totals[one]:%Y-%m-%d %H:%M:%S}" for one in ("first", "last"))
     subtitle = (
@@ -41,7 +42,8 @@ def page_of(
     )
     main_figures = {
         **{
-            name.replace("_", " "): totals[name] for name in ("added", "completed", "retries", "redeliveries")
+            name.replace("_", " "): totals[name]
+            for name in ("added", "completed", "retries", "expired_leases")
         },
         "dead letters": totals["dead_letters"],
         "completed per second": totals["per_second"],
@@ -62,7 +64,7 @@ def _over_time(spans: Rows, span: int) -> list[str]:
     times, last = [min(known)], max(known)
     while times[-1] < last:
         times.append(times[-1] + length)
-    # A span in which nothing happened has no row.
+    # An interval without events has no row.
     rows = [known.get(time, {}) for time in times]
 
     def counts(*names: str) -> dict[str, list[int]]:
@@ -72,13 +74,13 @@ def _over_time(spans: Rows, span: int) -> list[str]:
         return {one: [row.get(f"{kind}_{one}") for row in rows] for one in _PERCENTILES}
 
     rates = {name: [count / span for count in each] for name, each in counts("added", "completed").items()}
-    found = counts(*_TROUBLES.values())
-    troubles = {label: found[name] for label, name in _TROUBLES.items()}
+    found = counts(*_FAILURES.values())
+    failures = {label: found[name] for label, name in _FAILURES.items()}
     draw = partial(charts.over_time, times=times, span=length)
     drawn = [
         section(
             "Throughput",
-            f"Items per second, over spans of {span:,} s.",
+            f"Items per second, averaged over {span:,} s.",
             chart(draw("rate", "Items per second over time", series=rates)),
         ),
         section(
@@ -92,16 +94,16 @@ def _over_time(spans: Rows, span: int) -> list[str]:
             chart(draw("service", "Service time over time", series=times_of("service"), lengths=True)),
         ),
     ]
-    if any(any(counts) for counts in troubles.values()):
-        about = f"Runs that failed, leases that expired and items that died, in {span:,} s."
-        drawn.append(section("Trouble", about, chart(draw("trouble", about, series=troubles))))
+    if any(any(counts) for counts in failures.values()):
+        about = f"Retries, expired leases and dead letters in each {span:,} s."
+        drawn.append(section("Failures", about, chart(draw("failures", about, series=failures))))
     return drawn
 
 
 def _by_worker(workers: Rows) -> list[str]:
     if not workers:
         return []
-    names = ("leased", "completed", "retries", "redeliveries", "dead_letters")
+    names = ("leased", "completed", "retries", "expired_leases", "dead_letters")
     rows = [
         [
             row["worker"],
@@ -110,16 +112,16 @@ def _by_worker(workers: Rows) -> list[str]:
         ]
         for row in workers
     ]
-    counts = {name: [row[name] for row in workers] for name in ("completed", "redeliveries")}
+    counts = {name: [row[name] for row in workers] for name in ("completed", "expired_leases")}
     svg = charts.bars("workers", "Completions of each worker", [row["worker"] for row in workers], counts)
     more = len(workers) - charts.MAX_BARS
-    about = "Who held the leases" + (f"; the chart leaves out the last {more:,}." if more > 0 else ".")
+    about = "The holders of leases" + (f"; the chart leaves out the last {more:,}." if more > 0 else ".")
     titles = ("worker", *(name.replace("_", " ") for name in names), *_PERCENTILES)
     return [section("Workers", about, chart(svg), table(titles, rows))]
 
 
 def _lists(found: dict[str, Rows]) -> list[str]:
-    counted = ("added", "leased", "completed", "retries", "redeliveries", "dead_letters")
+    counted = ("added", "leased", "completed", "retries", "expired_leases", "dead_letters")
     timed = [f"{kind}_{one}" for kind in ("wait", "service") for one in _PERCENTILES]
     hours = [
         [row["hour"], *(row[name] for name in counted), *(seconds(row[name]) for name in timed)]
@@ -131,7 +133,7 @@ def _lists(found: dict[str, Rows]) -> list[str]:
     ]
     titles = ("hour", *(name.replace("_", " ") for name in (*counted, *timed)))
     return [
-        section("Hours", "Each hour in which anything happened, UTC.", table(titles, hours)),
+        section("Hours", "Each hour with an event, UTC.", table(titles, hours)),
         section(
             "Slowest items",
             "The completions with the longest service times.",
