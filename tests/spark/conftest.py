@@ -1,4 +1,4 @@
-"""What the tests of Spark share: one session for all of them, and queues on the server of the tests."""
+"""Fixtures of the tests of Spark: one session for all of them, and queues on the test server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.spark.session import spark
 
 __all__ = ["clock", "make_queue", "queue", "spark"]
 
-HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with what pytest gives
+HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with a path of pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of Spark the time that they need."""
+    """Raise the timeout of the tests of Spark."""
     for item in items:
         if str(item.path).startswith(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))

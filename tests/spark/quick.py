@@ -1,4 +1,4 @@
-"""Sessions of Spark that begin quickly: most of what tests run is run once."""
+"""Sessions of Spark that start quickly: most queries of the tests run once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def quick_python(folder: Path) -> Path:
-    """Write a program that runs this Python, with pyspark as it is installed.
+    """Write a program that runs this Python with the installed pyspark.
 
     Spark puts a zip of it first. What is imported from a zip is compiled at each start, which would be half
     the time of these tests. Those that run programs of users leave it as it is.
@@ -30,7 +30,7 @@ def quick_session(folder: Path, master: str) -> SparkSession:
         SparkSession.builder.master(master)
         .appName("leasehold tests")
         .config("spark.ui.enabled", "false")
-        # No use in compiling it well.
+        # Most code runs once: do not optimise it.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Run a session with two threads, which knows the format."""
+    """Run a session with two threads and the registered format."""
     session = quick_session(tmp_path_factory.mktemp("spark"), "local[2]")
     register(session)
     yield session
     session.stop()
-    os.environ.pop("PYSPARK_PYTHON", None)  # tests of two folders may each have had this session
+    os.environ.pop("PYSPARK_PYTHON", None)  # this fixture may run once per folder

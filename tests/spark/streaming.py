@@ -1,4 +1,4 @@
-"""What the tests of streams share: how they are opened and run, and a queue for whom Spark calls."""
+"""Open and run streams in tests, and open queues in code that Spark calls."""
 
 from __future__ import annotations
 
@@ -29,14 +29,18 @@ def stream(spark: SparkSession, queue: AsyncWorkQueue, /, **options: Any) -> Dat
 
 
 def drained(
-    rows: DataFrame, checkpoint: Path, *, meanwhile: Callable[[int], object] = lambda _: None, **trigger: Any
+    rows: DataFrame,
+    checkpoint: Path,
+    *,
+    after_batch: Callable[[int], object] = lambda _: None,
+    **trigger: Any,
 ) -> Batches:
-    """Run a query until it ends by itself, and return what came."""
+    """Run a query until it ends, and return its batches."""
     batches: Batches = []
 
     def take(batch: DataFrame, number: int) -> None:
         batches.append((number, batch.collect()))
-        meanwhile(number)
+        after_batch(number)
 
     writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
     writer.trigger(**trigger or {"availableNow": True}).start().awaitTermination()
@@ -44,7 +48,7 @@ def drained(
 
 
 def running(rows: DataFrame, checkpoint: Path, take: Callable[[DataFrame, int], None]) -> StreamingQuery:
-    """Run a query that goes on until it is stopped."""
+    """Start a query that runs until it is stopped."""
     return rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
 
 
@@ -55,5 +59,5 @@ def elsewhere(queue: AsyncWorkQueue) -> AbstractContextManager[QueuePortal]:
 
 
 def ids(batches: Batches) -> list[str]:
-    """Give the ids of all rows, in order."""
+    """Return the ids of all rows, sorted."""
     return sorted(row["id"] for _, rows in batches for row in rows)

@@ -1,10 +1,10 @@
-"""Tables for the tests, and how they are written."""
+"""Tables for the tests, and writers of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
+import pyspark.sql.functions as F  # noqa: N812 - its usual name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def numbered(spark: SparkSession, count: int, *, partitions: int = 2, size: int = 20) -> DataFrame:
-    """Make a table of ids i0, i1, … with so many bytes of data."""
+    """Make a table of ids i0, i1, … with `size` bytes of data each."""
     data = F.rpad(F.concat(F.lit("data of "), F.col("id")), size, ".").cast("binary")
     return spark.range(0, count, 1, partitions).select(
         F.concat(F.lit("i"), F.col("id")).alias("id"), data.alias("data")
@@ -22,18 +22,18 @@ def numbered(spark: SparkSession, count: int, *, partitions: int = 2, size: int 
 
 
 def names(count: int) -> set[str]:
-    """Give the ids of `numbered`."""
+    """Return the ids of `numbered`."""
     return {f"i{number}" for number in range(count)}
 
 
 def writer(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> DataFrameWriter:
-    """Begin to write into a queue."""
+    """Return a writer into a queue."""
     given = {"url": queue.url, "queue": queue.name, **options}
     return df.write.format("leasehold").options(**given).mode("append")
 
 
 async def waiting(queue: AsyncWorkQueue) -> dict[str, bytes]:
-    """Read all items that wait, and their data."""
+    """Return the data of all waiting items by id."""
     found: dict[str, bytes] = {}
     while views := await queue.inspect("waiting", start=len(found), count=1000):
         found |= {view.id: view.data or b"" for view in views}

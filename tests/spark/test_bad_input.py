@@ -1,4 +1,4 @@
-"""What cannot be meant is an error on the driver that says it, at plan time where that is possible."""
+"""Invalid input is an error on the driver, at plan time where possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
+import pyspark.sql.functions as F  # noqa: N812 - its usual name
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster", "nodes"]
 
-#: What runs the tasks says this; what plans them does not.
+#: In messages of failed tasks, but not of a failed plan.
 IN_A_TASK = "stage failure"
 
 
 def refused(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
-    """Write what is refused before any task runs, and return what is said."""
+    """Write a table that is refused before any task runs, and return the message."""
     with pytest.raises(PySparkException) as raised:
         writer(df, queue, **options).save()
     assert IN_A_TASK not in str(raised.value)
@@ -62,7 +62,7 @@ def refused(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
 
 
 def failed(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
-    """Write what fails in a task, and return what the driver is told."""
+    """Write a table that fails in a task, and return the message on the driver."""
     with pytest.raises(PySparkException) as raised:
         writer(df, queue, **options).save()
     return str(raised.value)
@@ -86,7 +86,7 @@ def table(*names: str) -> StructType:
 
 
 def located(queue: AsyncWorkQueue, options: dict[str, str]) -> dict[str, str]:
-    """Add the options that locate the queue, as far as they are not given."""
+    """Add the options that locate the queue, unless they are given."""
     return {"url": str(queue.url), "queue": queue.name} | options
 
 
@@ -95,7 +95,7 @@ def located(queue: AsyncWorkQueue, options: dict[str, str]) -> dict[str, str]:
     [
         ({"idColumn": "idd"}, "idColumn: got 'idd'.*did you mean 'id'"),
         ({"idColumn": "wait"}, "idColumn: got 'wait double', expected a string or a whole number"),
-        ({"idFrom": "data,nobody"}, "idFrom: got 'nobody', expected one of the columns"),
+        ({"idFrom": "data,missing"}, "idFrom: got 'missing', expected one of the columns"),
         ({"idFrom": "data,pairs"}, "idFrom: got 'pairs map<string,int>'"),
         ({"idFrom": "data", "idColumn": "id"}, "no idColumn when there is idFrom"),
         ({"dataColumn": "wait"}, "dataColumn: got 'wait double', expected bytes or a string"),
@@ -112,7 +112,7 @@ def located(queue: AsyncWorkQueue, options: dict[str, str]) -> dict[str, str]:
         ({"url": "redis://localhost?pass%77ord=secret"}, "urlEnv or urlFile"),
         ({"url": "http://localhost"}, "url: got 'http://…', expected a redis://"),
         ({"url": "redis://localhost?foo=bar"}, "parameters that are known: 'foo' is not"),
-        ({"url": "", "urlEnv": "NOBODY_HAS_SET_THIS"}, "that the driver had before Spark was started"),
+        ({"url": "", "urlEnv": "UNSET_VARIABLE"}, "that the driver had before Spark was started"),
     ],
 )
 async def test_an_invalid_option_of_a_write_is_an_error_of_the_driver(
@@ -142,14 +142,14 @@ async def test_an_invalid_option_ends_a_query_before_any_task_runs(
     ],
     ids=["no id", "no JSON", "no time zone"],
 )
-async def test_a_table_that_can_not_be_items_is_refused(
+async def test_a_table_that_cannot_be_items_is_refused(
     queue: AsyncWorkQueue, schema: StructType, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=said):
         await asyncio.to_thread(BulkWriter, located(queue, options), schema, overwrite=False)
 
 
-async def test_a_queue_is_not_overwritten(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_modes_other_than_append_are_refused(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     with pytest.raises(AnalysisException, match="other clients use the items of a queue"):
         writer(numbered(spark, 3), queue).mode("overwrite").save()
     for mode in ("ignore", "error"):
@@ -182,7 +182,7 @@ def added(queue: AsyncWorkQueue, batch: pa.Table, schema: StructType, **options:
     ],
     ids=["an empty id", "a long id", "no data", "NaN as JSON"],
 )
-async def test_a_batch_with_a_row_that_can_not_be_an_item_adds_nothing(
+async def test_a_batch_with_a_row_that_cannot_be_an_item_adds_nothing(
     queue: AsyncWorkQueue, values: dict[str, list[Any]], said: str
 ) -> None:
     schema = table(*values)
@@ -193,7 +193,7 @@ async def test_a_batch_with_a_row_that_can_not_be_an_item_adds_nothing(
 
 
 @pytest.mark.parametrize("more", [0, 1])
-async def test_the_longest_id_and_the_largest_data(queue: AsyncWorkQueue, more: int) -> None:
+async def test_the_largest_data_are_added_and_larger_ones_refused(queue: AsyncWorkQueue, more: int) -> None:
     schema = table("id", "data")
     batch = pa.table({"id": ["a", "ü" * 256], "data": [b"", bytes((64 << 20) + more)]})
     if more:
@@ -217,8 +217,8 @@ async def test_a_delay_out_of_bounds_is_refused(queue: AsyncWorkQueue, wait: flo
     assert not any(await queue.counts())
 
 
-async def test_what_was_sent_before_the_bad_row_stays(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    """A batch of Arrow goes whole or not at all; those before it have been added."""
+async def test_batches_before_an_invalid_row_stay_added(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """An Arrow batch is added as a whole or not at all."""
     table = numbered(spark, 10, partitions=1)
     table = table.withColumn("id", F.when(F.col("id") == "i9", None).otherwise(F.col("id")))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "3")
@@ -253,7 +253,7 @@ async def test_an_invalid_url_is_shown_without_its_password(
         assert "r3tpw" not in trace
 
 
-#: What no item can be, as the ids of two tasks, and what is said of it.
+#: Invalid values: the column, an SQL expression, and the message.
 NO_ITEMS = {
     "null": ("id", "null", "column 'id' of 1 row: got None, expected a text of 1 to 512 bytes"),
     "empty": ("id", "''", "column 'id' of 1 row: got '', expected a text of 1 to 512 bytes"),
@@ -274,7 +274,7 @@ def with_bad_row(spark: SparkSession, case: str) -> DataFrame:
     return table.withColumn(column, F.when(F.col("id") == "i9", F.expr(bad)).otherwise(F.col(column)))
 
 
-async def test_nothing_is_added_if_one_row_can_not_be_an_item(
+async def test_nothing_is_added_if_one_row_cannot_be_an_item(
     spark: SparkSession, queue: AsyncWorkQueue
 ) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS["null"][2])):
@@ -286,14 +286,14 @@ async def test_nothing_is_added_if_one_row_can_not_be_an_item(
     "case",
     [pytest.param(case, marks=[pytest.mark.long] if case == "much data" else []) for case in NO_ITEMS],
 )
-def test_the_check_of_all_rows_finds_one_that_can_not_be_an_item(spark: SparkSession, case: str) -> None:
+def test_the_check_of_all_rows_finds_one_that_cannot_be_an_item(spark: SparkSession, case: str) -> None:
     df = with_bad_row(spark, case)
     columns = Columns.chosen(Options({"delayColumn": "wait"}, OPTIONS), df.schema)
     with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS[case][2])):
         check_rows(df, columns)
 
 
-async def test_what_can_be_no_json_is_found_before(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_the_check_finds_rows_that_json_cannot_hold(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = spark.createDataFrame([("a", 1.0), ("b", math.nan)], "id string, `x.y ``z` double")
     with pytest.raises(InvalidArgument, match=r"column 'x\.y `z' of 1 row: got nan, expected numbers"):
         add(table, queue.name, url=queue.url)
@@ -309,7 +309,7 @@ async def test_what_can_be_no_json_is_found_before(spark: SparkSession, queue: A
     assert not any(await queue.counts())
 
 
-async def test_the_largest_and_longest_pass_the_look_at_all_rows(
+async def test_the_longest_id_and_the_longest_delay_pass_the_check(
     spark: SparkSession, queue: AsyncWorkQueue
 ) -> None:
     table = spark.sql(
@@ -319,9 +319,7 @@ async def test_the_largest_and_longest_pass_the_look_at_all_rows(
     assert report.added == 2
 
 
-async def test_without_the_look_at_all_rows_the_others_are_added(
-    spark: SparkSession, queue: AsyncWorkQueue
-) -> None:
+async def test_without_the_check_valid_rows_are_added(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = numbered(spark, 10)
     table = table.withColumn("id", F.when(F.col("id") == "i9", None).otherwise(F.col("id")))
     with pytest.raises(PySparkException, match="row 5 of partition 1"):
@@ -329,10 +327,10 @@ async def test_without_the_look_at_all_rows_the_others_are_added(
     assert (await waiting(queue)).keys() <= names(5)
 
 
-async def test_add_asks_the_driver_of_now_where_the_server_is(
+async def test_add_reads_the_current_environment_of_the_driver(
     spark: SparkSession, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Spark's workers have the environment in which Spark was started; the report is where the rows are."""
+    """Spark's workers have the environment that Spark was started with."""
     assert queue.url is not None
     table = numbered(spark, 3)
     monkeypatch.setenv("SET_LATER", queue.url)
@@ -340,7 +338,7 @@ async def test_add_asks_the_driver_of_now_where_the_server_is(
     assert add(table, queue.name, urlEnv="SET_LATER").added == 3
     monkeypatch.setenv("LEASEHOLD_URL", queue.url)
     assert add(table, queue.name).already_there == 3
-    # One with a login goes by way of a file, which is gone afterwards.
+    # A URL with a login is passed in a file, which is removed afterwards.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     scheme, _, rest = queue.url.partition("://")
     monkeypatch.setenv("SET_LATER", f"{scheme}://default:@{rest}")
@@ -356,7 +354,9 @@ def dead_url(port: int) -> str:
     return f"redis://127.0.0.1:{port}"
 
 
-async def test_a_url_that_does_not_answer(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_a_server_that_does_not_answer_ends_the_query(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
     assert "ConnectionLost" in refused(numbered(spark, 3), queue, url=dead_url(1))
     reader = spark.read.format("leasehold").options(url=dead_url(1), queue="q")
     with pytest.raises(PySparkException, match="ConnectionLost") as raised:
@@ -364,12 +364,14 @@ async def test_a_url_that_does_not_answer(spark: SparkSession, queue: AsyncWorkQ
     assert IN_A_TASK not in str(raised.value)
 
 
-async def test_a_key_of_another_type(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
+async def test_a_key_of_another_type_ends_the_query(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
     await redis.set(f"{queue.name}:queue", "a string")
     assert "WrongKeyType" in refused(numbered(spark, 3), queue)
 
 
-async def test_an_untagged_name_on_a_cluster(
+async def test_a_cluster_needs_a_tagged_name_and_the_option(
     spark: SparkSession, queue: AsyncWorkQueue, cluster: RedisCluster, nodes: list[Redis]
 ) -> None:
     table = numbered(spark, 3)
@@ -388,7 +390,7 @@ async def test_an_untagged_name_on_a_cluster(
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [
-        (StructType().add("nobody", StringType()), {}, "schema: got 'nobody', expected columns among"),
+        (StructType().add("missing", StringType()), {}, "schema: got 'missing', expected columns among"),
         (StructType().add("size", StringType()), {}, "schema: got 'size string', expected bigint"),
         (ITEMS, {"partitions": "many"}, "partitions: got 'many', expected a whole number"),
         (ITEMS, {"idColumn": "id"}, "option: got 'idcolumn'"),
@@ -406,7 +408,7 @@ def test_an_invalid_option_of_a_read_is_an_error_of_the_driver(
         LeaseholdSource(located(queue, options)).reader(schema)
 
 
-async def test_no_such_queue(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
+async def test_an_unknown_queue_is_refused(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
     reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name)
     with pytest.raises(PySparkException, match="a queue that has been used") as raised:
         reader.load().collect()
@@ -414,10 +416,10 @@ async def test_no_such_queue(spark: SparkSession, queue: AsyncWorkQueue, redis: 
     assert reader.option("mayBeMissing", "true").load().collect() == []
     await redis.set(f"{queue.name}:fence", 7)
     reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name)
-    assert reader.load().collect() == [], "all that it had is done"
+    assert reader.load().collect() == [], "it is known, and empty"
 
 
-async def test_a_password_is_read_where_spark_does_not_see_it(
+async def test_a_password_is_passed_in_a_file_or_a_variable(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert queue.url is not None
@@ -426,8 +428,8 @@ async def test_a_password_is_read_where_spark_does_not_see_it(
     df = numbered(spark, 3)
     df.write.format("leasehold").options(urlFile=str(place), queue=queue.name).mode("append").save()
     assert (await queue.counts()).waiting == 3
-    monkeypatch.setenv("WHERE_IT_IS", "redis://:secret@localhost")
-    target = Options({"urlEnv": "WHERE_IT_IS", "queue": "q"}, ()).target()
+    monkeypatch.setenv("QUEUE_URL", "redis://:secret@localhost")
+    target = Options({"urlEnv": "QUEUE_URL", "queue": "q"}, ()).target()
     assert "secret" not in repr(target)
     with pytest.raises(InvalidArgument, match="a file on the driver"):
         Options({"urlFile": str(tmp_path / "none"), "queue": "q"}, ()).target()

@@ -1,4 +1,4 @@
-"""The charts of a report: what their axes say."""
+"""The axes and lines of charts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TIMES = [BEGIN + number * MINUTE for number in range(3)]
 
 
 def labels(svg: str) -> list[str]:
-    """Give what is written in a chart, without what is said to those who cannot see it."""
+    """Return the texts in a chart, without its description."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 
 
 def points(svg: str, line: str) -> list[tuple[float, float]]:
-    """Give the corners of a line, in the coordinates of the chart; y grows downwards."""
+    """Return the points of a line, in the coordinates of the chart; y grows downwards."""
     drawn = re.search(rf'<path d="([^"]*)"[^>]*style="[^"]*{re.escape(line)}', svg)
     assert drawn
     return [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", drawn[1])]
 
 
-def test_lengths_of_time_have_units_whether_they_are_alike_or_not() -> None:
+def test_durations_on_an_axis_have_units() -> None:
     alike = labels(over_time("a", "a", TIMES, MINUTE, {"p50": [0.12, None, 0.2]}, lengths=True))
     assert {"0 ms", "100 ms", "200 ms"} <= {*alike}
     unlike = labels(over_time("a", "a", TIMES, MINUTE, {"p50": [0.012, 0.0, 200.0]}, lengths=True))
@@ -34,12 +34,12 @@ def test_lengths_of_time_have_units_whether_they_are_alike_or_not() -> None:
     assert not [label for label in alike + unlike if "10^" in label or "times" in label]
 
 
-def test_one_span_is_as_wide_as_the_chart() -> None:
+def test_a_single_interval_is_as_wide_as_the_chart() -> None:
     written = labels(over_time("a", "a", [BEGIN], MINUTE, {"p50": [1.0]}, lengths=True))
     assert "12:00:30" in written
 
 
-def test_a_span_in_which_nothing_happened_is_none_in_which_half_as_much_did() -> None:
+def test_an_interval_without_values_is_a_gap() -> None:
     none = dict.fromkeys(("added", "completed", "retries", "expired_leases", "dead_letters"), 0)
     unknown = dict.fromkeys(("wait_p50", "wait_p90", "wait_p99"), None)
     row = none | unknown | {name.replace("wait", "service"): None for name in unknown}
@@ -52,8 +52,8 @@ def test_a_span_in_which_nothing_happened_is_none_in_which_half_as_much_did() ->
     assert first == last < empty
 
 
-def test_durations() -> None:
-    told = {
+def test_a_duration_is_shown_in_a_suitable_unit() -> None:
+    expected = {
         0.0: "0 ms",
         0.5: "500 ms",
         1.5: "1.50 s",
@@ -62,4 +62,4 @@ def test_durations() -> None:
         7200: "2.0 h",
         2e5: "2.3 d",
     }
-    assert {value: duration(value) for value in told} == told
+    assert {value: duration(value) for value in expected} == expected

@@ -1,4 +1,4 @@
-"""The kept events as a stream: all of them, each once, in numbers without a gap."""
+"""The kept events as a stream: each once, with numbers without a gap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def add(queue: AsyncWorkQueue, count: int, start: int = 0) -> None:
     await queue.add_items([Item(b"12345", id=f"i{number}") for number in range(start, start + count)])
 
 
-async def test_all_events_come_as_the_queue_tells_them(
+async def test_events_are_rows_with_the_same_fields(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
     await queue.events.keep(count=10_000)
@@ -44,9 +44,9 @@ async def test_all_events_come_as_the_queue_tells_them(
     await queue.release(await take(queue))
     await queue.fail_many([Failure(await take(queue), "bad")])
     [(_, rows)] = drained(stream(spark, queue, **EVENTS), tmp_path)
-    told = [event async for event in queue.events(follow=False)]
-    assert len(rows) == len(told) == 11
-    for row, event in zip(rows, told, strict=True):
+    events = [event async for event in queue.events(follow=False)]
+    assert len(rows) == len(events) == 11
+    for row, event in zip(rows, events, strict=True):
         for field in ("number", "what", "id", "holder", "token", "attempt", "size", "front", "error"):
             assert row[field] == getattr(event, field)
         assert row["at"].timestamp() == pytest.approx(event.at)
@@ -56,7 +56,7 @@ async def test_all_events_come_as_the_queue_tells_them(
 async def test_a_run_continues_after_the_last_event_of_the_run_before(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
-    """Events that are emitted during a run are left to the next one."""
+    """Events emitted during a run are left to the next run."""
     begin = await queue.events.keep(count=10_000)
     await add(queue, 2_500)
 
@@ -65,14 +65,16 @@ async def test_a_run_continues_after_the_last_event_of_the_run_before(
             portal.call(add, portal.queue, 10, 10_000 * (number + 1))
 
     rows = stream(spark, queue, maxRows=1_200, partitions=3, **EVENTS)
-    first = drained(rows, tmp_path, meanwhile=produce)
+    first = drained(rows, tmp_path, after_batch=produce)
     assert [len(rows) for _, rows in first] == [1_200, 1_200, 100]
     second = drained(rows, tmp_path)
     assert sorted(numbers(first) + numbers(second)) == [*range(begin + 1, begin + 2_531)]
     assert drained(rows, tmp_path) == []
 
 
-async def test_only_what_is_new(spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path) -> None:
+async def test_latest_skips_earlier_events(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
     await queue.events.keep(count=10_000)
     await add(queue, 5)
     rows = stream(spark, queue, startingFrom="latest", **EVENTS)
@@ -81,7 +83,7 @@ async def test_only_what_is_new(spark: SparkSession, queue: AsyncWorkQueue, tmp_
     assert [row["id"] for _, rows in drained(rows, tmp_path) for row in rows] == ["i5", "i6", "i7"]
 
 
-async def test_it_follows_and_says_how_far_it_is(
+async def test_a_running_query_follows_new_events_and_reports_its_position(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     begin = await queue.events.keep(count=10_000)
@@ -90,7 +92,7 @@ async def test_it_follows_and_says_how_far_it_is(
     query = running(rows, tmp_path, lambda rows, number: batches.append((number, rows.collect())))
     try:
         for total in (3, 7):
-            await add(queue, total)  # those that are there already are no event
+            await add(queue, total)  # an id that is already there emits no event
 
             async def all_read(wanted: int = begin + total) -> bool:
                 assert query.exception() is None
@@ -98,23 +100,23 @@ async def test_it_follows_and_says_how_far_it_is(
 
             await until("they are read", all_read, within=60)
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             progress = query.lastProgress
             return f'"number": {begin + 7}' in str(progress and progress["sources"][0]["latestOffset"])
 
-        await until("its progress is told", told)
+        await until("its progress is reported", is_reported)
         before = await calls(redis, "evalsha")
 
         async def looked() -> bool:
             return await calls(redis, "evalsha") > before + 10
 
-        await until("it looks again", looked)
+        await until("it polls again", looked)
     finally:
         query.stop()
     assert numbers(batches) == [*range(begin + 1, begin + 8)]
 
 
-async def test_events_that_are_lost_are_an_error_that_says_what_to_do(
+async def test_lost_events_are_an_error_that_names_the_option(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
     await queue.events.keep(count=10_000)
@@ -132,9 +134,7 @@ async def test_events_that_are_lost_are_an_error_that_says_what_to_do(
     assert numbers(rest) == [*range(begin + 1, begin + 6)]
 
 
-async def test_events_that_are_lost_between_the_plan_and_the_reading_are_noticed(
-    queue: AsyncWorkQueue, redis: Redis
-) -> None:
+async def test_events_lost_between_plan_and_read_are_noticed(queue: AsyncWorkQueue, redis: Redis) -> None:
     last = 1_500 + await queue.events.keep(count=10_000)
     await add(queue, 1_500)
     reader = EventsReader({"url": str(queue.url), "queue": queue.name}, SCHEMA)
@@ -153,7 +153,7 @@ async def test_events_that_are_lost_between_the_plan_and_the_reading_are_noticed
 
 
 def reader_of(queue: AsyncWorkQueue, **options: str) -> EventsReader:
-    """Make the reader as Spark does on the driver."""
+    """Make a reader as Spark does on the driver."""
     return EventsReader({"url": str(queue.url), "queue": queue.name, **options}, SCHEMA)
 
 
@@ -203,7 +203,7 @@ async def test_a_server_that_loses_its_last_events_under_a_running_query_is_noti
             return numbers(batches)[-1:] == [begin + 5]
 
         await until("they are read", all_read, within=60)
-        # In one step, as a fail-over is.
+        # In one step, like a fail-over.
         async with redis.pipeline(transaction=True) as lose:
             lose.delete(f"{queue.name}:events")
             lose.hset(f"{queue.name}:events:keep", "last", str(begin + 3))
@@ -215,12 +215,12 @@ async def test_a_server_that_loses_its_last_events_under_a_running_query_is_noti
         await until("it has ended", has_ended, within=60)
     finally:
         query.stop()
-    told = str(query.exception())
-    assert f"EventsLost: event {begin + 5} was read, but the server has lost its last writes" in told
-    assert "start with a new checkpointLocation" in told
+    message = str(query.exception())
+    assert f"EventsLost: event {begin + 5} was read, but the server has lost its last writes" in message
+    assert "start with a new checkpointLocation" in message
 
 
-async def test_events_that_the_server_loses_between_the_plan_and_the_reading_are_noticed(
+async def test_a_server_that_loses_events_between_plan_and_read_is_noticed(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     begin = await queue.events.keep(count=10_000)

@@ -1,4 +1,4 @@
-"""The jobs: what they do to queues and files, and what they refuse."""
+"""Jobs: their effects on queues and files, and their errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CSV = "Id;text\na;one\nb;two\n"
 
 
 async def kill(queue: AsyncWorkQueue, errors: dict[str, str]) -> None:
-    """Make dead letters, each with its error."""
+    """Make dead letters with these errors."""
     await queue.add_items([Item(f"<{id_}>", id=id_) for id_ in errors])
     for _ in errors:
         lease = await take(queue)
@@ -45,17 +45,17 @@ async def kill(queue: AsyncWorkQueue, errors: dict[str, str]) -> None:
 # ---------------------------------------------------------------------------------------------------- load
 
 
-async def test_load_reads_what_is_asked_for(
+async def test_load_uses_the_given_format_and_columns(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "rows.csv").write_text(CSV)
     given: dict[str, Any] = {"format": "csv", "option": ["sep=;"], "id": "Id", "url": redis_url}
-    told = load(spark, queue.name, str(tmp_path / "rows.csv"), data="text", **given)
-    assert told == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
+    result = load(spark, queue.name, str(tmp_path / "rows.csv"), data="text", **given)
+    assert result == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
     assert await waiting(queue) == {"a": b"one", "b": b"two"}
     (tmp_path / "rows.csv").write_text(CSV + "c;three\n")
-    told = load(spark, queue.name, str(tmp_path / "rows.csv"), **given)
-    assert (told["added"], told["already_there"]) == (1, 2)
+    result = load(spark, queue.name, str(tmp_path / "rows.csv"), **given)
+    assert (result["added"], result["already_there"]) == (1, 2)
     assert (await waiting(queue))["c"] == b'{"Id":"c","text":"three"}'
 
 
@@ -63,8 +63,8 @@ async def test_load_of_json_parquet_and_tables(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "rows.json").write_text('{"data": "1"}\n{"data": "2"}\n{"data": "1"}\n')
-    told = load(spark, queue.name, str(tmp_path / "rows.json"), id_from="data", url=redis_url)
-    assert (told["rows"], told["added"], told["already_there"]) == (3, 2, 1)
+    result = load(spark, queue.name, str(tmp_path / "rows.json"), id_from="data", url=redis_url)
+    assert (result["rows"], result["added"], result["already_there"]) == (3, 2, 1)
     numbered(spark, 10).write.parquet(str(tmp_path / "rows"))
     assert load(spark, queue.name, str(tmp_path / "rows"), url=redis_url)["added"] == 10
     numbered(spark, 12).createOrReplaceTempView("letters")
@@ -95,38 +95,38 @@ async def test_load_with_invalid_arguments_adds_nothing(
 
 
 async def scheduled(redis: Redis, name: str) -> dict[str, float]:
-    """The ids of what is scheduled and when it is due (s), in that order."""
+    """Return the due time (s) of each scheduled id, in order."""
     rows: Any = await redis.zrange(f"{name}:scheduled", 0, -1, withscores=True)
     return {id_.decode(): ms / 1000 for id_, ms in rows}
 
 
-async def test_backfill_spreads_rows_in_their_order(
+async def test_backfill_schedules_rows_at_the_rate_and_in_order(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
     numbered(spark, 100, partitions=3).write.parquet(str(tmp_path / "rows"))
     start = datetime.fromtimestamp(int(time.time()) + 1000, UTC)
     given: dict[str, Any] = {"rate": 4.0, "start": start.isoformat(), "url": redis_url}
-    told = backfill(spark, queue.name, str(tmp_path / "rows"), order_by="id", **given)
-    assert (told["rows"], told["added"]) == (100, 100)
-    assert datetime.fromisoformat(told["first_due"]) == start
-    assert datetime.fromisoformat(told["last_due"]).timestamp() == start.timestamp() + 99 / 4
+    result = backfill(spark, queue.name, str(tmp_path / "rows"), order_by="id", **given)
+    assert (result["rows"], result["added"]) == (100, 100)
+    assert datetime.fromisoformat(result["first_due"]) == start
+    assert datetime.fromisoformat(result["last_due"]).timestamp() == start.timestamp() + 99 / 4
     due = await scheduled(redis, queue.name)
     assert [*due] == sorted(f"i{n}" for n in range(100))
     assert [at - start.timestamp() for at in due.values()] == [n / 4 for n in range(100)]
-    told = backfill(spark, queue.name, str(tmp_path / "rows"), **given)
-    assert (told["added"], told["already_there"]) == (0, 100)
+    result = backfill(spark, queue.name, str(tmp_path / "rows"), **given)
+    assert (result["added"], result["already_there"]) == (0, 100)
 
 
-async def test_backfill_begins_now_and_keeps_the_order_of_files(
+async def test_backfill_starts_now_and_keeps_the_order_of_a_file(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
     rows = "".join(f'{{"id": "i{n}", "n": {n}}}\n' for n in range(50))
     (tmp_path / "rows.json").write_text(rows)
     before = time.time()
-    told = backfill(spark, queue.name, str(tmp_path / "rows.json"), rate=0.1, format="json", url=redis_url)
-    assert before <= datetime.fromisoformat(told["first_due"]).timestamp() + 0.001
+    result = backfill(spark, queue.name, str(tmp_path / "rows.json"), rate=0.1, format="json", url=redis_url)
+    assert before <= datetime.fromisoformat(result["first_due"]).timestamp() + 0.001
     due = [*await scheduled(redis, queue.name)]
-    # The first is due when it is added.
+    # The first is due immediately.
     assert due == [f"i{n}" for n in range(50)][-len(due) :]
     assert sum(await queue.counts()) == 50
     found = await queue.find("i7")
@@ -134,7 +134,7 @@ async def test_backfill_begins_now_and_keeps_the_order_of_files(
     assert found.data == b'{"id":"i7","n":7}'
 
 
-async def test_backfill_makes_the_same_bytes_of_a_row_as_load(
+async def test_backfill_and_load_encode_a_row_alike(
     spark: SparkSession, queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str, tmp_path: Path
 ) -> None:
     rows = spark.sql(
@@ -175,22 +175,22 @@ async def test_backfill_with_invalid_arguments_adds_nothing(
 # -------------------------------------------------------------------------------------------------- redrive
 
 
-async def test_redrive_takes_what_the_condition_chooses(
+async def test_redrive_requeues_the_dead_letters_that_match(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str
 ) -> None:
     await kill(queue, {"a": "timeout", "b": "no such letter", "c": "timeout", "d": "timeout"})
     await queue.add_item(Item(b"new", id="d"))
     chosen = "error = 'timeout' and data <> '<c>'"
-    told = redrive(spark, queue.name, where=chosen, dry_run=True, url=redis_url)
-    assert told == {"queue": queue.name, "chosen": 2, "dry_run": True}
+    result = redrive(spark, queue.name, where=chosen, dry_run=True, url=redis_url)
+    assert result == {"queue": queue.name, "chosen": 2, "dry_run": True}
     assert (await queue.counts()).dead == 4
-    told = redrive(spark, queue.name, where=chosen, url=redis_url)
-    # `d` cannot go back, as its id is taken.
-    assert told == {"queue": queue.name, "chosen": 2, "requeued": 1, "stayed": 1, "already_there": 1}
+    result = redrive(spark, queue.name, where=chosen, url=redis_url)
+    # `d` cannot be requeued, as its id was added again.
+    assert result == {"queue": queue.name, "chosen": 2, "requeued": 1, "stayed": 1, "already_there": 1}
     assert await waiting(queue) == {"a": b"<a>", "d": b"new"}
     assert {letter.id for letter in await queue.dead_letters.list()} == {"b", "c", "d"}
-    told = redrive(spark, queue.name, url=redis_url)
-    assert (told["chosen"], told["requeued"], told["already_there"]) == (3, 2, 1)
+    result = redrive(spark, queue.name, url=redis_url)
+    assert (result["chosen"], result["requeued"], result["already_there"]) == (3, 2, 1)
     assert {letter.id for letter in await queue.dead_letters.list()} == {"d"}
     await queue.complete_many(await queue.lease_many(10, 60))
     assert redrive(spark, queue.name, url=redis_url)["requeued"] == 1
@@ -198,7 +198,7 @@ async def test_redrive_takes_what_the_condition_chooses(
 
 
 @pytest.mark.parametrize("condition", ["no condition", "eror = 'x'", "data"])
-async def test_redrive_with_what_is_no_condition(
+async def test_redrive_with_an_invalid_condition_requeues_nothing(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, condition: str
 ) -> None:
     await kill(queue, {"a": "timeout"})
@@ -211,14 +211,14 @@ async def test_redrive_with_what_is_no_condition(
 
 
 def archived(spark: SparkSession, folder: Path) -> list[tuple[int, str, str]]:
-    """All that an archive holds."""
+    """Return all events of an archive."""
     rows = spark.read.parquet(str(folder)).orderBy("number").collect()
     assert all(row["date"] == row["at"].date() for row in rows)
     return [(row["number"], row["what"], row["id"]) for row in rows]
 
 
 async def kept(queue: AsyncWorkQueue) -> list[tuple[int, str, str]]:
-    """All that the server holds."""
+    """Return all events on the server."""
     events: list[Event] = [event async for event in queue.events(follow=False)]
     return [(event.number, event.what, event.id) for event in events]
 
@@ -229,9 +229,9 @@ async def test_archive_continues_where_it_stopped_and_replaces_a_batch_that_runs
     await queue.events.keep(count=1000)
     await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(25)])
     folder = tmp_path / "archive"
-    told = archive(spark, queue.name, str(folder), batch=10, url=redis_url)
+    result = archive(spark, queue.name, str(folder), batch=10, url=redis_url)
     first = (await kept(queue))[0][0]
-    assert told == {
+    assert result == {
         "queue": queue.name,
         "events": 25,
         "batches": 3,
@@ -242,7 +242,7 @@ async def test_archive_continues_where_it_stopped_and_replaces_a_batch_that_runs
     commits = folder / "_checkpoint" / "commits"
     last = max(path.name for path in commits.iterdir() if path.name.isdigit())
     for name in (last, f".{last}.crc"):
-        (commits / name).unlink()  # as if it had been killed before that was written
+        (commits / name).unlink()  # as if killed before it was written
     (folder / "_batch-00000009").mkdir()
     for _ in range(5):
         await queue.complete(await take(queue))
@@ -251,7 +251,7 @@ async def test_archive_continues_where_it_stopped_and_replaces_a_batch_that_runs
     assert not (folder / "_batch-00000009").exists()
 
 
-async def test_archives_are_not_mixed(
+async def test_an_archive_belongs_to_one_queue_and_checkpoint(
     spark: SparkSession, make_queue: MakeQueue, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
     await queue.events.keep(count=1000)
@@ -268,7 +268,7 @@ async def test_archives_are_not_mixed(
     assert len(archived(spark, tmp_path / "archive")) == 1
 
 
-async def test_an_archive_and_a_report_of_a_queue_with_and_without_events(
+async def test_archive_and_report_need_a_queue_with_events(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
     output = str(tmp_path / "output")
@@ -280,12 +280,12 @@ async def test_an_archive_and_a_report_of_a_queue_with_and_without_events(
     with pytest.raises(InvalidArgument, match="one that keeps events"):
         report(spark, str(tmp_path / "report"), queue=queue.name, url=redis_url)
     await queue.add_item(Item(b"", id="x"))
-    told = report(spark, str(tmp_path / "report"), queue=queue.name, url=redis_url)
-    assert (told["events"], told["now"]) == (1, (await queue.counts())._asdict())
+    result = report(spark, str(tmp_path / "report"), queue=queue.name, url=redis_url)
+    assert (result["events"], result["now"]) == (1, (await queue.counts())._asdict())
     assert not (tmp_path / "report" / "_events").exists()
 
 
-async def test_events_that_are_lost_end_an_archive_unless_that_is_allowed(
+async def test_lost_events_end_an_archive_unless_allowed(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
     await queue.events.keep(count=1000)
@@ -296,8 +296,8 @@ async def test_events_that_are_lost_end_an_archive_unless_that_is_allowed(
     await redis.xtrim(f"{queue.name}:events", maxlen=5, approximate=False)
     with pytest.raises(PySparkException, match="no longer kept"):
         archive(spark, queue.name, folder, url=redis_url)
-    told = archive(spark, queue.name, folder, allow_loss=True, url=redis_url)
-    assert told["events"] == 5
+    result = archive(spark, queue.name, folder, allow_loss=True, url=redis_url)
+    assert result["events"] == 5
     assert len(archived(spark, tmp_path / "archive")) == 15
 
 

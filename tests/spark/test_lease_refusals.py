@@ -25,16 +25,14 @@ if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
 
-async def test_a_single_batch_is_refused_as_it_would_never_be_completed(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
-) -> None:
+async def test_trigger_once_is_refused(spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path) -> None:
     await fill(queue, 25)
     with pytest.raises(StreamingQueryException, match="trigger: got 'once', expected availableNow=True"):
         drained(stream(spark, queue), tmp_path, once=True)
     assert await queue.counts() == (25, 0, 0, 0)
 
 
-async def test_a_queue_that_does_not_exist_is_an_error_of_a_new_query(
+async def test_a_new_query_on_an_unknown_queue_is_refused(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     with pytest.raises(StreamingQueryException, match=r"queue: got .*, expected a queue that has been used"):

@@ -1,4 +1,4 @@
-"""The reader of a stream of leases, without Spark: lost replies, expired leases, other readers."""
+"""Lease sets without Spark: lost replies, expired leases, other readers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_sets_are_leased_in_steps_read_again_and_completed(queue: AsyncWor
 
 
 class Losing(Bulk):
-    """Loses the reply to every other call."""
+    """Loses the reply to every second call."""
 
     def __init__(self, bulk: Bulk, proxy: Proxy) -> None:
         super().__init__(bulk._engine)
@@ -93,9 +93,7 @@ class Losing(Bulk):
             raise
 
 
-async def test_no_reply_that_is_lost_changes_what_comes_to_pass(
-    make_queue: MakeQueue, proxy: Proxy, redis: Redis
-) -> None:
+async def test_lost_replies_change_nothing(make_queue: MakeQueue, proxy: Proxy, redis: Redis) -> None:
     queue = make_queue()
     await queue.events.keep(count=100_000)
     names = await fill(queue, 2_500)
@@ -116,13 +114,13 @@ async def test_no_reply_that_is_lost_changes_what_comes_to_pass(
         await stream.complete(number)
     assert got == names
     assert losing.lost > 5
-    told = [event.what async for event in queue.events(follow=False)]
-    assert (told.count("leased"), told.count("completed")) == (2_500, 2_500)
+    kinds = [event.what async for event in queue.events(follow=False)]
+    assert (kinds.count("leased"), kinds.count("completed")) == (2_500, 2_500)
     await queue.events.stop()
     await all_done(redis, queue)
 
 
-async def test_leases_that_are_over_are_renewed_if_nobody_has_brought_them_back(
+async def test_expired_leases_are_renewed_if_not_reclaimed(
     make_queue: MakeQueue, clock: Clock, redis: Redis
 ) -> None:
     queue = make_queue(clock=clock)
@@ -141,7 +139,7 @@ async def test_leases_that_are_over_are_renewed_if_nobody_has_brought_them_back(
     await all_done(redis, queue)
 
 
-async def test_what_somebody_else_has_is_given_up_and_what_was_read_before_is_done(
+async def test_items_of_other_clients_are_abandoned_and_items_read_before_completed(
     make_queue: MakeQueue, clock: Clock, redis: Redis
 ) -> None:
     queue = make_queue(clock=clock)
@@ -151,10 +149,10 @@ async def test_what_somebody_else_has_is_given_up_and_what_was_read_before_is_do
     await stream.lease(1, 5)
     clock.now += 99
     taken = await queue.lease_many(2, 30, block=False)
-    assert await read(queue, stream, 1, maximum=2) == names[2:], "what came back with them is leased again"
+    assert await read(queue, stream, 1, maximum=2) == names[2:], "reclaimed items are leased again"
     await stream.complete(1)
     assert await queue.counts() == (0, 2, 0, 0)
-    # The next set is read in time; then all of it goes to somebody else, who is too late.
+    # The next set is read in time; then another client leases all of it, too late.
     await queue.complete_many(taken)
     names = await fill(queue, 3)
     assert (await stream.lease(2, 5)).size == 3
@@ -167,7 +165,7 @@ async def test_what_somebody_else_has_is_given_up_and_what_was_read_before_is_do
 
 
 @pytest.mark.parametrize("size", [10, 2_500])
-async def test_what_waits_again_after_a_crash_comes_in_the_same_set(
+async def test_items_reclaimed_after_a_crash_are_leased_into_the_same_set(
     make_queue: MakeQueue, clock: Clock, redis: Redis, size: int
 ) -> None:
     queue = make_queue(clock=clock)
@@ -197,7 +195,7 @@ async def test_what_waits_again_after_a_crash_comes_in_the_same_set(
     await all_done(redis, queue)
 
 
-async def test_what_others_have_taken_after_a_crash_is_left_out_and_it_is_said(
+async def test_items_leased_by_others_after_a_crash_are_left_out_and_logged(
     make_queue: MakeQueue, clock: Clock, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = make_queue(clock=clock)
@@ -218,8 +216,10 @@ async def test_what_others_have_taken_after_a_crash_is_left_out_and_it_is_said(
     await all_done(redis, queue)
 
 
-async def test_a_lapse_in_the_middle_of_a_batch_is_mended(make_queue: MakeQueue, clock: Clock) -> None:
-    """The process that renews stood still for longer than the lease time."""
+async def test_leases_that_expire_during_a_batch_are_leased_again(
+    make_queue: MakeQueue, clock: Clock
+) -> None:
+    """The renewing process was suspended for longer than the lease time."""
     queue = make_queue(clock=clock)
     names = await fill(queue, 5)
     stream = reader_of(queue, lease_ms=300)
@@ -243,7 +243,7 @@ async def test_a_lapse_in_the_middle_of_a_batch_is_mended(make_queue: MakeQueue,
 
 
 class Failing(Bulk):
-    """Fails once in a way that nobody has foreseen."""
+    """Fails once with an unexpected error."""
 
     failed = False
 
@@ -254,7 +254,7 @@ class Failing(Bulk):
         return await super().run(script, rest, **arguments)
 
 
-async def test_renewing_goes_on_whatever_goes_wrong(
+async def test_renewing_continues_after_any_error(
     queue: AsyncWorkQueue, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     await queue.events.keep(count=1_000)
@@ -294,7 +294,7 @@ async def test_a_newer_reader_takes_over(queue: AsyncWorkQueue) -> None:
     assert await queue.queue_len() == 5
 
 
-async def test_a_server_that_is_away_is_waited_for(make_queue: MakeQueue, proxy: Proxy) -> None:
+async def test_calls_wait_for_a_server_that_is_away(make_queue: MakeQueue, proxy: Proxy) -> None:
     queue = make_queue(url=proxy.url)
     await fill(queue, 1)
     stream, hasty = reader_of(queue), reader_of(queue, retry_timeout=0.1)

@@ -1,4 +1,4 @@
-"""The stream that leases: what comes when, what is completed when, and what it says when it cannot."""
+"""The lease stream: its batches, and when their items are completed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def fill(queue: AsyncWorkQueue, count: int, start: int = 0, size: int = 20
 
 
 async def nothing_left(redis: Redis, queue: AsyncWorkQueue) -> None:
-    """Check that all is done: what is left says who has read, for an hour."""
+    """Check that only keys of the stream are left, which expire."""
     await audit(redis, queue.name)
     left = await left_over(redis, queue.name)
     assert {key.split(b":")[1] for key in left} <= {b"stream"}
@@ -42,7 +42,7 @@ async def nothing_left(redis: Redis, queue: AsyncWorkQueue) -> None:
 
 
 async def ended(query: StreamingQuery) -> str:
-    """Wait for a query to fail, and return what it says."""
+    """Wait for a query to fail, and return its message."""
 
     async def has_ended() -> bool:
         return not query.isActive
@@ -77,7 +77,7 @@ async def test_a_queue_is_drained_in_batches(
 
 
 @pytest.mark.parametrize("sink", [pytest.param("noop", marks=pytest.mark.long), "parquet"])
-async def test_sinks_of_spark_take_it(
+async def test_sinks_of_spark_can_be_used(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path, sink: str
 ) -> None:
     names = await fill(queue, 300)
@@ -92,7 +92,7 @@ async def test_sinks_of_spark_take_it(
     await nothing_left(redis, queue)
 
 
-async def test_a_run_leaves_items_added_meanwhile_to_the_next_run(
+async def test_a_run_leaves_later_items_to_the_next_run(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     first = await fill(queue, 15)
@@ -102,7 +102,7 @@ async def test_a_run_leaves_items_added_meanwhile_to_the_next_run(
         with elsewhere(queue) as portal:
             second.extend(portal.call(fill, portal.queue, 5, 1000 * (number + 1)))
 
-    one = drained(stream(spark, queue, maxRows=10), tmp_path, meanwhile=produce)
+    one = drained(stream(spark, queue, maxRows=10), tmp_path, after_batch=produce)
     assert (await queue.counts())[:2] == (10, 0)
     other = drained(stream(spark, queue, maxRows=10), tmp_path)
     assert [(number, len(rows)) for number, rows in one + other] == [(0, 10), (1, 5), (2, 10)]
@@ -111,10 +111,10 @@ async def test_a_run_leaves_items_added_meanwhile_to_the_next_run(
 
 
 @pytest.mark.parametrize("end", ["crash", "stop"])
-async def test_items_that_went_back_to_the_queue_while_it_was_down_come_in_the_same_batch(
+async def test_items_reclaimed_while_a_query_was_down_are_in_the_same_batch(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path, end: str
 ) -> None:
-    """After a crash they come again; after a stop, committed, they are completed by the next run."""
+    """After a crash they are read again; after a stop the next run completes them."""
     names = await fill(queue, 4)
     seen: Batches = []
 
@@ -133,11 +133,11 @@ async def test_items_that_went_back_to_the_queue_while_it_was_down_come_in_the_s
     await until("the batch has run", has_run, within=60)
     query.stop()
 
-    async def are_back() -> bool:
+    async def are_reclaimed() -> bool:
         await queue.light_clean()
         return await queue.counts() == (4, 0, 0, 0)
 
-    await until("the items are back", are_back, within=30)
+    await until("the items are reclaimed", are_reclaimed, within=30)
     more = await fill(queue, 3, 100)
     batches = drained(stream(spark, queue, maxRows=4), tmp_path)
     expected = [(0, names), (1, more)] if end == "crash" else [(1, more)]
@@ -167,7 +167,7 @@ async def test_the_number_of_tasks_of_a_batch_depends_on_its_size(
     assert await asyncio.to_thread(plan) == tasks
 
 
-async def test_the_last_batch_is_completed_although_nothing_comes_after_it(
+async def test_the_last_batch_is_completed_without_a_next_one(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     await fill(queue, 10)
@@ -219,22 +219,22 @@ async def test_leases_are_renewed_while_a_batch_runs(
     names = await fill(queue, 5)
 
     async def renewed(there: AsyncWorkQueue) -> bool:
-        told = [event.id async for event in there.events(follow=False) if event.what == "renewed"]
-        return all(told.count(name) > 3 for name in names)
+        events = [event.id async for event in there.events(follow=False) if event.what == "renewed"]
+        return all(events.count(name) > 3 for name in names)
 
     def work(_: int) -> None:
         with elsewhere(queue) as portal:
             portal.call(lambda: until("they are renewed", lambda: renewed(portal.queue)))
 
-    drained(stream(spark, queue, leaseTime=1.5), tmp_path, meanwhile=work)
-    told = [event.what async for event in queue.events(follow=False)]
-    assert "expired" not in told
-    assert told.count("completed") == 5
+    drained(stream(spark, queue, leaseTime=1.5), tmp_path, after_batch=work)
+    events = [event.what async for event in queue.events(follow=False)]
+    assert "expired" not in events
+    assert events.count("completed") == 5
     await queue.events.stop()
     await nothing_left(redis, queue)
 
 
-async def test_a_batch_that_failed_is_read_again_and_nothing_else_holds_it(
+async def test_a_failed_batch_is_read_again_with_the_same_leases(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     names = await fill(queue, 10)
@@ -247,7 +247,7 @@ async def test_a_batch_that_failed_is_read_again_and_nothing_else_holds_it(
     query = running(stream(spark, queue, maxRows=6), tmp_path, take)
     assert "no sink" in await ended(query)
     assert (await queue.counts())[:2] == (4, 6)
-    # Nobody is left who would renew: the process that leased them has ended with the query.
+    # The process that renews has ended with the query.
     assert await queue.queue_len() == 4
     await queue.close()
     await alone(redis)
@@ -263,7 +263,7 @@ async def test_a_batch_that_failed_is_read_again_and_nothing_else_holds_it(
 async def test_a_second_query_takes_over_from_the_first(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
-    """It runs on a copy of the checkpoint, and under another id: so Spark knows nothing of it."""
+    """It runs on a copy of the checkpoint with another id, so that Spark allows it."""
     await fill(queue, 10)
     taken: list[int] = []
     first = running(stream(spark, queue), tmp_path / "one", lambda rows, _: taken.append(rows.count()))
@@ -286,7 +286,7 @@ async def test_a_second_query_takes_over_from_the_first(
     assert "StreamTakenOver" in said
 
 
-async def test_large_items_are_read_in_pages(
+async def test_large_items_are_read_in_several_replies(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     names = [f"large{number}" for number in range(24)]

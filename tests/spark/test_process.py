@@ -1,4 +1,4 @@
-"""Draining: each item that is completed is in the output once, and none is completed before that."""
+"""`process`: each completed item is in the output once, and none is completed before that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = "id string, length long"
 
 
 def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the length of the data of each item."""
+    """Yield the length of the data of each item."""
     for batch in batches:
         lengths = [len(data.as_py()) for data in batch.column("data")]
         yield pa.record_batch({"id": batch.column("id"), "length": pa.array(lengths, pa.int64())})
@@ -47,18 +47,18 @@ def measure_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 class Place:
-    """Where one test writes, and how it reads it."""
+    """The output of one test."""
 
     def __init__(self, spark: SparkSession, folder: Path, url: str, queue: str) -> None:
         self.spark, self.output = spark, str(folder / "output")
         self.given: dict[str, Any] = {"output": self.output, "schema": SCHEMA, "queue": queue, "url": url}
 
     def process(self, handler: Any = measure, **options: Any) -> Any:
-        """Run it."""
+        """Run `process`."""
         return process(self.spark, handler, **(self.given | options))
 
     def rows(self) -> list[tuple[str, int]]:
-        """All that it wrote."""
+        """Return the rows of the output."""
         return sorted((row["id"], row["length"]) for row in self.spark.read.parquet(self.output).collect())
 
 
@@ -68,7 +68,7 @@ def place(spark: SparkSession, tmp_path: Path, redis_url: str, name: str) -> Pla
 
 
 async def put(queue: AsyncWorkQueue, first: int, count: int) -> list[tuple[str, int]]:
-    """Add items; returns what the output has to say of them."""
+    """Add items and return their rows of the output."""
     ids = [f"{number:04}" for number in range(first, first + count)]
     await queue.add_items([Item(b"x" * int(id_), id=id_) for id_ in ids])
     return [(id_, int(id_)) for id_ in ids]
@@ -85,7 +85,7 @@ async def test_items_are_in_the_output_and_completed(
     assert place.rows() == expected
     assert not any(await queue.counts())
     assert place.spark.sparkContext.defaultParallelism == 2
-    assert files_of_batch(tmp_path, 0) == 2, "a task for each core"
+    assert files_of_batch(tmp_path, 0) == 2, "one task per core"
     expected += await put(queue, 70, 10)
     done = place.process(batch=30)
     assert (done.items, done.batches) == (10, 1)
@@ -110,7 +110,7 @@ async def test_a_handler_of_pandas_frames_with_five_tasks_and_a_checkpoint_elsew
     assert not any(await queue.counts())
 
 
-async def test_an_empty_queue_is_done_at_once(place: Place, queue: AsyncWorkQueue) -> None:
+async def test_an_empty_queue_ends_the_run_at_once(place: Place, queue: AsyncWorkQueue) -> None:
     with pytest.raises(InvalidArgument, match="a queue that has been used"):
         place.process()
     done = place.process(mayBeMissing=True)
@@ -139,7 +139,7 @@ async def test_a_batch_that_failed_runs_again_and_replaces_its_output(
     assert len(unfinished) == 20
     assert not done_before & unfinished
     assert done_before | unfinished == {id_ for id_, _ in expected}
-    # As if it had been killed when the output was there, and not yet in Spark's log.
+    # As if killed between the output and Spark's commit log.
     place.spark.createDataFrame([("old", 1)], SCHEMA).write.parquet(f"{place.output}/batch=00000001")
     assert place.process(batch=20).items == 20
     assert place.rows() == expected
@@ -194,14 +194,12 @@ async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, que
     with pytest.raises(PySparkException, match=r"reads all its batches: \d+ items left unread"):
         place.process(lazy)
     assert (await queue.counts()).total == 20
-    # There is one batch for each task, and it takes that one: nothing is left.
+    # Each task has one batch, and reads it: none is left.
     assert place.process(first_rows).items == 20
     assert place.rows() == expected
 
 
-async def test_a_stream_that_is_there_is_worked_on(
-    place: Place, queue: AsyncWorkQueue, redis_url: str
-) -> None:
+async def test_a_loaded_stream_is_processed(place: Place, queue: AsyncWorkQueue, redis_url: str) -> None:
     expected = await put(queue, 0, 30)
     given: dict[str, Any] = {"url": redis_url, "queue": queue.name, "maxRows": 20}
     stream = place.spark.readStream.format("leasehold").options(**given).load()
@@ -218,9 +216,7 @@ async def test_a_stream_that_is_there_is_worked_on(
         process(stream, measure, output=place.output, schema=SCHEMA, queue="q", batch=3, url="u")
 
 
-async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(
-    place: Place, tmp_path: Path
-) -> None:
+async def test_a_later_run_takes_over_the_output(place: Place, tmp_path: Path) -> None:
     spark, path = place.spark, place.output
     one, other = (spark.createDataFrame([(name, 1)], SCHEMA) for name in ("one", "other"))
     (tmp_path / "metadata").write_text('{"id": "query"}')
@@ -229,7 +225,7 @@ async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(
     earlier.write(one, 0, "query")
 
     class Slow(OutputFolder):
-        """Another run begins, and writes, while this one writes."""
+        """Lets another run start and write while this one writes."""
 
         def _check_run(self) -> None:
             if [*(tmp_path / "output").glob("_batch-*")]:
@@ -250,7 +246,7 @@ async def test_a_run_that_begins_later_writes_and_an_earlier_one_does_not(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_killed_at_any_time_each_item_is_in_the_output_once(
+async def test_each_item_is_in_the_output_once_after_kills_at_any_time(
     place: Place, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, tmp_path: Path
 ) -> None:
     expected = await put(queue, 0, 90)
@@ -259,7 +255,7 @@ async def test_killed_at_any_time_each_item_is_in_the_output_once(
     def is_there(sign: str) -> bool:
         return any((tmp_path / "output").glob(f"{sign}*"))
 
-    # While a batch is written; when one is there and not in Spark's log; and once more while one is written.
+    # While a batch is written; between the output and Spark's log; and again while a batch is written.
     for sign in ("_batch-00000000", "batch=00000001", "_batch-00000003"):
         async with started(*arguments) as running:
             await eventually(f"{sign} is there", partial(is_there, sign), within=300)
@@ -268,7 +264,7 @@ async def test_killed_at_any_time_each_item_is_in_the_output_once(
         unfinished = {key.rpartition(b":")[2].decode() async for key in redis.scan_iter(f"{name}:item:*")}
         assert unfinished
         there = {id_ for id_, _ in place.rows()} if sign != "_batch-00000000" else set()
-        assert {id_ for id_, _ in expected} - there <= unfinished, "what is completed is in the output"
+        assert {id_ for id_, _ in expected} - there <= unfinished, "completed items are in the output"
     done = place.process(batch=20)
     assert 0 < done.items < 90
     assert place.rows() == expected
@@ -277,7 +273,7 @@ async def test_killed_at_any_time_each_item_is_in_the_output_once(
 
 @asynccontextmanager
 async def started(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the program, until the end of the block at the latest."""
+    """Run the program, and kill it at the end of the block."""
     path = os.pathsep.join(filter(None, sys.path))
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.spark.programs.process_program"),

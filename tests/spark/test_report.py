@@ -1,4 +1,4 @@
-"""The report: what it counts and measures, of events that are written down here, and its page."""
+"""The report of given events: its counts, its times and its page."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 START = 1_900_000_000
 
 
-class Diary:
-    """Events of a queue, written down by hand; times are seconds after the start."""
+class EventLog:
+    """Made-up events of a queue; times are seconds after the start."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def tell(self, at: float, what: str, id_: str, **fields: Any) -> Diary:
-        """Write one down."""
+    def event(self, at: float, what: str, id_: str, **fields: Any) -> EventLog:
+        """Add an event."""
         due = fields.pop("due", None)
         row = dict.fromkeys(EVENTS.fieldNames()) | {"front": False, **fields}
         row |= {"number": len(self.rows) + 1, "what": what, "id": id_, "at": _moment(at)}
@@ -40,12 +40,12 @@ class Diary:
         self.rows.append(row)
         return self
 
-    def lease(self, at: float, id_: str, token: int, holder: str, attempt: int = 1) -> Diary:
-        """Write down a lease."""
-        return self.tell(at, "leased", id_, token=token, holder=holder, attempt=attempt, due=at + 30)
+    def lease(self, at: float, id_: str, token: int, holder: str, attempt: int = 1) -> EventLog:
+        """Add a lease."""
+        return self.event(at, "leased", id_, token=token, holder=holder, attempt=attempt, due=at + 30)
 
     def table(self, spark: SparkSession) -> DataFrame:
-        """All of them, as an archive has them."""
+        """Return the events as an archive holds them."""
         return spark.createDataFrame([tuple(row[name] for name in EVENTS.names) for row in self.rows], EVENTS)
 
 
@@ -55,35 +55,35 @@ def _moment(seconds: float) -> datetime:
 
 @pytest.fixture(scope="module")
 def history(spark: SparkSession) -> ItemHistory:
-    """Give a small queue with everything that a report tells apart."""
-    diary = Diary()
-    # a: waits for 2 s, is worked on for 3.
-    diary.tell(0, "added", "a").lease(2, "a", 1, "one").tell(5, "completed", "a", token=1)
-    # b: its lease expires; it waits for 1 s and 4 s; the first holder completes it all the same, after 40 s.
-    diary.tell(1, "added", "b").lease(2, "b", 2, "one").tell(32, "expired", "b").lease(36, "b", 3, "two", 2)
-    diary.tell(42, "completed", "b", token=2)
-    # c: delayed: it waits from when it falls due; fails, is tried again, dies, is requeued.
-    diary.tell(0, "added", "c", due=10).tell(10, "due", "c").lease(11, "c", 4, "two")
-    diary.tell(12, "failed", "c", token=4, error="no", due=20).tell(20, "due", "c").lease(
+    """Return a small history with every case that a report distinguishes."""
+    log = EventLog()
+    # a: waits for 2 s, runs for 3 s.
+    log.event(0, "added", "a").lease(2, "a", 1, "one").event(5, "completed", "a", token=1)
+    # b: its lease expires; it waits for 1 s and 4 s; the first holder completes it after 40 s.
+    log.event(1, "added", "b").lease(2, "b", 2, "one").event(32, "expired", "b").lease(36, "b", 3, "two", 2)
+    log.event(42, "completed", "b", token=2)
+    # c: delayed, so it waits from its due time; fails, is retried, dies, is requeued.
+    log.event(0, "added", "c", due=10).event(10, "due", "c").lease(11, "c", 4, "two")
+    log.event(12, "failed", "c", token=4, error="no", due=20).event(20, "due", "c").lease(
         28, "c", 5, "two", 2
     )
-    diary.tell(29, "died", "c", token=5, error="no").tell(3601, "requeued", "c")
-    # d: leased, renewed. e: scheduled. f: dead, and there again. g: dropped. h: known only from its end.
-    diary.tell(0, "added", "d").lease(3700, "d", 6, "three").tell(3710, "renewed", "d", token=6, due=3800)
-    diary.tell(0, "added", "e", due=9000)
-    diary.tell(0, "added", "f").lease(1, "f", 7, "three").tell(2, "died", "f", token=7).tell(3, "added", "f")
-    diary.tell(0, "added", "g").lease(1, "g", 8, "three").tell(2, "died", "g", token=8).tell(
+    log.event(29, "died", "c", token=5, error="no").event(3601, "requeued", "c")
+    # d: leased, renewed. e: scheduled. f: dead and added again. g: dropped. h: only its completion is kept.
+    log.event(0, "added", "d").lease(3700, "d", 6, "three").event(3710, "renewed", "d", token=6, due=3800)
+    log.event(0, "added", "e", due=9000)
+    log.event(0, "added", "f").lease(1, "f", 7, "three").event(2, "died", "f", token=7).event(3, "added", "f")
+    log.event(0, "added", "g").lease(1, "g", 8, "three").event(2, "died", "g", token=8).event(
         3, "dropped", "g"
     )
-    diary.tell(100, "completed", "h", token=99)
-    # a is there once more, and waits for 16 s; its history have nothing to do with each other.
-    diary.tell(5, "added", "a").lease(21, "a", 9, "one").tell(22, "released", "a", token=9, front=True)
-    history = ItemHistory(diary.table(spark))
+    log.event(100, "completed", "h", token=99)
+    # a is added again and waits for 16 s, independent of the first time.
+    log.event(5, "added", "a").lease(21, "a", 9, "one").event(22, "released", "a", token=9, front=True)
+    history = ItemHistory(log.table(spark))
     history.marked.persist()
     return history
 
 
-def test_totals(history: ItemHistory) -> None:
+def test_totals_of_all_events(history: ItemHistory) -> None:
     totals = history.totals()
     assert {name: totals[name] for name in ("added", "leased", "completed", "retries", "expired_leases")} == {
         "added": 9,
@@ -109,7 +109,7 @@ def test_states_after_the_last_event(history: ItemHistory) -> None:
     assert history.now() == {"waiting": 3, "leased": 1, "scheduled": 1, "dead": 1}
 
 
-def test_a_completion_is_of_the_worker_whose_lease_it_is(history: ItemHistory) -> None:
+def test_a_completion_counts_for_the_worker_of_the_completed_lease(history: ItemHistory) -> None:
     workers = {row["worker"]: row.asDict() for row in history.workers().collect()}
     assert {name: (row["leased"], row["completed"]) for name, row in workers.items()} == {
         "one": (3, 2),
@@ -139,12 +139,12 @@ def test_the_slowest_come_first(history: ItemHistory) -> None:
     assert len(history.slowest(1).collect()) == 1
 
 
-def test_a_completion_has_what_is_known_of_its_item(spark: SparkSession) -> None:
-    diary = Diary().tell(0, "added", "a", size=7).lease(2, "a", 1, "one").tell(3, "released", "a", token=1)
-    diary.lease(7, "a", 2, "two", 2).tell(8, "completed", "a", token=2)
-    diary.tell(9, "added", "a", size=8).lease(10, "a", 3, "one").tell(12, "completed", "a", token=3)
-    diary.tell(20, "completed", "b", token=9)
-    rows = ItemHistory(diary.table(spark)).completed().orderBy("number").collect()
+def test_a_completion_has_the_facts_of_its_item(spark: SparkSession) -> None:
+    log = EventLog().event(0, "added", "a", size=7).lease(2, "a", 1, "one").event(3, "released", "a", token=1)
+    log.lease(7, "a", 2, "two", 2).event(8, "completed", "a", token=2)
+    log.event(9, "added", "a", size=8).lease(10, "a", 3, "one").event(12, "completed", "a", token=3)
+    log.event(20, "completed", "b", token=9)
+    rows = ItemHistory(log.table(spark)).completed().orderBy("number").collect()
     assert [tuple(row)[3:-1] for row in rows] == [
         ("two", 4, 1, 2, 7, 2),
         ("one", 1, 2, 1, 8, 3),
@@ -158,7 +158,7 @@ def test_a_completion_has_what_is_known_of_its_item(spark: SparkSession) -> None
 
 
 class Page(HTMLParser):
-    """Reads a page: checks that its tags match, and takes out what it refers to."""
+    """Parses a page: checks that its tags match, and collects its references."""
 
     VOID = frozenset({"meta", "br", "link", "img"})
 
@@ -196,7 +196,7 @@ class Page(HTMLParser):
 
 
 def check_page(text: str) -> Page:
-    """Check that a page is whole, and needs nothing else."""
+    """Check that a page is well-formed and self-contained."""
     page = Page(text)
     assert not page.open
     assert len(page.ids) == len(set(page.ids))
@@ -206,16 +206,18 @@ def check_page(text: str) -> Page:
     return page
 
 
-def test_tables_and_page(history: ItemHistory, spark: SparkSession, tmp_path: Path) -> None:
+def test_the_tables_and_the_page_agree_with_the_history(
+    history: ItemHistory, spark: SparkSession, tmp_path: Path
+) -> None:
     events, output = str(tmp_path / "<events>"), str(tmp_path / "report")
     history.events.write.parquet(events)
     # An earlier report in the same folder is replaced.
     spark.range(9).write.parquet(f"{output}/slowest")
     Path(output, PAGE).write_text("old")
-    told = report(spark, output, events=events, slowest=1)
-    assert told["completed"] == 3
-    assert told["now"] == history.now()
-    assert told["page"] == f"{output}/{PAGE}"
+    result = report(spark, output, events=events, slowest=1)
+    assert result["completed"] == 3
+    assert result["now"] == history.now()
+    assert result["page"] == f"{output}/{PAGE}"
     page = check_page(Path(output, PAGE).read_text())
     assert f"Queue report: {events}" in page.words
     words = " ".join(page.words)
@@ -236,17 +238,17 @@ def test_tables_and_page(history: ItemHistory, spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_events_of_which_nothing_can_be_measured(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_without_any_lease(spark: SparkSession, tmp_path: Path) -> None:
     events = str(tmp_path / "events")
-    Diary().tell(0, "added", "$a$").table(spark).write.parquet(events)
-    told = report(spark, str(tmp_path / "report"), events=events)
-    assert (told["added"], told["wait_p50"], told["per_second"]) == (1, None, None)
+    EventLog().event(0, "added", "$a$").table(spark).write.parquet(events)
+    result = report(spark, str(tmp_path / "report"), events=events)
+    assert (result["added"], result["wait_p50"], result["per_second"]) == (1, None, None)
     check_page((tmp_path / "report" / PAGE).read_text())
 
 
 @pytest.fixture
 def far_away() -> Iterator[None]:
-    """Let this process live where the clocks show other hours than in UTC."""
+    """Set another time zone than UTC for this process."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "Asia/Kathmandu"  # 5 h 45 min before UTC
     time.tzset()
@@ -260,27 +262,27 @@ def far_away() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("far_away")
-def test_times_are_in_utc_wherever_it_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_times_are_in_utc_in_any_time_zone(spark: SparkSession, tmp_path: Path) -> None:
     events = str(tmp_path / "events")
-    Diary().tell(0, "added", "a").lease(1, "a", 1, "w").tell(2, "completed", "a", token=1).table(
+    EventLog().event(0, "added", "a").lease(1, "a", 1, "w").event(2, "completed", "a", token=1).table(
         spark
     ).write.parquet(events)
-    told = report(spark, str(tmp_path / "report"), events=events)
-    assert (told["first"], told["last"]) == ("2030-03-17T17:46:40+00:00", "2030-03-17T17:46:42+00:00")
+    result = report(spark, str(tmp_path / "report"), events=events)
+    assert (result["first"], result["last"]) == ("2030-03-17T17:46:40+00:00", "2030-03-17T17:46:42+00:00")
     words = " ".join(check_page((tmp_path / "report" / PAGE).read_text()).words)
     assert "from 2030-03-17 17:46:40 to 2030-03-17 17:46:42 UTC" in words
     assert "2030-03-17 17:00:00" in words, "the hour"
-    assert words.count("2030-03-17 17:46:42") == 2, "in the title, and of the slowest"
+    assert words.count("2030-03-17 17:46:42") == 2, "in the title, and in the table of the slowest"
 
 
 @pytest.mark.long
-def test_odd_names_stand_on_the_page_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_odd_names_are_shown_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     odd = "_<b>&amp;$x^2$"
-    diary = Diary().tell(0, "added", odd).lease(1, odd, 1, odd).tell(2, "completed", odd, token=1)
-    diary.table(spark).write.parquet(str(tmp_path / "events"))
+    log = EventLog().event(0, "added", odd).lease(1, odd, 1, odd).event(2, "completed", odd, token=1)
+    log.table(spark).write.parquet(str(tmp_path / "events"))
     report(spark, str(tmp_path / "report"), events=str(tmp_path / "events"))
     page = check_page((tmp_path / "report" / PAGE).read_text())
-    assert page.words.count(odd) == 4, "in the chart, in two tables, and there as id and as worker"
+    assert page.words.count(odd) == 4, "in the chart and in two tables, as id and as worker"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_odd_names_stand_on_the_page_as_they_are(spark: SparkSession, tmp_path: 
         ({"events": "x", "slowest": 0}, "1 or more"),
     ],
 )
-def test_arguments_that_make_no_sense(
+def test_invalid_arguments_are_refused(
     spark: SparkSession, tmp_path: Path, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=says):
@@ -299,10 +301,10 @@ def test_arguments_that_make_no_sense(
     assert not (tmp_path / "report").exists()
 
 
-def test_a_table_that_is_no_archive(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_is_not_an_archive_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "rows"))
     with pytest.raises(InvalidArgument, match="it has no at, attempt, due"):
         report(spark, str(tmp_path / "report"), events=str(tmp_path / "rows"))
-    Diary().table(spark).write.parquet(str(tmp_path / "none"))
+    EventLog().table(spark).write.parquet(str(tmp_path / "none"))
     with pytest.raises(InvalidArgument, match="an archive that has events"):
         report(spark, str(tmp_path / "report"), events=str(tmp_path / "none"))

@@ -1,4 +1,4 @@
-"""Streams on a cluster of servers: a queue moves through all of them, from a node that is not its own."""
+"""Streams on a cluster of servers, through a node that does not hold the queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"id": batch["id"], "bytes": [len(data.as_py()) for data in batch["data"]]})
 
 
-async def test_leases_sink_and_events(
+async def test_all_streams_work_on_a_cluster(
     spark: SparkSession, cluster: RedisCluster, nodes: list[Redis], tmp_path: Path
 ) -> None:
     urls = [f"redis://127.0.0.1:{port_of(node)}" for node in nodes]

@@ -1,4 +1,4 @@
-"""The sink of streams: what a batch adds, it adds once, however often it runs."""
+"""The stream writer: a batch adds each row once, however often it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = "id string, data string"
 
 
 class Source:
-    """A folder of JSON files that a stream reads, one file a batch."""
+    """A folder of JSON files that a stream reads, one file per batch."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
@@ -36,7 +36,7 @@ class Source:
         self._count = 0
 
     def put(self, *ids: str) -> None:
-        """Put one more file."""
+        """Add a file."""
         self._count += 1
         lines = [json.dumps({"id": id_, "data": f"<{id_}>"}) for id_ in ids]
         (self.folder / "rows" / f"{self._count:04}.json").write_text("\n".join(lines))
@@ -50,7 +50,7 @@ class Source:
         )
 
     def run(self, url: str, queue: str, **options: Any) -> None:
-        """Write all that is new into the queue."""
+        """Write all new rows into the queue."""
         writer = self.rows(options.pop("columns", COLUMNS)).writeStream.format("leasehold")
         query = (
             writer.outputMode("append")
@@ -62,7 +62,7 @@ class Source:
         query.awaitTermination()
 
     def forget(self, batch: int) -> None:
-        """Take Spark back to before the commit of a batch, as a crash does."""
+        """Undo the commit of a batch in the checkpoint, as after a crash."""
         for name in (f"{batch}", f".{batch}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
@@ -96,7 +96,7 @@ async def test_each_batch_adds_the_ids_that_are_not_there(
     assert await waiting(queue) == ["a", "b", "c", "d"], "a new checkpoint makes a new query"
 
 
-async def test_a_batch_that_is_repeated_adds_nothing_twice(
+async def test_a_repeated_batch_adds_nothing_twice(
     source: Source, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
     source.put("a", "b")
@@ -108,10 +108,10 @@ async def test_a_batch_that_is_repeated_adds_nothing_twice(
         await queue.complete(await take(queue))
     source.forget(1)
     source.run(redis_url, name)
-    # `a` was there already the first time, by the batch before; now it is new to this batch.
+    # The first time, `a` was already there from the batch before.
     assert await waiting(queue) == ["a"]
     once = {key.rpartition(b":")[2]: key async for key in redis.scan_iter(f"{name}:once:*")}
-    assert await redis.smembers(once.pop(b"0")) == {b""}, "only that it has ended is known"
+    assert await redis.smembers(once.pop(b"0")) == {b""}, "only its end is recorded"
     assert await redis.smembers(once.pop(b"1")) == {b"a", b"c", b"d"}
     assert not once
 
@@ -172,7 +172,7 @@ async def test_output_mode_complete_is_refused(source: Source, redis_url: str, n
         )
 
 
-async def test_a_row_that_can_be_no_item_ends_the_query(
+async def test_an_invalid_row_ends_the_query(
     source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
 ) -> None:
     source.put("a", "")

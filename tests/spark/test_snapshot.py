@@ -1,4 +1,4 @@
-"""A snapshot: each item once, as it stood, in every state; filters; nothing taken."""
+"""Snapshots: each item once, in every state; filters; nothing is changed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def states(queue: AsyncWorkQueue) -> None:
 
 @pytest.fixture
 async def unchanged(redis: Redis, queue: AsyncWorkQueue) -> AsyncIterator[None]:
-    """Put an item into each state, and see that looking changes nothing."""
+    """Put an item into each state, and check that snapshots change nothing."""
     await states(queue)
     space = Space(redis, queue.name)
     before = await space.snapshot()
@@ -57,8 +57,8 @@ async def test_items_of_every_state_are_rows(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     rows = {row["id"]: row for row in snapshot(spark, queue).collect()}
-    told = {item_id: (row["state"], bytes(row["data"]), row["size"]) for item_id, row in rows.items()}
-    assert told == {
+    found = {item_id: (row["state"], bytes(row["data"]), row["size"]) for item_id, row in rows.items()}
+    assert found == {
         "b": ("waiting", b"back", 4),
         "d": ("dead", b"died", 4),
         "l": ("leased", b"held", 4),
@@ -88,7 +88,7 @@ async def test_items_of_every_state_are_rows(
         ("state = 'nowhere'", ""),
         ("state = 'dead' and state = 'leased'", ""),
         ("id = 'l'", "l"),
-        ("id in ('w', 'd', 'nobody')", "dw"),
+        ("id in ('w', 'd', 'missing')", "dw"),
         ("id = 'w' and state = 'leased'", ""),
         ("id = ''", ""),
         ("id like 'w%'", "w"),
@@ -103,7 +103,9 @@ async def test_items_of_every_state_are_rows(
     ],
 )
 @pytest.mark.seed("GLD-O13")
-async def test_conditions(spark: SparkSession, queue: AsyncWorkQueue, condition: str, ids: str) -> None:
+async def test_filters_select_rows(
+    spark: SparkSession, queue: AsyncWorkQueue, condition: str, ids: str
+) -> None:
     found = snapshot(spark, queue).where(condition).collect()
     assert sorted(row["id"] for row in found) == [*ids]
 
@@ -114,7 +116,7 @@ async def test_fewer_columns_and_data_as_text(spark: SparkSession, queue: AsyncW
     assert [(*row,) for row in rows] == [("leased", "held")]
 
 
-async def test_without_the_column_data_does_not_travel(
+async def test_data_are_not_sent_without_their_column(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     await queue.add_items([Item(bytes(1 << 20), id=f"{n}") for n in range(20)])
@@ -129,7 +131,7 @@ async def test_without_the_column_data_does_not_travel(
     assert await sent("data binary, size long") > 20 << 20
 
 
-async def test_of_those_that_are_too_young_data_does_not_travel(
+async def test_data_of_items_that_are_too_young_are_not_sent(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     await queue.add_items([Item(bytes(1 << 20), id=f"{n}") for n in range(8)])
@@ -139,14 +141,14 @@ async def test_of_those_that_are_too_young_data_does_not_travel(
     assert int((await redis.info("stats"))["total_net_output_bytes"]) - before < 1 << 18
 
 
-async def test_data_that_are_larger_than_a_look(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_data_larger_than_a_reply_are_complete(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     sizes = {"small": 10, "large": 12 << 20, "other": 5 << 20, "empty": 0, "more": 5 << 20}
     await queue.add_items([Item(bytes(size), id=item_id) for item_id, size in sizes.items()])
     rows = snapshot(spark, queue).selectExpr("id", "size", "length(data) as length").collect()
     assert {row["id"]: row["length"] for row in rows} == {row["id"]: row["size"] for row in rows} == sizes
 
 
-async def test_many_items_are_dealt_out(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_many_items_are_divided_into_partitions(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     ids = {f"i{n}" for n in range(5_000)}
     await queue.add_items([Item(b"x", id=item_id) for item_id in ids])
     table = snapshot(spark, queue, partitions=3)
@@ -165,21 +167,21 @@ async def test_ids_and_errors_of_any_bytes(spark: SparkSession, queue: AsyncWork
     assert {(row["id"], row["data"]) for row in rows} == {("\\xff", "\ufffd"), ("a\n\0ü", "ü")}
 
 
-async def test_what_is_only_in_the_lists_of_other_clients(
+async def test_items_leased_by_foreign_clients_are_rows(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
-    """Leased by a foreign client, which keeps no deadline; and a ghost, which is no item."""
+    """A foreign client keeps no deadline. A ghost is not an item."""
     prefix = queue.name
     await redis.set(f"{prefix}:item:f", b"theirs")
     await redis.lpush(f"{prefix}:processing", "f")
-    await redis.set(f"{prefix}:lease:f", "somebody", px=600_000)
+    await redis.set(f"{prefix}:lease:f", "another", px=600_000)
     await redis.lpush(f"{prefix}:queue", "ghost")
     (row,) = snapshot(spark, queue).collect()
-    assert (row["id"], row["state"], row["holder"]) == ("f", "leased", "somebody")
+    assert (row["id"], row["state"], row["holder"]) == ("f", "leased", "another")
 
 
 @pytest.mark.usefixtures("spark")
-async def test_what_dies_or_comes_back_between_list_and_look_is_met(queue: AsyncWorkQueue) -> None:
+async def test_items_that_change_between_listing_and_lookup_are_found(queue: AsyncWorkQueue) -> None:
     await states(queue)
     assert queue.url is not None
     reader = SnapshotReader({"url": queue.url, "queue": queue.name}, ITEMS)
@@ -201,22 +203,24 @@ async def test_an_id_that_died_and_was_added_again_is_two_rows(
     await states(queue)
     await queue.add_item(Item(b"again", id="d"))
 
-    def told(condition: str = "true", **options: Any) -> list[tuple[str, str, bytes, str | None]]:
+    def select(condition: str = "true", **options: Any) -> list[tuple[str, str, bytes, str | None]]:
         rows = snapshot(spark, queue, **options).where(condition).collect()
         return sorted(
             (row["id"], row["state"], bytes(row["data"]), row["error"] and row["error"][-8:]) for row in rows
         )
 
     both = [("d", "dead", b"died", "an error"), ("d", "waiting", b"again", None)]
-    assert told("id = 'd'") == both
-    assert [row for row in told(partitions=2) if row[0] == "d"] == both
-    assert len(told()) == 6
-    assert told("state = 'dead'") == both[:1]
-    assert told("id = 'd' and state != 'dead'") == both[1:]
-    assert told("id = 'd' and age >= 0") == both[:1]
+    assert select("id = 'd'") == both
+    assert [row for row in select(partitions=2) if row[0] == "d"] == both
+    assert len(select()) == 6
+    assert select("state = 'dead'") == both[:1]
+    assert select("id = 'd' and state != 'dead'") == both[1:]
+    assert select("id = 'd' and age >= 0") == both[:1]
 
 
-async def test_data_of_both_that_are_larger_than_a_look(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_data_of_a_dead_letter_and_its_item_larger_than_a_reply(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
     sizes = {"a": (5 << 20, 6 << 20), "b": (9 << 20, 10), "c": (10, 3 << 20)}
     for item_id, (dead, _) in sizes.items():
         await queue.add_item(Item(bytes(dead), id=item_id))
@@ -224,14 +228,14 @@ async def test_data_of_both_that_are_larger_than_a_look(spark: SparkSession, que
     await queue.add_items([Item(bytes(live), id=item_id) for item_id, (_, live) in sizes.items()])
     rows = snapshot(spark, queue).selectExpr("id", "state", "length(data) as length").collect()
     assert len(rows) == 6
-    told = {(row["id"], row["state"]): row["length"] for row in rows}
-    assert {item_id: (told[item_id, "dead"], told[item_id, "waiting"]) for item_id in sizes} == sizes
+    found = {(row["id"], row["state"]): row["length"] for row in rows}
+    assert {item_id: (found[item_id, "dead"], found[item_id, "waiting"]) for item_id in sizes} == sizes
 
 
 async def test_each_id_at_most_once_while_workers_change_everything(
     spark: SparkSession, queue: AsyncWorkQueue
 ) -> None:
-    """Items that stay where they are all the time are there for certain."""
+    """Items that stay in their state are always included."""
     still = {f"still{n}" for n in range(3_000)}
     await queue.add_items([Item(b"x", id=item_id) for item_id in still], delay=3600)
     moving = {f"moving{n}" for n in range(3_000)}
@@ -258,7 +262,7 @@ async def test_each_id_at_most_once_while_workers_change_everything(
             met = [row["id"] for row in rows]
             assert len(met) == len({*met})
             assert still <= {*met} <= still | moving
-            assert len({*met} & moving) > 2_000, "nearly all of those that move"
+            assert len({*met} & moving) > 2_000, "nearly all moving items"
     finally:
         over.set()
         await asyncio.gather(*workers)

@@ -1,4 +1,4 @@
-"""Bulk adds: which columns make an item, each row once, and what is told of it."""
+"""Bulk adds: columns, each row once, and the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyspark.sql.functions as F  # noqa: N812 - everybody's name for it
+import pyspark.sql.functions as F  # noqa: N812 - its usual name
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -53,13 +53,13 @@ async def test_an_empty_table_adds_nothing(spark: SparkSession, queue: AsyncWork
     assert not any(await queue.counts())
 
 
-async def test_large_data_go_in_trips_of_their_own(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_large_data_are_sent_in_separate_requests(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = numbered(spark, 12, size=400_000).coalesce(1)
     writer(table, queue).save()
     assert {len(data) for data in (await waiting(queue)).values()} == {400_000}
 
 
-async def test_what_is_there_is_left_alone_and_counted(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_existing_ids_are_skipped_and_counted(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"mine", id="i1"), Item(b"mine", id="i3")])
     report = add(numbered(spark, 10), queue.name, url=queue.url)
     assert (report.rows, report.added, report.already_there) == (10, 8, 2)
@@ -78,14 +78,16 @@ async def test_the_report_is_kept_as_the_result_of_the_job(
     assert not await redis.exists(f"{queue.name}:once:{report.job}")
 
 
-async def test_doubles_in_the_table_are_added_once(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_an_id_that_is_repeated_in_the_table_is_added_once(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
     twice = numbered(spark, 3_000).union(numbered(spark, 3_000))
     report = add(twice, queue.name, url=queue.url)
     assert (report.rows, report.added, report.already_there) == (6_000, 3_000, 3_000)
     assert (await queue.counts()).waiting == 3_000
 
 
-async def test_columns_of_other_names_and_types(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_options_choose_columns_of_several_types(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = spark.createDataFrame([(7, "fünf", 1)], "number int, text string, more int")
     writer(table, queue, idColumn="number", dataColumn="text").save()
     assert await waiting(queue) == {"7": "fünf".encode()}
@@ -112,23 +114,21 @@ async def test_without_a_data_column_the_row_is_json(spark: SparkSession, queue:
     }
 
 
-async def test_the_hash_of_a_column_is_the_id_that_an_item_would_have(
-    spark: SparkSession, queue: AsyncWorkQueue
-) -> None:
+async def test_the_hash_of_one_column_is_the_content_id(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = spark.createDataFrame([("one",), ("two",), ("one",)], "data string")
     report = add(table, queue.name, url=queue.url, idFrom="data")
     assert (report.rows, report.added) == (3, 2)
     assert (await waiting(queue)).keys() == {Item.with_content_id(text).id for text in ("one", "two")}
 
 
-async def test_the_hash_of_several_columns(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_the_id_can_be_the_hash_of_several_columns(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     table = spark.createDataFrame([(1, "b", "data")], "a int, b string, data string")
     writer(table, queue, idFrom="a, b").save()
     assert (await waiting(queue)).keys() == {hashlib.sha256(b'{"a":1,"b":"b"}').hexdigest()}
 
 
 @pytest.mark.parametrize("kind", ["int", "double", "decimal(10,4)"])
-async def test_a_column_of_delays(
+async def test_a_column_can_delay_items(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, kind: str
 ) -> None:
     table = spark.createDataFrame([("now", 0), ("null", None), ("later", 1000)], "id string, wait int")
@@ -142,7 +142,7 @@ async def test_a_column_of_delays(
     assert before + 1000 <= later.due <= after + 1001
 
 
-async def test_a_column_of_times(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+async def test_a_column_can_schedule_items(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     past = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
     rows = [("later", AT, ""), ("past", past, ""), ("null", None, "")]
     writer(spark.createDataFrame(rows, "id string, at timestamp, data string"), queue, atColumn="at").save()
@@ -159,10 +159,10 @@ async def test_a_column_of_times(spark: SparkSession, queue: AsyncWorkQueue) -> 
         "nächtlich {*} [?]\n",
     ],
 )
-async def test_a_job_of_a_name_goes_on_where_it_was_aborted(
+async def test_an_aborted_job_with_a_name_is_continued(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    """Its first run fails at row 12; what it has added is completed; its second run adds the rest."""
+    """Its first run fails at row 12; the added items are completed; its second run adds the rest."""
     await aborted(spark, queue, name)
     run = await redis.get(f"{queue.name}:once:{name}:run")
     assert isinstance(run, bytes)
@@ -181,7 +181,7 @@ async def test_a_job_of_a_name_goes_on_where_it_was_aborted(
 
 
 async def aborted(spark: SparkSession, queue: AsyncWorkQueue, name: str) -> None:
-    """Begin a job that adds 8 items, in two batches, and fails."""
+    """Run a job that adds 8 items in two batches and fails."""
     broken = numbered(spark, 12, partitions=1).withColumn(
         "id", F.when(F.col("id") == "i11", None).otherwise(F.col("id"))
     )
@@ -193,7 +193,7 @@ async def aborted(spark: SparkSession, queue: AsyncWorkQueue, name: str) -> None
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
-async def test_a_job_that_goes_on_with_fewer_rows_counts_them(
+async def test_a_continued_job_with_fewer_rows_counts_them(
     spark: SparkSession, queue: AsyncWorkQueue
 ) -> None:
     await aborted(spark, queue, "nightly")
@@ -201,7 +201,7 @@ async def test_a_job_that_goes_on_with_fewer_rows_counts_them(
     assert (report.rows, report.added, report.already_there) == (3, 8, 0)
 
 
-async def test_the_name_of_a_job_that_has_ended_is_free(
+async def test_the_name_of_an_ended_job_can_be_used_again(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     for _ in range(2):
@@ -213,14 +213,14 @@ async def test_the_name_of_a_job_that_has_ended_is_free(
 
 
 def bulk_writer(queue: AsyncWorkQueue, **options: str) -> BulkWriter:
-    """Make a writer, as Spark does when it plans."""
+    """Make a writer as Spark does when it plans."""
     given = {"url": queue.url or "", "queue": queue.name, **options}
     schema = StructType([StructField("id", StringType()), StructField("data", StringType())])
     return BulkWriter(given, schema, overwrite=False)
 
 
 def rows_of(count: int) -> Iterator[pa.RecordBatch]:
-    """Give the rows of a partition."""
+    """Yield the rows of a partition."""
     yield pa.RecordBatch.from_pylist([{"id": f"i{n}", "data": "x"} for n in range(count)])
 
 
@@ -228,7 +228,7 @@ def rows_of(count: int) -> Iterator[pa.RecordBatch]:
 async def test_a_task_that_outlives_its_job_adds_nothing(
     queue: AsyncWorkQueue, redis: Redis, options: dict[str, str]
 ) -> None:
-    """As a copy of a task does that was killed too late, or whose executor was taken for lost."""
+    """A copy was killed too late, or its executor was considered lost."""
     job = await asyncio.to_thread(bulk_writer, queue, **options)
     message = await asyncio.to_thread(job.write, rows_of(5))
     await asyncio.to_thread(job.commit, [message])
@@ -242,21 +242,21 @@ async def test_a_task_that_outlives_its_job_adds_nothing(
     newer = await asyncio.to_thread(bulk_writer, queue, **options)
     message = await asyncio.to_thread(newer.write, rows_of(5))
     assert isinstance(message, PartitionReport)
-    assert message.added == 5, "another job, of the same name perhaps"
+    assert message.added == 5, "another job, with or without the same name"
     late = await asyncio.to_thread(job.write, rows_of(7))
     assert isinstance(late, PartitionReport)
     assert (late.rows, late.added) == (7, 0)
 
 
-async def test_a_writer_that_spark_makes_twice_is_one_run_of_a_job(queue: AsyncWorkQueue) -> None:
+async def test_two_writers_of_one_name_share_a_run(queue: AsyncWorkQueue) -> None:
     first = await asyncio.to_thread(bulk_writer, queue, job="nightly")
     second = await asyncio.to_thread(bulk_writer, queue, job="nightly")
     assert first.run == second.run
     assert (await asyncio.to_thread(bulk_writer, queue, job="other")).run != first.run
 
 
-async def test_two_jobs_of_one_name_at_one_time_are_told(queue: AsyncWorkQueue) -> None:
-    """Those that end later may miss rows, and must not say that all went well."""
+async def test_the_later_of_two_jobs_of_one_name_fails(queue: AsyncWorkQueue) -> None:
+    """It may have missed rows, so it must not succeed."""
     first = await asyncio.to_thread(bulk_writer, queue, job="nightly")
     second = await asyncio.to_thread(bulk_writer, queue, job="nightly")
     await asyncio.to_thread(first.commit, [await asyncio.to_thread(first.write, rows_of(5))])
@@ -276,7 +276,7 @@ async def test_rows_are_added_from_any_thread(spark: SparkSession, queue: AsyncW
 
 
 def in_a_new_session(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    """Add rows of another session than the one that is active here."""
+    """Add rows of a session that is not active in this thread."""
     assert SparkSession.getActiveSession() is None, "as it was before"
     other = spark.newSession()
     with active(spark):
@@ -286,7 +286,7 @@ def in_a_new_session(spark: SparkSession, queue: AsyncWorkQueue) -> None:
 
 
 async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    """As a speculative task does: the same partition of the same job, twice, with completions in between."""
+    """Like a speculative task: the same partition of the same job, with completions in between."""
     table = numbered(spark, 2_500, partitions=1)
     batches = table.toArrow().to_batches(max_chunksize=700)
     columns = Columns.chosen(Options({}, ()), table.schema)
@@ -301,10 +301,8 @@ async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, que
     assert await bulk(queue).end_run(b"job", ended_ms=1000) == 2_500
 
 
-async def test_two_runs_of_a_job_side_by_side_add_each_item_once(
-    spark: SparkSession, queue: AsyncWorkQueue
-) -> None:
-    """Both halves of the table hold all rows, and run at the same time in two tasks."""
+async def test_two_parallel_tasks_add_each_item_once(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """Both halves of the table hold all rows and run in parallel."""
     twice = numbered(spark, 20_000, partitions=1).union(numbered(spark, 20_000, partitions=1))
     report = add(twice, queue.name, url=queue.url)
     assert (report.rows, report.added) == (40_000, 20_000)

@@ -1,4 +1,4 @@
-"""A program for a cluster: it fills a queue, looks at it, drains it: `cluster_program QUEUE FOLDER`."""
+"""A program for a cluster that fills, reads and drains a queue: `cluster_program QUEUE FOLDER`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(queue: str, folder: str) -> None:
-    """Do it, and print what there is to say, as a line of JSON."""
+    """Run it, and print the results as a line of JSON."""
     spark = SparkSession.builder.getOrCreate()
     register(spark)
     rows = spark.range(2_000).select(sql.col("id").cast("string").alias("id"), sql.lit("x").alias("data"))
@@ -34,7 +34,7 @@ def main(queue: str, folder: str) -> None:
     done = process(spark, handle, queue=queue, output=f"{folder}/output", schema=schema, batch=500)
     output = spark.read.parquet(f"{folder}/output")
     files = [row["file"] for row in output.select("file").distinct().collect()]
-    told = {
+    result = {
         "added": report.added,
         "waiting": waiting,
         "items": done.items,
@@ -44,7 +44,7 @@ def main(queue: str, folder: str) -> None:
         "executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
     }
     spark.stop()
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

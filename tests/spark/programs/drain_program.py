@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.programs.harm import HarmedSource, harm, place
+from tests.spark.programs.faults import FaultySource, inject, place
 from tests.spark.quick import quick_session
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def session(folder: str) -> SparkSession:
-    """Start Spark, and say who is the driver and who its JVM."""
-    spark = quick_session(Path(folder), "local[2,4]")  # a task is tried four times
+    """Start Spark, and note the process ids of the driver and its JVM."""
+    spark = quick_session(Path(folder), "local[2,4]")  # a task has four attempts
     note("driver", os.getpid())
     note("jvm", spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]  # it runs
     return spark
@@ -27,12 +27,12 @@ def session(folder: str) -> SparkSession:
 
 def main(url: str, queue: str, folder: str, rows: str) -> None:
     spark = session(folder)
-    spark.dataSource.register(HarmedSource)
+    spark.dataSource.register(FaultySource)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         batch.write.mode("overwrite").parquet(f"{folder}/out/batch={batch_id}")
         # The source counts from one, Spark from zero.
-        harm("after_write", batch_id + 1)
+        inject("after_write", batch_id + 1)
 
     stream = spark.readStream.format("leasehold").options(url=url, queue=queue, maxRows=rows).load()
     query = (
@@ -46,11 +46,11 @@ def main(url: str, queue: str, folder: str, rows: str) -> None:
     spark.stop()
 
 
-def note(whom: str, pid: int) -> None:
-    """Say who is who, wholly or not at all."""
-    draft = place() / f"pid-{whom}.draft"
+def note(victim: str, pid: int) -> None:
+    """Note a process id, in one step."""
+    draft = place() / f"pid-{victim}.draft"
     draft.write_text(str(pid))
-    draft.rename(Path(place() / f"pid-{whom}"))
+    draft.rename(Path(place() / f"pid-{victim}"))
 
 
 if __name__ == "__main__":

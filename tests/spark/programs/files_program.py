@@ -1,4 +1,4 @@
-"""A worker of the end-to-end test: each item is a file, of which it makes a line with its hash.
+"""A worker of the end-to-end test, which writes a line with the hash of each file.
 
 REDIS_URL and QUEUE say where the work is. What it has done it writes into the file RECORD,
 once that is there.
@@ -20,12 +20,12 @@ worker = Worker(concurrency=8, lease_time=2, retry=RetryPolicy(attempts=2, first
 
 @worker.handler(AsyncWorkQueue.from_url(os.environ["REDIS_URL"], os.environ["QUEUE"]))
 async def measure(data: bytes, lease: Lease) -> None:
-    """Write down the hash of a file; an empty one is refused."""
+    """Write the hash of a file; refuse an empty one."""
     if not data:
         raise ValueError("an empty file")
-    while not RECORD.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+    while not RECORD.exists():  # noqa: ASYNC110, ASYNC240 - another process creates it
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.05)  # so that there is always a run to be killed in
+    await asyncio.sleep(0.05)  # so that a run is always interrupted
     line = f"{lease.id} {hashlib.sha256(data).hexdigest()}\n"
     with RECORD.open("ab", buffering=0) as file:  # noqa: ASYNC230 - one write, in one piece
         file.write(line.encode())

@@ -1,4 +1,4 @@
-"""A run of `process` that takes its time: `process_program URL QUEUE FOLDER ROWS`."""
+"""A slow run of `process`: `process_program URL QUEUE FOLDER ROWS`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(url: str, queue: str, folder: str, rows: str) -> None:
 
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            time.sleep(0.3)  # so that there is somebody to be killed
+            time.sleep(0.3)  # time to kill it
             lengths = [len(data.as_py()) for data in batch.column("data")]
             yield pa.record_batch({"id": batch.column("id"), "length": pa.array(lengths, pa.int64())})
 

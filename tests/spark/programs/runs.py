@@ -1,4 +1,4 @@
-"""Programs of Spark that are made to kill somebody, run one after the other until one comes to its end."""
+"""Runs of programs with injected faults, one after the other, until one succeeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.queue.asking import until
-from tests.spark.programs.harm import is_there
+from tests.spark.programs.faults import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Runs:
     """Runs of one program, as a module, on one folder and one server.
 
     Args:
-        folder: For the notes of `harm`, and the log of all runs.
+        folder: For the notes of `faults`, and the log of all runs.
         server: What they all talk to.
         program: The module.
         arguments: Its arguments, after the url of the server.
@@ -35,9 +35,9 @@ class Runs:
         self.notes.mkdir()
         self._command = (sys.executable, "-m", program, server.url, *arguments)
 
-    async def run(self, whom: str, harms: Sequence[str]) -> int:
-        """Run to the end, and until its JVM has ended, too."""
-        process = await self._start(whom, harms)
+    async def run(self, victim: str, faults: Sequence[str]) -> int:
+        """Run it, and wait for its JVM to end as well."""
+        process = await self._start(victim, faults)
         try:
             code = await process.wait()
         finally:
@@ -51,11 +51,11 @@ class Runs:
         await until("the JVM has ended", has_ended, within=60)
         return code
 
-    async def run_while_the_server_dies(self, harms: Sequence[str], make_server: MakeServer) -> int:
-        """Run to the end; whenever the server was killed, it comes back with its data."""
-        run = asyncio.create_task(self.run("server", harms))
+    async def run_while_the_server_dies(self, faults: Sequence[str], make_server: MakeServer) -> int:
+        """Run it; restart the server with its data whenever it was killed."""
+        run = asyncio.create_task(self.run("server", faults))
         try:
-            for number in range(1, len(harms) + 1):
+            for number in range(1, len(faults) + 1):
 
                 async def was_killed(number: int = number) -> bool:
                     return run.done() or (len(self.done) == number and not self.server.running)
@@ -71,20 +71,20 @@ class Runs:
 
     @property
     def done(self) -> list[str]:
-        """Which harms were done."""
+        """Return the faults that were injected."""
         return sorted(path.name for path in self.notes.glob("done-*"))
 
     @property
     def log(self) -> str:
-        """What the runs have said."""
+        """Return the log of the runs."""
         return (self.folder / "log").read_text()
 
-    async def _start(self, whom: str, harms: Sequence[str]) -> asyncio.subprocess.Process:
+    async def _start(self, victim: str, faults: Sequence[str]) -> asyncio.subprocess.Process:
         self._note_server()
         environment = {
-            "HARM_WHOM": whom,
-            "HARM_AT": ",".join(harms),
-            "HARM_PLACE": str(self.notes),
+            "FAULT_VICTIM": victim,
+            "FAULT_AT": ",".join(faults),
+            "FAULT_FOLDER": str(self.notes),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
         log = (self.folder / "log").open("a")
@@ -97,6 +97,6 @@ class Runs:
         (self.notes / "pid-server").write_text(str(self.server.pid))
 
 
-def names_of(harms: Sequence[str]) -> list[str]:
-    """Give what `Runs.done` says when these were done."""
-    return sorted(f"done-{harm.replace(':', '-')}" for harm in harms)
+def names_of(faults: Sequence[str]) -> list[str]:
+    """Return the value of `Runs.done` after these faults."""
+    return sorted(f"done-{fault.replace(':', '-')}" for fault in faults)

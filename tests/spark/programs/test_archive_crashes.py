@@ -1,4 +1,4 @@
-"""The job `archive`, and everything that can be killed, killed at each step of a batch.
+"""The job `archive`, with each process killed at each step of a batch.
 
 The archive holds each event of the queue once, and at any time whole batches alone.
 """
@@ -35,14 +35,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 PROGRAM = "tests.spark.programs.archive_program"
 ROWS = 1000
-#: An item is added, leased and completed, so there are seven batches and a half.
+#: Each item emits three events, which makes seven and a half batches.
 ITEMS = 2_500
-#: What is killed at these is started again. What is dropped is there only if it was placed before.
-HARMS = [
+#: A run that is killed at one of these is repeated; `dropped` needs an earlier output.
+FAULTS = [
     *("planned:0", "begun:0", "read:1", "counted:1", "beside:2"),
     *("placed:3", "dropped:3", "committed:4"),
 ]
-#: All that an archive and a queue say of an event, but for its times.
+#: The fields of an event in an archive and a queue, except its times.
 COLUMNS = ["number", "what", "id", "holder", "token", "attempt", "size", "front", "error"]
 
 
@@ -54,22 +54,22 @@ class Archive(Runs):
         return self.folder / "archive"
 
     def has(self, sign: str) -> bool:
-        """Whether something is there whose path begins so."""
+        """Return whether a path with this prefix exists."""
         return any(self.output.glob(f"{sign}*"))
 
     def log_holds(self, which: str, batch: int) -> bool:
-        """Whether one of the logs of the checkpoint, `offsets` or `commits`, names a batch."""
+        """Return whether a log of the checkpoint, `offsets` or `commits`, names a batch."""
         return (self.output / "_checkpoint" / which / f"{batch}").exists()
 
     def events(self) -> list[tuple[Any, ...]]:
-        """All events that can be read, in the order of their numbers."""
+        """Return all readable events, ordered by number."""
         if not any(self.output.glob("batch=*")):
             return []
         table = pyarrow.dataset.dataset(self.output, partitioning="hive").to_table(columns=COLUMNS)
         return sorted(zip(*table.to_pydict().values(), strict=True))
 
     async def finish(self, name: str) -> dict[str, Any]:
-        """Run the command to its end; gives its report."""
+        """Run the command and return its report."""
         async with command(self, name) as process:
             out, err = await process.communicate()
         assert process.returncode == 0, err.decode()
@@ -97,13 +97,13 @@ async def work(queue: AsyncWorkQueue, first: int, count: int) -> None:
 
 
 async def events_of(queue: AsyncWorkQueue) -> list[tuple[Any, ...]]:
-    """All events that the server holds."""
+    """Return all events on the server."""
     return [tuple(getattr(event, column) for column in COLUMNS) async for event in queue.events(follow=False)]
 
 
 @pytest.fixture
 async def archive(make_server: MakeServer, tmp_path: Path, name: str) -> Archive:
-    """Give a queue with events on a server that keeps its data, and somebody who archives them."""
+    """Return a queue with events on a persistent server, and its archive."""
     server = await start(make_server, tmp_path / "data")
     async with AsyncWorkQueue.from_url(server.url, name) as queue:
         await queue.events.keep(count=1_000_000)
@@ -117,7 +117,7 @@ async def archive(make_server: MakeServer, tmp_path: Path, name: str) -> Archive
 
 
 async def check(archive: Archive, name: str) -> None:
-    """The archive holds each event once, and is known as that of its checkpoint."""
+    """Check that the archive holds each event once, and belongs to its checkpoint."""
     async with AsyncWorkQueue.from_url(archive.server.url, name) as queue:
         there = await events_of(queue)
     assert len(there) >= 3 * ITEMS
@@ -127,9 +127,9 @@ async def check(archive: Archive, name: str) -> None:
     assert (archive.output / "_query").read_text() == query
 
 
-def check_place(archive: Archive, harm: str) -> None:
-    """See that it died where it should, and that what can be read are whole batches, from the first on."""
-    step, batch = harm.split(":")
+def check_place(archive: Archive, fault: str) -> None:
+    """Check that it died at the fault, and that only whole batches, from the first on, can be read."""
+    step, batch = fault.split(":")
     number, past = int(batch), STEPS.index(step)
     assert archive.log_holds("offsets", number) == (step != "planned")
     assert archive.log_holds("commits", number) == (step == "committed")
@@ -141,15 +141,15 @@ def check_place(archive: Archive, harm: str) -> None:
     assert [row[0] for row in archive.events()] == [*range(first, first + there * ROWS)]
 
 
-@pytest.mark.parametrize("whom", ["driver", "jvm"])
+@pytest.mark.parametrize("victim", ["driver", "jvm"])
 async def test_the_driver_or_its_jvm_is_killed_at_each_step(
-    archive: Archive, name: str, whom: str, make_server: MakeServer, tmp_path: Path
+    archive: Archive, name: str, victim: str, make_server: MakeServer, tmp_path: Path
 ) -> None:
-    """In between the work goes on, and the server is killed, too."""
-    for number, harm in enumerate(HARMS, 1):
-        assert await archive.run(whom, [harm]) != 0
-        assert archive.done == names_of(HARMS[:number])
-        check_place(archive, harm)
+    """Work continues in between, and the server is killed too."""
+    for number, fault in enumerate(FAULTS, 1):
+        assert await archive.run(victim, [fault]) != 0
+        assert archive.done == names_of(FAULTS[:number])
+        check_place(archive, fault)
         async with AsyncWorkQueue.from_url(archive.server.url, name) as queue:
             await work(queue, ITEMS + 10 * number, 10)
         await kill(archive.server)
@@ -161,28 +161,26 @@ async def test_the_driver_or_its_jvm_is_killed_at_each_step(
 
 
 async def test_workers_are_killed_while_they_read_and_while_they_plan(archive: Archive, name: str) -> None:
-    """An executor's worker is replaced. If the driver's dies, its query fails, and a new run goes on."""
+    """Spark replaces an executor's worker; without the driver's worker the query fails."""
     reading = ["read:0", "read:3", "read:7"]
-    for harm in ("planned:1", "committed:2"):
-        assert await archive.run("worker", [*reading, harm]) != 0
-        check_place(archive, harm)
+    for fault in ("planned:1", "committed:2"):
+        assert await archive.run("worker", [*reading, fault]) != 0
+        check_place(archive, fault)
     assert await archive.run("worker", reading) == 0, archive.log
     assert archive.done == names_of([*reading, "planned:1", "committed:2"])
     await check(archive, name)
 
 
-async def test_the_server_is_killed_at_each_step_and_the_job_goes_on(
+async def test_the_job_survives_a_killed_server_at_each_step(
     archive: Archive, name: str, make_server: MakeServer
 ) -> None:
-    harms = ["planned:0", "read:1", "counted:2", "beside:3", "dropped:4", "placed:5", "committed:6"]
-    assert await archive.run_while_the_server_dies(harms, make_server) == 0, archive.log
-    assert archive.done == names_of(harms)
+    faults = ["planned:0", "read:1", "counted:2", "beside:3", "dropped:4", "placed:5", "committed:6"]
+    assert await archive.run_while_the_server_dies(faults, make_server) == 0, archive.log
+    assert archive.done == names_of(faults)
     await check(archive, name)
 
 
-async def test_the_command_is_killed_with_all_that_it_has_started_while_work_goes_on(
-    archive: Archive, name: str
-) -> None:
+async def test_the_command_and_its_children_are_killed_while_workers_run(archive: Archive, name: str) -> None:
     signs = ("_checkpoint/offsets/0", "_batch-00000001", "batch=00000003", "_checkpoint/commits/4")
     async with AsyncWorkQueue.from_url(archive.server.url, name) as queue:
         working = asyncio.create_task(keep_working(queue))
@@ -202,7 +200,7 @@ async def test_the_command_is_killed_with_all_that_it_has_started_while_work_goe
 
 
 async def keep_working(queue: AsyncWorkQueue) -> None:
-    """Work without an end, and not so fast that nobody can follow."""
+    """Work endlessly, but slowly enough for the archive."""
     number = ITEMS
     while True:
         await work(queue, number, 10)
@@ -211,7 +209,7 @@ async def keep_working(queue: AsyncWorkQueue) -> None:
 
 
 def kill_all(process: Process) -> None:
-    """SIGKILL to a process and all that it has started."""
+    """Kill a process and its descendants."""
     for pid in (process.pid, *descendants(process.pid)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

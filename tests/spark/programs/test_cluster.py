@@ -1,4 +1,4 @@
-"""Executors in processes of their own, whose Python knows nothing of us but what `--py-files` brings."""
+"""Executors in separate processes, whose Python has this package only from `--py-files`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MASTER = "local-cluster[2,1,700]"
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """Our wheel, by the name under which Spark puts it on the path of the executors."""
+    """Build our wheel, with a name that Spark puts on the path of the executors."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(command, cwd=Path(__file__).parents[3], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -39,7 +39,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python that has all the packages of this one, but for us."""
+    """Make a Python with all packages of this one except ours."""
     home = tmp_path / "environment"
     venv.create(home, symlinks=True)
     (packages,) = home.glob("lib/*/site-packages")
@@ -50,7 +50,7 @@ def python(tmp_path: Path) -> Path:
 
 
 async def run(command: Sequence[object], place: Path, more: dict[str, str]) -> tuple[int | None, str, str]:
-    """Run a program that inherits nothing of this Python; return its code, and what it said on both ways."""
+    """Run a program with a clean environment; return its exit code and its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
@@ -63,7 +63,7 @@ async def run(command: Sequence[object], place: Path, more: dict[str, str]) -> t
     return process.returncode, out.decode(), said.decode()
 
 
-async def test_a_wheel_among_the_py_files_is_all_that_executors_need(
+async def test_executors_need_only_a_wheel_among_the_py_files(
     queue: AsyncWorkQueue, redis_url: str, package: Path, python: Path, tmp_path: Path
 ) -> None:
     code, _, said = await run([python, "-c", "import leasehold"], tmp_path, {})
@@ -82,9 +82,9 @@ async def test_a_wheel_among_the_py_files_is_all_that_executors_need(
     where = {"PYSPARK_PYTHON": str(python), "LEASEHOLD_URL": redis_url, "SPARK_LOCAL_IP": "127.0.0.1"}
     code, out, said = await run(command, tmp_path, where)
     assert code == 0, out + said
-    told = json.loads(out.splitlines()[-1])
-    assert told.pop("executors") == 2
-    (file,) = told.pop("files")
+    result = json.loads(out.splitlines()[-1])
+    assert result.pop("executors") == 2
+    (file,) = result.pop("files")
     assert "leasehold.zip" in file
-    assert told == {"added": 2000, "waiting": 2000, "items": 2000, "ids": 2000, "rows": 2000}
+    assert result == {"added": 2000, "waiting": 2000, "items": 2000, "ids": 2000, "rows": 2000}
     assert (await queue.counts()).total == 0

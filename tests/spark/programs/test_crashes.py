@@ -1,4 +1,4 @@
-"""A query that drains a queue, and everything that can be killed, killed at each step of a micro-batch.
+"""A query that drains a queue, with each process killed at each step of a micro-batch.
 
 The table of what was written is right by its ids; nothing stays leased; an item is read again only as part of
 the batch that it was in.
@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from leasehold import AsyncWorkQueue, Item
 from tests.queue.asking import command
 from tests.queue.keyspace import audit, left_over
-from tests.spark.programs.harm import STEPS
+from tests.spark.programs.faults import STEPS
 from tests.spark.programs.runs import Runs, names_of
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROWS = 50
 IDS = [f"i{number}" for number in range(8 * ROWS)]
-#: Each step, in a batch of its own.
-HARMS = [f"{step}:{batch}" for batch, step in enumerate(STEPS, 2)]
+#: Each step, in a separate batch.
+FAULTS = [f"{step}:{batch}" for batch, step in enumerate(STEPS, 2)]
 
 
 class Drain(Runs):
     """Runs of the program, one after the other, on one checkpoint."""
 
     def written(self) -> list[str]:
-        """The ids of the table."""
+        """Return the ids of the table."""
         table = pyarrow.dataset.dataset(self.folder / "out", partitioning="hive").to_table(columns=["id"])
         return sorted(table["id"].to_pylist())
 
     def read(self) -> dict[str, set[str]]:
-        """In which batches each id was read."""
+        """Return the batches in which each id was read."""
         batches: dict[str, set[str]] = defaultdict(set)
         for journal in self.notes.glob("read-*"):
             for line in journal.read_text().splitlines():
@@ -53,7 +53,7 @@ class Drain(Runs):
 
 @pytest.fixture
 async def drain(make_server: MakeServer, tmp_path: Path, name: str) -> Drain:
-    """Give a queue with items on a server that keeps its data, and somebody who drains it."""
+    """Return a queue with items on a persistent server, and a query that drains it."""
     server = await make_server(dir=tmp_path / "data")
     async with AsyncWorkQueue.from_url(server.url, name) as queue:
         await queue.events.keep(count=1_000_000)
@@ -61,8 +61,8 @@ async def drain(make_server: MakeServer, tmp_path: Path, name: str) -> Drain:
     return Drain(tmp_path, server, "tests.spark.programs.drain_program", name, str(tmp_path), str(ROWS))
 
 
-async def check(drain: Drain, name: str, harms: Sequence[str]) -> None:
-    assert drain.done == names_of(harms)
+async def check(drain: Drain, name: str, faults: Sequence[str]) -> None:
+    assert drain.done == names_of(faults)
     assert drain.written() == sorted(IDS), "each id once"
     read = drain.read()
     assert read.keys() == {*IDS}
@@ -71,9 +71,9 @@ async def check(drain: Drain, name: str, harms: Sequence[str]) -> None:
         Redis.from_url(drain.server.url) as redis,
         AsyncWorkQueue.from_url(drain.server.url, name) as queue,
     ):
-        told = Counter([(event.what, event.id) async for event in queue.events(follow=False)])
-        assert {what for what, _ in told} <= {"added", "leased", "renewed", "completed"}
-        assert all(told["leased", item_id] == told["completed", item_id] == 1 for item_id in IDS)
+        counts = Counter([(event.what, event.id) async for event in queue.events(follow=False)])
+        assert {what for what, _ in counts} <= {"added", "leased", "renewed", "completed"}
+        assert all(counts["leased", item_id] == counts["completed", item_id] == 1 for item_id in IDS)
         await audit(redis, name)
         left = await left_over(redis, name)
     prefix = f"{name}:".encode()
@@ -81,46 +81,46 @@ async def check(drain: Drain, name: str, harms: Sequence[str]) -> None:
     assert {key.removeprefix(prefix).partition(b":")[0] for key in left - kept} == {b"stream"}
 
 
-@pytest.mark.parametrize("whom", ["driver", "jvm"])
-async def test_the_driver_or_its_jvm_is_killed_at_each_step(drain: Drain, name: str, whom: str) -> None:
-    for number, harm in enumerate(HARMS, 1):
-        assert await drain.run(whom, [harm]) != 0
+@pytest.mark.parametrize("victim", ["driver", "jvm"])
+async def test_the_driver_or_its_jvm_is_killed_at_each_step(drain: Drain, name: str, victim: str) -> None:
+    for number, fault in enumerate(FAULTS, 1):
+        assert await drain.run(victim, [fault]) != 0
         assert len(drain.done) == number
-    assert await drain.run(whom, []) == 0, drain.log
-    await check(drain, name, HARMS)
+    assert await drain.run(victim, []) == 0, drain.log
+    await check(drain, name, FAULTS)
 
 
 async def test_workers_of_executors_are_killed_while_they_read(drain: Drain, name: str) -> None:
-    harms = ["read:1", "read:2", "read:5", "read:8"]
-    assert await drain.run("worker", harms) == 0, drain.log
-    await check(drain, name, harms)
+    faults = ["read:1", "read:2", "read:5", "read:8"]
+    assert await drain.run("worker", faults) == 0, drain.log
+    await check(drain, name, faults)
 
 
 async def test_the_process_that_leases_is_killed_at_each_step(drain: Drain, name: str) -> None:
-    """It is a worker of the driver's: its query fails, and a new run goes on."""
-    harms = ["before_lease:2", "after_lease:3", "after_commit:4"]
-    for harm in harms:
-        assert await drain.run("worker", [harm]) != 0
+    """It is a worker of the driver: the query fails, and a new run continues."""
+    faults = ["before_lease:2", "after_lease:3", "after_commit:4"]
+    for fault in faults:
+        assert await drain.run("worker", [fault]) != 0
     assert await drain.run("worker", []) == 0, drain.log
-    await check(drain, name, harms)
+    await check(drain, name, faults)
 
 
-async def test_the_server_is_killed_at_each_step_and_the_query_goes_on(
+async def test_the_query_survives_a_killed_server_at_each_step(
     drain: Drain, name: str, make_server: MakeServer
 ) -> None:
-    assert await drain.run_while_the_server_dies(HARMS, make_server) == 0, drain.log
-    await check(drain, name, HARMS)
+    assert await drain.run_while_the_server_dies(FAULTS, make_server) == 0, drain.log
+    await check(drain, name, FAULTS)
 
 
-async def test_what_has_lapsed_meanwhile_is_left_to_those_who_have_it(drain: Drain, name: str) -> None:
-    """A batch that is run again: what others have done is left out, what waits again is in it."""
+async def test_items_leased_by_other_clients_are_left_to_them(drain: Drain, name: str) -> None:
+    """A repeated batch leaves out items that others completed, and includes those that wait again."""
     assert await drain.run("driver", ["after_write:2"]) != 0
     async with (
         Redis.from_url(drain.server.url) as redis,
         AsyncWorkQueue.from_url(drain.server.url, name) as queue,
     ):
         mine = await items_of_the_set(redis, name)
-        # The leases of two end now. One of them goes to somebody else, who finishes it.
+        # Two leases expire now. Another client leases one of the items and completes it.
         for item_id in mine[:2]:
             await command(redis, "ZADD", f"{name}:deadlines", 1, item_id)
         await queue.light_clean()
@@ -136,7 +136,7 @@ async def test_what_has_lapsed_meanwhile_is_left_to_those_who_have_it(drain: Dra
 
 
 async def items_of_the_set(redis: Redis, name: str) -> list[str]:
-    """Give the ids of the only set there is."""
+    """Return the ids of the only set."""
     [key] = [key async for key in redis.scan_iter(match=f"{name}:set:*")]
     entries: list[bytes] = await command(redis, "LRANGE", key, 0, -1)
     return [entry.decode().partition(" ")[2] for entry in entries]

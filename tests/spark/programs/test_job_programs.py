@@ -1,4 +1,4 @@
-"""The jobs as programs: their commands, spark-submit, what a terminal shows, and how failures are told."""
+"""Jobs as programs: their commands, spark-submit, progress on a terminal, and failures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_job_as_a_command(
 
 
 @pytest.mark.long
-async def test_a_job_shows_at_a_terminal_how_far_it_is(
+async def test_a_job_shows_its_progress_on_a_terminal(
     queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "rows.csv").write_text("id\n" + "\n".join(map(str, range(50_000))))
@@ -97,7 +97,7 @@ async def test_a_job_under_spark_submit(queue: AsyncWorkQueue, redis_url: str, t
     )
     out, _ = await process.communicate()
     assert process.returncode == 0
-    # Spark's launcher may have said something before.
+    # Spark's launcher may have written lines before.
     assert json.loads(out.splitlines()[-1])["added"] == 1
     assert sorted(await waiting(queue)) == ["a"]
 
@@ -113,7 +113,7 @@ def test_a_job_under_spark_submit_refuses_a_password_among_its_arguments(
     assert "secret" not in result.stderr
 
 
-async def test_a_job_without_the_extra_says_so(tmp_path: Path) -> None:
+async def test_a_job_without_the_extra_names_it(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ImportError")
     async with started("pipeline", "load", "q", "x", environment={"PYTHONPATH": str(tmp_path)}) as process:
         out, err = await process.communicate()

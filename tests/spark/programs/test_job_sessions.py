@@ -1,4 +1,4 @@
-"""Sessions of jobs: how they are set up, and how they learn where the server is."""
+"""Sessions of jobs: their settings, and the URL of the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.spark.options import server_options
 
-#: Prints how many parts a shuffle has.
+#: Prints the number of partitions of a shuffle.
 PARTS = """
 import sys
 from leasehold.spark.jobs.session import SHUFFLE_PARTITIONS, session
@@ -22,7 +22,7 @@ with session("test") as spark:
 """
 
 
-def test_a_password_is_in_no_option(tmp_path: Path) -> None:
+def test_a_password_is_not_in_an_option(tmp_path: Path) -> None:
     with server_options("redis://:secret@localhost") as given:
         assert "secret" not in str(given)
         kept = Path(given["urlFile"])
@@ -36,11 +36,11 @@ def test_a_password_is_in_no_option(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("given", "parts"), [("", None), ("--conf spark.sql.shuffle.partitions=7", 7)])
-def test_a_session_of_its_own_shuffles_into_few_parts(given: str, parts: int | None) -> None:
+def test_a_local_session_shuffles_into_few_partitions(given: str, parts: int | None) -> None:
     environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"}
     done = subprocess.run(
         [sys.executable, "-c", PARTS], env=environment, capture_output=True, text=True, check=True
     )
-    told, cores = map(int, done.stdout.split())
-    assert done.stderr.splitlines()[-1] == "false", "Spark shows no bars of its own"
-    assert told == (parts or 2 * cores)
+    partitions, cores = map(int, done.stdout.split())
+    assert done.stderr.splitlines()[-1] == "false", "Spark draws no progress bars"
+    assert partitions == (parts or 2 * cores)

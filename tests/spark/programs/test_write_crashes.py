@@ -1,4 +1,4 @@
-"""Bulk adds while tasks, workers, the driver and the server die: each item is added, and added once."""
+"""Bulk adds while tasks, workers, the driver and the server are killed: each item is added once."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROWS = 12_000
 PROGRAM = Path(__file__).with_name("write_program.py")
 ROOT = Path(__file__).parents[3]
-#: A driver takes its time to start (s).
+#: The longest start of a driver (s).
 TIMEOUT = 120
 
 
 class Driver:
-    """A driver that is under way, in a group of processes of its own."""
+    """A running driver, in a separate process group."""
 
-    def __init__(self, place: Path, queue: AsyncWorkQueue, harm: str = "", **options: Any) -> None:
-        asked = {"url": queue.url, "queue": queue.name, "rows": ROWS, "harm": harm, "options": options}
+    def __init__(self, place: Path, queue: AsyncWorkQueue, fault: str = "", **options: Any) -> None:
+        asked = {"url": queue.url, "queue": queue.name, "rows": ROWS, "fault": fault, "options": options}
         place.mkdir(exist_ok=True)
         self._go = place / "go"
         self._go.unlink(missing_ok=True)
@@ -53,18 +53,18 @@ class Driver:
             )
 
     def go_on(self) -> None:
-        """Let tasks that wait go on."""
+        """Let waiting tasks continue."""
         self._go.touch()
 
     def report(self) -> dict[str, Any]:
-        """Wait for its end, and read what it says."""
+        """Wait for its end, and return its report."""
         said, _ = self.process.communicate(timeout=TIMEOUT)
         assert self.process.returncode == 0, self._log.read_text()[-3000:]
         report: dict[str, Any] = json.loads(said.splitlines()[-1])
         return report
 
     def kill(self) -> None:
-        """SIGKILL to the driver and its JVM, and to all that these have started."""
+        """Kill the driver, its JVM and their descendants."""
         below = [*descendants(self.process.pid)]
         for pid in (self.process.pid, *below):
             with suppress(ProcessLookupError):
@@ -72,7 +72,7 @@ class Driver:
         self.process.communicate()
 
     def kill_workers(self) -> int:
-        """SIGKILL to the Python workers of its executor; returns how many there were."""
+        """Kill the Python workers of its executor; return how many there were."""
         daemons = {pid for pid in descendants(self.process.pid) if b"pyspark.daemon" in command_of(pid)}
         workers = [pid for pid in daemons if parent_of(pid) in daemons]
         for pid in workers:
@@ -93,7 +93,7 @@ def command_of(pid: int) -> bytes:
 
 
 def descendants(root: int) -> Iterator[int]:
-    """All processes that a process has started, and those that these have started."""
+    """Return the descendants of a process."""
     parents = {int(path.name): parent_of(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
     above = [root]
     while above:
@@ -103,18 +103,18 @@ def descendants(root: int) -> Iterator[int]:
 
 
 class Drive(Protocol):
-    """Start a driver; it is killed with the test at the latest."""
+    """Start a driver; the end of the test kills it."""
 
-    def __call__(self, queue: AsyncWorkQueue, harm: str = "", **options: Any) -> Driver: ...
+    def __call__(self, queue: AsyncWorkQueue, fault: str = "", **options: Any) -> Driver: ...
 
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Iterator[Drive]:
-    """Give a function that starts drivers, one after the other."""
+    """Return a function that starts drivers."""
     drivers: list[Driver] = []
 
-    def start(queue: AsyncWorkQueue, harm: str = "", **options: Any) -> Driver:
-        drivers.append(Driver(tmp_path / "driver", queue, harm, **options))
+    def start(queue: AsyncWorkQueue, fault: str = "", **options: Any) -> Driver:
+        drivers.append(Driver(tmp_path / "driver", queue, fault, **options))
         return drivers[-1]
 
     yield start
@@ -124,14 +124,14 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
 
 
 async def half_way(queue: AsyncWorkQueue, least: int = 2 * BATCH_ROWS) -> None:
-    """Wait until a part has been added."""
+    """Wait until `least` items have been added."""
     async with asyncio.timeout(TIMEOUT):
-        while (await queue.counts()).waiting < least:  # noqa: ASYNC110 - nobody tells
+        while (await queue.counts()).waiting < least:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.05)
 
 
 async def complete_all(queue: AsyncWorkQueue) -> list[str]:
-    """Complete what waits, as workers that are fast would; returns the ids."""
+    """Complete all waiting items, as fast workers would, and return their ids."""
     done: list[str] = []
     while leases := await queue.lease_many(1000, 600, block=False):
         assert all(await queue.complete_many(leases))
@@ -166,7 +166,7 @@ async def test_killed_python_workers_are_replaced(queue: AsyncWorkQueue, drive: 
 
 @pytest.mark.parametrize("job", ["", "nightly"])
 async def test_a_killed_driver_is_started_again(queue: AsyncWorkQueue, drive: Drive, job: str) -> None:
-    """Under the name of the job nothing is added again that was completed in between."""
+    """With the same job name, completed items are not added again."""
     options = {"job": job} if job else {}
     driver = drive(queue, "wait", **options)
     await half_way(queue)
@@ -178,10 +178,10 @@ async def test_a_killed_driver_is_started_again(queue: AsyncWorkQueue, drive: Dr
     assert report["added"] == (ROWS if job else ROWS - sum(one["there"] for one in report["partitions"]))
 
 
-async def test_a_killed_server_comes_back(
+async def test_a_killed_server_is_restarted(
     make_server: MakeServer, tmp_path: Path, name: str, drive: Drive
 ) -> None:
-    """It writes down every step before it answers; what was on the way is sent again."""
+    """It persists every step before it replies; requests in flight are repeated."""
     folder = tmp_path / "server"
     folder.mkdir()
     server = await start(make_server, folder)

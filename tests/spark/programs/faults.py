@@ -1,8 +1,8 @@
-"""The format, made to kill somebody at a step of a micro-batch.
+"""The data source, which kills a process at a step of a micro-batch.
 
-The environment says what: HARM_AT names steps and batches, as `read:3,after_commit:5`; HARM_WHOM says who is
-killed; HARM_PLACE is a folder for notes that all processes can read. Each harm is done once, also if its step
-comes again in a later run.
+The environment configures it: FAULT_AT names steps and batches, as `read:3,after_commit:5`; FAULT_VICTIM is
+the process to kill; FAULT_FOLDER is a folder for notes that all processes can read. Each fault is injected
+once, even if a later run repeats its step.
 """
 
 from __future__ import annotations
@@ -24,57 +24,57 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-#: The steps of a micro-batch, in their order, all told by the source's number of the batch.
+#: The steps of a micro-batch in their order, with the source's number of the batch.
 STEPS = ("before_lease", "after_lease", "read", "after_write", "after_commit")
 
 
 def place() -> Path:
-    return Path(os.environ["HARM_PLACE"])
+    return Path(os.environ["FAULT_FOLDER"])
 
 
-def harm(step: str, batch: int) -> None:
-    """Kill whom the environment names, if it names this step of this batch, and this was not done yet."""
-    if f"{step}:{batch}" not in os.environ["HARM_AT"].split(","):
+def inject(step: str, batch: int) -> None:
+    """Kill the victim if the environment names this step of this batch, once."""
+    if f"{step}:{batch}" not in os.environ["FAULT_AT"].split(","):
         return
     try:
         (place() / f"done-{step}-{batch}").touch(exist_ok=False)
     except FileExistsError:
         return
-    whom = os.environ["HARM_WHOM"]
-    if whom == "worker":
+    victim = os.environ["FAULT_VICTIM"]
+    if victim == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
-    os.kill(pid_of(whom), signal.SIGKILL)
-    if whom != "server":
-        os._exit(1)  # nothing more happens here: an answer might still count
+    os.kill(pid_of(victim), signal.SIGKILL)
+    if victim != "server":
+        os._exit(1)  # at once: a later reply might still be accepted
 
 
-def pid_of(whom: str) -> int:
-    return int((place() / f"pid-{whom}").read_text())
+def pid_of(victim: str) -> int:
+    return int((place() / f"pid-{victim}").read_text())
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process runs. One that has ended and that nobody has asked about does not."""
+    """Return whether a process runs; a zombie does not."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
-class HarmedSource(LeaseholdSource):
-    """The format, with a stream of leases that does harm."""
+class FaultySource(LeaseholdSource):
+    """The data source, with faults in its lease stream."""
 
     def streamReader(self, schema: StructType) -> LeasesReader:  # noqa: N802 - Spark's name
-        return HarmedReader(self.options, schema)
+        return FaultyReader(self.options, schema)
 
 
-class HarmedReader(LeasesReader):
-    """Does harm, and writes down what is read under which number."""
+class FaultyReader(LeasesReader):
+    """Injects faults, and records which ids are read in which batch."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - as above
-        harm("after_commit", start["batch"])
-        harm("before_lease", start["batch"] + 1)
+        inject("after_commit", start["batch"])
+        inject("before_lease", start["batch"] + 1)
         end = super().latestOffset(start, limit)
         if end != start:
-            harm("after_lease", end["batch"])
+            inject("after_lease", end["batch"])
         return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -85,4 +85,4 @@ class HarmedReader(LeasesReader):
                 journal.writelines(f"{number} {item_id}\n" for item_id in rows["id"].to_pylist())
             yield rows
             if partition.start == 0:
-                harm("read", number)
+                inject("read", number)
