@@ -150,7 +150,7 @@ async def test_a_task_that_fails_and_runs_again_adds_nothing_twice(
     done += await complete_all(queue)
     assert sorted(done) == sorted(names(ROWS)), "each was there to be completed, once"
     assert (report["rows"], report["added"]) == (ROWS, ROWS)
-    assert sum(one["again"] for one in report["partitions"]) >= 2 * BATCH_ROWS
+    assert sum(one["repeated"] for one in report["partitions"]) >= 2 * BATCH_ROWS
 
 
 async def test_killed_python_workers_are_replaced(queue: AsyncWorkQueue, drive: Drive) -> None:
@@ -175,7 +175,7 @@ async def test_a_killed_driver_is_started_again(queue: AsyncWorkQueue, drive: Dr
     report = await asyncio.to_thread(drive(queue, **options).report)
     there = await waiting(queue)
     assert sorted([*done, *there]) == sorted(names(ROWS))
-    assert report["added"] == (ROWS if job else ROWS - sum(one["there"] for one in report["partitions"]))
+    assert report["added"] == (ROWS if job else ROWS - sum(one["already_there"] for one in report["partitions"]))
 
 
 async def test_a_killed_server_is_restarted(

@@ -33,7 +33,7 @@ def main(asked: dict[str, Any]) -> None:
     """Add the table, and print the report."""
     place, fault = Path(asked["place"]), asked["fault"]
 
-    def harmed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def with_fault(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         assert task is not None
         for number, batch in enumerate(batches):
@@ -49,7 +49,7 @@ def main(asked: dict[str, Any]) -> None:
     spark = quick_session(place, "local[2,3]")  # a task has three attempts
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH_ROWS)
     ids = spark.range(0, asked["rows"], 1, 2).selectExpr("concat('i', id) as id", "repeat('x', 200) as data")
-    table = ids.mapInArrow(harmed, "id string, data string")
+    table = ids.mapInArrow(with_fault, "id string, data string")
     # The fault is for the tasks that add; the check of all rows would meet it first.
     report = add(table, asked["queue"], check=False, url=asked["url"], **asked.get("options", {}))
     sys.stdout.write(f"{json.dumps(asdict(report))}\n")
