@@ -175,7 +175,9 @@ async def test_a_killed_driver_is_started_again(queue: AsyncWorkQueue, drive: Dr
     report = await asyncio.to_thread(drive(queue, **options).report)
     there = await waiting(queue)
     assert sorted([*done, *there]) == sorted(names(ROWS))
-    assert report["added"] == (ROWS if job else ROWS - sum(one["already_there"] for one in report["partitions"]))
+    assert report["added"] == (
+        ROWS if job else ROWS - sum(one["already_there"] for one in report["partitions"])
+    )
 
 
 async def test_a_killed_server_is_restarted(
