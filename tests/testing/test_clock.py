@@ -14,7 +14,6 @@ from leasehold.testing import Clock
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 START = datetime(2030, 1, 31, 23, 59, tzinfo=UTC)
@@ -57,36 +56,27 @@ def test_a_time_must_have_a_time_zone_and_not_have_passed() -> None:
     assert clock.now == START
 
 
-async def test_a_waiting_caller_is_woken(make_queue: MakeQueue) -> None:
-    clock = Clock()
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_waiting_caller_is_woken_from_any_thread(
+    make_queue: MakeQueue, clock: Clock, *, in_thread: bool
+) -> None:
     queue = clock.attach(make_queue(clock=clock))
-    await queue.add_item(Item("hello"), delay=timedelta(days=2))
-    waiting = asyncio.create_task(queue.lease(30))
-    await parked(queue)
-    clock.advance(timedelta(days=2))
-    assert (await asyncio.wait_for(waiting, 5)).data == b"hello"
+    await queue.add_item(Item("first"))
+    await queue.lease(timedelta(days=1))
+    await queue.add_item(Item("second"), delay=timedelta(days=2))
+    for data, attempt in ((b"first", 2), (b"second", 1)):
+        waiting = asyncio.create_task(queue.lease(timedelta(days=9)))
+        await eventually("a caller waits", lambda: bool(queue._engine()._dispatcher._waiting))
+        if in_thread:
+            await asyncio.to_thread(clock.advance, timedelta(days=1))
+        else:
+            clock.advance(timedelta(days=1))
+        lease = await asyncio.wait_for(waiting, 5)
+        assert (lease.data, lease.attempt) == (data, attempt)
 
 
-async def test_a_waiting_caller_is_woken_from_another_thread(make_queue: MakeQueue) -> None:
-    clock = Clock()
-    queue = clock.attach(make_queue(clock=clock))
-    await queue.add_item(Item("hello"))
-    first = await queue.lease(3600)
-    waiting = asyncio.create_task(queue.lease(30))
-    await parked(queue)
-    await asyncio.to_thread(clock.advance, 3600)
-    second = await asyncio.wait_for(waiting, 5)
-    assert (second.id, second.attempt) == (first.id, 2)
-
-
-async def test_the_clock_moves_with_unused_and_closed_queues(make_queue: MakeQueue) -> None:
-    clock = Clock()
+async def test_the_clock_moves_with_unused_and_closed_queues(make_queue: MakeQueue, clock: Clock) -> None:
     queue = clock.attach(make_queue(clock=clock))
     clock.advance(1)
     await queue.close()
     clock.advance(1)
-
-
-async def parked(queue: AsyncWorkQueue) -> None:
-    """Return when a caller waits for an item."""
-    await eventually("a caller waits", lambda: bool(queue._engine()._dispatcher._waiting))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from leasehold import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze, Worker
 from leasehold.testing import assert_added, assert_completed, assert_dead, assert_empty
 from tests.eventually import eventually
-from tests.worker.working import counted, finished
+from tests.worker.working import Gate, counted, finished
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -133,18 +133,12 @@ async def test_a_worker_continues_when_the_faults_are_removed(
 ) -> None:
     worker = leasehold_worker()
     queue, direct = leasehold_queues("queue"), leasehold_queues("queue", direct=True)
-    begun, proceed = asyncio.Event(), asyncio.Event()
-
-    @worker.handler(queue)
-    async def handle(_: bytes) -> None:
-        begun.set()
-        await proceed.wait()
-
+    gate = Gate(worker, queue)
     await queue.add_item(Item("hello", id="one"))
     draining = asyncio.create_task(worker.run())
-    await begun.wait()
+    await gate.reached(1)
     await leasehold_faults.fail()
-    proceed.set()
+    gate.opened.set()
     await assert_added(direct, "one", state="leased")
     await leasehold_faults.heal()
     await finished(direct)

@@ -113,16 +113,6 @@ async def test_stalls_existing_connections_until_it_is_healed(
     assert await pushing == 1
 
 
-async def test_behaves_like_a_server_that_is_down_until_it_is_healed(client: Redis, proxy: Proxy) -> None:
-    await client.ping()
-    await proxy.fail()
-    for _ in range(2):
-        with pytest.raises(RedisConnectionError):
-            await client.ping()
-    await proxy.heal()
-    assert await client.ping()
-
-
 async def test_healing_removes_all_faults(client: Redis, proxy: Proxy) -> None:
     await client.ping()
     proxy.stall()

@@ -18,6 +18,7 @@ from tests.queue.keyspace import calls
 from tests.worker.working import (
     AT_ONCE,
     SHORT_LEASE,
+    Gate,
     add,
     counted,
     dead_letter_of,
@@ -276,24 +277,17 @@ async def test_many_leases_are_renewed_in_few_calls(
     make_queue: MakeQueue, redis: Redis, clock: Clock
 ) -> None:
     queue = make_queue(clock=clock)
-    finish, running = asyncio.Event(), set[str]()
     worker = new_worker(lease_time=SHORT_LEASE, concurrency=300)
-
-    @worker.handler(queue)
-    async def handle(_: bytes, lease: Lease) -> None:
-        running.add(lease.id)
-        await finish.wait()
-
-    ids = [f"{number}" for number in range(300)]
-    await queue.add_items(Item(b"x", id=item_id) for item_id in ids)
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * 300)
     async with working(worker):
-        await eventually("all runs have started", lambda: len(running) == 300)
+        await gate.reached(300)
         before = await calls(redis, "evalsha", "eval")
         for _ in range(5):
-            await renewed(redis, queue, clock, *ids)
+            await renewed(redis, queue, clock, *gate.begun)
         after = await calls(redis, "evalsha", "eval")
         assert (await queue.counts()).leased == 300
-        finish.set()
+        gate.opened.set()
         await finished(queue)
     assert after - before < 150, "for 1,500 renewals"
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
+from unittest.mock import ANY
 
 import pytest
 
@@ -26,41 +28,27 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 
-class WorkerProcess:
-    """A worker process, and the lines that it has printed."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.lines: list[list[str]] = []
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
-            self.lines.append(line.decode().split())
-
-    async def ended(self) -> int:
-        """Wait for its end."""
-        async with asyncio.timeout(30):
-            await self._reading
-            return await self.process.wait()
-
-
 @asynccontextmanager
-async def process_on(url: str, name: str, concurrency: int = 1) -> AsyncIterator[WorkerProcess]:
+async def process_on(url: str, name: str, concurrency: int = 1) -> AsyncIterator[Process]:
     """Start a worker; it is killed at the end of the block if it still runs."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.worker.program", url, name, f"{concurrency}"),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         stdout=asyncio.subprocess.PIPE,
     )
-    worker = WorkerProcess(process)
     try:
-        yield worker
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
-        await worker.ended()
+            await process.communicate()
+
+
+async def ended(process: Process) -> tuple[int | None, list[list[str]]]:
+    """Wait for the end of a process, and return its exit code and the words of its further lines."""
+    async with asyncio.timeout(30):
+        output, _ = await process.communicate()
+    return process.returncode, [line.split() for line in output.decode().splitlines()]
 
 
 async def test_an_item_that_kills_its_worker_ends_in_the_dead_letters(
@@ -69,17 +57,17 @@ async def test_an_item_that_kills_its_worker_ends_in_the_dead_letters(
     await queue.add_item(Item("kill", id="poison"))
     for _ in range(2):
         async with process_on(redis_url, name) as worker:
-            assert await worker.ended() < 0
+            code, _ = await ended(worker)
+            assert code == -signal.SIGKILL
         await redis.zadd(f"{name}:deadlines", {"poison": 1})  # let the lease expire
     async with process_on(redis_url, name) as worker:
         letter = await the_dead(queue)
         await queue.add_item(Item("0", id="good"))
         await finished(queue)
-        worker.process.terminate()
-        assert await worker.ended() == 0
+        worker.terminate()
+        assert await ended(worker) == (0, [["ready"], ["good", "1", ANY]])
     assert (letter.id, letter.attempt) == ("poison", 3)
     assert "2 attempts are used up, and the last one left no outcome" in letter.error
-    assert [line[0] for line in worker.lines] == ["ready", "good"]
 
 
 async def test_a_process_whose_thread_is_stuck_stops_and_leaves_nothing_behind(
@@ -89,13 +77,12 @@ async def test_a_process_whose_thread_is_stuck_stops_and_leaves_nothing_behind(
     stuck = make_queue(name=f"{name}-stuck")
     await stuck.add_item(Item("x", id="x"))
     async with process_on(redis_url, name, 2) as worker:
-
-        async def is_stuck() -> bool:
-            return ["x"] in worker.lines
-
-        await until("the thread is stuck", is_stuck)
-        worker.process.terminate()
-        assert await worker.ended() == 3
+        assert worker.stdout is not None
+        async with asyncio.timeout(20):
+            while await worker.stdout.readline() != b"x\n":
+                pass  # until the thread is stuck
+        worker.terminate()
+        assert await ended(worker) == (3, [])
     assert (await audit(redis, stuck.name)).waiting == [b"x"]
     for queue_name in (name, stuck.name):
         assert not await redis.exists(f"{queue_name}:sessions")
@@ -120,10 +107,12 @@ async def test_no_item_waits_at_a_busy_worker_while_another_is_idle(
         await until("all workers wait for items", all_wait)
         await queue.add_items(Item(kind, id=f"{number}") for number, kind in enumerate(kinds))
         await counted(queue, "all items are done", lambda counts: not counts.total)
+        by_worker = []
         for worker in workers:
-            worker.process.terminate()
-            assert await worker.ended() == 0
-    by_worker = [[(line[0], float(line[2])) for line in worker.lines if len(line) == 3] for worker in workers]
+            worker.terminate()
+            code, lines = await ended(worker)
+            assert code == 0
+            by_worker.append([(line[0], float(line[2])) for line in lines if len(line) == 3])
     seen = [item_id for runs in by_worker for item_id, _ in runs]
     assert sorted(seen, key=int) == [f"{number}" for number in range(len(kinds))], "each ran once"
     runs = [[(start, float(kinds[int(item_id)])) for item_id, start in one] for one in by_worker]
