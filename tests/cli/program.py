@@ -19,6 +19,7 @@ from leasehold.cli.app import app
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
 
 
 class Outcome(NamedTuple):
@@ -83,9 +84,11 @@ def leasehold(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasehold:
     return run
 
 
-async def run_process(*arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome:
+async def run_process(
+    *arguments: str | bytes | Path, stdin: bytes = b"", cwd: Path | None = None, **environment: str
+) -> Outcome:
     """Run a command to its end in a separate process."""
-    async with started(*arguments, environment=environment) as process:
+    async with started(*arguments, cwd=cwd, environment=environment) as process:
         out, err = await process.communicate(stdin)
     assert process.returncode is not None
     return Outcome(process.returncode, out.decode(), err.decode())
@@ -93,9 +96,10 @@ async def run_process(*arguments: str | bytes, stdin: bytes = b"", **environment
 
 @asynccontextmanager
 async def started(
-    *arguments: str | bytes,
+    *arguments: str | bytes | Path,
     stdin: int = asyncio.subprocess.PIPE,
     stderr: int = asyncio.subprocess.PIPE,
+    cwd: Path | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Process]:
     """Start `leasehold`; kill it at the end of the block if it still runs."""
@@ -104,6 +108,7 @@ async def started(
         sys.executable,
         *("-m", "leasehold.cli"),
         *arguments,
+        cwd=cwd,
         env=inherited | {"COLUMNS": "200"} | dict(environment),
         stdin=stdin,
         stdout=asyncio.subprocess.PIPE,

@@ -100,7 +100,7 @@ complete -p leasehold
 
 async def test_the_completion_script_of_a_shell_is_printed() -> None:
     async def script_of(shell: str) -> None:
-        outcome = await run_process("--show-completion", shell, stdin=b"", **NAMED_SHELL)
+        outcome = await run_process("--show-completion", shell, stdin=b"", cwd=None, **NAMED_SHELL)
         assert (outcome.code, outcome.err) == (0, "")
         assert f"_LEASEHOLD_COMPLETE=complete_{shell}" in outcome.out
 

@@ -18,19 +18,10 @@ from typer.testing import CliRunner
 
 from leasehold.cli.app import app
 from leasehold.cli.demo import check, files, run
+from tests.cli.program import run_process, started
 from tests.cli.worker_bench import gone
 
-
-def leasehold_demo(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    inherited = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "leasehold.cli", "demo", "--workers", "3", *arguments],
-        cwd=cwd,
-        env=inherited | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+DEMO = ("demo", "--workers", "3")
 
 
 def lines_of(output: Path) -> dict[str, dict[str, Any]]:
@@ -57,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 # --------------------------------------------------------------------------------------------- the whole demo
 
 
-def test_each_file_is_in_the_output_once_although_one_worker_is_killed_and_one_is_stopped(
+async def test_each_file_is_in_the_output_once_although_one_worker_is_killed_and_one_is_stopped(
     folder: Path, tmp_path: Path
 ) -> None:
     deep = Path(*["d" * 200] * 3)
@@ -71,9 +62,8 @@ def test_each_file_is_in_the_output_once_although_one_worker_is_killed_and_one_i
     (folder / "round").symlink_to(folder)
     os.mkfifo(folder / "pipe")
 
-    process = leasehold_demo(folder, "--json", "--lease", "0.5", cwd=tmp_path)
-    out, err = process.communicate()
-    assert process.returncode == 0, out + err
+    code, out, err = await run_process(*DEMO, folder, "--json", "--lease", "0.5", cwd=tmp_path)
+    assert code == 0, out + err
     report = json.loads(out)
     assert (report["ok"], report["problems"]) == (True, [])
     assert report["items"] == report["completed_once"] == 60 + len(odd)
@@ -99,13 +89,15 @@ def test_each_file_is_in_the_output_once_although_one_worker_is_killed_and_one_i
 
 
 @pytest.mark.slow
-def test_a_single_file_on_the_server_that_redis_url_names_is_enough(tmp_path: Path, redis_url: str) -> None:
+async def test_a_single_file_on_the_server_that_redis_url_names_is_enough(
+    tmp_path: Path, redis_url: str
+) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "[b]file").write_text("one line\n")
-    process = leasehold_demo(folder, "--lease", "0.3", "--workers", "6", cwd=tmp_path, REDIS_URL=redis_url)
-    out, err = process.communicate()
-    assert process.returncode == 0, out + err
+    options = ("--lease", "0.3", "--workers", "6")
+    code, out, err = await run_process(*DEMO, folder, *options, cwd=tmp_path, REDIS_URL=redis_url)
+    assert code == 0, out + err
     assert re.search(r"completed once +1\b", out)
     assert "each file is in the output once" in out
     for text in ("sent SIGKILL to a worker that holds [b]file", "SIGSTOP", "SIGCONT"):
@@ -179,15 +171,16 @@ async def test_a_signal_ends_all_processes_and_leaves_no_item_on_a_server(
 ) -> None:
     # With its own server, that must end, too.
     environment = {"REDIS_URL": redis_url} if number == signal.SIGINT else {}
-    with leasehold_demo(folder, "--lease", "2", cwd=tmp_path, **environment) as process:
+    command = (*DEMO, folder, "--lease", "2")
+    async with started(*command, cwd=tmp_path, environment=environment) as process:
         assert process.stderr
-        while "SIGSTOP" not in (line := process.stderr.readline()):
+        while b"SIGSTOP" not in (line := await process.stderr.readline()):
             assert line, "it ended early"
         children = children_of(process.pid)
         assert children
         process.send_signal(number)
-        assert process.wait() == code
-        assert "Traceback" not in process.stderr.read()
+        assert await process.wait() == code
+        assert b"Traceback" not in await process.stderr.read()
         await gone(*children)
     if number != signal.SIGKILL:
         assert names_in(tmp_path) == ["files"]
