@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from leasehold.cli.formatting import print_table
+from leasehold.cli.formatting import print_rows
 from leasehold.cli.worker.process import prepare
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
 from leasehold.cli.worker.target import Unusable, with_traceback
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from leasehold.queue.views import Counts
     from leasehold.worker import Handler, Worker
 
-#: The columns of the table, for each handler.
-TITLES = ("queue", "handler", "runs in", "batch", "lease", "limit", "attempts")
 #: Seconds to wait for the server.
 PATIENCE_SECONDS = 5.0
 
@@ -49,8 +47,7 @@ def check(settings: Settings) -> int:
     except Exception as error:  # noqa: BLE001 - whatever the user's lifespan raises
         errors.print(escape(with_traceback("the lifespan fails", error)))
         return CRASHED
-    rows = [[*_cells(handler), *count] for handler, count in zip(worker.handlers, counts, strict=True)]
-    print_table([*TITLES, "waiting", "leased", "scheduled", "dead"], rows)
+    print_rows([*map(_row, worker.handlers, counts)], as_json=False)
     typer.echo(f"The worker can run: {worker.concurrency} runs at once, grace {worker.grace:g} s.")
     return STOPPED
 
@@ -67,13 +64,14 @@ async def _check(worker: Worker) -> list[Counts]:
             raise ConnectionLost("the server does not answer", maybe_applied=False) from None
 
 
-def _cells(handler: Handler) -> list[object]:
-    return [
-        handler.queue.name,
-        handler.name,
-        handler.run_in,
-        handler.batch,
-        f"{handler.lease_time:g} s",
-        None if handler.timeout is None else f"{handler.timeout:g} s",
-        handler.retry.attempts,
-    ]
+def _row(handler: Handler, counts: Counts) -> dict[str, object]:
+    return {
+        "queue": handler.queue.name,
+        "handler": handler.name,
+        "runs in": handler.run_in,
+        "batch": handler.batch,
+        "lease": f"{handler.lease_time:g} s",
+        "limit": None if handler.timeout is None else f"{handler.timeout:g} s",
+        "attempts": handler.retry.attempts,
+        **counts._asdict(),
+    }
