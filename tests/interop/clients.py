@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from leasehold import Item, Lease
 from tests.interop.state import as_bytes
@@ -35,32 +35,8 @@ class Held:
     mark: bytes | None = None
 
 
-class Member(Protocol):
-    """A client of any library that adds, works or cleans."""
-
-    async def add(self, item_id: str, data: bytes) -> None:
-        """Add a new item."""
-        ...
-
-    async def lease(self) -> Held | None:
-        """Lease an item, or return None after WAIT."""
-        ...
-
-    async def complete(self, held: Held) -> bool:
-        """Complete an item; return the library's answer."""
-        ...
-
-    async def is_over(self, held: Held) -> bool:
-        """Return whether a lease has ended."""
-        ...
-
-    async def clean(self) -> None:
-        """Clean once."""
-        ...
-
-
 class Ours:
-    """A client of Leasehold."""
+    """A client of Leasehold. It waits for an item up to WAIT."""
 
     def __init__(self, queue: AsyncWorkQueue) -> None:
         self._queue = queue
@@ -87,7 +63,7 @@ class Ours:
 
 
 class Theirs:
-    """A client of another library."""
+    """A client of another library, with the methods of `Ours`."""
 
     def __init__(self, client: Foreign, redis: Redis, name: str) -> None:
         self._client = client
@@ -113,6 +89,10 @@ class Theirs:
 
     async def _mark(self, item_id: str) -> bytes | None:
         return as_bytes(await self._redis.get(f"{self._name}:leased_by_session:{item_id}"))
+
+
+#: A client that adds, works or cleans.
+Member = Ours | Theirs
 
 
 @dataclass

@@ -9,10 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
+from typing import Any, Literal, NamedTuple, Self
 
 Library = Literal["python", "node"]
 
@@ -132,10 +129,8 @@ class Foreign:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def _ask(self, verb: str, *arguments: Any) -> Coroutine[Any, Any, Any]:
-        return self._exchange(json.dumps([verb, *arguments]).encode() + b"\n")
-
-    async def _exchange(self, request: bytes) -> Any:
+    async def _ask(self, verb: str, *arguments: Any) -> Any:
+        request = json.dumps([verb, *arguments]).encode() + b"\n"
         ends = self._process.stdin, self._process.stdout
         assert ends[0] is not None
         assert ends[1] is not None

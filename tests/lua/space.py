@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.keys import QueueKeys
 from leasehold.scripting.runner import bind
+from tests.queue.keyspace import glob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -298,7 +299,7 @@ return found
 
 async def snapshot(redis: Redis, prefix: str) -> State:
     """Read every key of a queue, with contents, and whether it has a time to live, at one moment."""
-    found = await redis.execute_command("EVAL", READ, 1, _escaped(f"{prefix}:") + "*")  # type: ignore[no-untyped-call]  # theirs has no types
+    found = await redis.execute_command("EVAL", READ, 1, glob(prefix) + b":*")  # type: ignore[no-untyped-call]  # theirs has no types
     state: State = {}
     for key, kind, ttl, raw in found:
         name, contents = _text(key).removeprefix(f"{prefix}:"), _DRAW[kind](raw)
@@ -321,7 +322,3 @@ _DRAW: dict[bytes, Callable[[Any], Contents]] = {
 
 def _text(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"\\{character}" if character in r"\*?[]" else character for character in text)

@@ -18,25 +18,20 @@ SESSION = "lh:s"
 
 async def lease(
     space: Space, number: int = 1, *, known: int = 0, count: int = 10, reader: str = "r", **more: object
-) -> list[int]:
+) -> Any:
     arguments: dict[str, object] = {"set": f"s:{number}", "known": known, "count": count, "session": SESSION}
     arguments |= {"hold_ms": 60_000, "keep_ms": 600_000, "stream": "s", "reader": reader}
-    reply: list[int] = await space.run("lease_set", (), **arguments | more)
-    return reply
+    return await space.run("lease_set", (), **arguments | more)
 
 
-async def read(space: Space, start: int = 0, **more: object) -> list[Any]:
-    reply: list[Any] = await space.run(
+async def read(space: Space, start: int = 0, **more: object) -> Any:
+    return await space.run(
         "set_read", (), **STREAM | {"set": "s:1", "start": start, "peek": 0, "give_up": 1} | more
     )
-    return reply
 
 
-async def hold(space: Space, *sets: tuple[str, int], reader: str = "r", take: int = 0) -> list[int]:
-    reply: list[int] = await space.run(
-        "stream_hold", sets, stream="s", reader=reader, take=take, keep_ms=600_000
-    )
-    return reply
+async def hold(space: Space, *sets: tuple[str, int], reader: str = "r", take: int = 0) -> Any:
+    return await space.run("stream_hold", sets, stream="s", reader=reader, take=take, keep_ms=600_000)
 
 
 def ids_of(reply: list[Any]) -> list[str]:
@@ -145,10 +140,9 @@ async def test_an_item_that_is_not_held_any_more_is_given_up(space: Space) -> No
     assert ids_of(await read(space)) == ["mine"]
 
 
-async def renew(space: Space, start: int = 0, **more: object) -> list[int]:
+async def renew(space: Space, start: int = 0, **more: object) -> Any:
     given = STREAM | {"set": "s:1", "start": start, "session": SESSION, "hold_ms": 60_000}
-    reply: list[int] = await space.run("set_renew", (), **given | more)
-    return reply
+    return await space.run("set_renew", (), **given | more)
 
 
 def deadlines_of(state: State) -> dict[str, float]:

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -62,10 +63,10 @@ class FaultInjector:
     async def inject(self, seconds: float) -> None:
         """Inject faults for so many seconds."""
         acts: dict[Callable[[], Awaitable[None]], float] = {
-            self._kill_worker: 4,
+            partial(self._kill, "worker"): 4,
             self._stop_worker: 5,
             self._end_worker: 5,
-            self._kill_producer: 1,
+            partial(self._kill, "producer"): 1,
             self._stop_producer: 1,
             self._restart_server: 1.5,
             self._freeze_server: 1,
@@ -123,12 +124,6 @@ class FaultInjector:
         await self.server.stop()
 
     # ------------------------------------------------------------------------ faults
-
-    async def _kill_worker(self) -> None:
-        await self._kill("worker")
-
-    async def _kill_producer(self) -> None:
-        await self._kill("producer")
 
     async def _kill(self, kind: str) -> None:
         child = self._target(kind)
