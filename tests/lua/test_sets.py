@@ -24,6 +24,12 @@ async def lease(
     return await space.run("lease_set", (), **arguments | more)
 
 
+async def lease_new(space: Space, *item_ids: str) -> None:
+    """Add items and lease them into the set `s:1`, with tokens from 1."""
+    await space.run("add_items", [new(item_id) for item_id in item_ids])
+    await lease(space)
+
+
 async def read(space: Space, start: int = 0, **more: object) -> Any:
     return await space.run(
         "set_read", (), **STREAM | {"set": "s:1", "start": start, "peek": 0, "give_up": 1} | more
@@ -111,8 +117,7 @@ async def test_an_item_whose_data_is_no_string_ends_a_set(space: Space) -> None:
 
 
 async def test_a_set_is_read_in_pages_by_count_and_by_bytes(space: Space) -> None:
-    await space.run("add_items", [new(item_id) for item_id in "abcde"])
-    await lease(space)
+    await lease_new(space, *"abcde")
     held = [b"a", 9, data_of("a").encode(), 1, 1, NOW + 60_000, NOW]
     assert await read(space, count=1) == [1, 1, NOW, *held]
     assert await read(space, count=1, max_bytes=-1) == [1, 1, NOW, *held[:2], None, *held[3:]]
@@ -124,8 +129,7 @@ async def test_a_set_is_read_in_pages_by_count_and_by_bytes(space: Space) -> Non
 
 
 async def test_an_item_that_is_not_held_any_more_is_given_up(space: Space) -> None:
-    await space.run("add_items", [new(item_id) for item_id in ("done", "lost", "again", "back", "mine")])
-    await lease(space)
+    await lease_new(space, "done", "lost", "again", "back", "mine")
     await space.run("complete_many", [("done", 1, 0)])
     await space.run("release_many", [("lost", 2, 0, 0), ("again", 3, 0, 1), ("back", 4, 9_000, 0)])
     await space.run("lease_many", [(1, 60_000)])
@@ -152,8 +156,7 @@ def deadlines_of(state: State) -> dict[str, float]:
 
 
 async def test_a_page_ends_before_an_item_that_is_not_held_and_not_given_up(space: Space) -> None:
-    await space.run("add_items", [new(item_id) for item_id in "abc"])
-    await lease(space)
+    await lease_new(space, *"abc")
     await space.run("release_many", [("b", 2, 0, 0)])
     before = await space.snapshot()
     page = await read(space, give_up=0)
@@ -166,8 +169,7 @@ async def test_a_page_ends_before_an_item_that_is_not_held_and_not_given_up(spac
 async def test_held_items_are_renewed_and_waiting_ones_are_leased_again_into_their_places(
     space: Space,
 ) -> None:
-    await space.run("add_items", [new(item_id) for item_id in ("old", "back", "mine", "front", "young")])
-    await lease(space, count=5)
+    await lease_new(space, "old", "back", "mine", "front", "young")
     await space.run("release_many", [("old", 1, 0, 1), ("back", 2, 0, 0), ("front", 4, 0, 1)])
     await space.run("add_items", [new("later")])
     assert await renew(space, count=0) == [1, 5, 0, 0, 0]
@@ -192,8 +194,7 @@ async def test_held_items_are_renewed_and_waiting_ones_are_leased_again_into_the
 
 async def test_items_that_others_hold_are_not_leased_again(space: Space) -> None:
     names = ("done", "again", "held", "delayed", "theirs", "dead", "mine")
-    await space.run("add_items", [new(item_id) for item_id in names])
-    await lease(space)
+    await lease_new(space, *names)
     await space.run("complete_many", [("done", 1, 0), ("again", 2, 0)])
     await space.run("add_items", [new("again")])
     await space.run("release_many", [("held", 3, 0, 1), ("delayed", 4, 9_000, 0), ("theirs", 5, 0, 0)])
@@ -215,8 +216,7 @@ async def test_items_that_others_hold_are_not_leased_again(space: Space) -> None
 
 
 async def test_an_item_that_another_client_has_released_is_leased_again(space: Space) -> None:
-    await space.run("add_items", [new("a")])
-    await lease(space)
+    await lease_new(space, "a")
     await space.run("release_many", [("a", 1, 0, 0)])
     await space.run("lease_many", [(1, 60_000)])
     await space.run("release_many", [("a", 2, 0, 0)])
@@ -251,8 +251,7 @@ async def test_an_item_deep_in_the_queue_is_leased_again_and_its_id_is_dropped_w
 
 
 async def test_pages_that_end_before_an_item_do_not_give_it_up(space: Space) -> None:
-    await space.run("add_items", [new(item_id) for item_id in "abc"])
-    await lease(space)
+    await lease_new(space, *"abc")
     await space.run("release_many", [("c", 3, 0, 0)])
     assert ids_of(await read(space, max_bytes=1)) == ["a"]
     assert (await space.snapshot())["set:s:1"] == Expiring(["1 a", "2 b", "3 c"])
@@ -268,8 +267,7 @@ async def test_an_expired_lease_that_was_not_reclaimed_is_still_read_and_renewed
 
 
 async def test_an_item_that_was_read_is_completed_after_its_lease_has_expired(space: Space) -> None:
-    await space.run("add_items", [new(item_id) for item_id in ("mine", "lost", "done")])
-    await lease(space)
+    await lease_new(space, "mine", "lost", "done")
     await space.run("release_many", [("lost", 2, 0, 0)])
     await space.run("complete_many", [("done", 3, 0)])
     rows = [("mine", 1, 0), ("lost", 2, 0), ("done", 3, 0)]
@@ -321,8 +319,7 @@ async def test_1000_items_are_leased_read_and_completed_in_a_call(space: Space) 
 
 async def test_the_moves_of_a_set_are_events(space: Space) -> None:
     await space.run("events_keep", count=100)
-    await space.run("add_items", [new("a")])
-    await lease(space)
+    await lease_new(space, "a")
     await renew(space)
     await space.run("release_many", [("a", 1, 0, 0)])
     await renew(space)
