@@ -91,32 +91,6 @@ async def test_tokens_grow_over_foreign_leases_and_new_incarnations(
     assert tokens == sorted(set(tokens))
 
 
-@pytest.mark.parametrize("verb", ["renew", "release", "complete fenced"])
-async def test_a_holder_that_lost_its_item_to_a_foreign_worker_is_not_the_current_holder(
-    queue: AsyncWorkQueue, shared: Shared, library: Library, verb: str
-) -> None:
-    """The lease has expired, a foreign client holds the item, and a clean of ours has seen that."""
-    foreign = await shared.start(library)
-    await queue.add_item(Item(b"data", id="a"))
-    lost = await shared.lease(1)
-    shared.clock.advance(1.1)
-    await queue.light_clean()
-    assert await foreign.lease(30) == ("a", b"data")
-    holder = await shared.redis.get(f"{shared.name}:leased_by_session:a")
-    await queue.light_clean()
-    if verb == "renew":
-        assert not await queue.renew(lost, 30)
-    elif verb == "release":
-        assert not await queue.release(lost)
-    else:
-        assert not await queue.complete(lost, fenced=True)
-    assert await shared.redis.get(f"{shared.name}:leased_by_session:a") == holder
-    assert await shared.ids("queue") == []
-    assert await foreign.complete("a")
-    assert not await queue.complete(lost)
-    assert await shared.keys() == {"fence"}
-
-
 async def test_a_deep_clean_leaves_an_item_alone_that_is_being_leased(
     queue: AsyncWorkQueue, shared: Shared, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

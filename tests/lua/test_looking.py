@@ -93,25 +93,6 @@ async def test_scheduled_items_are_returned_in_the_order_in_which_they_fall_due(
     ]
 
 
-@pytest.mark.parametrize(
-    ("state", "start", "count", "ids"),
-    [
-        *(("waiting", start, 2, ids) for start, ids in [(0, "ab"), (1, "bc"), (-3, "bc"), (2**53, "")]),
-        *(
-            ("waiting", start, 9, ids)
-            for start, ids in [(3, "d"), (4, ""), (99, ""), (-1, "d"), (-4, "abcd")]
-        ),
-        *(("leased", start, 1, ids) for start, ids in [(0, ["l2"]), (-2, ["l2"]), (-1, ["l1"])]),
-        *(("leased", start, 9, ids) for start, ids in [(1, ["l1"]), (2, []), (-1, ["l1"]), (2**53, [])]),
-        *(("leased", -2, count, ["l2", "l1"]) for count in (2, 3, 9)),
-    ],
-)
-async def test_the_first_place_of_a_slice(
-    space: Space, state: str, start: int, count: int, ids: list[str] | str
-) -> None:
-    assert [view[0].decode() for view in await inspect(space, state, start, count)] == [*ids]
-
-
 @pytest.mark.parametrize(("max_bytes", "given"), [(-1, 0), (0, 0), (9, 1), (17, 1), (18, 2), (10_000, 4)])
 async def test_items_beyond_the_limit_of_data_come_without_data(
     space: Space, max_bytes: int, given: int

@@ -141,15 +141,6 @@ async def test_a_tick_adds_its_item_and_sets_the_next_time(space: Space) -> None
     assert await space.snapshot() == after
 
 
-async def test_a_late_tick_adds_nothing_even_if_the_item_is_finished(space: Space) -> None:
-    await space.seed(plan("s", NOW))
-    assert await space.run("tick", [row(NOW, "s@1", NOW + 1000)]) == [1]
-    await space.run("lease_many", [(1, 60_000)])
-    assert await space.run("complete_many", [("s@1", 1, 0)]) == [1]
-    assert await space.run("tick", [row(NOW, "s@1", NOW + 1000)]) == [0]
-    assert await space.snapshot() == plan("s", NOW + 1000) | picture(fence=1)
-
-
 @pytest.mark.parametrize(
     "row_",
     [

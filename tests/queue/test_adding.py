@@ -43,17 +43,6 @@ async def test_an_id_is_taken_while_its_item_is_leased_or_delayed(queue: AsyncWo
     assert await queue.add_item(Item(b"", id="leased"))
 
 
-async def test_keys_are_those_of_the_family(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    await queue.add_items([Item(b"1", id="a"), Item(b"2", id="b")])
-    assert await redis.lrange(f"{name}:queue", 0, -1) == [b"b", b"a"]
-    assert await redis.mget(f"{name}:item:a", f"{name}:item:b") == [b"1", b"2"]
-    await take(queue)
-    assert await redis.lrange(f"{name}:processing", 0, -1) == [b"a"]
-    for key in (f"{name}:lease:a", f"{name}:leased_by_session:a"):
-        assert await redis.get(key) == queue.session.encode()
-        assert 20_000 < await redis.pttl(key) <= 30_000
-
-
 @pytest.mark.seed("GLD-K5", "GLD-B1")
 async def test_items_without_a_delay_have_no_time_to_live(
     queue: AsyncWorkQueue, redis: Redis, name: str

@@ -153,15 +153,6 @@ async def test_fenced_accepts_the_current_holder_alone(make_queue: MakeQueue, cl
     assert await queue.complete(current, fenced=True) is False
 
 
-async def test_fenced_rejects_a_released_lease(queue: AsyncWorkQueue) -> None:
-    await queue.add_item(Item(b"x", id="x"))
-    lease = await take(queue, 10)
-    await queue.release(lease)
-    assert await queue.complete(lease, fenced=True) is False
-    assert await queue.queue_len() == 1
-    assert await queue.complete(lease) is True
-
-
 @pytest.mark.seed("RWQ-O12", "RWQ-G6", "RRQ-T3")
 async def test_of_all_concurrent_completions_one_returns_true(
     make_queue: MakeQueue, clock: Clock, redis: Redis, name: str

@@ -173,16 +173,6 @@ def test_an_error_that_cannot_be_encoded_is_escaped() -> None:
     assert error_text("bad \ud800") == b"bad \\ud800"
 
 
-async def test_a_released_lease_is_no_attempt(queue: AsyncWorkQueue) -> None:
-    [lease] = await leases(queue, 1)
-    for way in ({"front": True}, {"front": False}, {"delay": 0.001}):
-        assert lease.attempt == 1
-        assert await queue.release(lease, **way)
-        lease = await take(queue, 60)
-    assert await queue.fail(lease, "why", retry_in=0)
-    assert (await take(queue, 60)).attempt == 2
-
-
 @pytest.mark.seed("GLD-B12")
 async def test_no_key_is_left_when_dead_letters_are_dropped(
     queue: AsyncWorkQueue, redis: Redis, name: str

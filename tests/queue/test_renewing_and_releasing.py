@@ -47,17 +47,6 @@ async def test_a_renewed_lease_ends_counted_from_now(
     await audit(redis, name)
 
 
-async def test_an_expired_lease_that_is_not_reclaimed_can_be_renewed(
-    make_queue: MakeQueue, clock: Clock
-) -> None:
-    queue = make_queue(clock=clock)
-    await fill(queue, 1)
-    lease = await take(queue, 10)
-    clock.now += 3600
-    assert await queue.renew(lease, 10) is True
-    assert await queue.lease(10, block=False) is None
-
-
 @pytest.mark.seed("RWQ-G11")
 async def test_only_the_current_holder_can_renew_and_release(
     make_queue: MakeQueue, clock: Clock, redis: Redis
@@ -125,15 +114,6 @@ async def test_an_item_can_be_released_with_a_delay(
     again = await take(queue, 10)
     assert (again.id, again.attempt) == ("0", 1)
     assert again.token > lease.token
-
-
-async def test_a_lease_given_twice_in_one_call_is_released_once(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    await fill(queue, 1)
-    lease = await take(queue, 10)
-    assert await queue.release_many([lease, lease]) == [True, False]
-    assert (await audit(redis, name)).waiting == [b"0"]
 
 
 async def test_concurrent_release_and_complete_agree(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
