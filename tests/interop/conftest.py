@@ -14,6 +14,7 @@ from leasehold.testing import Clock
 from tests.interop.foreign import Foreign, ForeignMissing, Library
 from tests.interop.gate import Gate
 from tests.interop.state import keys_of, list_of
+from tests.queue.asking import take
 
 if TYPE_CHECKING:
     import asyncio
@@ -87,16 +88,12 @@ class Shared:
 
     async def lease(self, seconds: float = 30) -> Lease:
         """Lease an item that waits."""
-        lease = await self.queue.lease(seconds, block=False)
-        assert lease is not None
-        return lease
+        return await take(self.queue, seconds, block=False)
 
     async def wait_and_lease(self) -> Lease:
         """Lease an item when a foreign lease has expired by the server's clock."""
         async with AsyncWorkQueue(self.name, self.redis) as ours:
-            lease = await ours.lease(30, timeout=20)
-        assert lease is not None
-        return lease
+            return await take(ours)
 
     async def finish(self, *item_ids: str) -> None:
         """Assert that exactly these items can be leased, each once, and complete them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,17 +17,6 @@ def as_bytes(value: bytes | str | None) -> bytes | None:
 async def list_of(redis: Redis, key: str) -> list[bytes]:
     """Return the entries of a list."""
     return [entry for value in await redis.lrange(key, 0, -1) if (entry := as_bytes(value)) is not None]
-
-
-async def until_waiting(redis: Redis, count: int) -> None:
-    """Wait until so many clients of the server are blocked.
-
-    Raises:
-        TimeoutError: After 5 s with fewer.
-    """
-    async with asyncio.timeout(5):
-        while (await redis.info("clients"))["blocked_clients"] < count:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0.005)
 
 
 async def keys_of(redis: Redis, name: str) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import AsyncWorkQueue, Item
 from leasehold.queue import cleaning
-from tests.interop.state import until_waiting
+from tests.queue.asking import blocked
 
 if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
@@ -163,7 +163,7 @@ async def test_an_item_for_a_cancelled_waiter_of_ours_goes_to_a_foreign_worker(
     foreign = await shared.start(library)
     assert await foreign.queue_len() == 0  # it is connected
     waiting = asyncio.create_task(queue.lease(30))
-    await until_waiting(shared.redis, 1)
+    await blocked(shared.redis, 1)
     waiting.cancel()
     await foreign.add("a", b"data")
     assert await foreign.lease(30, timeout=5) == ("a", b"data")

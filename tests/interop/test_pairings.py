@@ -17,7 +17,8 @@ import pytest
 
 from leasehold import AsyncWorkQueue, Item
 from tests.interop.clients import Member, Ours, Record, Theirs, clean, produce, rescue, work
-from tests.interop.state import keys_of, until_waiting
+from tests.interop.state import keys_of
+from tests.queue.asking import blocked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -172,7 +173,7 @@ async def test_each_library_finishes_its_share(
         for side in SIDES:
             workers.create_task(work_on(side))
         for number in range(rounds):
-            await until_waiting(redis, len(SIDES))
+            await blocked(redis, len(SIDES))
             await queue.add_item(Item(b"data", id=f"{number}"))
             await progress.acquire()
     fair = rounds / len(SIDES)
