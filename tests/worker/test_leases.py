@@ -292,28 +292,18 @@ async def test_many_leases_are_renewed_in_few_calls(
     assert after - before < 150, "for 1,500 renewals"
 
 
+@pytest.mark.parametrize(("batch", "good"), [(None, b"good"), (10, [b"good"])])
 async def test_an_item_whose_attempts_all_ended_without_an_outcome_is_a_dead_letter(
-    queue: AsyncWorkQueue, make_queue: MakeQueue
+    queue: AsyncWorkQueue, make_queue: MakeQueue, batch: int | None, good: object
 ) -> None:
-    await crash_on(queue, make_queue())
-    runs: list[bytes] = []
-    letter = await dead_letter_of(queue, runs.append)
-    assert not runs
-    assert letter.error.startswith("Its 3 attempts are used up, and the last one left no outcome")
-
-
-async def crash_on(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
-    """Add item 1, and use up its attempts without an outcome."""
+    """Another item of its batch is run."""
     await add(queue, b"crashes")
+    crashed = make_queue()
     for _ in range(AT_ONCE.attempts):
-        await take(other, 0.01)
-
-
-async def test_such_an_item_of_a_batch_takes_no_other_with_it(
-    queue: AsyncWorkQueue, make_queue: MakeQueue
-) -> None:
-    await crash_on(queue, make_queue())
+        await take(crashed, 0.01)
     await queue.add_item(Item(b"good", id="good"))
-    runs: list[list[bytes]] = []
-    assert (await dead_letter_of(queue, runs.append, batch=10)).data == b"crashes"
-    assert runs == [[b"good"]]
+    runs: list[object] = []
+    letter = await dead_letter_of(queue, runs.append, batch=batch)
+    assert letter.data == b"crashes"
+    assert letter.error.startswith("Its 3 attempts are used up, and the last one left no outcome")
+    assert runs == [good]

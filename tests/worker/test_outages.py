@@ -47,10 +47,6 @@ async def durable(make_server: MakeServer, folder: Path, port: int | None = None
     return server
 
 
-def is_logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
-    return any(text in record.getMessage() for record in caplog.records)
-
-
 @pytest.mark.usefixtures("quick_checks")
 @pytest.mark.seed("GLD-B6")
 async def test_runs_that_finish_while_the_server_is_down_are_completed_once_it_is_back(
@@ -69,7 +65,7 @@ async def test_runs_that_finish_while_the_server_is_down_are_completed_once_it_i
         await eventually("all runs have finished", lambda: len(gate.done) == 3)
         await eventually("the worker is unhealthy", lambda: not worker.health().ok)
         await eventually(
-            "it retries", lambda: is_logged(caplog, "outcomes of Gate.__init__.<locals>.handle wait")
+            "it retries", lambda: "outcomes of Gate.__init__.<locals>.handle wait" in caplog.text
         )
         server = await durable(make_server, tmp_path, server.port)
         other = make_queue(url=server.url)
@@ -106,7 +102,7 @@ async def test_an_outcome_that_the_server_refuses_for_a_while_is_sent_until_it_i
         await eventually("all runs have started", lambda: len(begun) == 3)
         await admin.config_set("min-replicas-to-write", 1)  # from now on the server refuses every write
         finish.set()
-        await eventually("outcomes wait", lambda: is_logged(caplog, "wait for the server"))
+        await eventually("outcomes wait", lambda: "wait for the server" in caplog.text)
         assert (await queue.counts()).leased == 3
         await admin.config_set("min-replicas-to-write", 0)
         await counted(queue, "all outcomes are accepted", lambda counts: counts == (0, 0, 2, 0))

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
-from tests.worker.models import Mail
+from tests.worker.models import Mail, Parcel
 from tests.worker.working import dead_letter_of, new_worker, work
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def cancel_this_task() -> None:
         (b"\xff", b"\xff"),
         (None, b"null"),
         (Mail(to="ann"), b'{"to":"ann","copies":1}'),
+        (Parcel(3), b'{"weight":3}'),
     ],
 )
 @pytest.mark.seed("GLD-O4", "GLD-B7", "GLD-B21")

@@ -20,7 +20,6 @@ from tests.worker.working import (
     dead_letter_of,
     finished,
     new_worker,
-    the_dead,
     work,
     working,
 )
@@ -70,59 +69,38 @@ async def test_a_thread_that_raises_any_exception_has_failed(
     assert f"RuntimeError: the handler raised {error.__name__}" in letter.error
 
 
+@pytest.mark.parametrize("limit", ["handler", "middleware", "middleware in a separate task"])
 async def test_a_thread_that_outlives_its_time_limit_keeps_its_slot_until_it_returns(
-    make_queue: Callable[..., AsyncWorkQueue], name: str
+    make_queue: Callable[..., AsyncWorkQueue], name: str, limit: str
 ) -> None:
     slow, quick = make_queue(), make_queue(name=f"{name}-quick")
-    worker, release, ran = new_worker(concurrency=1, retry=ONCE), threading.Event(), list[bytes]()
+    release, ran = threading.Event(), list[bytes]()
 
-    @worker.handler(slow, timeout=0.1)
+    async def limited(run: Run, call: Callable[[Run], Any]) -> Any:
+        seconds = 0.1 if limit != "handler" and run.lease.data == b"hangs" else None
+        if limit.endswith("task"):
+            return await asyncio.wait_for(asyncio.create_task(call(run)), seconds)
+        async with asyncio.timeout(seconds):
+            return await call(run)
+
+    worker = new_worker(concurrency=2, retry=ONCE, middleware=[limited])
+
+    @worker.handler(slow, timeout=0.1 if limit == "handler" else None)
     def hang(payload: bytes) -> None:
         ran.append(payload)
         release.wait(30)
 
     worker.handler(quick)(ran.append)
-    await add(slow, b"hangs")
+    await add(slow, b"hangs", b"hangs")
     async with working(worker):
-        await the_dead(slow)
-        await add(quick, *[b"quick"] * 5)
-        assert worker.health().running == 1
-        assert ran == [b"hangs"]
-        release.set()
-        await finished(quick)
-    assert ran == [b"hangs", *[b"quick"] * 5]
-
-
-@pytest.mark.parametrize("separate", [False, True], ids=["in its task", "in a separate task"])
-async def test_a_time_limit_of_middleware_leaves_the_slot_to_the_thread(
-    queue: AsyncWorkQueue,
-    separate: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    async def limited(run: Run, call: Callable[[Run], Any]) -> Any:
-        limit = 0.1 if run.lease.data == b"hangs" else None
-        if separate:
-            return await asyncio.wait_for(asyncio.create_task(call(run)), limit)
-        async with asyncio.timeout(limit):
-            return await call(run)
-
-    worker = new_worker(concurrency=2, retry=ONCE, middleware=[limited])
-    release, ran = threading.Event(), list[bytes]()
-
-    @worker.handler(queue)
-    def handle(payload: bytes) -> None:
-        ran.append(payload)
-        if payload == b"hangs":
-            release.wait(30)
-
-    await add(queue, b"hangs", b"hangs", *[b"quick"] * 6)
-    async with working(worker):
-        await counted(queue, "both are dead letters", lambda counts: counts.dead == 2)
+        await counted(slow, "both are dead letters", lambda counts: counts.dead == 2)
+        await add(quick, *[b"quick"] * 6)
         assert worker.health().running == 2
         assert ran == [b"hangs", b"hangs"]
         release.set()
-        await finished(queue)
+        await finished(quick)
     assert ran == [b"hangs", b"hangs", *[b"quick"] * 6]
-    assert await queue.dead_letters.count() == 2
+    assert await slow.dead_letters.count() == 2
 
 
 async def test_a_plain_function_that_returns_a_coroutine_has_failed(
