@@ -6,20 +6,13 @@ import os
 
 import pytest
 
-from leasehold.testing import Clock
-from tests.queue.fixtures import make_queue, queue, tidy
+from tests.worker.conftest import clock, make_queue, queue, tidy
 
 __all__ = ["clock", "make_queue", "queue", "tidy"]
 
 _REMOVED_VARIABLES = ("COV_", "LEASEHOLD_", "PYTEST_", "REDIS_URL")
 #: Plugins that act on the whole process, so that they cannot run inside of another run of pytest.
 _NOT_IN_PROCESS = ("cacheprovider", "faulthandler", "timeout", "xdist", "pytester")
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """Give a clock that the test moves, for queues that are made with it."""
-    return Clock()
 
 
 @pytest.fixture
