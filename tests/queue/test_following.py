@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import (
-    AsyncWorkQueue,
-    ConnectionLost,
-    Event,
-    EventsLost,
-    InvalidArgument,
-    Item,
-    QueueClosed,
-)
+from leasehold import AsyncWorkQueue, ConnectionLost, Event, EventsLost, InvalidArgument, Item, QueueClosed
 from tests.queue.kept_events import kept
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
 
-async def test_a_call_without_wait_is_answered_while_a_large_request_waits(
-    queue: AsyncWorkQueue,
-) -> None:
+async def test_a_call_without_wait_is_answered_while_a_large_request_waits(queue: AsyncWorkQueue) -> None:
     greedy = asyncio.create_task(queue.lease_many(1000, 30))
     await waiting(queue, 1)
     async with asyncio.timeout(5):

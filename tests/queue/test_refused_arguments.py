@@ -116,11 +116,7 @@ CALLS: dict[str, tuple[str, list[Any], Call]] = {
     "dead_letters.get": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.get(bad)),
     "dead_letters.requeue": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.requeue("a", bad)),
     "dead_letters.drop": ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.drop("a", bad)),
-    "dead_letters.drop_older_than": (
-        "age",
-        NO_AGES,
-        lambda q, _, bad: q.dead_letters.drop_older_than(bad),
-    ),
+    "dead_letters.drop_older_than": ("age", NO_AGES, lambda q, _, bad: q.dead_letters.drop_older_than(bad)),
     "dead_letters.list start": ("start", NO_STARTS, lambda q, _, bad: q.dead_letters.list(start=bad)),
     "dead_letters.list count": ("count", NO_COUNTS, lambda q, _, bad: q.dead_letters.list(count=bad)),
     "schedule.every interval": ("interval", NO_INTERVALS, lambda q, _, bad: q.schedules.every(bad, "a")),

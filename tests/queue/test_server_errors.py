@@ -185,10 +185,7 @@ async def test_a_right_login_is_accepted(admin: Redis, own: EmbeddedServer, make
 async def test_a_forbidden_command_raises_server_refused(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
 ) -> None:
-    rules = {
-        "other keys": ["~other:*", "+@all"],
-        "no scripts": [f"~{name}:*", "+@all", "-@scripting"],
-    }
+    rules = {"other keys": ["~other:*", "+@all"], "no scripts": [f"~{name}:*", "+@all", "-@scripting"]}
     for user, rule in rules.items():
         login = user.replace(" ", "-")
         await command(admin, "ACL", "SETUSER", login, "on", ">pw", *rule)

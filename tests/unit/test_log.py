@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_log_line_has_its_source_and_its_extra_fields(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_log_line_has_its_source_and_its_extra_fields(caplog: pytest.LogCaptureFixture) -> None:
     log = Log("leasehold.tests")
     caplog.set_level(logging.INFO, "leasehold.tests")
     log.warning("%d of %d", 1, 2, extra={"item": "a"})
