@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,20 +15,6 @@ from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-
-class MakeQueue(Protocol):
-    """Open another queue object; it is closed after the test at the latest."""
-
-    def __call__(
-        self,
-        *,
-        name: str | None = None,
-        url: str | None = None,
-        return_to: str = "end",
-        reply_timeout: float = 10.0,
-        clock: Callable[[], float] | None = None,
-    ) -> AsyncWorkQueue: ...
 
 
 class Clock:
@@ -64,33 +51,41 @@ async def tidy() -> AsyncIterator[None]:
     assert not untold, untold
 
 
+@dataclass(frozen=True)
+class MakeQueue:
+    """Opens queue objects, by default of the same queue; they are closed after the test at the latest."""
+
+    url: str
+    name: str
+    opened: AsyncExitStack
+
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        url: str | None = None,
+        return_to: str = "end",
+        reply_timeout: float = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> AsyncWorkQueue:
+        queue = AsyncWorkQueue.from_url(
+            url or self.url, name or self.name, return_to=return_to, reply_timeout=reply_timeout, clock=clock
+        )
+        self.opened.push_async_exit(queue)
+        return queue
+
+
 @pytest.fixture
 async def make_queue(redis_url: str, name: str) -> AsyncIterator[MakeQueue]:
-    """Return a function that opens queue objects, without arguments of the same queue."""
+    """Return a function that opens queue objects."""
     async with AsyncExitStack() as stack:
-
-        def make(
-            *,
-            name: str | None = None,
-            url: str | None = None,
-            return_to: str = "end",
-            reply_timeout: float = 10.0,
-            clock: Callable[[], float] | None = None,
-        ) -> AsyncWorkQueue:
-            queue = AsyncWorkQueue.from_url(
-                url or redis_url, name or usual, return_to=return_to, reply_timeout=reply_timeout, clock=clock
-            )
-            stack.push_async_exit(queue)
-            return queue
-
-        usual = name
-        yield make
+        yield MakeQueue(redis_url, name, stack)
 
 
 @pytest.fixture
-def queue(make_queue: MakeQueue) -> AsyncWorkQueue:
-    """Return a queue object on the shared server."""
-    return make_queue()
+def queue(make_queue: MakeQueue, request: pytest.FixtureRequest) -> AsyncWorkQueue:
+    """Return a queue object on the shared server, with the clock of the test if it asks for one."""
+    return make_queue(clock=request.getfixturevalue("clock") if "clock" in request.fixturenames else None)
 
 
 @pytest.fixture

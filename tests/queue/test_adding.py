@@ -121,9 +121,8 @@ async def test_adding_no_items_sends_nothing(queue: AsyncWorkQueue, redis: Redis
 
 @pytest.mark.seed("RWQ-T9")
 async def test_a_delayed_item_is_leased_when_it_is_due(
-    make_queue: MakeQueue, clock: Clock, redis: Redis
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.add_item(Item(b"late", id="late"), delay=timedelta(seconds=20))
     await queue.add_item(Item(b"early", id="early"), delay=10)
     assert await queue.counts() == (0, 0, 2, 0)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core
 
@@ -26,9 +26,8 @@ NOWHERE = timezone(timedelta(hours=-11, minutes=-30))
 
 @pytest.mark.parametrize("zone", [UTC, ZoneInfo("Europe/Berlin"), NOWHERE], ids=str)
 async def test_an_item_is_leased_when_its_time_has_come(
-    make_queue: MakeQueue, clock: Clock, zone: ZoneInfo, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, zone: ZoneInfo, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     at = datetime.fromtimestamp(clock.now + 3600, zone)
     assert await queue.add_item(Item(b"x", id="a"), at=at) is True
     assert await queue.add_item(Item(b"x", id="a"), at=at) is False

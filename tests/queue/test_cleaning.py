@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core
 
@@ -37,9 +37,8 @@ async def test_cleaning_leaves_a_result_under_a_derived_key_alone(
 
 @pytest.mark.seed("RWQ-O20")
 async def test_deleting_all_lease_keys_ends_foreign_leases_and_none_of_ours(
-    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
+    queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.add_items([Item(b"ours", id="a"), Item(b"theirs", id="b")])
     ours = await take(queue)
     await redis.rpoplpush(f"{name}:queue", f"{name}:processing")

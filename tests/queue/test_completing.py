@@ -51,9 +51,8 @@ async def test_complete_many_returns_results_in_order_and_false_for_doubles(
 
 @pytest.mark.seed("RWQ-O18", "RWQ-G11", "WRQ-B8", "RRQ-G5")
 async def test_the_first_holder_to_finish_is_accepted_though_its_lease_expired(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.add_item(Item(b"x", id="x"))
     slow = await take(queue, 10)
     clock.now += 11
@@ -68,9 +67,8 @@ async def test_the_first_holder_to_finish_is_accepted_though_its_lease_expired(
 @pytest.mark.parametrize("where", ["expired", "waiting", "delayed"])
 @pytest.mark.seed("RWQ-G7", "RWQ-B8")
 async def test_a_slow_worker_is_accepted_in_whatever_state_its_item_is(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, where: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str, where: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
     slow = await take(queue, 10)
     if where == "expired":
@@ -86,9 +84,8 @@ async def test_a_slow_worker_is_accepted_in_whatever_state_its_item_is(
 
 @pytest.mark.seed("RWQ-G7")
 async def test_a_completed_item_deep_in_a_long_queue_is_not_leased_again(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.add_items([Item(b"x", id=f"a{n}") for n in range(300)])
     slow = await take(queue, 10)
     await queue.release(slow, front=False)
@@ -101,9 +98,8 @@ async def test_a_completed_item_deep_in_a_long_queue_is_not_leased_again(
 
 @pytest.mark.seed("RWQ-B3", "RRQ-B8")
 async def test_a_holder_of_an_earlier_incarnation_is_rejected(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.add_item(Item(b"old", id="x"))
     slow = await take(queue, 10)
     clock.now += 11
@@ -142,8 +138,7 @@ async def test_an_earlier_holder_is_rejected_after_the_item_was_deleted_and_adde
 
 
 @pytest.mark.seed("WRQ-B8", "GLD-G8", "RRQ-B8")
-async def test_fenced_accepts_the_current_holder_alone(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_fenced_accepts_the_current_holder_alone(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.add_item(Item(b"x", id="x"))
     slow = await take(queue, 10)
     clock.now += 11

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core
 
@@ -35,8 +35,7 @@ async def ids(queue: AsyncWorkQueue) -> list[str]:
     return [letter.id for letter in await queue.dead_letters.list(count=1000)]
 
 
-async def test_a_dead_letter_shows_data_error_and_attempts(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_a_dead_letter_shows_data_error_and_attempts(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.add_item(Item(b"\x00\xff", id="a"))
     await queue.fail(await take(queue), "first", retry_in=0)
     lease = await take(queue)
@@ -64,8 +63,7 @@ async def test_a_queue_without_dead_letters(queue: AsyncWorkQueue, redis: Redis,
     assert not await redis.keys(f"{name}*")
 
 
-async def test_any_start_and_count(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_any_start_and_count(queue: AsyncWorkQueue, clock: Clock) -> None:
     for n in range(7):
         await bury(queue, f"{n}")
         clock.now += 1
@@ -126,10 +124,9 @@ async def test_a_letter_whose_id_is_taken_is_not_requeued(
 
 
 async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
-    make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    queue: AsyncWorkQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "TRIP_ROWS", 3)
-    queue = make_queue(clock=clock)
     names = [f"{n:02}" for n in range(20)]
     for item_id in names:
         await bury(queue, item_id)
@@ -143,10 +140,9 @@ async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
 
 
 async def test_requeue_all_ends_although_all_items_fail_again(
-    make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    queue: AsyncWorkQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "TRIP_ROWS", 2)
-    queue = make_queue(clock=clock)
     await bury(queue, *"abcdef")
     usual = Bulk.requeue
     rounds = 0
@@ -199,9 +195,8 @@ async def test_1200_letters_are_listed_requeued_and_dropped(
 
 
 async def test_dropped_letters_are_removed(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     for item_id in "abcd":
         await bury(queue, item_id)
         clock.now += 10

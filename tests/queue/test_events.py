@@ -32,8 +32,7 @@ pytestmark = pytest.mark.core
 
 
 @pytest.mark.seed("RWQ-T9", "WRQ-O6", "WRQ-E3")
-async def test_each_change_of_state_is_an_event(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_each_change_of_state_is_an_event(queue: AsyncWorkQueue, clock: Clock) -> None:
     begin = await queue.events.keep(count=1000)
     await queue.add_item(Item(b"12345", id="x"), delay=10)
     clock.now += 10
@@ -83,8 +82,7 @@ async def test_dropping_is_an_event(queue: AsyncWorkQueue) -> None:
     ]
 
 
-async def test_items_of_schedules_have_events(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_items_of_schedules_have_events(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.events.keep(count=1000)
     await queue.schedules.every(10, "hourly", data=b"1234")
     clock.now += 10
@@ -95,9 +93,8 @@ async def test_items_of_schedules_have_events(make_queue: MakeQueue, clock: Cloc
 
 
 async def test_a_foreign_completion_becomes_an_event_when_a_clean_finds_it(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.events.keep(count=1000)
     await queue.add_item(Item(b"1", id="x"))
     await take(queue, 100)
@@ -158,9 +155,8 @@ async def test_no_number_is_used_twice_however_soon_events_are_kept_again(queue:
 
 
 async def test_numbers_continue_after_a_failed_lease(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.events.keep(count=100)
     await queue.add_item(Item(b"1", id="late"), delay=5)
     await redis.lpush(f"{name}:queue", "broken")
@@ -188,9 +184,8 @@ async def test_numbers_continue_after_a_step_that_an_error_has_ended(
 
 
 async def test_an_inbox_of_the_wrong_type_ends_no_step(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.events.keep(count=100)
     await queue.add_item(Item(b"1", id="late"), delay=5)
     await redis.set(f"{name}:inbox:gone", "no list")
@@ -227,9 +222,8 @@ async def test_the_count_of_kept_events_is_bounded(queue: AsyncWorkQueue, redis:
 
 
 async def test_the_age_of_kept_events_is_bounded(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.events.keep(age=60)
     await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(10)])
     clock.now += 59
@@ -249,9 +243,8 @@ async def test_the_age_of_kept_events_is_bounded(
 
 
 async def test_old_events_are_dropped_in_small_steps(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.events.keep(age=60)
     await queue.add_items([Item(f"{n}") for n in range(100)])
     clock.now += 30

@@ -42,9 +42,8 @@ async def leases(queue: AsyncWorkQueue, count: int) -> list[Lease]:
 @pytest.mark.parametrize("retry_in", [10, 10.0, timedelta(seconds=10)])
 @pytest.mark.seed("GLD-O18")
 async def test_a_failed_item_is_retried_later(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str, retry_in: Duration
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str, retry_in: Duration
 ) -> None:
-    queue = make_queue(clock=clock)
     [lease] = await leases(queue, 1)
     assert await queue.fail(lease, "why", retry_in=retry_in) is True
     assert (await audit(redis, name)).scheduled == [b"0"]
@@ -96,8 +95,7 @@ async def test_a_failure_without_a_retry_makes_a_dead_letter(
 
 
 @pytest.mark.seed("GLD-B12")
-async def test_only_the_current_holder_can_report_a_failure(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_only_the_current_holder_can_report_a_failure(queue: AsyncWorkQueue, clock: Clock) -> None:
     [expired] = await leases(queue, 1)
     clock.now += 61
     current = await take(queue, 60, block=False)

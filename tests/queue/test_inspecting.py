@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core
 
@@ -40,8 +40,7 @@ async def test_counts_and_inspection_of_an_empty_queue(
 
 
 @pytest.mark.seed("RWQ-O15", "RWQ-O16", "WRQ-O13", "WRQ-O19", "GLD-O20", "RRQ-O8")
-async def test_counts_of_each_state(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_counts_of_each_state(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.add_items([Item(b"x") for _ in range(5)])
     await queue.add_items([Item(b"x") for _ in range(4)], delay=10)
     await queue.lease_many(2, 5)
@@ -61,9 +60,8 @@ async def test_counts_of_each_state(make_queue: MakeQueue, clock: Clock) -> None
 
 @pytest.mark.parametrize("state", ["waiting", "leased", "scheduled"])
 @pytest.mark.seed("WRQ-O20", "GLD-O20", "RRQ-O6")
-async def test_any_start_and_count(make_queue: MakeQueue, clock: Clock, state: str) -> None:
+async def test_any_start_and_count(queue: AsyncWorkQueue, state: str) -> None:
     """The window is a slice of the list of all items, the next one first."""
-    queue = make_queue(clock=clock)
     everything = [f"{n}" for n in range(7)]
     for n, item_id in enumerate(everything):
         await queue.add_item(Item(b"x", id=item_id), delay=10 + n if state == "scheduled" else 0)
@@ -99,8 +97,7 @@ async def test_inspect_shows_a_waiting_item(queue: AsyncWorkQueue) -> None:
 
 
 @pytest.mark.seed("RRQ-O7")
-async def test_inspect_shows_a_leased_item(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_inspect_shows_a_leased_item(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.add_item(Item(b"data", id="x"))
     await queue.lease(10)
     clock.now += 20
@@ -142,9 +139,9 @@ async def test_large_payloads_are_left_out_of_the_reply(
     assert [len(view.data) if view.data else None for view in views] == [60, None, 40, None]
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.seed("WRQ-O8", "GLD-O12")
-async def test_an_item_is_found_in_each_state(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"data", id="scheduled"), delay=50)
     await queue.add_item(Item(b"data", id="leased"))
     await take(queue, 10)
@@ -170,8 +167,7 @@ async def test_find_returns_none_for_an_id_without_an_item(
         await queue.find("")
 
 
-async def test_inspection_changes_nothing(make_queue: MakeQueue, redis: Redis, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_inspection_changes_nothing(queue: AsyncWorkQueue, redis: Redis, clock: Clock) -> None:
     await queue.add_items([Item(b"x") for _ in range(5)])
     await queue.add_items([Item(b"x") for _ in range(5)], delay=10)
     await queue.lease_many(2, 10)

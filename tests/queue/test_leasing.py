@@ -147,9 +147,8 @@ async def test_expired_leases_are_reclaimed_in_order(
 
 
 async def test_more_expired_leases_than_one_trip_reclaims(
-    make_queue: MakeQueue, redis: Redis, clock: Clock, name: str
+    queue: AsyncWorkQueue, redis: Redis, clock: Clock, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await fill(queue, 450)
     await queue.lease_many(450, 10)
     clock.now += 11
@@ -203,8 +202,7 @@ async def test_deadline_is_by_the_servers_clock_and_remaining_by_this_machines(
     assert lease.deadline == ends_ms / 1000
 
 
-async def test_deadline_follows_the_clock_argument(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_deadline_follows_the_clock_argument(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.add_item(Item(b"x"))
     lease = await take(queue)
     assert lease.deadline == clock.now + 30

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import Clock
 
 pytestmark = [pytest.mark.core, pytest.mark.parametrize("transaction", [False, True])]
 
@@ -90,9 +90,8 @@ async def test_a_transaction_with_a_command_that_cannot_be_queued_adds_nothing(
 
 
 async def test_pipelines_use_the_clock_argument(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, *, transaction: bool
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, *, transaction: bool
 ) -> None:
-    queue = make_queue(clock=clock)
     async with redis.pipeline(transaction=transaction) as pipeline:
         queue.add_item_to_pipeline(pipeline, Item(b"1"), delay=20)
         await pipeline.execute()

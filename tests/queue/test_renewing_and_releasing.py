@@ -15,7 +15,7 @@ from tests.queue.keyspace import audit, left_over, snapshot
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core
 
@@ -26,9 +26,8 @@ async def fill(queue: AsyncWorkQueue, count: int) -> None:
 
 @pytest.mark.seed("RWQ-T9")
 async def test_a_renewed_lease_ends_counted_from_now(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await fill(queue, 1)
     lease = await take(queue, 10)
     clock.now += 9
@@ -49,9 +48,8 @@ async def test_a_renewed_lease_ends_counted_from_now(
 
 @pytest.mark.seed("RWQ-G11")
 async def test_only_the_current_holder_can_renew_and_release(
-    make_queue: MakeQueue, clock: Clock, redis: Redis
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis
 ) -> None:
-    queue = make_queue(clock=clock)
     await fill(queue, 4)
     old = await queue.lease_many(4, 10)
     assert await queue.complete(old[0])
@@ -100,9 +98,8 @@ async def test_an_item_can_be_released_to_the_end(queue: AsyncWorkQueue, redis: 
 
 @pytest.mark.seed("RWQ-T5")
 async def test_an_item_can_be_released_with_a_delay(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await fill(queue, 2)
     lease = await take(queue, 10)
     assert await queue.release(lease, delay=10) is True
@@ -127,9 +124,8 @@ async def test_concurrent_release_and_complete_agree(queue: AsyncWorkQueue, redi
 
 
 async def test_many_released_and_expired_items_are_all_completed(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await fill(queue, 200)
     done = 0
     for turn in range(200):

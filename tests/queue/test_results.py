@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core
 
@@ -62,8 +62,7 @@ async def test_a_completion_without_a_result_stores_none(
 
 
 @pytest.mark.seed("GLD-B4", "GLD-B5")
-async def test_only_the_accepted_completion_stores_a_result(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_only_the_accepted_completion_stores_a_result(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.add_item(Item(b"x", id="a"))
     slow = await take(queue, 10)
     clock.now += 11

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
-async def test_an_interval_adds_an_item_each_time_it_has_passed(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_an_interval_adds_an_item_each_time_it_has_passed(queue: AsyncWorkQueue, clock: Clock) -> None:
     made = clock.now
     assert await queue.schedules.every(10, "poll", "data") is True
     assert await queue.schedules.tick() == 10
@@ -39,8 +38,7 @@ async def test_an_interval_adds_an_item_each_time_it_has_passed(make_queue: Make
         assert (lease.id, lease.data) == (f"poll@{at(made + 10 * n)}", b"data")
 
 
-async def test_a_late_tick_does_not_shift_those_that_follow(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_a_late_tick_does_not_shift_those_that_follow(queue: AsyncWorkQueue, clock: Clock) -> None:
     made = clock.now
     await queue.schedules.every(0.1, "poll", catch_up="all")
     for n in range(1, 50):
@@ -49,8 +47,8 @@ async def test_a_late_tick_does_not_shift_those_that_follow(make_queue: MakeQueu
     assert await added(queue) == [f"poll@{at(made + n * 0.1)}" for n in range(1, 50)]
 
 
-async def test_a_past_start_determines_the_ticks(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+@pytest.mark.usefixtures("clock")
+async def test_a_past_start_determines_the_ticks(queue: AsyncWorkQueue) -> None:
     start = datetime(2030, 3, 1, 3, tzinfo=UTC)
     await queue.schedules.every(timedelta(days=1), "nightly", start=start)
     view = await only(queue)
@@ -58,8 +56,7 @@ async def test_a_past_start_determines_the_ticks(make_queue: MakeQueue, clock: C
     assert view.start == start
 
 
-async def test_a_future_start_is_the_first_tick(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_a_future_start_is_the_first_tick(queue: AsyncWorkQueue, clock: Clock) -> None:
     start = datetime.fromtimestamp(clock.now + DAY, UTC)
     await queue.schedules.every(60, "later", start=start)
     assert await queue.schedules.tick() == DAY
@@ -69,8 +66,7 @@ async def test_a_future_start_is_the_first_tick(make_queue: MakeQueue, clock: Cl
 
 
 @pytest.mark.seed("GLD-T6")
-async def test_a_cron_expression_follows_the_clock_of_its_zone(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_a_cron_expression_follows_the_clock_of_its_zone(queue: AsyncWorkQueue, clock: Clock) -> None:
     assert await queue.schedules.cron("0 3 * * *", "nightly", b"x", tz="Europe/Berlin") is True
     due = []
     for _ in range(20):  # from winter into summer
@@ -107,8 +103,7 @@ async def test_of_many_concurrent_calls_one_returns_that_the_schedule_is_new(mak
     assert len(await queues[0].schedules.list()) == 1
 
 
-async def test_other_data_or_another_policy_keeps_the_due_time(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_other_data_or_another_policy_keeps_the_due_time(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.schedules.every(60, "a", "old")
     due = (await only(queue)).next_due
     clock.now += 70
@@ -120,8 +115,7 @@ async def test_other_data_or_another_policy_keeps_the_due_time(make_queue: MakeQ
     assert (await take(queue, block=False)).data == b"new"
 
 
-async def test_other_times_start_after_the_items_that_were_due(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_other_times_start_after_the_items_that_were_due(queue: AsyncWorkQueue, clock: Clock) -> None:
     made = clock.now
     await queue.schedules.every(10, "a", "old", catch_up="all")
     clock.now += 35
@@ -133,8 +127,7 @@ async def test_other_times_start_after_the_items_that_were_due(make_queue: MakeQ
     assert (await only(queue)).kind == "cron"
 
 
-async def test_names_and_data_may_be_any_text(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_names_and_data_may_be_any_text(queue: AsyncWorkQueue, clock: Clock) -> None:
     names = ["a b", "ä@ö", "x" * 487, "a@2030-01-01T00:00:00Z", "line\nfeed", "\0", "*", "a"]
     for name in names:
         assert await queue.schedules.every(1, name, bytes(range(256)))
@@ -145,8 +138,7 @@ async def test_names_and_data_may_be_any_text(make_queue: MakeQueue, clock: Cloc
     assert all([await queue.schedules.remove(name) for name in names])
 
 
-async def test_schedules_are_listed_the_next_due_first(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_schedules_are_listed_the_next_due_first(queue: AsyncWorkQueue, clock: Clock) -> None:
     now = datetime.fromtimestamp(clock.now, UTC)
     await queue.schedules.every(60, "b", start=now + timedelta(seconds=5), catch_up="skip")
     await queue.schedules.every(0.5, "a", "data")
@@ -183,9 +175,8 @@ async def test_schedules_are_listed_the_next_due_first(make_queue: MakeQueue, cl
 
 
 async def test_removing_a_schedule_keeps_its_items(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.schedules.every(1, "a", "data")
     await queue.schedules.every(1, "b")
     clock.now += 1
@@ -204,8 +195,7 @@ async def test_removing_a_schedule_keeps_its_items(
     assert not await left_over(redis, name)
 
 
-async def test_cleaning_does_not_change_schedules(make_queue: MakeQueue, clock: Clock, redis: Redis) -> None:
-    queue = make_queue(clock=clock)
+async def test_cleaning_does_not_change_schedules(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:
     await queue.schedules.every(60, "a", "data")
     await queue.schedules.cron("0 3 * * *", "item:b", "data")
     before = await snapshot(redis)
@@ -232,14 +222,13 @@ async def test_cleaning_does_not_change_schedules(make_queue: MakeQueue, clock: 
     ],
 )
 async def test_a_schedule_that_cannot_be_parsed_is_ignored(
-    make_queue: MakeQueue,
+    queue: AsyncWorkQueue,
     clock: Clock,
     redis: Redis,
     name: str,
     definition: bytes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.schedules.every(1, "known")
     await redis.hset(f"{name}:schedules", "odd", definition)
     due = round(clock.now * 1000) - 5000
@@ -260,9 +249,8 @@ async def test_a_schedule_that_cannot_be_parsed_is_ignored(
 
 
 async def test_many_schedules_that_cannot_be_parsed_hide_no_others(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.schedules.every(10, "known")
     odd = [f"odd{n}" for n in range(250)]
     await redis.hset(f"{name}:schedules", mapping=dict.fromkeys(odd, "9 once"))
@@ -275,9 +263,8 @@ async def test_many_schedules_that_cannot_be_parsed_hide_no_others(
 
 
 async def test_intervals_work_without_the_cron_library(
-    make_queue: MakeQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: AsyncWorkQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.schedules.cron("* * * * *", "a")
     await queue.schedules.every(60, "b")
     clock.now += 60
@@ -291,9 +278,8 @@ async def test_intervals_work_without_the_cron_library(
 
 
 async def test_a_due_time_whose_schedule_is_gone_is_dropped(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     await redis.zadd(f"{name}:ticks", {"nothing": 1})
     assert await queue.schedules.tick() == math.inf
     assert await redis.keys() == []

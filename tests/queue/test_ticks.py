@@ -43,9 +43,8 @@ pytestmark = pytest.mark.core
     ],
 )
 async def test_missed_ticks_are_treated_by_the_policy(
-    make_queue: MakeQueue, clock: Clock, catch_up: CatchUp, late: int, expected: list[int]
+    queue: AsyncWorkQueue, clock: Clock, catch_up: CatchUp, late: int, expected: list[int]
 ) -> None:
-    queue = make_queue(clock=clock)
     made = clock.now
     await queue.schedules.every(10, "a", catch_up=catch_up)
     clock.now += 10 + late
@@ -66,9 +65,8 @@ async def test_missed_ticks_are_treated_by_the_policy(
     ],
 )
 async def test_missed_cron_ticks_are_treated_by_the_policy(
-    make_queue: MakeQueue, clock: Clock, catch_up: CatchUp, late: int, days: list[int]
+    queue: AsyncWorkQueue, clock: Clock, catch_up: CatchUp, late: int, days: list[int]
 ) -> None:
-    queue = make_queue(clock=clock)
     await queue.schedules.cron("0 3 * * *", "nightly", catch_up=catch_up)
     clock.now += await queue.schedules.tick() + late
     due_in = await tick_all(queue)
@@ -79,8 +77,7 @@ async def test_missed_cron_ticks_are_treated_by_the_policy(
     assert len(await added(queue)) == 1, "later ticks add items again"
 
 
-async def test_a_year_of_missed_minutes_takes_one_step(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_a_year_of_missed_minutes_takes_one_step(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.schedules.cron("* * * * *", "a", tz="Europe/Berlin")
     clock.now += 365 * DAY
     assert await queue.schedules.tick() == 20
@@ -88,9 +85,8 @@ async def test_a_year_of_missed_minutes_takes_one_step(make_queue: MakeQueue, cl
 
 
 async def test_many_missed_ticks_are_added_in_steps(
-    make_queue: MakeQueue, clock: Clock, redis: Redis, name: str
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(clock=clock)
     made = clock.now
     await queue.schedules.every(1, "a", catch_up="all")
     await queue.schedules.every(1, "b", catch_up="all")
@@ -106,8 +102,7 @@ async def test_many_missed_ticks_are_added_in_steps(
         assert [i for i in ids if i[0] == one] == [f"{one}@{at(made + n)}" for n in range(1, count + 1)]
 
 
-async def test_more_schedules_than_one_step_takes_are_all_ticked(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_more_schedules_than_one_step_takes_are_all_ticked(queue: AsyncWorkQueue, clock: Clock) -> None:
     names = {f"s{n}" for n in range(MAX_OF_ALL // 2)}
     for one in names:
         await queue.schedules.every(60, one)
@@ -117,8 +112,7 @@ async def test_more_schedules_than_one_step_takes_are_all_ticked(make_queue: Mak
     assert {view.name for view in await queue.schedules.list()} == names
 
 
-async def test_large_items_are_added_in_several_steps(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_large_items_are_added_in_several_steps(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.schedules.every(1, "a", bytes(3 << 20), catch_up="all")
     clock.now += 7
     await tick_all(queue)
@@ -126,8 +120,7 @@ async def test_large_items_are_added_in_several_steps(make_queue: MakeQueue, clo
     assert (await only(queue)).size == 3 << 20
 
 
-async def test_an_unfinished_item_does_not_prevent_the_next_tick(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_an_unfinished_item_does_not_prevent_the_next_tick(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.schedules.every(1, "a")
     clock.now += 1
     await queue.schedules.tick()
@@ -138,8 +131,7 @@ async def test_an_unfinished_item_does_not_prevent_the_next_tick(make_queue: Mak
     assert await queue.complete(held)
 
 
-async def test_a_tick_keeps_an_item_that_has_its_id(make_queue: MakeQueue, clock: Clock) -> None:
-    queue = make_queue(clock=clock)
+async def test_a_tick_keeps_an_item_that_has_its_id(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.schedules.every(1, "a", "theirs")
     clock.now += 1
     await queue.add_item(Item("mine", id=f"a@{at(clock.now)}"))
