@@ -8,6 +8,7 @@ import pytest
 
 from leasehold import AsyncWorkQueue, Item
 from tests.interop.state import contents
+from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from tests.interop.conftest import Shared
@@ -79,7 +80,7 @@ async def test_we_write_what_a_foreign_client_writes(
     """Adding, leasing and completing leave the same keys of the family with each client."""
     foreign = await shared.start(library)
 
-    async def snapshot() -> dict[str, Any]:
+    async def of_the_family() -> dict[str, Any]:
         found = await contents(shared.redis, shared.name)
         family = {key: value for key, value in found.items() if key.split(":")[0] in FAMILY}
         # Each client has its own session.
@@ -88,21 +89,21 @@ async def test_we_write_what_a_foreign_client_writes(
     ours, theirs = [], []
     for item_id in "abc":
         await queue.add_item(Item(BINARY, id=item_id))
-    ours.append(await snapshot())
+    ours.append(await of_the_family())
     leases = [await queue.lease(30), await queue.lease(30)]
-    ours.append(await snapshot())
+    ours.append(await of_the_family())
     assert leases[0] is not None
     assert await queue.complete(leases[0])
-    ours.append(await snapshot())
+    ours.append(await of_the_family())
     await shared.redis.delete(*(f"{shared.name}:{key}" for key in await shared.keys()))
 
     for item_id in "abc":
         await foreign.add(item_id, BINARY)
-    theirs.append(await snapshot())
+    theirs.append(await of_the_family())
     assert [await foreign.lease(30), await foreign.lease(30)] == [("a", BINARY), ("b", BINARY)]
-    theirs.append(await snapshot())
+    theirs.append(await of_the_family())
     assert await foreign.complete("a")
-    theirs.append(await snapshot())
+    theirs.append(await of_the_family())
     assert ours == theirs
 
 
@@ -156,3 +157,24 @@ async def test_an_item_that_one_client_holds_is_not_given_to_another(
     shared.clock.advance(31)
     await queue.light_clean()
     assert await shared.keys() == {"fence"}
+
+
+async def test_a_foreign_cleaner_leaves_schedules_alone_and_a_foreign_worker_gets_their_items(
+    queue: AsyncWorkQueue, shared: Shared, library: Library
+) -> None:
+    foreign = await shared.start(library)
+    await queue.schedules.every(60, "a", "data")
+    await queue.schedules.cron("0 3 29 2 *", "b", "data")
+    before = await snapshot(shared.redis)
+    await foreign.light_clean()
+    assert await snapshot(shared.redis) == before
+    shared.clock.advance(60)
+    await queue.schedules.tick()
+    leased = await foreign.lease(30)
+    assert leased is not None
+    assert leased.id.startswith("a@")
+    assert leased.data == b"data"
+    assert await foreign.complete(leased.id)
+    await queue.light_clean()
+    await foreign.light_clean()
+    assert await shared.keys() == {"schedules", "ticks", "schedule:a", "schedule:b"}
