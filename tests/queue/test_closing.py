@@ -105,13 +105,6 @@ async def test_leases_survive_close(make_queue: MakeQueue, redis: Redis, name: s
     assert (await audit(redis, name)).leased == [b"x"]
 
 
-@pytest.mark.seed("WRQ-O24")
-async def test_the_users_client_stays_open(redis: Redis, name: str) -> None:
-    async with AsyncWorkQueue(name, redis) as queue:
-        await queue.add_item(Item(b"1"))
-    assert await redis.ping()
-
-
 async def test_a_served_wait_leaves_nothing_on_the_server(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from leasehold import Failure, Item
 from leasehold.queue.encoding import MAX_ERROR_BYTES, error_text
 from tests.queue.asking import blocked, take, taken
-from tests.queue.keyspace import audit, left_over
+from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -169,14 +169,3 @@ def test_a_long_error_loses_its_middle() -> None:
 
 def test_an_error_that_cannot_be_encoded_is_escaped() -> None:
     assert error_text("bad \ud800") == b"bad \\ud800"
-
-
-@pytest.mark.seed("GLD-B12")
-async def test_no_key_is_left_when_dead_letters_are_dropped(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    for lease in await leases(queue, 3):
-        await queue.fail(lease, "why")
-    assert await queue.dead_letters.drop_all() == 3
-    await queue.close()
-    assert not await left_over(redis, name)

@@ -56,15 +56,6 @@ async def test_an_item_of_64_mib(queue: AsyncWorkQueue, redis: Redis, name: str)
     assert not await left_over(redis, name)
 
 
-async def test_data_of_every_byte(queue: AsyncWorkQueue) -> None:
-    data = bytes(range(256))
-    for kind in (bytes, bytearray, memoryview):
-        await queue.add_unique_item(Item(kind(data)))
-        lease = await take(queue)
-        assert type(lease.data) is bytes
-        assert lease.data == data
-
-
 @pytest.mark.seed("RWQ-O6")
 async def test_text_is_utf8_and_json_is_compact(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item("é\n🙂"), Item.from_json_data({"a": [1, None], "b": "é"})])

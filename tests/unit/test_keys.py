@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.errors import InvalidArgument
-from leasehold.keys import KEYS, KeyPrefix, QueueKeys, check_hash_tag, check_prefix
+from leasehold.keys import KEYS, KeyPrefix, QueueKeys, check_prefix
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
@@ -84,23 +83,3 @@ def test_a_pattern_matches_only_its_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["x", " ", "a b", "a:b", "\0", "ü" * 256, "x" * 512], ids=lambda n: n[:5])
 def test_a_name_may_be_any_text_of_512_bytes(name: str) -> None:
     assert check_prefix(name) == name
-
-
-@pytest.mark.parametrize(
-    "name", ["", "x" * 513, "ü" * 257, "\ud800", b"bytes", None, 1], ids=lambda n: repr(n)[:9]
-)
-def test_other_names_are_refused(name: object) -> None:
-    with pytest.raises(InvalidArgument, match=r"^name: got .*, expected a text of 1 to 512 bytes"):
-        check_prefix(name)
-
-
-@pytest.mark.parametrize("name", ["{emails}", "a{b}c", "{a}{}", "x{{y}}"])
-def test_a_name_with_a_hash_tag_keeps_its_keys_together(name: str) -> None:
-    check_hash_tag(name)
-
-
-@pytest.mark.parametrize("name", ["emails", "{emails", "emails}", "{}", "{}{a}", "}{", "}a{b"])
-def test_a_name_without_a_hash_tag_is_refused_with_a_suggestion(name: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        check_hash_tag(name)
-    assert repr("{" + name + "}") in str(refused.value)
