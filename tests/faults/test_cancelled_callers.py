@@ -143,53 +143,39 @@ async def test_lease_while_waiting(make_queue: MakeQueue, redis: Redis, name: st
     await at_every_step(once)
 
 
+@pytest.mark.parametrize("call", ["complete", "renew", "release"])
 @pytest.mark.parametrize("warm", [False, True])
-async def test_complete(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool) -> None:
+async def test_a_call_with_a_lease(
+    make_queue: MakeQueue, redis: Redis, name: str, call: str, *, warm: bool
+) -> None:
+    """The other callers of the trip are answered; repeating the call tells whether it was applied."""
+
     async def once(stepped: Stepped) -> None:
-        async with make_queue(name=f"{name}-complete-{warm}-{stepped.step}") as queue:
+        async with make_queue(name=f"{name}-{call}-{warm}-{stepped.step}") as queue:
+
+            def ask(lease: Lease) -> Coroutine[Any, Any, bool]:
+                if call == "renew":
+                    return queue.renew(lease, 600)
+                return queue.complete(lease) if call == "complete" else queue.release(lease)
+
             mine, *others = await four_leases(make_queue, queue, warm=warm)
-            completing = [asyncio.create_task(queue.complete(lease)) for lease in others]
-            answer = await stepped(queue.complete(mine))
+            asked = [asyncio.create_task(ask(lease)) for lease in others]
+            answer = await stepped(ask(mine))
             assert answer in (None, True)
-            assert await asyncio.gather(*completing) == [True] * 3
-            applied = mine.id.encode() not in (await audit(redis, queue.name)).all
-            if answer:
-                assert applied
-            assert await queue.complete(mine) is not applied
-        assert not await left_over(redis, queue.name)
-
-    await at_every_step(once)
-
-
-@pytest.mark.parametrize("warm", [False, True])
-async def test_renew(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool) -> None:
-    async def once(stepped: Stepped) -> None:
-        async with make_queue(name=f"{name}-renew-{warm}-{stepped.step}") as queue:
-            mine, *others = await four_leases(make_queue, queue, warm=warm)
-            renewing = [asyncio.create_task(queue.renew(lease, 600)) for lease in others]
-            assert await stepped(queue.renew(mine, 600)) in (None, True)
-            assert await asyncio.gather(*renewing) == [True] * 3
-            assert all(lease.remaining() > 300 for lease in others)
-            assert len((await audit(redis, queue.name)).leased) == 4
-            assert await queue.renew(mine, 600) is True
-
-    await at_every_step(once)
-
-
-@pytest.mark.parametrize("warm", [False, True])
-async def test_release(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool) -> None:
-    async def once(stepped: Stepped) -> None:
-        async with make_queue(name=f"{name}-release-{warm}-{stepped.step}") as queue:
-            mine, *others = await four_leases(make_queue, queue, warm=warm)
-            releasing = [asyncio.create_task(queue.release(lease)) for lease in others]
-            answer = await stepped(queue.release(mine))
-            assert answer in (None, True)
-            assert await asyncio.gather(*releasing) == [True] * 3
-            applied = mine.id.encode() in (await audit(redis, queue.name)).waiting
-            if answer:
-                assert applied
-            assert await queue.release(mine) is not applied
-            assert await queue.counts() == (4, 0, 0, 0)
+            assert await asyncio.gather(*asked) == [True] * 3
+            found = await audit(redis, queue.name)
+            if call == "renew":
+                assert all(lease.remaining() > 300 for lease in others)
+                assert len(found.leased) == 4
+                assert await ask(mine) is True
+            else:
+                applied = mine.id.encode() not in found.leased
+                assert applied or not answer
+                assert await ask(mine) is not applied
+            ends = {"complete": (0, 0, 0, 0), "renew": (0, 4, 0, 0), "release": (4, 0, 0, 0)}
+            assert await queue.counts() == ends[call]
+        if call == "complete":
+            assert not await left_over(redis, queue.name)
 
     await at_every_step(once)
 
@@ -292,10 +278,6 @@ async def four_leases(make_queue: MakeQueue, queue: AsyncWorkQueue, *, warm: boo
     async with make_queue(name=queue.name) as other:
         await other.add_items([Item(b"x", id=f"{n}") for n in range(4)])
         leases = await other.lease_many(4, 60)
-    return [lease_of(queue, lease) for lease in leases]
-
-
-def lease_of(queue: AsyncWorkQueue, lease: Lease) -> Lease:
-    """Return the same lease, as a lease of another queue object."""
-    lease._queue = queue
-    return lease
+    for lease in leases:
+        lease._queue = queue
+    return leases

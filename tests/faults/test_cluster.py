@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,8 @@ from redis.exceptions import RedisError
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError, ServerBusy
 from leasehold.embedded.guardian import Guarded, private_folder
-from leasehold.queue.internals import twin as make_twin
 from tests import servers
-from tests.queue.asking import blocked, command, take, until
+from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
@@ -184,17 +182,11 @@ async def test_a_twin_in_another_thread_finds_its_node_by_itself(
 ) -> None:
     names = ["{one}", "{two}", "{three}", "{4}"]
     assert len({id(owner(nodes, name)) for name in names}) == NODES
-
-    async def keep(twin: AsyncWorkQueue, lease: Lease) -> bool:
-        async with twin:
-            return await twin.renew(lease, 600)
-
     for name in names:
         async with AsyncWorkQueue(name, cluster) as queue:
             await queue.add_item(Item(b"x"))
             lease = await take(queue)
-            with ThreadPoolExecutor(1) as threads:
-                assert threads.submit(asyncio.run, keep(make_twin(queue), lease)).result(20)
+            assert await renew_elsewhere(queue, lease)
             assert await queue.complete(lease)
 
 

@@ -100,17 +100,6 @@ async def recovered(idle: AsyncWorkQueue, redis: Redis, attempt: int) -> None:
     assert not await left_over(redis, idle.name)
 
 
-async def test_killed_before_it_leases(
-    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
-) -> None:
-    await queue.add_item(Item(b"x", id="x"))
-    async with worker_on(redis_url, name) as worker:
-        await worker.reach("lease")
-        await worker.kill()
-    assert (await audit(redis, name)).waiting == [b"x"]
-    await recovered(queue, redis, attempt=1)
-
-
 async def test_killed_while_it_waits_for_an_item(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
@@ -153,17 +142,18 @@ def test_a_session_outlives_every_call_that_may_move_an_item_to_it() -> None:
     assert listener.KEEP_MS > 1000 * (listener.BLOCK_SECONDS + 1)
 
 
-@pytest.mark.parametrize("step", ["work", "complete"])
+@pytest.mark.parametrize(("step", "attempt"), [("lease", 1), ("work", 2), ("complete", 2)])
 @pytest.mark.seed("RWQ-G3", "WRQ-O11", "WRQ-O15")
-async def test_killed_while_it_holds_the_lease(
-    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, step: str
+async def test_killed_before_and_while_it_holds_the_lease(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, step: str, attempt: int
 ) -> None:
     await queue.add_item(Item(b"x", id="x"))
     async with worker_on(redis_url, name) as worker:
         await worker.reach(step)
         await worker.kill()
-    assert (await audit(redis, name)).leased == [b"x"]
-    await recovered(queue, redis, attempt=2)
+    found = await audit(redis, name)
+    assert (found.waiting, found.leased) == (([b"x"], []) if step == "lease" else ([], [b"x"]))
+    await recovered(queue, redis, attempt)
 
 
 async def test_killed_before_its_completion_is_sent(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
+
+from leasehold.queue.internals import twin as make_twin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -58,6 +61,17 @@ async def taken(leasing: Coroutine[Any, Any, Lease | None]) -> Lease:
     lease = await leasing
     assert lease is not None, "no item arrived"
     return lease
+
+
+async def renew_elsewhere(queue: AsyncWorkQueue, lease: Lease) -> bool:
+    """Renew a lease with a twin of the queue in another thread; this event loop stands still meanwhile."""
+
+    async def renew(twin: AsyncWorkQueue) -> bool:
+        async with twin:
+            return await twin.renew(lease, 600)
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, renew(make_twin(queue))).result(20)
 
 
 async def keys_like(redis: Redis, pattern: str | bytes) -> list[bytes]:

@@ -62,7 +62,7 @@ async def test_every_way_of_adding_accepts_a_time(queue: AsyncWorkQueue, redis: 
     assert abs((await redis.pttl(f"{name}:lease:a")) / 1000 - (at.timestamp() - int(seconds))) < 60
 
 
-async def test_a_time_and_a_delay_are_refused(queue: AsyncWorkQueue) -> None:
+async def test_a_delay_of_zero_may_accompany_a_time(queue: AsyncWorkQueue) -> None:
     at = datetime.now(UTC) + timedelta(hours=1)
     assert await queue.add_item(Item(b"x"), delay=0, at=at)
     assert await queue.add_item(Item(b"x"), delay=timedelta(0), at=at)

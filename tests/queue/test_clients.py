@@ -19,7 +19,7 @@ from leasehold import AsyncWorkQueue, Item, QueueClosed
 from leasehold.embedded.guardian import Guarded, private_folder
 from leasehold.queue.internals import twin as make_twin
 from tests import servers
-from tests.queue.asking import blocked, command, take, until
+from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
@@ -184,13 +184,7 @@ async def test_a_twin_under_sentinel_has_separate_connections_to_the_sentinels(
         async with AsyncWorkQueue(name, client) as queue:
             await queue.add_item(Item(b"x"))
             lease = await take(queue)
-
-            async def keep(twin: AsyncWorkQueue) -> bool:
-                async with twin:
-                    return await twin.renew(lease, 600)
-
-            with ThreadPoolExecutor(1) as threads:
-                assert threads.submit(asyncio.run, keep(make_twin(queue))).result(20)
+            assert await renew_elsewhere(queue, lease)
             assert await queue.complete(lease)
         await client.aclose()
     finally:

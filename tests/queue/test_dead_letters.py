@@ -178,6 +178,7 @@ async def test_many_and_large_letters_are_requeued_in_several_steps(
     assert (await audit(redis, name)).waiting == [b"%d" % n for n in range(6)]
 
 
+@pytest.mark.seed("GLD-B12")
 async def test_1200_letters_are_listed_requeued_and_dropped(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:

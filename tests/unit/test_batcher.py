@@ -73,20 +73,28 @@ def call(batcher: Batcher, *rows: bytes, size: int = 10) -> asyncio.Future[list[
     return asyncio.ensure_future(batcher.call(rows, row_count=len(rows), size=size))
 
 
-async def test_a_single_call_is_sent_at_once(server: Server, batcher: Batcher) -> None:
-    alone = call(batcher, b"a")
-    await turn()
-    assert server.trips == [[b"a"]]
-    server.answer()
-    assert await alone == [b"A"]
-
-
-async def test_concurrent_calls_share_a_trip(server: Server, batcher: Batcher) -> None:
-    calls = [call(batcher, row) for row in (b"a", b"b", b"c")]
-    await turn()
-    assert server.trips == [[b"a", b"b", b"c"]]
-    server.answer()
-    assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"]]
+@pytest.mark.parametrize(
+    ("rows", "sizes", "trips"),
+    [
+        pytest.param(["a"], [10], ["a"], id="a single call is sent at once"),
+        pytest.param(["a", "b", "c"], [10, 10, 10], ["abc"], id="concurrent calls share a trip"),
+        pytest.param(["a", "b", "c", "d"], [10] * 4, ["abc", "d"], id="a trip has at most 3 rows"),
+        pytest.param(["a", "bcd", "ef"], [10] * 3, ["a", "bcd", "ef"], id="a call is not divided"),
+        pytest.param(["a", "b", "c"], [600, 400, 1], ["ab", "c"], id="a trip has at most 1000 bytes"),
+        pytest.param(["a", "b", "c"], [1, 5000, 1], ["a", "b", "c"], id="too large a call goes alone"),
+    ],
+)
+async def test_concurrent_calls_share_bounded_trips(
+    server: Server, batcher: Batcher, rows: list[str], sizes: list[int], trips: list[str]
+) -> None:
+    split = [[letter.encode() for letter in letters] for letters in rows]
+    calls = [call(batcher, *letters, size=size) for letters, size in zip(split, sizes, strict=True)]
+    for number in range(1, len(trips) + 1):
+        await turn()
+        assert [b"".join(trip).decode() for trip in server.trips] == trips[:number]
+        server.answer()
+    answers = await asyncio.gather(*calls)
+    assert answers == [[letter.upper() for letter in letters] for letters in split]
 
 
 async def test_calls_gather_while_a_trip_is_in_flight(server: Server, batcher: Batcher) -> None:
@@ -102,46 +110,6 @@ async def test_calls_gather_while_a_trip_is_in_flight(server: Server, batcher: B
     assert server.trips == [[b"a"], [b"b", b"c"]]
     server.answer()
     assert await asyncio.gather(first, *later) == [[b"A"], [b"B"], [b"C"]]
-
-
-async def test_a_trip_has_a_bounded_number_of_rows(server: Server, batcher: Batcher) -> None:
-    calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
-    await turn()
-    assert server.trips == [[b"a", b"b", b"c"]]
-    server.answer()
-    await turn()
-    assert server.trips[1:] == [[b"d"]]
-    server.answer()
-    assert await asyncio.gather(*calls) == [[b"A"], [b"B"], [b"C"], [b"D"]]
-
-
-async def test_a_call_of_many_rows_is_not_divided(server: Server, batcher: Batcher) -> None:
-    calls = [call(batcher, b"a"), call(batcher, b"b", b"c", b"d"), call(batcher, b"e", b"f")]
-    for _ in range(3):
-        await turn()
-        server.answer()
-    assert server.trips == [[b"a"], [b"b", b"c", b"d"], [b"e", b"f"]]
-    assert await asyncio.gather(*calls) == [[b"A"], [b"B", b"C", b"D"], [b"E", b"F"]]
-
-
-async def test_a_trip_has_a_bounded_number_of_bytes(server: Server, batcher: Batcher) -> None:
-    calls = [call(batcher, row, size=size) for row, size in ((b"a", 600), (b"b", 400), (b"c", 1))]
-    await turn()
-    assert server.trips == [[b"a", b"b"]]
-    server.answer()
-    await turn()
-    assert server.trips[1:] == [[b"c"]]
-    server.answer()
-    await asyncio.gather(*calls)
-
-
-async def test_a_call_that_is_too_large_for_a_trip_goes_alone(server: Server, batcher: Batcher) -> None:
-    calls = [call(batcher, row, size=size) for row, size in ((b"a", 1), (b"large", 5000), (b"b", 1))]
-    for _ in range(3):
-        await turn()
-        server.answer()
-    assert server.trips == [[b"a"], [b"large"], [b"b"]]
-    assert await asyncio.gather(*calls) == [[b"A"], [b"LARGE"], [b"B"]]
 
 
 async def test_max_in_flight_trips_are_in_flight_at_once(server: Server) -> None:
@@ -283,26 +251,19 @@ async def test_settled_waits_for_calls_that_have_not_been_sent(server: Server, b
     assert await soon == [b"A"]
 
 
-async def test_a_thousand_callers_get_their_own_answers_in_order(server: Server) -> None:
+@pytest.mark.parametrize(("count", "trips"), [(1000, [250] * 4), (10_000, [500] * 18 + [250] * 4)])
+async def test_many_callers_get_their_own_answers_in_order(
+    server: Server, count: int, trips: list[int]
+) -> None:
+    """Trips are small while few calls wait, and large while many do."""
     batcher = Batcher(server, SCRIPT)
-    calls = [call(batcher, b"row %d" % n) for n in range(1000)]
+    calls = [call(batcher, b"row %d" % n) for n in range(count)]
     while not all(each.done() for each in calls):
         await turn()
         while server.under_way:
             server.answer()
-    assert [await each for each in calls] == [[b"ROW %d" % n] for n in range(1000)]
-    assert [len(trip) for trip in server.trips] == [250] * 4, "small trips, for few"
-
-
-async def test_many_waiting_calls_are_sent_in_large_trips(server: Server) -> None:
-    batcher = Batcher(server, SCRIPT)
-    calls = [call(batcher, b"row %d" % n) for n in range(10_000)]
-    while not all(each.done() for each in calls):
-        await turn()
-        while server.under_way:
-            server.answer()
-    assert [await each for each in calls] == [[b"ROW %d" % n] for n in range(10_000)]
-    assert [len(trip) for trip in server.trips] == [500] * 18 + [250] * 4
+    assert [await each for each in calls] == [[b"ROW %d" % n] for n in range(count)]
+    assert [len(trip) for trip in server.trips] == trips
 
 
 def test_the_history_knows_what_each_batched_script_does() -> None:
