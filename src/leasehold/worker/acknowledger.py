@@ -42,6 +42,7 @@ class Acknowledger:
     loop, if it is not the handler's own.
 
     Attributes:
+        waiting: What waits to be sent, without what is in flight.
         counts: How many items the server accepted an outcome for, by `Outcome.counted_as`.
         rejected: How many outcomes were not sent or not accepted, because the lease was lost.
     """
@@ -58,7 +59,7 @@ class Acknowledger:
         self._queue = handler.queue if queue is None else queue
         self._renewer = renewer
         self._coordinator = coordinator
-        self._waiting: list[Entry] = []
+        self.waiting: list[Entry] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
@@ -75,13 +76,14 @@ class Acknowledger:
         lost = run.lost
         unknown: list[object] = []
         for lease, outcome in zip(run.leases, run.outcomes, strict=True):
-            if not isinstance(outcome, Outcome):
-                unknown.append(outcome)  # type: ignore[unreachable] # typed code cannot get here
-                self._drop(run)
-            elif lost and lease.token in lost:
-                self._drop(run)
-            else:
-                self._waiting.append((run, lease, outcome))
+            known = isinstance(outcome, Outcome)
+            if known and not (lost and lease.token in lost):
+                self.waiting.append((run, lease, outcome))
+                continue
+            if not known:
+                unknown.append(outcome)
+            self.rejected += 1
+            self._forget(run)
         if not self._scheduled and len(self._tasks) < MAX_IN_FLIGHT:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -94,14 +96,9 @@ class Acknowledger:
         if entries:
             self._start(self._send(entries))
 
-    @property
-    def waiting(self) -> int:
-        """How many outcomes wait to be sent, without those in flight."""
-        return len(self._waiting)
-
     async def drain(self) -> None:
         """Wait until everything is acknowledged."""
-        while self._tasks or self._waiting:
+        while self._tasks or self.waiting:
             if self._tasks:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             else:
@@ -109,14 +106,14 @@ class Acknowledger:
 
     def cancel(self) -> None:
         """Stop sending. Items that are not acknowledged are reclaimed when their leases expire."""
-        self._waiting.clear()
+        self.waiting.clear()
         for task in self._tasks:
             task.cancel()
 
     def _flush(self) -> None:
         self._scheduled = False
-        while self._waiting and len(self._tasks) < MAX_IN_FLIGHT:
-            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+        while self.waiting and len(self._tasks) < MAX_IN_FLIGHT:
+            batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
             self._start(self._send(batch))
 
     def _start(self, sending: Coroutine[Any, Any, None]) -> None:
@@ -173,10 +170,6 @@ class Acknowledger:
                 if not backoff.failures:
                     log.warning("outcomes of %s wait for the server: %s", self._handler.name, error)
                 await backoff.wait()
-
-    def _drop(self, run: ActiveRun) -> None:
-        self.rejected += 1
-        self._forget(run)
 
     def _forget(self, run: ActiveRun) -> None:
         """Note that one outcome of a run is no longer sent."""

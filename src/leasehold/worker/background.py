@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold.log import Log
 from leasehold.queue.internals import twin
@@ -29,23 +29,18 @@ MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
 log = Log("leasehold.worker")
 
 
+#: Is called with the queues as objects of the thread's event loop, and runs until it is cancelled.
+Task: TypeAlias = "Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]"
+
+
 class BackgroundThread:
     """Runs tasks in a thread.
 
-    Args:
-        handlers: The handlers whose queues the tasks use.
-        tasks: Each is called with `queues`, and runs until it is cancelled.
-
     Attributes:
-        queues: For each handler, its queue as an object of the thread's event loop. Set once the thread has
-            started.
+        queues: For each handler, its queue as an object of the thread's event loop, once that has started.
     """
 
-    def __init__(
-        self,
-        handlers: Sequence[Handler],
-        tasks: Sequence[Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]],
-    ) -> None:
+    def __init__(self, handlers: Sequence[Handler], tasks: Sequence[Task]) -> None:
         self.queues: dict[Handler, AsyncWorkQueue] = {}
         self._handlers = handlers
         self._tasks = tasks
@@ -58,10 +53,10 @@ class BackgroundThread:
         self._thread.start()
         try:
             await self._started()
+            self._ready.result()
         except BaseException:
             await self.stop()
             raise
-        self._ready.result()
 
     async def _started(self) -> None:
         while not self._ready.done():  # noqa: ASYNC110 - it is a thread
@@ -90,7 +85,12 @@ class BackgroundThread:
 
     async def _main(self) -> None:
         self.queues = {
-            handler: twin(handler.queue, reply_timeout=_reply_timeout(handler)) for handler in self._handlers
+            # With a short timeout, a connection that fell silent costs no lease.
+            handler: twin(
+                handler.queue,
+                reply_timeout=min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, handler.lease_time / 4)),
+            )
+            for handler in self._handlers
         }
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
@@ -104,18 +104,10 @@ class BackgroundThread:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(queue.close() for queue in self.queues.values()), return_exceptions=True)
 
-    async def _run_forever(
-        self, task: Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]
-    ) -> None:
-        """Run a task, and restart it if it fails."""
+    async def _run_forever(self, task: Task) -> None:
         while True:
             try:
                 await task(self.queues)
             except Exception:
                 log.exception("a background task failed; restarting it")
             await asyncio.sleep(1)
-
-
-def _reply_timeout(handler: Handler) -> float:
-    """Return how long to wait for a reply, so that a connection which fell silent costs no lease."""
-    return min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, handler.lease_time / 4))

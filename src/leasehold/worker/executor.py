@@ -196,11 +196,8 @@ class Executor:
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler must not end the worker
             run.finish()
-            if (
-                run.interruption is None
-                and isinstance(error, asyncio.CancelledError)
-                and self._coordinator.is_torn_down()
-            ):
+            cancelled = run.interruption is None and isinstance(error, asyncio.CancelledError)
+            if cancelled and self._coordinator.is_torn_down():
                 run.interruption, self._stopping = Interruption.SHUTDOWN, True
             run.outcomes = self._after_error(run, error)
         else:
@@ -233,7 +230,7 @@ def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:
     outcomes: list[Outcome] = []
     for at, answer in enumerate(value):
         if isinstance(answer, BaseException):
-            outcomes.append(_decide(run, at, answer))
+            outcomes.append(outcome_of(answer, run.leases[at].attempt, run.handler.retry))
             _log_error(run, answer, outcomes[-1:])
         else:
             outcomes.append(_complete(run, answer))
@@ -252,12 +249,8 @@ def _complete(run: ActiveRun, value: Any) -> Outcome:
         return Fail(f"the handler returned what cannot be kept as a result: {error}", None)
 
 
-def _decide(run: ActiveRun, at: int, error: BaseException) -> Outcome:
-    return outcome_of(error, run.leases[at].attempt, run.handler.retry)
-
-
 def _decide_all(run: ActiveRun, error: BaseException) -> list[Outcome]:
-    outcomes = [_decide(run, at, error) for at in range(len(run.leases))]
+    outcomes = [outcome_of(error, lease.attempt, run.handler.retry) for lease in run.leases]
     _log_error(run, error, outcomes)
     return outcomes
 

@@ -225,7 +225,8 @@ class Fetcher:
         try:
             leases = await call
         except asyncio.CancelledError:
-            if call.cancelled() and not _being_cancelled():
+            task = asyncio.current_task()
+            if call.cancelled() and not (task is not None and task.cancelling()):
                 return False  # `_arrived` cancelled it, as there is no room any more
             if call.done() and not call.cancelled() and call.exception() is None:
                 # The items were leased at the moment of the stop: they are released with all others.
@@ -272,8 +273,3 @@ def _runs(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:
         *(ActiveRun(handler, together[at : at + size]) for at in range(0, len(together), size)),
         *(ActiveRun(handler, (lease,)) for lease in alone),
     ]
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

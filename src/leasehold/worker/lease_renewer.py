@@ -37,9 +37,6 @@ class LeaseRenewer:
     The event loop and the background thread share its collections without a lock: each access is one
     operation on a dict or a deque.
 
-    Args:
-        coordinator: Notified of lost leases and released runs, in the background thread.
-
     Attributes:
         held: The runs whose leases are renewed.
         waiting: Those of them that have not started, in order.

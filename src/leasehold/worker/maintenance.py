@@ -25,9 +25,7 @@ log = Log("leasehold.worker")
 class Maintenance:
     """Maintains queues. Any number of workers do this at once, without a leader.
 
-    Args:
-        clean_every: Average seconds between two cleans of a queue; each pause is random.
-        keep_dead: How long dead letters are kept, in seconds; None: until they are dropped by hand.
+    The arguments are those of `Worker`; each pause between two cleans is random.
     """
 
     def __init__(self, *, clean_every: float, keep_dead: float | None) -> None:

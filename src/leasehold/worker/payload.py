@@ -21,10 +21,8 @@ def decoder(annotation: Any) -> Decode:
 
     `bytes` (or no annotation) is the data itself, `str` the text, `Lease` the lease. A pydantic model or a
     msgspec struct is read from JSON and validated. So is any other type if pydantic or msgspec is installed;
-    without them, `Any`, `dict`, `list`, `int`, `float` and `bool` are.
-
-    Returns:
-        A function that raises PayloadError if the data does not parse.
+    without them, `Any`, `dict`, `list`, `int`, `float` and `bool` are. The function raises
+    PayloadError if the data does not parse.
 
     Raises:
         InvalidArgument: If no installed library can decode this type.

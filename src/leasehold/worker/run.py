@@ -73,16 +73,7 @@ class ActiveRun(Run):
         unacknowledged: How many of its outcomes the server has not accepted or rejected yet.
     """
 
-    __slots__ = (
-        "_timer",
-        "arrived",
-        "deadline",
-        "lost",
-        "outcomes",
-        "task",
-        "thread",
-        "unacknowledged",
-    )
+    __slots__ = ("_timer", "arrived", "deadline", "lost", "outcomes", "task", "thread", "unacknowledged")
 
     def __init__(self, handler: Handler, leases: Sequence[Lease]) -> None:
         # The base class's attributes are set here as well: another call would cost 3 % of a quick run.
@@ -112,9 +103,8 @@ class ActiveRun(Run):
     def start(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> bool:
         """Start the time limit, before the handler is called in `task`.
 
-        Returns:
-            False if the handler must not be called: a lease has expired, because the process stood still or
-            the server was away, and another worker may hold the item by now.
+        Return False if the handler must not be called: a lease has expired, because the process stood still
+        or the server was away, and another worker may hold the item by now.
         """
         self.began = time.monotonic()
         for lease in self.leases:

@@ -44,14 +44,7 @@ log = Log("leasehold.worker")
 
 
 class WorkerRuntime(Coordinator):
-    """The parts of a running worker.
-
-    Args:
-        handlers: The worker's handlers; at least one.
-        concurrency: The maximum number of runs at once.
-        order: How the fetcher chooses among queues.
-        clean_every: Seconds between two cleans; None: no cleaning, no ticks of schedules, no dropping.
-        keep_dead: How long dead letters are kept, in seconds, or None.
+    """The parts of a running worker. The arguments are those of `Worker`.
 
     Attributes:
         hurry: Set it to interrupt what runs during `end`.
@@ -86,11 +79,7 @@ class WorkerRuntime(Coordinator):
         self.unacknowledged = 0
 
     async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
-        """Start to work; return the task that fetches, which ends only with an error.
-
-        Raises:
-            InvalidArgument: If a handler has a parameter that the resources do not provide.
-        """
+        """Call `prepare`, and start to work; return the task that fetches, which ends only with an error."""
         self.prepare(resources, middleware)
         await self._background.start()
         fetching = asyncio.create_task(self._fetcher.run(), name="leasehold fetcher")
@@ -98,11 +87,7 @@ class WorkerRuntime(Coordinator):
         return fetching
 
     def prepare(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> None:
-        """Pass the resources to the handlers.
-
-        Raises:
-            InvalidArgument: If a handler has a parameter that the resources do not provide.
-        """
+        """Pass the resources to the handlers; see `build_call`."""
         processes = anyio.CapacityLimiter(self._concurrency)
         self._executor.calls = {
             handler: build_call(handler, resources, middleware, threads=self._threads, processes=processes)
@@ -138,19 +123,13 @@ class WorkerRuntime(Coordinator):
         await self._background.stop()
         self._threads.close()
 
-    def release_from_any_thread(self, *, timeout: float) -> int:
+    def release_from_any_thread(self, *, timeout: float) -> None:
         """Release all items from the background thread, as the process is about to end.
 
-        Args:
-            timeout: How long to wait for that, in seconds.
-
-        Returns:
-            How many items were released.
-
         Raises:
-            TimeoutError, LeaseholdError: If that did not succeed.
+            TimeoutError, LeaseholdError: If that did not succeed within so many seconds.
         """
-        return int(self._background.call(self._release_held).result(timeout))
+        self._background.call(self._release_held).result(timeout)
 
     @property
     def held(self) -> int:
@@ -213,7 +192,7 @@ class WorkerRuntime(Coordinator):
 
     def may_fetch(self) -> bool:
         """See `Coordinator`."""
-        return sum(one.waiting for one in self._acknowledgers.values()) < MAX_UNACKNOWLEDGED
+        return sum(len(one.waiting) for one in self._acknowledgers.values()) < MAX_UNACKNOWLEDGED
 
     def is_torn_down(self) -> bool:
         """See `Coordinator`. The tasks of runs say nothing: a handler may cancel its task."""
@@ -238,7 +217,7 @@ class WorkerRuntime(Coordinator):
             releasing = asyncio.wrap_future(self._background.call(self._release_held))
             await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
 
-    async def _release_held(self) -> int:
+    async def _release_held(self) -> None:
         """Acknowledge the runs that have finished, and release all others, in the background thread."""
         acknowledgers = []
         for handler, runs in by_handler(list(self._renewer.held)).items():
@@ -252,7 +231,6 @@ class WorkerRuntime(Coordinator):
             acknowledger.release([run for run in runs if not run.outcomes])
             acknowledgers.append(acknowledger)
         await _drain(acknowledgers)
-        return sum(acknowledger.counts.get("released", 0) for acknowledger in acknowledgers)
 
     def _lease_ends(self) -> float:
         """Return in how many seconds the last lease expires."""

@@ -57,10 +57,6 @@ class SignalHandler:
     library. It also logs in that thread: a signal handler that logs may wait for a lock of the code that it
     interrupted.
 
-    Args:
-        worker: The worker.
-        unhealthy_after: Stop the worker when it has been unhealthy for so many seconds; None: never.
-
     Attributes:
         runtime: The runtime of the worker, while it runs.
         unhealthy: Whether the worker was stopped because it was unhealthy.

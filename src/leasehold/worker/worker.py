@@ -279,7 +279,7 @@ class Worker:
                 await self._run(runtime, resources, drain=drain)
                 return runtime
         finally:
-            self._loop = None
+            self._loop, self._stopping = None, asyncio.Event()
 
     def _new_runtime(self, *, maintains: bool) -> WorkerRuntime:
         return WorkerRuntime(
@@ -355,6 +355,8 @@ class Worker:
             self._signal_handler.runtime = runtime
 
     def _stop(self, now: bool) -> None:  # noqa: FBT001 - call_soon_threadsafe gives no names
+        if self._loop is None:
+            return  # the work has ended
         if self._starting is not None and not self._stopping.is_set():
             self._starting.cancel()
         self._stopping.set()
