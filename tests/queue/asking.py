@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
+from leasehold.queue.cron import stamp
 from leasehold.queue.internals import twin as make_twin
 
 if TYPE_CHECKING:
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, Lease
+    from leasehold import AsyncWorkQueue, Event, Lease, ScheduleView
     from leasehold.durations import Duration
     from leasehold.queue.engine import Engine
+
+DAY = 24 * 3600
 
 
 async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 20.0) -> None:
@@ -94,3 +97,39 @@ def expect_no_reply(engine: Engine) -> None:
     assert connection._alarm is not None
     connection._alarm.cancel()
     connection._alarm, connection._reply_timeout = None, 0.1
+
+
+async def kept(queue: AsyncWorkQueue, since: int | None = None) -> list[Event]:
+    """Return all kept events."""
+    return [event async for event in queue.events(since, follow=False)]
+
+
+async def what(queue: AsyncWorkQueue) -> list[str]:
+    """Return the kind and the item of all kept events."""
+    return [f"{event.what} {event.id}" for event in await kept(queue)]
+
+
+def at(seconds: float) -> str:
+    """Return the time in an item's id."""
+    return stamp(round(seconds * 1000))
+
+
+async def added(queue: AsyncWorkQueue) -> list[str]:
+    """Lease and complete all waiting items, and return their ids."""
+    ids: list[str] = []
+    while leases := await queue.lease_many(1000, 30, block=False):
+        ids += [lease.id for lease in leases]
+        assert all(await queue.complete_many(leases))
+    return ids
+
+
+async def tick_all(queue: AsyncWorkQueue) -> float:
+    """Tick until nothing is due."""
+    while (due_in := await queue.schedules.tick()) == 0:
+        pass
+    return due_in
+
+
+async def only(queue: AsyncWorkQueue) -> ScheduleView:
+    [view] = await queue.schedules.list()
+    return view

@@ -143,12 +143,6 @@ async def test_a_delayed_item_is_leased_when_it_is_due(
     await audit(redis, queue.name)
 
 
-async def test_a_waiter_gets_a_delayed_item_by_itself(queue: AsyncWorkQueue) -> None:
-    await queue.add_item(Item(b"x", id="x"), delay=0.05)
-    lease = await take(queue, 30, timeout=10)
-    assert lease.id == "x"
-
-
 @pytest.mark.seed("RWQ-O9")
 async def test_unique_items_are_added_without_a_check(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     assert await queue.add_unique_item(Item(b"1", id="a")) is None  # type: ignore[func-returns-value]

@@ -105,32 +105,6 @@ async def test_leases_survive_close(make_queue: MakeQueue, redis: Redis, name: s
     assert (await audit(redis, name)).leased == [b"x"]
 
 
-async def test_a_served_wait_leaves_nothing_on_the_server(
-    make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    waiter, adder = make_queue(), make_queue()
-    waiting = asyncio.create_task(waiter.lease(30))
-    await blocked(redis, 1)
-    await adder.add_item(Item(b"1"))
-    lease = await waiting
-    assert lease is not None
-    assert await waiter.complete(lease)
-    await waiter.close()
-    await adder.close()
-    assert not await left_over(redis, name)
-    await alone(redis)
-
-
-async def test_a_partly_served_call_leaves_nothing_on_the_server(
-    make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    queue = make_queue()
-    await queue.add_item(Item(b"1"))
-    assert await queue.complete_many(await queue.lease_many(10, 30)) == [True]
-    await queue.close()
-    assert not await left_over(redis, name)
-
-
 async def test_waiting_callers_get_queue_closed(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     queue = make_queue()
     waiting = [asyncio.create_task(queue.lease(30, timeout=60 if n % 2 else None)) for n in range(40)]

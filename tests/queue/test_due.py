@@ -13,6 +13,7 @@ from leasehold.keys import QueueKeys
 from leasehold.queue.listener import BLOCK_SECONDS
 from leasehold.scripting.runner import bind
 from tests.queue.asking import blocked, take, taken
+from tests.queue.keyspace import calls
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
-async def looks(redis: Redis) -> int:
-    """Return how many blocking moves have begun: a waiter that asks again by itself begins another one."""
-    return int((await redis.info("commandstats")).get("cmdstat_blmove", {"calls": 0})["calls"])
-
-
 async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
@@ -34,7 +30,7 @@ async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
     waiter, adder = make_queue(), make_queue()
     waiting = asyncio.create_task(taken(waiter.lease(60)))
     await blocked(redis, 1)
-    before, begun = await looks(redis), time.monotonic()
+    before, begun = await calls(redis, "blmove"), time.monotonic()
     someone: dict[str, bytes | int] = {
         "prefix": name.encode(),
         "now_ms": b"",
@@ -50,7 +46,7 @@ async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
     lease = await waiting
     assert (lease.id, lease.attempt) == ("a", 2)
     # On a machine that is blocked for seconds the waiter would ask again by itself, which proves nothing.
-    assert await looks(redis) == before or time.monotonic() - begun >= BLOCK_SECONDS
+    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= BLOCK_SECONDS
 
 
 async def test_a_waiter_notices_a_delay_that_began_after_the_wait(
@@ -61,8 +57,8 @@ async def test_a_waiter_notices_a_delay_that_began_after_the_wait(
     held = await take(worker, 60, block=False)
     waiting = asyncio.create_task(taken(waiter.lease(60)))
     await blocked(redis, 1)
-    before, begun = await looks(redis), time.monotonic()
+    before, begun = await calls(redis, "blmove"), time.monotonic()
     assert await worker.release(held, delay=0.3)
     got = await waiting
     assert (got.id, got.attempt) == ("a", 1)
-    assert await looks(redis) == before or time.monotonic() - begun >= BLOCK_SECONDS
+    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= BLOCK_SECONDS

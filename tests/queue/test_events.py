@@ -18,10 +18,8 @@ from leasehold import (
     NoEventsKept,
     WrongKeyType,
 )
-from tests.queue.asking import take
-from tests.queue.kept_events import kept, what
+from tests.queue.asking import kept, take, tick_all, what
 from tests.queue.replay import Replay, live
-from tests.queue.scheduling import tick_all
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -205,9 +203,6 @@ async def test_events_keep_the_end_of_an_error(queue: AsyncWorkQueue) -> None:
     assert all(error.endswith("xxü end") and len(error.encode()) == 1000 for error in errors)
 
 
-# ---------------------------------------------------------------------------------------------------- bounds
-
-
 async def test_the_count_of_kept_events_is_bounded(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.events.keep(count=200)
     await queue.add_items([Item(f"{n}") for n in range(2000)])
@@ -294,9 +289,6 @@ async def test_an_invalid_since_is_refused(queue: AsyncWorkQueue) -> None:
     with pytest.raises(InvalidArgument, match=f"at most {last}"):
         await kept(queue, last + 1)
     assert await kept(queue, last) == []
-
-
-# ------------------------------------------------------------------------------------------------ exactness
 
 
 class Hand:

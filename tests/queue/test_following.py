@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Event, EventsLost, InvalidArgument, Item, QueueClosed
-from tests.queue.kept_events import kept
+from tests.queue.asking import kept
+from tests.queue.keyspace import calls
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -76,18 +77,15 @@ async def test_an_event_arrives_that_is_emitted_while_a_follower_subscribes(
 async def test_where_there_is_no_event_yet_reading_ends_and_following_waits(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
-    async def steps() -> int:
-        return int((await redis.info("commandstats")).get("cmdstat_evalsha", {"calls": 0})["calls"])
-
     begin = await queue.events.keep(count=1000)
     async with asyncio.timeout(20):
         assert await kept(queue) == []
         other = make_queue()
         waits = asyncio.ensure_future(anext(aiter(other.events())))
-        before = await steps()
+        before = await calls(redis, "evalsha")
         for _ in range(200):
             await redis.ping()
-        assert await steps() - before < 10
+        assert await calls(redis, "evalsha") - before < 10
         await queue.add_item(Item(b"", id="first"))
         assert (await waits).number == begin + 1
         await redis.delete(f"{name}:events")  # as when the time of all is over
@@ -122,9 +120,6 @@ async def test_a_follower_ends_with_its_queue(queue: AsyncWorkQueue, make_queue:
     await other.close()
     with pytest.raises(QueueClosed):
         await waits
-
-
-# ----------------------------------------------------------------------------------------------- what is lost
 
 
 @pytest.mark.parametrize("has_read", [0, 10])

@@ -13,9 +13,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from leasehold import AsyncWorkQueue, InvalidArgument
-from tests.queue.asking import take
+from tests.queue.asking import DAY, added, at, only, take
 from tests.queue.keyspace import audit, left_over, snapshot
-from tests.queue.scheduling import DAY, added, at, only
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

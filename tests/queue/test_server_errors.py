@@ -271,14 +271,8 @@ async def test_a_loading_server_raises_server_busy(make_queue: MakeQueue) -> Non
     ("answer", "kind"),
     [
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", ServerBusy),
-        ("MASTERDOWN Link with MASTER is down", ServerBusy),
-        ("CLUSTERDOWN Hash slot not served", ServerBusy),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", ServerBusy),
         ("MISCONF Errors writing to the AOF file: No space left on device", ServerReadOnly),
-        ("NOREPLICAS Not enough good replicas to write.", ServerReadOnly),
-        ("READONLY You can't write against a read only replica.", ServerReadOnly),
         ("OOM command not allowed when used memory > 'maxmemory'.", ServerOutOfMemory),
-        ("NOAUTH Authentication required.", ServerRefused),
         ("NOPERM this user has no permissions to run the 'evalsha' command", ServerRefused),
         ("ERR Error running script: @user_script:9: -OOM command not allowed", ServerOutOfMemory),
         ("ERR The user executing the script can't run this command or subcommand", ServerRefused),
@@ -286,7 +280,7 @@ async def test_a_loading_server_raises_server_busy(make_queue: MakeQueue) -> Non
         ("ERR Error running script: @user_script:9: The user executing the script can't run", ServerRefused),
     ],
 )
-async def test_every_error_code_of_the_server_has_its_class(
+async def test_an_error_of_a_script_has_its_class(
     make_queue: MakeQueue, answer: str, kind: type[ServerError]
 ) -> None:
     async with Pretender({b"EVALSHA": f"-{answer}\r\n".encode()}) as pretender:

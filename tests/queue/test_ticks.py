@@ -13,9 +13,8 @@ from leasehold import AsyncWorkQueue, ConnectionLost, Item
 from leasehold.queue.engine import Engine
 from leasehold.queue.internals import set_engine_factory
 from leasehold.queue.schedules import MAX_OF_ALL, MAX_OF_ONE
-from tests.queue.asking import command, expect_no_reply, take, taken
+from tests.queue.asking import DAY, added, at, command, expect_no_reply, only, take, taken, tick_all
 from tests.queue.keyspace import audit
-from tests.queue.scheduling import DAY, added, at, only, tick_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

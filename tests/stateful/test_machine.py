@@ -169,19 +169,11 @@ class QueueMachine(RuleBasedStateMachine):
         key = f"{self.name}:{{}}".format
         line = [one.decode() for one in reversed(_list(server.lrange(key("queue"), 0, -1)))]
         assert line == model.waiting
-        leased = {
-            one.decode(): int(end)
-            for one, end in _list(server.zrange(key("deadlines"), 0, -1, withscores=True))
-        }
-        assert leased == model.leased
+        assert self._times("deadlines") == model.leased
         assert sorted(one.decode() for one in _list(server.lrange(key("processing"), 0, -1))) == sorted(
             model.leased
         )
-        due = {
-            one.decode(): int(at)
-            for one, at in _list(server.zrange(key("scheduled"), 0, -1, withscores=True))
-        }
-        assert due == model.scheduled
+        assert self._times("scheduled") == model.scheduled
         records = {
             one.decode(): tuple(map(int, record.split()))
             for one, record in server.hgetall(key("ledger")).items()
@@ -212,6 +204,10 @@ class QueueMachine(RuleBasedStateMachine):
             one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:dead:".encode())
         ]
         assert len(kept) == len(letters) == len(self.model.dead)
+
+    def _times(self, key: str) -> dict[str, int]:
+        entries = _list(self.redis.zrange(f"{self.name}:{key}", 0, -1, withscores=True))
+        return {one.decode(): int(time) for one, time in entries}
 
     def _single_keys(self, kind: str) -> dict[str, bytes]:
         start = f"{self.name}:{kind}:".encode()

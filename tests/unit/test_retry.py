@@ -69,21 +69,12 @@ def test_max_attempts_includes_nested_rules() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"attempts": 0},
-        {"attempts": True},
-        {"attempts": 1.5},
-        {"first": -1},
-        {"first": "soon"},
-        {"longest": float("nan")},
-        {"longest": timedelta(days=31)},
-        {"factor": 0.5},
-        {"factor": "2"},
-        {"factor": float("nan")},
-        {"rules": {ValueError: "always"}},
-        {"rules": {ValueError: 3}},
-        {"rules": {ValueError(): "never"}},
-        {"rules": {"ValueError": "never"}},
-        {"rules": {int: "never"}},
+        *({"attempts": bad} for bad in (0, True, 1.5)),
+        *({"first": bad} for bad in (-1, "soon")),
+        *({"longest": bad} for bad in (float("nan"), timedelta(days=31))),
+        *({"factor": bad} for bad in (0.5, "2", float("nan"))),
+        *({"rules": {ValueError: bad}} for bad in ("always", 3)),
+        *({"rules": {bad: "never"}} for bad in (ValueError(), "ValueError", int)),
     ],
 )
 def test_invalid_policies_are_refused(options: dict[str, Any]) -> None:

@@ -35,18 +35,9 @@ TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
     ("EXECABORT Transaction discarded because of previous errors.", errors.ScriptFailed),
     ("BUSYGROUP Consumer Group name already exists", errors.ScriptFailed),
     # Redis 6.2 wraps the errors of commands in scripts.
-    (
-        "ERR Error running script (call to f_abc): @user_script:12: WRONGTYPE Operation against a key",
-        errors.WrongKeyType,
-    ),
-    (
-        "ERR Error running script (call to f_abc): @user_script:7: OOM command not allowed when used",
-        errors.ServerOutOfMemory,
-    ),
-    (
-        "ERR Error running script (call to f_abc): @user_script:7: -READONLY You can't write against",
-        errors.ServerReadOnly,
-    ),
+    ("ERR Error running script (call to f_abc): @user_script:12: WRONGTYPE Operation", errors.WrongKeyType),
+    ("ERR Error running script (call to f_abc): @user_script:7: OOM command", errors.ServerOutOfMemory),
+    ("ERR Error running script (call to f_abc): @user_script:7: -READONLY You", errors.ServerReadOnly),
 ]
 
 
