@@ -44,13 +44,11 @@ async def test_an_id_is_taken_while_its_item_is_leased_or_delayed(queue: AsyncWo
 
 
 @pytest.mark.seed("GLD-K5", "GLD-B1")
-async def test_items_without_a_delay_have_no_time_to_live(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_items_without_a_delay_have_no_time_to_live(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_items([Item(b"1", id="a"), Item(b"2", id="b")], delay=20)
     await queue.add_item(Item(b"3", id="c"))
-    for key in await keys_like(redis, f"{name}*"):
-        mortal = key.startswith(f"{name}:lease:".encode())
+    for key in await keys_like(redis, f"{queue.name}*"):
+        mortal = key.startswith(f"{queue.name}:lease:".encode())
         assert (await redis.pttl(key) > 0) == mortal, key
 
 
@@ -169,9 +167,7 @@ async def test_a_unique_item_with_a_used_id_starts_a_new_incarnation(
 
 
 @pytest.mark.seed("RWQ-G14")
-async def test_a_unique_item_added_twice_is_leased_once(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_a_unique_item_added_twice_is_leased_once(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_unique_item(Item(b"1", id="x"))
     await queue.add_unique_item(Item(b"2", id="x"))
     assert await queue.queue_len() == 1
@@ -180,4 +176,4 @@ async def test_a_unique_item_added_twice_is_leased_once(
     assert await queue.lease(30, block=False) is None
     assert await queue.complete(leases[0])
     await queue.close()
-    assert not await left_over(redis, name)
+    assert not await left_over(redis, queue.name)

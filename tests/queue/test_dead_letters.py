@@ -109,14 +109,12 @@ async def test_requeued_letters_are_new_incarnations(queue: AsyncWorkQueue, redi
     assert await queue.complete(lease) is True
 
 
-async def test_a_letter_whose_id_is_taken_is_not_requeued(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_a_letter_whose_id_is_taken_is_not_requeued(queue: AsyncWorkQueue, redis: Redis) -> None:
     await bury(queue, "a", "b", "c")
     await queue.add_item(Item(b"again", id="b"))
     assert await queue.dead_letters.requeue("b") == [False]
     assert await queue.dead_letters.requeue_all() == 2
-    places = await audit(redis, name)
+    places = await audit(redis, queue.name)
     assert (places.waiting, places.dead) == ([b"b", b"a", b"c"], [b"b"])
     for _ in range(3):
         await queue.complete(await take(queue))
@@ -179,9 +177,7 @@ async def test_many_and_large_letters_are_requeued_in_several_steps(
 
 
 @pytest.mark.seed("GLD-B12")
-async def test_1200_letters_are_listed_requeued_and_dropped(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_1200_letters_are_listed_requeued_and_dropped(queue: AsyncWorkQueue, redis: Redis) -> None:
     names = [f"{n}" for n in range(1200)]
     for start in (0, 600):
         await bury(queue, *names[start : start + 600])
@@ -192,12 +188,10 @@ async def test_1200_letters_are_listed_requeued_and_dropped(
     assert sum(await queue.dead_letters.drop(*names[:100])) == 100
     assert await queue.dead_letters.drop_all() == 1100
     await queue.close()
-    assert not await left_over(redis, name)
+    assert not await left_over(redis, queue.name)
 
 
-async def test_dropped_letters_are_removed(
-    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
-) -> None:
+async def test_dropped_letters_are_removed(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:
     for item_id in "abcd":
         await bury(queue, item_id)
         clock.now += 10
@@ -205,30 +199,26 @@ async def test_dropped_letters_are_removed(
     assert await queue.dead_letters.drop_older_than(timedelta(days=3_650)) == 0
     assert await queue.dead_letters.drop_older_than(40.001) == 0
     assert await queue.dead_letters.drop_older_than(timedelta(seconds=30)) == 2
-    assert (await audit(redis, name)).dead == [b"d"]
+    assert (await audit(redis, queue.name)).dead == [b"d"]
     assert await queue.dead_letters.drop_older_than(0) == 1
 
 
-async def test_foreign_cleaners_do_not_see_dead_letters(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_foreign_cleaners_do_not_see_dead_letters(queue: AsyncWorkQueue, redis: Redis) -> None:
     await bury(queue, "a")
     kinds = ("queue", "processing", "item:a", "lease:a", "leased_by_session:a", "deadlines", "ledger")
-    assert await redis.exists(*(f"{name}:{kind}" for kind in kinds)) == 0
+    assert await redis.exists(*(f"{queue.name}:{kind}" for kind in kinds)) == 0
     for _ in range(2):
         assert (await queue.deep_clean()).restored == 0
     assert await ids(queue) == ["a"]
 
 
-async def test_a_letter_whose_hash_was_removed_is_not_listed(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_a_letter_whose_hash_was_removed_is_not_listed(queue: AsyncWorkQueue, redis: Redis) -> None:
     await bury(queue, "a", "b")
-    await redis.delete(f"{name}:dead:a")
+    await redis.delete(f"{queue.name}:dead:a")
     assert await ids(queue) == ["b"]
     assert await queue.dead_letters.get("a") is None
     assert await queue.dead_letters.requeue_all() == 1
-    assert (await audit(redis, name)).dead == []
+    assert (await audit(redis, queue.name)).dead == []
 
 
 async def test_the_time_of_death_is_the_servers(queue: AsyncWorkQueue, redis: Redis) -> None:

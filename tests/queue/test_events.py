@@ -127,18 +127,16 @@ async def test_repairs_of_a_deep_clean_are_events(queue: AsyncWorkQueue, redis: 
 
 
 @pytest.mark.seed("WRQ-G4")
-async def test_no_events_are_kept_by_default_or_after_stop(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_no_events_are_kept_by_default_or_after_stop(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_item(Item(b"1"))
-    assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
+    assert not await redis.exists(f"{queue.name}:events", f"{queue.name}:events:keep")
     with pytest.raises(NoEventsKept, match="keep"):
         await kept(queue)
     before = await queue.events.keep(count=10)
     await queue.complete(await take(queue))
     assert [event.what for event in await kept(queue)] == ["leased", "completed"]
     await queue.events.stop()
-    assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
+    assert not await redis.exists(f"{queue.name}:events", f"{queue.name}:events:keep")
     assert await queue.events.keep(count=10) > before
 
 
@@ -216,9 +214,7 @@ async def test_the_count_of_kept_events_is_bounded(queue: AsyncWorkQueue, redis:
     assert await kept(queue, events[0].number - 1) == events
 
 
-async def test_the_age_of_kept_events_is_bounded(
-    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
-) -> None:
+async def test_the_age_of_kept_events_is_bounded(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:
     await queue.events.keep(age=60)
     await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(10)])
     clock.now += 59
@@ -226,15 +222,15 @@ async def test_the_age_of_kept_events_is_bounded(
     clock.now += 1
     await queue.add_item(Item(b"", id="younger"))
     assert await what(queue) == ["added young", "added younger"]
-    assert 0 < await redis.pttl(f"{name}:events") <= 60_000
+    assert 0 < await redis.pttl(f"{queue.name}:events") <= 60_000
     last = (await kept(queue))[-1].number
-    await redis.delete(f"{name}:events")  # as when its time has come
+    await redis.delete(f"{queue.name}:events")  # as when its time has come
     assert await kept(queue, last) == []
     with pytest.raises(EventsLost):
         await kept(queue, last - 1)
     await queue.events.keep(count=10)
     await queue.add_item(Item(b"", id="last"))
-    assert await redis.pttl(f"{name}:events") == -1
+    assert await redis.pttl(f"{queue.name}:events") == -1
 
 
 async def test_old_events_are_dropped_in_small_steps(

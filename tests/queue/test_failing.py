@@ -81,12 +81,10 @@ async def test_an_idle_waiter_leases_a_retried_item_when_it_is_due(
 
 
 @pytest.mark.seed("GLD-G4")
-async def test_a_failure_without_a_retry_makes_a_dead_letter(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_a_failure_without_a_retry_makes_a_dead_letter(queue: AsyncWorkQueue, redis: Redis) -> None:
     lease, other = await leases(queue, 2)
     assert await queue.fail(lease, "no such address") is True
-    places = await audit(redis, name)
+    places = await audit(redis, queue.name)
     assert (places.waiting, places.leased, places.dead) == ([], [b"1"], [b"0"])
     for call in (queue.complete(lease), queue.renew(lease, 9), queue.release(lease), queue.fail(lease, "")):
         assert await call is False
@@ -105,22 +103,18 @@ async def test_only_the_current_holder_can_report_a_failure(queue: AsyncWorkQueu
     assert await queue.fail(current, "why") is True
 
 
-async def test_many_failures_of_every_kind_take_few_trips(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_many_failures_of_every_kind_take_few_trips(queue: AsyncWorkQueue, redis: Redis) -> None:
     held = await leases(queue, 1000)
     waits: list[Duration | None] = [None, 0, 60]
     failures = [Failure(lease, f"error {lease.id}", waits[n % 3]) for n, lease in enumerate(held)]
     assert await queue.fail_many(failures) == [True] * 1000
-    places = await audit(redis, name)
+    places = await audit(redis, queue.name)
     assert (len(places.dead), len(places.waiting), len(places.scheduled)) == (334, 333, 333)
     assert await queue.fail_many(failures) == [False] * 1000
     assert await queue.fail_many([]) == []
 
 
-async def test_large_items_become_dead_letters_in_several_steps(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_large_items_become_dead_letters_in_several_steps(queue: AsyncWorkQueue, redis: Redis) -> None:
     data = bytes(400_000)
     await queue.add_items([Item(data, id=f"{n}") for n in range(6)])
     held = await queue.lease_many(6, 60)
@@ -129,7 +123,7 @@ async def test_large_items_become_dead_letters_in_several_steps(
     assert await calls(redis, "evalsha", "eval") - before >= 3
     letters = await queue.dead_letters.list()
     assert {letter.id: letter.data for letter in letters} == {f"{n}": data for n in range(6)}
-    assert len((await audit(redis, name)).dead) == 6
+    assert len((await audit(redis, queue.name)).dead) == 6
 
 
 async def test_each_of_many_concurrent_failures_gets_its_answer(queue: AsyncWorkQueue) -> None:

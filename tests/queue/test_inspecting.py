@@ -28,15 +28,13 @@ async def ids(queue: AsyncWorkQueue, start: int, count: int, state: str = "waiti
     return [view.id for view in views]
 
 
-async def test_counts_and_inspection_of_an_empty_queue(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_counts_and_inspection_of_an_empty_queue(queue: AsyncWorkQueue, redis: Redis) -> None:
     assert await queue.counts() == Counts(0, 0, 0, 0)
     assert (await queue.queue_len(), await queue.processing()) == (0, 0)
     for state in ("waiting", "leased", "scheduled"):
         assert await ids(queue, 0, 100, state) == []
         assert await ids(queue, -1, 100, state) == []
-    assert not await redis.keys(f"{name}*")
+    assert not await redis.keys(f"{queue.name}*")
 
 
 @pytest.mark.seed("RWQ-O15", "RWQ-O16", "WRQ-O13", "WRQ-O19", "GLD-O20", "RRQ-O8")
@@ -155,12 +153,10 @@ async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:
         assert (bare.size, bare.data) == (4, None)
 
 
-async def test_find_returns_none_for_an_id_without_an_item(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_find_returns_none_for_an_id_without_an_item(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_item(Item(b"data", id="done"))
     await queue.complete(await take(queue))
-    await redis.lpush(f"{name}:queue", "ghost")
+    await redis.lpush(f"{queue.name}:queue", "ghost")
     for item_id in ("done", "ghost", "never"):
         assert await queue.find(item_id) is None
     with pytest.raises(InvalidArgument):

@@ -40,13 +40,11 @@ async def test_first_in_first_out(queue: AsyncWorkQueue, redis: Redis, name: str
 
 
 @pytest.mark.seed("RWQ-O11", "WRQ-O4")
-async def test_an_empty_queue_answers_at_once_when_asked_to(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_an_empty_queue_answers_at_once_when_asked_to(queue: AsyncWorkQueue, redis: Redis) -> None:
     assert await queue.lease(30, block=False) is None
     assert await queue.lease_many(10, 30, block=False) == []
     assert await queue.lease(30, block=False, timeout=60) is None
-    assert not await redis.keys(f"{name}*")
+    assert not await redis.keys(f"{queue.name}*")
 
 
 @pytest.mark.seed("RWQ-O11", "RWQ-K3")
@@ -78,14 +76,12 @@ async def test_a_waiter_gets_the_item_that_is_added(make_queue: MakeQueue) -> No
 
 
 @pytest.mark.seed("RRQ-O2", "RRQ-K1")
-async def test_lease_many_leases_up_to_count_waiting_items(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_lease_many_leases_up_to_count_waiting_items(queue: AsyncWorkQueue, redis: Redis) -> None:
     ids = await fill(queue, 1100)
     assert [lease.id for lease in await queue.lease_many(3, 30)] == ids[:3]
     assert [lease.id for lease in await queue.lease_many(1000, 30)] == ids[3:1003]
     assert [lease.id for lease in await queue.lease_many(1000, 30)] == ids[1003:]
-    assert len((await audit(redis, name)).leased) == 1100
+    assert len((await audit(redis, queue.name)).leased) == 1100
 
 
 @pytest.mark.seed("WRQ-G5", "GLD-G2", "RRQ-B4")

@@ -27,9 +27,7 @@ ODD = [
 ]
 
 
-async def test_items_with_odd_ids_are_added_leased_and_completed(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_items_with_odd_ids_are_added_leased_and_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
     assert await queue.add_items([Item(item_id.encode(), id=item_id) for item_id in ODD]) == [True] * len(ODD)
     assert await queue.add_items([Item(b"again", id=item_id) for item_id in ODD]) == [False] * len(ODD)
     assert [view.id for view in await queue.inspect()] == ODD
@@ -38,7 +36,7 @@ async def test_items_with_odd_ids_are_added_leased_and_completed(
     assert [(lease.id, lease.data) for lease in leases] == [(odd, odd.encode()) for odd in ODD]
     assert await queue.renew_many(leases, 60) == [True] * len(ODD)
     assert {view.id for view in await queue.inspect("leased")} == set(ODD)
-    await audit(redis, name)
+    await audit(redis, queue.name)
 
     assert await queue.release_many(leases, delay=0.001) == [True] * len(ODD)
     again: list[Lease] = []
@@ -47,7 +45,7 @@ async def test_items_with_odd_ids_are_added_leased_and_completed(
     assert {lease.id for lease in again} == set(ODD)
     assert await queue.complete_many(again) == [True] * len(ODD)
     await queue.close()
-    assert not await left_over(redis, name)
+    assert not await left_over(redis, queue.name)
 
 
 @pytest.mark.parametrize("odd", ODD[::3], ids=repr)

@@ -28,12 +28,10 @@ def noise(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_data_is_leased_as_it_was_added(
-    queue: AsyncWorkQueue, redis: Redis, name: str, size: int
-) -> None:
+async def test_data_is_leased_as_it_was_added(queue: AsyncWorkQueue, redis: Redis, size: int) -> None:
     data = noise(size)
     assert await queue.add_item(Item(data, id="x"))
-    assert await redis.get(f"{name}:item:x") == data
+    assert await redis.get(f"{queue.name}:item:x") == data
     lease = await take(queue)
     assert lease.data == data
     assert await queue.complete(lease)

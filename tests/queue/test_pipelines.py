@@ -37,9 +37,7 @@ async def test_items_are_added_among_other_commands(
     assert [lease.data for lease in await queue.lease_many(5, 30)] == [b"1", b"3"]
 
 
-async def test_after_a_script_flush(
-    queue: AsyncWorkQueue, redis: Redis, name: str, *, transaction: bool
-) -> None:
+async def test_after_a_script_flush(queue: AsyncWorkQueue, redis: Redis, *, transaction: bool) -> None:
     async with redis.pipeline(transaction=transaction) as pipeline:
         queue.add_item_to_pipeline(pipeline, Item(b"1", id="a"))
         await redis.script_flush()
@@ -48,7 +46,7 @@ async def test_after_a_script_flush(
         queue.add_item_to_pipeline(pipeline, Item(b"3", id="c"))
         answers = await pipeline.execute()
     assert [answer for answer in answers if isinstance(answer, list)] == [[1], [1], [1]]
-    assert (await audit(redis, name)).waiting == [b"a", b"b", b"c"]
+    assert (await audit(redis, queue.name)).waiting == [b"a", b"b", b"c"]
 
 
 @pytest.mark.seed("RWQ-O10")

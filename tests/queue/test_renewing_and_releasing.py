@@ -77,13 +77,11 @@ async def test_renew_many_returns_results_in_order_and_moves_the_deadlines(queue
 
 
 @pytest.mark.seed("WRQ-O5", "WRQ-B3")
-async def test_items_released_to_the_front_keep_their_order(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_items_released_to_the_front_keep_their_order(queue: AsyncWorkQueue, redis: Redis) -> None:
     await fill(queue, 6)
     leases = await queue.lease_many(3, 10)
     assert await queue.release_many(leases) == [True] * 3
-    assert (await audit(redis, name)).waiting == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert (await audit(redis, queue.name)).waiting == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert await queue.release(await take(queue, 10)) is True
     assert (await take(queue, 10)).attempt == 1, "a release is no attempt"
 

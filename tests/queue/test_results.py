@@ -51,14 +51,12 @@ async def test_a_result_expires_after_keep_result(
     assert ms - 60_000 < await redis.pttl(f"{name}:result:a") <= ms
 
 
-async def test_a_completion_without_a_result_stores_none(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_a_completion_without_a_result_stores_none(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_item(Item(b"x", id="a"))
     await queue.complete(await take(queue), keep_result=5)
     assert await queue.results.get("a") is None
     await queue.close()
-    assert not await left_over(redis, name)
+    assert not await left_over(redis, queue.name)
 
 
 @pytest.mark.seed("GLD-B4", "GLD-B5")

@@ -173,9 +173,7 @@ async def test_schedules_are_listed_the_next_due_first(queue: AsyncWorkQueue, cl
     ]
 
 
-async def test_removing_a_schedule_keeps_its_items(
-    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str
-) -> None:
+async def test_removing_a_schedule_keeps_its_items(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:
     await queue.schedules.every(1, "a", "data")
     await queue.schedules.every(1, "b")
     clock.now += 1
@@ -186,12 +184,12 @@ async def test_removing_a_schedule_keeps_its_items(
     await queue.schedules.tick()
     assert await queue.schedules.remove("b") is True
     assert await queue.schedules.tick() == math.inf
-    assert (await audit(redis, name)).waiting == [
+    assert (await audit(redis, queue.name)).waiting == [
         *(f"{one}@{at(clock.now - 1)}".encode() for one in "ab"),
         f"b@{at(clock.now)}".encode(),
     ]
     await added(queue)
-    assert not await left_over(redis, name)
+    assert not await left_over(redis, queue.name)
 
 
 async def test_cleaning_does_not_change_schedules(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:
@@ -276,10 +274,8 @@ async def test_intervals_work_without_the_cron_library(
     assert await added(queue) == [f"a@{at(clock.now // 60 * 60)}"]
 
 
-async def test_a_due_time_whose_schedule_is_gone_is_dropped(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    await redis.zadd(f"{name}:ticks", {"nothing": 1})
+async def test_a_due_time_whose_schedule_is_gone_is_dropped(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await redis.zadd(f"{queue.name}:ticks", {"nothing": 1})
     assert await queue.schedules.tick() == math.inf
     assert await redis.keys() == []
 

@@ -167,20 +167,18 @@ async def test_an_item_in_the_inbox_is_not_lost_when_the_next_key_has_another_ty
     assert found.all.keys() == {b"ours", b"spoiled"}
 
 
-async def test_the_other_items_are_leased_and_completed(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
+async def test_the_other_items_are_leased_and_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(10)])
-    await spoil(redis, f"{name}:item:5", "counter")
+    await spoil(redis, f"{queue.name}:item:5", "counter")
     leases = await queue.lease_many(10, 30, block=False)
     assert [lease.id for lease in leases] == ["0", "1", "2", "3", "4"]
     with pytest.raises(WrongKeyType):
         await queue.lease_many(10, 30, block=False)
     with pytest.raises(WrongKeyType):
         await queue.lease(30, timeout=30)
-    await redis.delete(f"{name}:item:5")
+    await redis.delete(f"{queue.name}:item:5")
     assert [lease.id for lease in await queue.lease_many(10, 30)] == ["6", "7", "8", "9"]
-    await audit(redis, name)
+    await audit(redis, queue.name)
 
 
 async def forget(redis: Redis, queue: AsyncWorkQueue) -> None:
