@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
     from leasehold.testing import Proxy
-    from tests.queue.fixtures import MakeQueue
 
 #: Longer than any test: leases expire when the test says so.
 LEASE_SECONDS = 3600.0
@@ -116,10 +115,9 @@ async def test_killed_while_it_waits_for_an_item(
 
 @pytest.mark.seed("GLD-G1")
 async def test_killed_when_the_server_has_moved_the_item_to_its_session(
-    make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
     """The item is in the inbox of a process that never reads it, until the session expires."""
-    queue = make_queue()
     async with worker_on(redis_url, name) as worker:
         await worker.reach("lease")
         worker.proceed()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from leasehold import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
@@ -117,14 +118,11 @@ async def test_an_item_moved_after_the_clients_side_was_cut_is_not_lost(
     assert not await left_over(redis, name)
 
 
-async def test_an_invalid_message_does_not_affect_waiters(
-    make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    queue = make_queue()
+async def test_an_invalid_message_does_not_affect_waiters(queue: AsyncWorkQueue, redis: Redis) -> None:
     waiting = asyncio.create_task(take(queue))
     await blocked(redis, 1)
     for message in ("", "soon", "-1", "1e9", "9" * 400, b"\xff"):
-        await redis.publish(f"{name}:due", message)
+        await redis.publish(f"{queue.name}:due", message)
     await queue.add_item(Item(b"x", id="x"))
     async with asyncio.timeout(3):
         assert (await waiting).id == "x"

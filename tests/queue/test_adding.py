@@ -80,12 +80,11 @@ async def test_add_items_returns_results_in_order_and_false_for_doubles(
 
 
 async def test_callers_wait_when_too_many_bytes_are_gathered(
-    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+    queue: AsyncWorkQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This bounds the memory. Some callers are cancelled; the others get their answers."""
     limits = {**(Batcher.__init__.__kwdefaults__ or {}), "max_waiting_bytes": 5000, "max_bytes": 2000}
     monkeypatch.setattr(Batcher.__init__, "__kwdefaults__", limits)
-    queue = make_queue()
     await queue.counts()
     adding = [asyncio.create_task(queue.add_item(Item(b"x" * 500, id=f"{n}"))) for n in range(200)]
     await asyncio.sleep(0)

@@ -59,8 +59,7 @@ async def test_calls_after_close_are_refused(
     await alone(redis)
 
 
-async def test_leases_and_pipelines_after_close_are_refused(make_queue: MakeQueue, redis: Redis) -> None:
-    queue = make_queue()
+async def test_leases_and_pipelines_after_close_are_refused(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_item(Item(b"1"))
     lease = await take(queue)
     await queue.close()
@@ -82,8 +81,7 @@ async def test_closing_twice_and_closing_unused_are_fine(make_queue: MakeQueue, 
     assert proxy.commands == []
 
 
-async def test_two_concurrent_closes_both_wait_for_the_end(make_queue: MakeQueue, redis: Redis) -> None:
-    queue = make_queue()
+async def test_two_concurrent_closes_both_wait_for_the_end(queue: AsyncWorkQueue, redis: Redis) -> None:
     waiting = asyncio.create_task(queue.lease(30))
     await blocked(redis, 1)
     first = asyncio.create_task(queue.close())
@@ -105,8 +103,7 @@ async def test_leases_survive_close(make_queue: MakeQueue, redis: Redis, name: s
     assert (await audit(redis, name)).leased == [b"x"]
 
 
-async def test_waiting_callers_get_queue_closed(make_queue: MakeQueue, redis: Redis, name: str) -> None:
-    queue = make_queue()
+async def test_waiting_callers_get_queue_closed(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     waiting = [asyncio.create_task(queue.lease(30, timeout=60 if n % 2 else None)) for n in range(40)]
     await blocked(redis, 1)
     late = asyncio.create_task(queue.lease(30))
@@ -119,8 +116,7 @@ async def test_waiting_callers_get_queue_closed(make_queue: MakeQueue, redis: Re
     await alone(redis)
 
 
-async def test_calls_made_before_close_are_sent(make_queue: MakeQueue, redis: Redis, name: str) -> None:
-    queue = make_queue()
+async def test_calls_made_before_close_are_sent(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     await queue.counts()
     adding = [asyncio.create_task(queue.add_item(Item(b"x"))) for _ in range(1500)]
     await asyncio.sleep(0)
@@ -165,9 +161,8 @@ async def test_every_call_in_flight_ends(
 
 
 async def test_a_clean_that_is_interrupted_by_close_does_not_reconnect(
-    make_queue: MakeQueue, redis: Redis, name: str
+    queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    queue = make_queue()
     await queue.add_items([Item(b"x") for _ in range(20_000)])
     cleaning = asyncio.create_task(queue.deep_clean())
     before = await calls(redis, "scan")
