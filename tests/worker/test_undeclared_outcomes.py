@@ -9,14 +9,16 @@ import pytest
 from leasehold.worker import RetryPolicy, Signal
 from leasehold.worker.acknowledger import Acknowledger
 from leasehold.worker.lease_renewer import LeaseRenewer
-from leasehold.worker.outcomes import DONE, by_exception
+from leasehold.worker.outcomes import DONE, Outcome, Release, by_exception
 from leasehold.worker.run import ActiveRun
 from tests.worker.working import add, dead_letter_of, new_worker
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
     from leasehold.worker.coordinator import Coordinator
-    from leasehold.worker.outcomes import Outcome
+
+
+DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "__str__")
 
 
 class Park(Signal):
@@ -26,6 +28,24 @@ class Park(Signal):
 @by_exception.register(Park)
 def _(error: Park, attempt: int, policy: RetryPolicy) -> object:  # noqa: ARG001 - as in by_exception
     return object()
+
+
+class Unregistered(Signal):
+    """A signal that leads to no outcome at all."""
+
+
+async def test_a_signal_that_leads_to_no_outcome_is_an_error_of_the_run(queue: AsyncWorkQueue) -> None:
+    async def raises(_: bytes) -> None:
+        raise Unregistered
+
+    letter = await dead_letter_of(queue, raises, "a", worker=new_worker(concurrency=1))
+    assert "TypeError: no outcome is registered for the signal Unregistered" in letter.error
+
+
+def test_two_outcomes_that_are_counted_alike_are_refused() -> None:
+    with pytest.raises(TypeError, match="Release and Twice are both counted as 'released'"):
+        type("Twice", (Outcome,), {name: vars(Release)[name] for name in DECLARATIONS})
+    assert Outcome.declared["released"] is Release
 
 
 @pytest.mark.parametrize("batch", [None, 2])

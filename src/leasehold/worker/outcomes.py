@@ -1,7 +1,7 @@
 """How runs end: the signals that handlers raise, and the outcomes that the worker sends to the server.
 
 To add an outcome, declare it here: a subclass of `Outcome`, and the exceptions that lead to it in
-`by_exception`. The rest of the worker reads the declaration and knows no outcome by its class.
+`by_exception`. The rest of the worker reads the declaration.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Outcome:
     """How a run ended for one of its items. A subclass declares all that the worker needs to know of it.
 
     Raises:
-        TypeError: When a subclass is defined without one of the declarations.
+        TypeError: When a subclass lacks one of the declarations, or is counted as another one is.
     """
 
     __slots__ = ()
@@ -91,6 +91,11 @@ class Outcome:
         for name in ("counted_as", "is_attempt", "acknowledge", "__str__"):
             if name not in vars(cls):
                 raise TypeError(f"the outcome {cls.__name__} does not declare {name}")
+        other = Outcome.declared.setdefault(cls.counted_as, cls)
+        if other.__qualname__ != cls.__qualname__:  # a dataclass with slots is defined twice
+            raise TypeError(
+                f"the outcomes {other.__name__} and {cls.__name__} are both counted as {cls.counted_as!r}"
+            )
         Outcome.declared[cls.counted_as] = cls
 
     def __str__(self) -> str:
@@ -220,6 +225,11 @@ def outcome_of(error: BaseException, attempt: int, policy: RetryPolicy) -> Outco
 def by_exception(error: BaseException, attempt: int, policy: RetryPolicy) -> Outcome:
     """Return the outcome that an exception leads to. Functions for certain classes are registered below."""
     return Fail("".join(traceback.format_exception(error)), policy.delay_after(attempt, error))
+
+
+@by_exception.register(Signal)
+def _(error: Signal, attempt: int, policy: RetryPolicy) -> Outcome:  # noqa: ARG001 - as above
+    raise TypeError(f"no outcome is registered for the signal {type(error).__name__}: see by_exception")
 
 
 @by_exception.register(Snooze)
