@@ -53,7 +53,7 @@ enter_scheduled(delayed)
 for _, dead_letter in ipairs(dying) do
   local id, token, attempt, text = unpack(dead_letter)
   local key = dead_key(id)
-  redis.call('UNLINK', key) -- replace an older dead dead_letter of this id
+  redis.call('UNLINK', key) -- replace an older dead letter of this id
   redis.call(
     'HSET',
     key,

@@ -12,11 +12,11 @@ from leasehold.errors import InvalidArgument
 
 #: The longest id, in bytes of UTF-8.
 MAX_ID_BYTES = 512
-#: The most data of an item: 64 MiB.
+#: The maximum size of the data of an item: 64 MiB.
 MAX_DATA_BYTES = 64 * 1024 * 1024
 
 #: What an id may be, for error messages.
-ID_ALLOWED = f"a text of 1 to {MAX_ID_BYTES} bytes in UTF-8"
+ID_ALLOWED = f"a string of 1 to {MAX_ID_BYTES} bytes in UTF-8"
 _DATA_ALLOWED = f"bytes, bytearray, memoryview or str of at most {MAX_DATA_BYTES} bytes"
 
 

@@ -138,7 +138,7 @@ def check_prefix(name: object) -> str:
     Raises:
         InvalidArgument: If it is not a string, empty, longer than 512 bytes, or cannot be encoded.
     """
-    allowed = "a text of 1 to 512 bytes in UTF-8"
+    allowed = "a string of 1 to 512 bytes in UTF-8"
     if not isinstance(name, str) or not name:
         raise InvalidArgument("name", name, allowed)
     try:

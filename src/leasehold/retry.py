@@ -1,4 +1,4 @@
-"""Retries of items whose handler failed, and of calls while the server is away."""
+"""Retries of items whose handler failed, and of calls while the server is unavailable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RetryPolicy:
         True
 
     Attributes:
-        attempts: The most attempts in all; 1 is no retry.
+        attempts: The maximum number of attempts in all; 1 is no retry.
         first: The upper end of the wait after the first failure, in seconds.
         longest: The longest wait, in seconds.
         factor: By what factor the upper end grows with each failure.

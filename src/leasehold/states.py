@@ -89,4 +89,4 @@ ENTERS = tuple(kind for kind in EventKind if kind.after == "waiting")
 ENDS = tuple(kind for kind in EventKind if kind.after in {GONE, DEAD} and kind.before != (DEAD,))
 #: The events that make a dead letter or end one; those that do not change an unfinished item.
 DEAD_LETTERS = tuple(kind for kind in EventKind if DEAD in {*kind.before, kind.after})
-LETTER_ONLY = tuple(kind for kind in DEAD_LETTERS if (kind.before, kind.after) == ((DEAD,), GONE))
+ENDS_OF_DEAD_LETTERS = tuple(kind for kind in DEAD_LETTERS if (kind.before, kind.after) == ((DEAD,), GONE))

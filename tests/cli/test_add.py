@@ -109,7 +109,7 @@ async def test_equal_content_is_added_once(leasehold: Leasehold, queue: AsyncWor
         (("x", "--at", "tomorrow"), "is not a time with a zone"),
         (("x", "--at", "2030-01-31T09:00Z", "--delay", "5m"), "a delay or a time, not both"),
         (("--file", "/nowhere"), "/nowhere: No such file or directory; 0 items were added"),
-        (("x", "--id", ""), "id: got '', expected a text of 1 to 512 bytes"),
+        (("x", "--id", ""), "id: got '', expected a string of 1 to 512 bytes"),
     ],
 )
 async def test_wrong_usage_adds_no_item(

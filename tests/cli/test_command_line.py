@@ -152,7 +152,7 @@ async def test_a_server_that_cannot_be_reached_is_exit_code_5_and_one_line(
     assert outcome.error.startswith("the server cannot be reached: ")
     assert "127.0.0.1:1" in outcome.error
     assert "nothing was applied" in outcome.error
-    assert "start a server with `leasehold serve`" in outcome.error
+    assert "start a server with `leasehold serve --port 6379`" in outcome.error
 
 
 async def test_a_lost_connection_is_exit_code_5(leasehold: Leasehold, name: str, proxy: Proxy) -> None:
@@ -184,7 +184,7 @@ async def test_a_key_of_another_type_is_exit_code_5(leasehold: Leasehold, redis:
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
-    [(("",), "name: got '', expected a text of 1 to 512 bytes in UTF-8")]
+    [(("",), "name: got '', expected a string of 1 to 512 bytes in UTF-8")]
     + [
         (("emails", "--url", url), "url: expected a redis://, rediss:// or unix:// URL")
         for url in ("nothing", "http://:secret@localhost", "")

@@ -99,7 +99,7 @@ async def test_the_target_can_be_a_function_in_a_module_and_each_run_can_be_logg
     await queue.add_item(Item(b"sleep 0", id="x"))
     async with bench.worker("--log-level", "debug", target="app:make") as worker:
         await bench.ended()
-        await worker.logged("DEBUG .*'x'.* is done")
+        await worker.logged("DEBUG .*'x'.* returned")
         assert await worker.stop() == 0
 
 

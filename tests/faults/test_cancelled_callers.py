@@ -94,10 +94,10 @@ async def test_lease(
     make_queue: MakeQueue, redis: Redis, name: str, *, count: int, block: bool, warm: bool
 ) -> None:
     """The items of the cancelled caller return to the front at once."""
-    given_back = 0
+    released = 0
 
     async def once(stepped: Stepped) -> None:
-        nonlocal given_back
+        nonlocal released
         async with make_queue(name=f"{name}-lease-{count}-{block}-{warm}-{stepped.step}") as queue:
             ids = [f"{n}" for n in range(6)]
             async with make_queue(name=queue.name) as adder:
@@ -114,10 +114,10 @@ async def test_lease(
             assert found.waiting == sorted(found.waiting), "they keep their order"
             assert await queue.complete_many(held) == [True] * len(held)
             fence = int(await redis.get(f"{queue.name}:fence") or 0)
-            given_back += fence > len(held)
+            released += fence > len(held)
 
     await at_every_step(once)
-    assert given_back, "no caller was cancelled in the middle"
+    assert released, "no caller was cancelled in the middle"
 
 
 async def test_lease_while_waiting(make_queue: MakeQueue, redis: Redis, name: str) -> None:

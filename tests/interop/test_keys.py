@@ -55,7 +55,7 @@ async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease
         lease = await shared.lease()
         assert lease.id == expected
     found = await contents(shared.redis, shared.name)
-    assert queue.session.startswith("lh:"), "the mark of our leases"
+    assert queue.session.startswith("lh:"), "the prefix of our sessions"
     holder = (b"string", True, queue.session.encode())
     family = {key: value for key, value in found.items() if key.split(":")[0] in {*FAMILY, "lease"}}
     assert family == {

@@ -105,7 +105,7 @@ async def test_many_keep_the_order_of_their_rows_at_either_end(space: Space, fro
     await space.seed(picture(waiting=["w", "v"], leased=leases, fence=3))
     rows = [(item_id, leases[item_id].token, 0, front) for item_id in "cab"]
     assert await space.run("release_many", rows) == [1, 1, 1]
-    past = {item_id: given_back(held) for item_id, held in leases.items()}
+    past = {item_id: released(held) for item_id, held in leases.items()}
     assert await space.snapshot() == picture(waiting=[*order], past=past, fence=3)
 
 
@@ -114,13 +114,13 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     await space.seed(picture(waiting=["w"], leased=leases, fence=4))
     rows = [("a", 1, 0, 0), ("b", 2, 5_000, 0), ("c", 3, 0, 1), ("d", 9, 0, 1), ("a", 1, 0, 1)]
     assert await space.run("release_many", rows) == [1, 1, 1, 0, 0]
-    past = {item_id: given_back(leases[item_id]) for item_id in "abc"}
+    past = {item_id: released(leases[item_id]) for item_id in "abc"}
     assert await space.snapshot() == picture(
         waiting=["c", "w", "a"], leased={"d": Held(4)}, scheduled={"b": NOW + 5_000}, past=past, fence=4
     )
 
 
-def given_back(held: Held) -> Held:
+def released(held: Held) -> Held:
     return replace(held, attempt=held.attempt - 1)
 
 

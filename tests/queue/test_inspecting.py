@@ -167,7 +167,7 @@ async def test_inspection_changes_nothing(queue: AsyncWorkQueue, redis: Redis, c
     await queue.add_items([Item(b"x") for _ in range(5)])
     await queue.add_items([Item(b"x") for _ in range(5)], delay=10)
     await queue.lease_many(2, 10)
-    clock.now += 100  # everything is due; looking does not bring it back
+    clock.now += 100  # everything is due; inspecting does not reclaim it
     before = await snapshot(redis)
     await queue.counts()
     await queue.queue_len()

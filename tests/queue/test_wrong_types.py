@@ -75,12 +75,12 @@ async def fill(queue: AsyncWorkQueue, clock: Clock) -> list[Lease]:
     await queue.add_item(Item(b"data", id="delayed"), delay=1000)
     await queue.add_item(Item(b"data", id="due"), delay=20)
     await queue.schedules.every(10, "due", "data")
-    lapsed_later = await queue.lease(1000)
+    expired_later = await queue.lease(1000)
     expired, back = await queue.lease_many(2, 20)
-    assert lapsed_later is not None
+    assert expired_later is not None
     await queue.release(back, front=False)
     clock.now += 30
-    return [lapsed_later, expired, back]
+    return [expired_later, expired, back]
 
 
 async def spoil(redis: Redis, key: str, kind: str) -> None:

@@ -253,8 +253,8 @@ async def test_an_invalid_url_is_shown_without_its_password(
 
 #: Invalid values: the column, an SQL expression, and the message.
 NO_ITEMS = {
-    "null": ("id", "null", "column 'id' of 1 row: got None, expected a text of 1 to 512 bytes"),
-    "empty": ("id", "''", "column 'id' of 1 row: got '', expected a text of 1 to 512 bytes"),
+    "null": ("id", "null", "column 'id' of 1 row: got None, expected a string of 1 to 512 bytes"),
+    "empty": ("id", "''", "column 'id' of 1 row: got '', expected a string of 1 to 512 bytes"),
     "long": ("id", "repeat('ü', 257)", "column 'id' of 1 row: got '514 bytes'"),
     "no data": ("data", "null", "column 'data' of 1 row: got None, expected bytes"),
     "much data": ("data", "repeat('x', 67108865)", "'data' of 1 row: got '67108865 bytes', expected bytes"),

@@ -170,7 +170,7 @@ async def test_when_all_are_cancelled_nothing_is_sent(server: Server, batcher: B
     assert server.under_way == len(server.trips)
     while server.under_way:
         server.answer()
-    await batcher.settled()
+    await batcher.drained()
     after = call(batcher, b"c")
     await turn()
     server.answer()
@@ -224,10 +224,10 @@ async def test_callers_wait_while_too_many_bytes_wait(server: Server, batcher: B
 
 
 async def test_settled_waits_for_calls_in_flight(server: Server, batcher: Batcher) -> None:
-    await batcher.settled()
+    await batcher.drained()
     calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
     await turn()
-    settled = asyncio.ensure_future(batcher.settled())
+    settled = asyncio.ensure_future(batcher.drained())
     await turn()
     assert not settled.done()
     server.answer()
@@ -242,7 +242,7 @@ async def test_settled_waits_for_calls_in_flight(server: Server, batcher: Batche
 async def test_settled_waits_for_calls_that_have_not_been_sent(server: Server, batcher: Batcher) -> None:
     soon = call(batcher, b"a")
     await asyncio.sleep(0)
-    settled = asyncio.ensure_future(batcher.settled())
+    settled = asyncio.ensure_future(batcher.drained())
     await turn()
     assert not settled.done()
     server.answer()

@@ -52,7 +52,7 @@ async def clean(
 
     With --watch the command cleans at intervals, as each worker does: it also adds
     the items of schedules that are due, and sometimes does a deep clean. Any number of
-    cleaners may run at once. The command keeps running while the server is away, logs
+    cleaners may run at once. The command keeps running while the server is unavailable, logs
     to standard error, and ends with exit code 0 on SIGTERM.
     """
     for option, value in (("--every", every), ("--keep-dead", keep_dead)):

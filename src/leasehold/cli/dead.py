@@ -70,7 +70,7 @@ def _row(letter: DeadLetter) -> list[str | int | None]:
 
 @app.command("show")
 @command
-async def show_letter(
+async def show_dead_letter(
     name: QueueName,
     item_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the dead letter.")],
     *,

@@ -78,7 +78,7 @@ def run_blocking_command(work: Callable[[], Code]) -> NoReturn:
         parts = [str(error), *getattr(error, "__notes__", [])]
         if isinstance(error, ConnectionLost) and not error.maybe_applied:
             parts.insert(0, "the server cannot be reached:")
-            parts.append("(set --url or LEASEHOLD_URL, or start a server with `leasehold serve`)")
+            parts.append("(set --url or LEASEHOLD_URL, or start a server with `leasehold serve --port 6379`)")
         code = fail(" ".join(parts), Code.SERVER)
     except LeaseholdError as error:  # an extra is not installed
         code = fail(str(error), Code.USAGE)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.engine import Engine
 
-#: The most rows of one call.
+#: The maximum number of rows of one call.
 MAX_ROWS = 1000
 #: How long the ids that a run of a job has added are kept, unless it ends (ms): a week.
 KEEP_RUN_MS = 7 * 24 * 3600 * 1000
@@ -100,7 +100,7 @@ class Bulk:
         Args:
             ids: The ids.
             which: `living`: the items; `dead`: the dead letters; `all`: both.
-            max_bytes: The most data to fetch.
+            max_bytes: The maximum size of the data to fetch.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.engine import Engine
 
-#: The most dead letters that one step lists or drops.
+#: The maximum number of dead letters that one step lists or drops.
 MAX_AT_ONCE = 1000
 #: Values per dead letter in the reply of `dead_list`.
 _FIELDS = 7
@@ -60,7 +60,7 @@ class DeadLetters:
 
         Args:
             start: Where to begin: 0 is the newest, -1 the oldest.
-            count: The most dead letters, 1 to 1,000.
+            count: The maximum number of dead letters, 1 to 1,000.
             data: Whether to fetch the payloads (8 MiB of them at most).
 
         Raises:

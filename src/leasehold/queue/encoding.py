@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
     from datetime import datetime
 
-#: The most rows and bytes that go to the server in one trip.
+#: The maximum number of rows and bytes that go to the server in one trip.
 TRIP_ROWS = 500
 TRIP_BYTES = 1 << 20
-#: The most bytes of data in one reply.
+#: The maximum number of bytes of data in one reply.
 MAX_REPLY_BYTES = 8 << 20
 #: The size of a row without its data.
 ROW_BYTES = 128

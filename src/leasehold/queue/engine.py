@@ -131,7 +131,7 @@ class Engine:
         """Send what was called, fail those who wait for items, release spare items, disconnect."""
         await self._dispatcher.close(error)
         for batcher in self._batchers.values():
-            await batcher.settled()
+            await batcher.drained()
         await asyncio.gather(*self._releasing)
         await self._runner.close(error)
         await asyncio.gather(*map(self.unsubscribe, [*self._subscriptions]))
@@ -153,4 +153,4 @@ class Engine:
         try:
             await self.many("release_many", rows)
         except LeaseholdError:
-            return  # the server is away; the items return to the queue when their leases expire
+            return  # the server is unavailable; the items return to the queue when their leases expire

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leasehold.queue.listener import Listener
     from leasehold.scripting.runner import BoundScript, Runner
 
-#: The most items of one trip, unless one request asks for more.
+#: The maximum number of items of one trip, unless one request asks for more.
 MAX_ITEMS = 250
 #: How long the listener is kept after the last request has left (s): the next one often comes at once.
 LINGER_SECONDS = 0.25
@@ -90,7 +90,7 @@ class LeaseDispatcher:
         """Lease up to `count` items.
 
         Args:
-            count: The most items, 1 to 1,000.
+            count: The maximum number of items, 1 to 1,000.
             lease_ms: How long each is leased, in ms.
             blocks: Whether to wait while the queue is empty.
             timeout: How long to wait, in seconds; None waits without limit.

@@ -118,7 +118,7 @@ class Listener:
             while await self._runner.run(self._leave, stays=0) == LEAVE_STEP:
                 pass
         except LeaseholdError:
-            return  # the server is away; the inbox returns to the queue when the session expires
+            return  # the server is unavailable; the inbox returns to the queue when the session expires
 
     async def _listen(self, waiter: Waiter) -> None:
         failure: LeaseholdError | None = None

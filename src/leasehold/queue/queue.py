@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from leasehold.item import Item
     from leasehold.queue.encoding import Pipeline, Rows
 
-#: The most items of one `lease_many` or `inspect`.
+#: The maximum number of items of one `lease_many` or `inspect`.
 MAX_AT_ONCE = 1000
 _TIMEOUT_ALLOWED = (
     "seconds (a number or a timedelta), more than 0, at most 30 days; timeout=None waits without limit, "
@@ -257,7 +257,7 @@ class AsyncWorkQueue:
                 first is sent.
         """
         rows = [item_row(item, delay, at) for item in items]
-        return await self._settle("add_items", rows, [len(row[1]) + ROW_BYTES for row in rows])
+        return await self._send_and_check("add_items", rows, [len(row[1]) + ROW_BYTES for row in rows])
 
     def add_item_to_pipeline(
         self, pipeline: Pipeline, item: Item, *, delay: Duration = 0, at: datetime | None = None
@@ -320,7 +320,7 @@ class AsyncWorkQueue:
         """Lease up to `count` items: those that wait, or, if the queue is empty, the first that arrive.
 
         Args:
-            count: The most items, 1 to 1,000. Large payloads end a trip at 8 MiB, with fewer items.
+            count: The maximum number of items, 1 to 1,000. Payloads of 8 MiB end a trip, with fewer items.
             lease_time: How long each is leased, in seconds.
             block: Whether to wait while the queue is empty.
             timeout: How long to wait, in seconds, as in `lease`.
@@ -379,14 +379,14 @@ class AsyncWorkQueue:
         """Finish many items, each as `complete` would, with the result at its place in `results`."""
         if results is None:
             flag = b"1" if fenced else b"0"
-            return await self._settle("complete_many", [self._claim(lease, flag) for lease in leases])
+            return await self._send_and_check("complete_many", [self._claim(lease, flag) for lease in leases])
         if len(results) != len(leases):
             raise InvalidArgument("results", results, f"as many as there are leases, {len(leases)}")
         rows = [
             self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
             for lease, result in zip(leases, results, strict=True)
         ]
-        return await self._settle("complete_many", rows, [len(row[2]) + ROW_BYTES for row in rows])
+        return await self._send_and_check("complete_many", rows, [len(row[2]) + ROW_BYTES for row in rows])
 
     async def renew(self, lease: Lease, lease_time: Duration) -> bool:
         """Let a lease end `lease_time` from now.
@@ -435,7 +435,7 @@ class AsyncWorkQueue:
         """Release many items, each as `release` would. At the front they keep their order."""
         tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
         rows = [self._claim(lease, *tail) for lease in leases]
-        return await self._settle("release_many", rows, last_first=front)
+        return await self._send_and_check("release_many", rows, last_first=front)
 
     async def fail(
         self, lease: Lease, error: str | BaseException, *, retry_in: Duration | None = None
@@ -464,7 +464,7 @@ class AsyncWorkQueue:
             len(row[3]) + ROW_BYTES + (len(failure[0].data) if row[2] == b"-1" else 0)
             for row, failure in zip(rows, failures, strict=True)
         ]
-        return await self._settle("fail_many", rows, sizes)
+        return await self._send_and_check("fail_many", rows, sizes)
 
     # -------------------------------------------------------------- inspecting
 
@@ -488,7 +488,7 @@ class AsyncWorkQueue:
         Args:
             state: `"waiting"`, `"leased"` or `"scheduled"`.
             start: Where to begin: 0 is the next to be leased, or the first to fall due; -1 is the last.
-            count: The most items, 1 to 1,000.
+            count: The maximum number of items, 1 to 1,000.
             data: Whether to fetch the payloads (8 MiB of them at most).
 
         Raises:
@@ -559,7 +559,7 @@ class AsyncWorkQueue:
             raise InvalidArgument("lease", lease, f"a lease of the queue {self._name!r}")
         return (encoded(lease), b"%d" % lease.token, *tail)
 
-    async def _settle(
+    async def _send_and_check(
         self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False
     ) -> list[bool]:
         return [answer == 1 for answer in await self._send(name, rows, sizes, last_first=last_first)]

@@ -26,16 +26,16 @@ CatchUp = Literal["skip", "once", "all"]
 _POLICIES = get_args(CatchUp)
 #: A tick that is found later than this is missed, for `catch_up="skip"`.
 LATE_MS = 60_000
-#: The most ticks of one schedule, and of all, that one step adds.
+#: The maximum number of ticks of one schedule, and of all, that one step adds.
 MAX_OF_ONE = 100
 MAX_OF_ALL = 500
-#: The most steps of one call of `tick`.
+#: The maximum number of steps of one call of `tick`.
 _MAX_STEPS = 10
 #: The version of the definitions that this module writes. It ignores others.
 _VERSION = "1"
 #: The longest suffix of the name in an item's id: `@2030-01-31T03:00:00.000Z`.
 _STAMP_BYTES = 25
-_NAME_ALLOWED = f"a text of 1 to {MAX_ID_BYTES - _STAMP_BYTES} bytes in UTF-8"
+_NAME_ALLOWED = f"a string of 1 to {MAX_ID_BYTES - _STAMP_BYTES} bytes in UTF-8"
 #: The answer of `schedule_put` if it needs the first due time.
 _NEEDS_DUE = -1
 #: How often `tick` is called for overdue ticks of an earlier definition before it is replaced.

@@ -37,7 +37,8 @@ class ItemView:
     size: int | None
     #: The data; None if it was not asked for, did not fit into the reply, or is gone.
     data: bytes | None
-    #: The value of the lease key: a session of Leasehold begins with "lh:". None if the item is not leased.
+    #: The value of the lease key: a session of Leasehold begins with "lh:". "lh:scheduled" for a scheduled
+    #: item, None for a waiting one.
     holder: str | None
     #: The token of its last lease; None if no Leasehold client has leased it.
     token: int | None

@@ -44,10 +44,10 @@ class Batcher:
     Args:
         runner: Sends the trips.
         script: The script.
-        max_rows: The most rows in one trip.
-        small_trip_rows: The most rows in one trip while few calls wait. Several small trips in flight keep
-            the server and this process busy at the same time; with one large trip they take turns.
-        max_bytes: The most bytes in one trip; a larger call goes alone.
+        max_rows: The maximum number of rows in one trip.
+        small_trip_rows: The same while few calls wait. Several small trips in flight keep the server and this
+            process busy at the same time; with one large trip they take turns.
+        max_bytes: The maximum number of bytes in one trip; a larger call goes alone.
         max_waiting_bytes: When this many bytes wait to be sent, further callers wait too.
         max_in_flight: How many trips may be in flight at once.
     """
@@ -100,7 +100,7 @@ class Batcher:
             self._loop.call_soon(self._flush)
         return await future
 
-    async def settled(self) -> None:
+    async def drained(self) -> None:
         """Wait until every call has been answered."""
         while self._gathered or self._in_flight:
             self._change.clear()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Keys scanned in one step, and in all.
 STEP_KEYS = 1_000
 MAX_KEYS = 2_000_000
-#: The most queues to return.
+#: The maximum number of queues to return.
 MAX_QUEUES = 1_000
 
 #: The suffixes of the keys that identify a queue, and the types of their values.
@@ -55,7 +55,7 @@ async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = 
     Args:
         url: Where the server is.
         reply_timeout: Seconds to wait for each reply.
-        max_keys: The most keys to scan.
+        max_keys: The maximum number of keys to scan.
 
     Raises:
         InvalidArgument: If the URL cannot be parsed.

@@ -136,7 +136,7 @@ class Runner:
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def settle(reply: Any, error: BaseException | None) -> None:
+        def on_reply(reply: Any, error: BaseException | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -144,7 +144,7 @@ class Runner:
             else:
                 future.set_exception(error)
 
-        self.send(script, rest, settle, **arguments)
+        self.send(script, rest, on_reply, **arguments)
         return await future
 
     async def close(self, refusal: LeaseholdError) -> None:
@@ -235,7 +235,7 @@ class Runner:
     async def _check_server(self, connection: Connection) -> None:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        def settle(reply: Any, error: BaseException | None) -> None:
+        def on_reply(reply: Any, error: BaseException | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -247,7 +247,7 @@ class Runner:
             else:
                 future.set_exception(translate(error, maybe_applied=False))
 
-        connection.post((b"INFO",), settle)
+        connection.post((b"INFO",), on_reply)
         info = dict(
             line.split(":", 1) for line in (await future).decode(errors="replace").splitlines() if ":" in line
         )

@@ -66,7 +66,7 @@ def add_batches(
         columns: Which columns make an item.
         target: The queue.
         run: The run of the job; `Bulk.end_run` ends it.
-        retry_timeout: How long a request is repeated while the server is away, in seconds.
+        retry_timeout: How long a request is repeated while the server is unavailable, in seconds.
 
     Raises:
         InvalidArgument: If a row cannot be an item; the message names it. Earlier batches have been added.

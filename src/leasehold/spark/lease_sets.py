@@ -56,7 +56,7 @@ class LeaseSets:
         bulk: The queue.
         name: The stream's name, from its checkpoint.
         lease_ms: The lease time; leases are renewed every third of it.
-        retry_timeout: How long a call is repeated while the server is away, in seconds.
+        retry_timeout: How long a call is repeated while the server is unavailable, in seconds.
     """
 
     def __init__(self, bulk: Bulk, name: str, *, lease_ms: int, retry_timeout: float) -> None:
@@ -287,7 +287,7 @@ async def read_set(
         start: The first position.
         count: The maximum number of positions, up to 1,000.
         max_bytes: The maximum of data, except for a single larger item; -1: no data.
-        retry_timeout: How long a call is repeated while the server is away, in seconds.
+        retry_timeout: How long a call is repeated while the server is unavailable, in seconds.
         peek: Whether to return only id and token of the items not abandoned, and to abandon none.
 
     Returns:
@@ -320,7 +320,7 @@ async def renew_set(bulk: Bulk, set_id: SetId, start: int, count: int, retry_tim
         set_id: The set.
         start: The first position.
         count: The maximum number of positions, up to 1,000.
-        retry_timeout: How long the call is repeated while the server is away, in seconds.
+        retry_timeout: How long the call is repeated while the server is unavailable, in seconds.
 
     Returns:
         How many positions the whole set has; of those renewed, how many items are now held; how many of them

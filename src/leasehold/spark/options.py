@@ -28,7 +28,7 @@ COMMON = ("queue", "url", "urlEnv", "urlFile", "cluster")
 LOCATION = ("url", "urlenv", "urlfile", "cluster")
 #: Options that Spark itself adds.
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
-#: How long a request is repeated while the server is away, without the option `retryTimeout` (s).
+#: How long a request is repeated while the server is unavailable, without the option `retryTimeout` (s).
 RETRY_TIMEOUT = 60.0
 
 
@@ -129,7 +129,7 @@ class Options:
         return seconds(name, value, zero=False)
 
     def retry_timeout(self) -> float:
-        """Return how long a request is repeated while the server is away, in seconds."""
+        """Return how long a request is repeated while the server is unavailable, in seconds."""
         return self.seconds("retryTimeout", RETRY_TIMEOUT)
 
     def names(self, name: str) -> list[str]:

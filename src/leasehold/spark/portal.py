@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The first and the longest wait between two tries while the server is away (s).
+#: The first and the longest wait between two tries while the server is unavailable (s).
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 
 
@@ -105,7 +105,7 @@ def check_queue(target: Target, instead: str) -> None:
 
 
 async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:
-    """Repeat a call that is safe to repeat while the server is away.
+    """Repeat a call that is safe to repeat while the server is unavailable.
 
     Args:
         call: Makes the call.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import InvalidArgument
 from leasehold.states import ITEM_STATES, State
-from leasehold.testing.contents import QueueContents, describe_item, describe_letter, shorten, tries
+from leasehold.testing.contents import QueueContents, describe_dead_letter, describe_item, shorten, tries
 
 if TYPE_CHECKING:
     from leasehold.queue.dead_letters import DeadLetter
@@ -175,7 +175,7 @@ async def assert_completed(queue: AsyncWorkQueue, item_id: str, *, result: Any =
         description = describe_item(found[0], contents.now)
         raise AssertionError(f"{expected.words} is not completed but {found[0].state}: {description}")
     if letters := expected.dead(contents):
-        raise AssertionError(f"{expected.words} is a dead letter: {describe_letter(letters[0])}")
+        raise AssertionError(f"{expected.words} is a dead letter: {describe_dead_letter(letters[0])}")
     if result is ANY:
         return
     stored = await queue.results.get(item_id)
@@ -212,7 +212,7 @@ def _near(expected: _Expected, contents: QueueContents) -> str:
         if expected.state not in (None, view.state):
             lines.append(f"{view.id!r} is {view.state}")
     lines += [
-        f"{letter.id!r} is a dead letter: {describe_letter(letter)}"
+        f"{letter.id!r} is a dead letter: {describe_dead_letter(letter)}"
         for letter in expected.dead(contents)[:3]
         if expected.item_id or expected.data is not ANY
     ]

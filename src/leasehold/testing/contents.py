@@ -77,7 +77,7 @@ class QueueContents:
 
     def _rows(self, state: str) -> list[str]:
         if state == "dead":
-            return [f"{letter.id!r}  {describe_letter(letter)}" for letter in self.dead_letters[:SHOWN]]
+            return [f"{letter.id!r}  {describe_dead_letter(letter)}" for letter in self.dead_letters[:SHOWN]]
         views = [view for view in self.items if view.state == state]
         return [f"{view.id!r}  {describe_item(view, self.now)}" for view in views[:SHOWN]]
 
@@ -96,7 +96,7 @@ def describe_item(view: ItemView, now: float) -> str:
     return ", ".join(words)
 
 
-def describe_letter(letter: DeadLetter) -> str:
+def describe_dead_letter(letter: DeadLetter) -> str:
     """Describe a dead letter: its data, its attempts, and one line of its error."""
     lines = [line for line in letter.error.splitlines() if line.strip()] or [""]
     # The error itself is the last line of a traceback, and the first of another text.

@@ -67,7 +67,7 @@ class BackgroundThread:
         return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
 
     async def stop(self) -> None:
-        """Cancel the tasks and close the connections, within CLOSE_SECONDS even if the server is away."""
+        """Cancel the tasks and close the connections, within CLOSE_SECONDS in any case."""
         await self._started()
         if self._closing is not None and self._thread.is_alive():
             self._ready.result().call_soon_threadsafe(self._closing.set)

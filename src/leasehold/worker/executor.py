@@ -204,7 +204,7 @@ class Executor:
             run.finish()
             run.outcomes = _after_return(run, value)
             if self._debug:
-                log.debug("%r is done", run, extra=run.log_fields)
+                log.debug("%r returned", run, extra=run.log_fields)
 
     def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
         why = run.interruption
@@ -266,7 +266,7 @@ def _after_failed_slot(run: ActiveRun, error: BaseException) -> Sequence[Outcome
 
 def _log_error(run: ActiveRun, error: BaseException, outcomes: Sequence[Outcome]) -> None:
     """Log one line, with the traceback of an unexpected error if there is no further attempt."""
-    final = any(isinstance(outcome, Fail) and outcome.retry_in is None for outcome in outcomes)
+    final = any(outcome.is_final for outcome in outcomes)
     unexpected = not isinstance(error, (Signal, PayloadError))
     failed = final or not isinstance(error, Signal)
     log.log(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
-Place = Literal["loop", "thread", "process"]
+RunIn = Literal["loop", "thread", "process"]
 #: The maximum of items in a batch.
 MAX_BATCH = 1000
 
@@ -48,7 +48,7 @@ class Handler:
         queue: AsyncWorkQueue,
         function: Callable[..., Any],
         *,
-        run_in: Place | None,
+        run_in: RunIn | None,
         batch: int | None,
         weight: float,
         retry: RetryPolicy,
@@ -61,7 +61,7 @@ class Handler:
         self.queue = queue
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
-        self.run_in = _place(function, run_in)
+        self.run_in = _run_in(function, run_in)
         self.batch = None if batch is None else check_int("batch", batch, minimum=1, maximum=MAX_BATCH)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e6:
             raise InvalidArgument("weight", weight, "a number above 0")
@@ -91,7 +91,7 @@ class Handler:
             raise InvalidArgument("handler", function, "a payload: a lease cannot be sent to another process")
 
 
-def _place(function: Callable[..., Any], wanted: Place | None) -> Place:
+def _run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:
     if not callable(function):
         raise InvalidArgument("handler", function, "a function")
     called: Any = function

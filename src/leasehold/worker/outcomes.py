@@ -114,6 +114,11 @@ class Outcome:
         """A hashable key: outcomes of one handler with equal keys share a call."""
         return type(self)
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the item has failed for the last time."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Complete(Outcome):
@@ -161,6 +166,11 @@ class Fail(Outcome):
     error: str
     retry_in: float | None
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the item becomes a dead letter."""
+        return self.retry_in is None
+
     @classmethod
     async def acknowledge(
         cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
@@ -175,7 +185,7 @@ class Fail(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Release(Outcome):
-    """The run does not count: the item goes back to the queue.
+    """Return the item to the queue; the run does not count as an attempt.
 
     Attributes:
         delay: When it can be leased again, in seconds.

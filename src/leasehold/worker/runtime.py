@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 #: While more outcomes than this wait for the server, nothing is fetched.
 MAX_UNACKNOWLEDGED = 5000
-#: While the server is away, outcomes are sent again until so long after the grace time, and at least so long
-#: (s).
+#: How long after the grace time, and at least, outcomes are sent again while the server is unavailable (s).
 ACKNOWLEDGE_SECONDS = 5.0
 SHORTEST_ACKNOWLEDGE = 1.0
 #: How often `drained` asks the server (s).
@@ -47,7 +46,7 @@ class WorkerRuntime(Coordinator):
     """The parts of a running worker. The arguments are those of `Worker`.
 
     Attributes:
-        hurry: Set it to interrupt what runs during `end`.
+        hurry: Set it to interrupt current runs during `end`.
         monitor: Watches the worker's health.
         unacknowledged: How many items the server could not be notified about at the end.
     """
@@ -238,7 +237,7 @@ class WorkerRuntime(Coordinator):
         return max((lease.remaining() for run in held for lease in run.leases), default=0.0)
 
     async def _acknowledge_rest(self, *, until: float) -> None:
-        """Acknowledge what is left. If the server is away, try again until then, or until `hurry` is set."""
+        """Acknowledge what is left. Over an outage, try again until then, or until `hurry` is set."""
         until = min(until, self._loop.time() + max(SHORTEST_ACKNOWLEDGE, self._lease_ends()))
         draining = asyncio.create_task(_drain(self._acknowledgers.values()))
         hurried = asyncio.create_task(self.hurry.wait())
@@ -253,7 +252,7 @@ class WorkerRuntime(Coordinator):
         draining.cancel()
         self.unacknowledged = sum(run.unacknowledged for run in list(self._renewer.held))
         log.error(
-            "the server is away: %d items were neither acknowledged nor released. They run again "
+            "the server is unavailable: %d items were neither acknowledged nor released. They run again "
             "when their leases expire, in at most %.0f s",
             self.unacknowledged,
             max(0.0, self._lease_ends()),

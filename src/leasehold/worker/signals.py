@@ -131,7 +131,7 @@ class SignalHandler:
                 self._check_health()
                 self._check_time()
             except Exception:
-                log.exception("the signal handler of the worker failed, and continues")
+                log.exception("a check in the signal thread failed; repeating it")
 
     def _forward(self, received: bytes) -> None:
         """Write the other signals to the socket that was set before ours."""
@@ -149,7 +149,7 @@ class SignalHandler:
             # Each time, since the worker may not have been running the first time.
             self._worker.stop(now=count >= HURRY)
         if new and count >= HURRY:
-            log.warning("got a second signal: interrupting what runs")
+            log.warning("got a second signal: interrupting runs")
         elif new:
             log.info("got a signal to stop: runs have %g s to finish", self._worker.grace)
 
@@ -193,7 +193,7 @@ class SignalHandler:
             try:
                 runtime.release_from_any_thread(timeout=RELEASE_SECONDS)
             except Exception as error:  # noqa: BLE001 - there is nothing else to try
-                log.error("the server is away: the items run again when their leases expire: %r", error)  # noqa: TRY400
+                log.error("not released, the items run again when their leases expire: %r", error)  # noqa: TRY400
         end_process(code)
 
 

@@ -14,7 +14,7 @@ from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
 from leasehold.retry import RetryPolicy
 from leasehold.worker.fetcher import Order
-from leasehold.worker.handler import Handler, Place
+from leasehold.worker.handler import Handler, RunIn
 from leasehold.worker.health import Health
 from leasehold.worker.runtime import WorkerRuntime
 from leasehold.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
@@ -118,7 +118,7 @@ class Worker:
         self,
         queue: AsyncWorkQueue,
         *,
-        run_in: Place | None = None,
+        run_in: RunIn | None = None,
         batch: int | None = None,
         weight: float = 1.0,
         retry: RetryPolicy | None = None,
@@ -137,8 +137,8 @@ class Worker:
             queue: The queue; it has one handler in a worker.
             run_in: `"loop"` for async functions; for others `"thread"` (the default), or `"process"` for work
                 that keeps a CPU busy: then the function must be importable and the payload picklable.
-            batch: Pass a list of up to so many payloads. The function returns None, or a list with a value or
-                an exception for each.
+            batch: Pass a list of up to this many payloads. The function returns None, or a list with a value
+                or an exception for each.
             weight: Its share of the slots while several queues have work.
             retry: When failed items are tried again; None: as the worker does.
             timeout: The longest a run may take, in seconds. Then it is cancelled, which counts as a failure.
@@ -237,8 +237,8 @@ class Worker:
 
         A second signal interrupts the runs, a third ends the process. Call it in the main thread of a program
         that does nothing else. After the first signal, the process ends within the grace time and 10 s, even
-        while the server is away. If a handler blocks the event loop for longer, all items are released from
-        another thread, and the process exits from there.
+        while the server is unavailable: if a handler blocks the event loop for longer, another thread
+        releases all items and exits the process.
 
         Args:
             unhealthy_after: Stop when `health` has been bad for so many seconds; None: never.
@@ -309,7 +309,7 @@ class Worker:
         closing = [asyncio.create_task(handler.queue.close()) for handler in self._handlers]
         _, late = await asyncio.wait(closing, timeout=CLOSE_SECONDS)
         if late:
-            log.warning("the server is away: disconnecting; the session expires later")
+            log.warning("the server is unavailable: disconnecting; the session expires later")
 
     async def _run(self, runtime: WorkerRuntime, resources: Mapping[str, Any], *, drain: bool) -> None:
         fetching = await runtime.start(resources, self._middleware)

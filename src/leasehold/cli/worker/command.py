@@ -49,7 +49,7 @@ def worker(  # noqa: PLR0913 - each is an option
             "--check", help="Import the worker, ask the server, and print the handlers; run nothing."
         ),
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object a line.")] = "text",
+    log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object per line.")] = "text",
     log_level: Annotated[LogLevel, typer.Option(help="The lowest level to log.")] = "info",
 ) -> None:
     """Run a worker until it is stopped.

@@ -201,7 +201,7 @@ class Supervisor:
                 for child in self._children.values():
                     self._stop_child(child, STOP)
         except Exception:
-            log.exception("watching for changes failed; changes have no effect from now on")
+            log.exception("watching files failed; the worker no longer reloads")
 
 
 def badness(code: int) -> int:

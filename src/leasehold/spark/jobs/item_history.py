@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from leasehold.states import DEAD_LETTERS, ENDS, ENTERS, GONE, ITEM_STATES, LETTER_ONLY, EventKind
+from leasehold.states import DEAD_LETTERS, ENDS, ENDS_OF_DEAD_LETTERS, ENTERS, GONE, ITEM_STATES, EventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -99,7 +99,7 @@ class ItemHistory:
         """Return how many items were in each state after the last event, as `AsyncWorkQueue.counts` does."""
         what_due = sql.struct("what", "due")
         states = self.events.groupBy("id").agg(
-            _last(what_due, ~_is(*LETTER_ONLY)).alias("item"),
+            _last(what_due, ~_is(*ENDS_OF_DEAD_LETTERS)).alias("item"),
             _last(what_due, _is(*DEAD_LETTERS)).alias("letter"),
         )
         what, delayed = sql.col("item.what"), sql.col("item.due").isNotNull()
