@@ -80,6 +80,7 @@ def call(batcher: Batcher, *rows: bytes, size: int = 10) -> asyncio.Future[list[
         pytest.param(["a", "b", "c"], [10, 10, 10], ["abc"], id="concurrent calls share a trip"),
         pytest.param(["a", "b", "c", "d"], [10] * 4, ["abc", "d"], id="a trip has at most 3 rows"),
         pytest.param(["a", "bcd", "ef"], [10] * 3, ["a", "bcd", "ef"], id="a call is not divided"),
+        pytest.param(["ab", "c"], [10] * 2, ["abc"], id="calls of several rows share a trip"),
         pytest.param(["a", "b", "c"], [600, 400, 1], ["ab", "c"], id="a trip has at most 1000 bytes"),
         pytest.param(["a", "b", "c"], [1, 5000, 1], ["a", "b", "c"], id="too large a call goes alone"),
     ],
