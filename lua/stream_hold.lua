@@ -17,8 +17,7 @@ local waiting = redis.call('LLEN', queue)
 if not (take or is_stream_owner()) then
   return { 0, waiting }
 end
--- A server that has reached its `maxmemory` accepts all writes after one that needs no memory.
-redis.call('HDEL', stream_key, '')
+begin_writes() -- the leases of the stream must continue even then
 redis.call('HSET', stream_key, 'reader', reader)
 redis.call('PEXPIRE', stream_key, keep_ms)
 for row = sets + 1, #ARGV, 2 do

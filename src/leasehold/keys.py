@@ -44,7 +44,14 @@ KEYS = {
     "events": Key(
         "stream", "the kept events, their ids `<number>-1`: [the fields](protocol.md#scripts-for-events)"
     ),
+    "none": Key(
+        "none",
+        "never exists, and is the last key of every script: "
+        "[while a slot is being moved](protocol.md#sending-a-script), it makes the server refuse the script",
+    ),
 }
+#: The key that every script declares last.
+NONE = "none"
 #: The keys whose names the scripts make of the queue's name and an id, or with another name.
 MADE_KEYS = {
     "item:<id>": Key("string", "the data, raw bytes. The item exists if and only if this key does"),

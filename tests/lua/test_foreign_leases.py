@@ -162,3 +162,15 @@ async def test_a_light_clean_leaves_an_entry_without_a_lease_alone_for_the_grace
     assert await space.snapshot() == graced
     assert await space.run("light_clean", now_ms=NOW + 2_001) == [0, 1, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=["a"])
+
+
+async def test_the_lease_of_an_empty_id_is_left_alone_by_the_first_write_of_a_script(space: Space) -> None:
+    """An id of another client may be empty. Without its entry in `deadlines` it would never be reclaimed."""
+    before = picture(waiting=["a"], leased={"": Held(1, ends=NOW + 5)}, fence=1)
+    await space.seed(before)
+    await space.run("lease_many", [(1, 60_000)])
+    assert await space.run("renew_many", [("a", 2, 60_000)]) == [NOW + 60_000]
+    assert await space.run("fail_many", [("a", 2, 0, "")]) == [1]
+    assert (await space.snapshot())["deadlines"] == {"": NOW + 5.0}
+    reply = await space.run("lease_many", [(2, 60_000)], now_ms=NOW + 6)
+    assert [given.id for given in items_of(reply)] == ["a", ""]

@@ -58,7 +58,7 @@ def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
 
 def test_names_get_their_values_and_shared_functions_come_before_the_script() -> None:
     script = compose("add_one", SCRIPT, PIECES)
-    assert (script.name, script.keys) == ("add_one", ("ledger", "gone"))
+    assert (script.name, script.keys) == ("add_one", ("ledger", "gone", "none"))
     assert script.arguments == {"prefix": "text", "by": "integer", "loud": "flag", "rows": "rest"}
     lines = script.body.decode().splitlines()
     code = lines[lines.index("local ledger = KEYS[1]") :]

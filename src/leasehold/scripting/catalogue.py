@@ -3,6 +3,10 @@
 The header of a script names its keys and arguments. The catalogue writes a `local` for each name before the
 code, so no position is written by hand on either side. It adds the shared functions that the script uses, and
 refuses a script with an undocumented or unused name or an event that is not declared.
+
+Each script has one key more than its header names, the last: `none`, which never exists. While a slot of a
+cluster is being moved, the server checks only whether the declared keys are there, and those of single items
+are not declared. With `none`, which is nowhere, it refuses every script as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leasehold.keys import KEYS
+from leasehold.keys import KEYS, NONE
 from leasehold.scripting.linker import BrokenContract, Library, names_in, split, strip
 from leasehold.states import EVENTS, EventKind
 
@@ -38,7 +42,7 @@ class Script:
 
     Attributes:
         name: The file's name, without `.lua`.
-        keys: The names of its keys, in order.
+        keys: The names of its keys, in order; the last is `none`.
         arguments: The names and kinds of its arguments, in order; the last may be of kind `rest`.
         events: The events that it can emit.
         body: The text that is sent to the server.
@@ -95,20 +99,23 @@ def compose(name: str, text: str, library: Library) -> Script:
     header, code = split(text)
     sections = sections_of(name, header)
     keys = tuple(names_listed(sections["Keys"]))
-    unknown = [key for key in keys if key not in KEYS]
+    unknown = [key for key in keys if key not in KEYS or key == NONE]
     if unknown:
         raise BrokenContract(f"{name}: leasehold.keys does not declare a key {unknown[0]}")
     entries = _entries(name, sections["Arguments"])
     declared = [*keys, *(argument for argument, _ in entries)]
+    keys = (*keys, NONE)
     twice = sorted({word for word in declared if declared.count(word) > 1})
     if twice:
         raise BrokenContract(f"{name}: {', '.join(twice)} is declared twice")
-    taken = sorted({*declared} & library.givers.keys())
+    taken = sorted({*declared, NONE} & library.givers.keys())
     if taken:
         raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
     arguments = dict(entries)
-    preamble, own = _preamble(name, keys, arguments), strip(code)
-    pieces = library.link(name, own, names_listed(sections.get("Needs", [])), declared)
+    own = strip(code)
+    pieces = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
+    used = keys if NONE in names_in(f"{pieces}\n{own}") else keys[:-1]
+    preamble = _preamble(name, used, arguments)
     _check_use(name, own, f"{pieces}\n{own}", declared)
     composed = "\n".join(part for part in (preamble, pieces, own) if part)
     # Reading a local is faster than reading a field of a global, and scripts mostly call the server.
