@@ -30,6 +30,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from leasehold.describing import shown
+
 
 class LeaseholdError(Exception):
     """Base of all errors of this library. They can be copied, pickled and sent between processes.
@@ -59,13 +61,6 @@ def _rebuild(
     return error
 
 
-def _repr(given: object) -> str:
-    try:
-        return repr(given)
-    except RecursionError:
-        return f"a {type(given).__name__} that is nested too deeply to be shown"
-
-
 class InvalidArgument(LeaseholdError, ValueError):
     """An argument cannot be used. Nothing was sent and nothing has changed.
 
@@ -77,13 +72,13 @@ class InvalidArgument(LeaseholdError, ValueError):
 
     def __init__(self, argument: str, given: object, allowed: str) -> None:
         if isinstance(given, (str, bytes, bytearray)) and len(given) > 80:
-            shown = f"{given[:50]!r}… (length {len(given)})"
-        elif len(shown := _repr(given)) > 80:
-            shown = f"{shown[:60]}… ({len(shown)} characters)"
+            text = f"{given[:50]!r}… (length {len(given)})"
+        elif len(text := shown(given)) > 80:
+            text = f"{text[:60]}… ({len(text)} characters)"
         self.argument = argument
-        self.given = shown
+        self.given = text
         self.allowed = allowed
-        super().__init__(f"{argument}: got {shown}, expected {allowed}")
+        super().__init__(f"{argument}: got {text}, expected {allowed}")
 
 
 class QueueClosed(LeaseholdError):

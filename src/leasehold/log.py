@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from typing import TYPE_CHECKING, Any
+
+from leasehold.describing import full_traceback_of, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 class Log(logging.LoggerAdapter[logging.Logger]):
     """A logger that never raises, whatever handlers and formatters an application has set.
 
-    Handlers of the standard library catch their errors; not all others do.
+    Handlers of the standard library catch their errors; not all others do. An exception whose traceback
+    cannot be formatted is logged as text, since no handler could format it.
 
     Args:
         name: The logger's name.
@@ -31,9 +33,15 @@ class Log(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log one line; if that fails, print the error on stderr, as the standard library does."""
+        if not self.isEnabledFor(level):
+            return
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the caller's line, not this one
+        given = kwargs.get("exc_info")
+        error = given if isinstance(given, BaseException) else sys.exc_info()[1] if given else None
+        if error is not None and full_traceback_of(error) is None:
+            msg, args, kwargs["exc_info"] = f"{msg}\n%s", (*args, traceback_of(error)), None
         try:
             super().log(level, msg, *args, **kwargs)
-        except Exception:  # noqa: BLE001 - any handler of any application
+        except Exception as problem:  # noqa: BLE001 - any handler of any application
             if logging.raiseExceptions and sys.stderr is not None:
-                traceback.print_exc()
+                sys.stderr.write(traceback_of(problem))

@@ -13,6 +13,7 @@ import pytest
 from leasehold import Item
 from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
 from tests.eventually import eventually
+from tests.unreadable import SIGNALS, UNREADABLE, raise_named
 from tests.worker.models import ends_badly, own_pid, sleep_for, twice
 from tests.worker.working import (
     add,
@@ -138,6 +139,16 @@ async def test_functions_in_processes_return_results_and_errors(
     assert "in ends_badly" in letters["division"].error, "the traceback of the other process"
     assert "BrokenWorkerProcess" in letters["killed"].error
     assert [view.id for view in await bad.inspect("scheduled")] == ["snooze"]
+
+
+@pytest.mark.usefixtures("processes")
+async def test_any_error_of_a_function_in_a_process_is_kept_with_its_frames(queue: AsyncWorkQueue) -> None:
+    errors = [*UNREADABLE, *SIGNALS]
+    await work(queue, raise_named, *errors, run_in="process", worker=new_worker(concurrency=2, retry=ONCE))
+    letters = await queue.dead_letters.list()
+    assert sorted(letter.data or b"" for letter in letters) == sorted(map(str.encode, errors))
+    without = [letter.data for letter in letters if "in raise_named" not in letter.error]
+    assert sorted(map(bytes.decode, filter(None, without))) == sorted(SIGNALS)  # they are no errors
 
 
 @pytest.mark.usefixtures("processes")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
+from leasehold.describing import traceback_of
 from leasehold.durations import Duration, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
@@ -100,11 +100,12 @@ def error_text(error: object) -> bytes:
     Raises:
         InvalidArgument: If it is neither a text nor an exception.
     """
-    if isinstance(error, BaseException):
-        error = "".join(traceback.format_exception(error))
-    if not isinstance(error, str):
+    # By the type: `isinstance` also reads `__class__`, which may be a property that raises.
+    if issubclass(type(error), BaseException):
+        error = traceback_of(cast("BaseException", error))
+    if not issubclass(type(error), str):
         raise InvalidArgument("error", error, "a text or an exception")
-    raw = error.encode(errors="backslashreplace")
+    raw = str.encode(cast("str", error), errors="backslashreplace")
     if len(raw) <= MAX_ERROR_BYTES:
         return raw
     half = MAX_ERROR_BYTES // 2 - 32

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leasehold.errors import LeaseholdError, QueueClosed
+from leasehold.errors import InvalidArgument, LeaseholdError, QueueClosed
 from leasehold.log import Log
 from leasehold.retry import Backoff
 from leasehold.worker.outcomes import INTERRUPTED, Outcome
@@ -161,6 +161,10 @@ class Acknowledger:
             except QueueClosed:
                 raise
             except Exception as error:
+                if isinstance(error, InvalidArgument) and len(entries) > 1:
+                    # Nothing was sent: one of them cannot be used, for example since its handler has changed
+                    # the lease. The others go without it.
+                    return [(await self._until_answered([entry]))[0] for entry in entries]
                 if not (isinstance(error, LeaseholdError) and error.transient):
                     # Another try would fail as well: let the leases expire, so that the items are reclaimed.
                     log.exception(

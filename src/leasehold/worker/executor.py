@@ -7,6 +7,7 @@ import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
+from leasehold.describing import describe, shown, traceback_of
 from leasehold.errors import PayloadError, TimeLimitExceeded
 from leasehold.log import Log
 from leasehold.worker.outcomes import (
@@ -18,7 +19,6 @@ from leasehold.worker.outcomes import (
     Signal,
     attempts_used_up,
     consequences,
-    one_line,
     outcome_of,
 )
 from leasehold.worker.payload import encode_result
@@ -37,7 +37,7 @@ CLEAN_UP_SECONDS, HURRIED_SECONDS = 3.0, 1.0
 #: In each turn of the event loop so many slots start, with so many runs each if these await nothing. In
 #: between, finished runs are sent to the server and more items are fetched.
 SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
-#: How long an item waits if its retry policy raises an error (s).
+#: How long an item waits if its outcome cannot be decided, since its retry policy raises an error (s).
 RETRY_SECONDS = 1.0
 #: The outcomes of a run that is no batch and keeps no result.
 ONE_DONE = (DONE,)
@@ -135,11 +135,11 @@ class Executor:
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("a slot of the worker failed", exc_info=error)
             if (run := self.running.pop(task, None)) is not None:
                 run.finish()
-                run.outcomes = _after_failed_slot(run, error)
+                run.outcomes = [_decide(run, error, lease.attempt) for lease in run.leases]
                 self._coordinator.run_finished(run)
+            log.critical("a slot of the worker failed", exc_info=error)
         if self._renewer.waiting and not self._stopping:
             self.wake()
 
@@ -196,7 +196,8 @@ class Executor:
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler must not end the worker
             run.finish()
-            cancelled = run.interruption is None and isinstance(error, asyncio.CancelledError)
+            # The classes of errors are asked by `type`: `isinstance` also reads `__class__`, which may raise.
+            cancelled = run.interruption is None and issubclass(type(error), asyncio.CancelledError)
             if cancelled and self._coordinator.is_torn_down():
                 run.interruption, self._stopping = Interruption.SHUTDOWN, True
             run.outcomes = self._after_error(run, error)
@@ -208,9 +209,9 @@ class Executor:
 
     def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
         why = run.interruption
-        if why is Interruption.TIMEOUT and isinstance(error, asyncio.CancelledError):
+        if why is Interruption.TIMEOUT and issubclass(type(error), asyncio.CancelledError):
             error = TimeLimitExceeded(run.handler.timeout or 0)
-        elif why in (Interruption.SHUTDOWN, Interruption.LEASE_LOST) and not isinstance(error, Signal):
+        elif why in (Interruption.SHUTDOWN, Interruption.LEASE_LOST) and not issubclass(type(error), Signal):
             # Any error may follow from the cancellation, so that the run does not count as an attempt.
             if why is Interruption.SHUTDOWN:
                 self.interrupted += 1
@@ -224,13 +225,15 @@ def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:
         return ONE_DONE if run.handler.keep_result is None else (_complete(run, value),)
     if value is None:
         value = [None] * len(run.leases)
-    if not isinstance(value, list) or len(value) != len(run.leases):
-        problem = f"middleware returned {value!r:.60} as the answers of a batch of {len(run.leases)}"
+    # `list.copy` and not its methods: those of a subclass may be anything.
+    answers = list.copy(value) if issubclass(type(value), list) else []
+    if len(answers) != len(run.leases):
+        problem = f"middleware returned {shown(value):.60} as the answers of a batch of {len(run.leases)}"
         return _decide_all(run, TypeError(problem))
     outcomes: list[Outcome] = []
-    for at, answer in enumerate(value):
-        if isinstance(answer, BaseException):
-            outcomes.append(outcome_of(answer, run.leases[at].attempt, run.handler.retry))
+    for lease, answer in zip(run.leases, answers, strict=True):
+        if issubclass(type(answer), BaseException):
+            outcomes.append(_decide(run, answer, lease.attempt))
             _log_error(run, answer, outcomes[-1:])
         else:
             outcomes.append(_complete(run, answer))
@@ -243,39 +246,44 @@ def _complete(run: ActiveRun, value: Any) -> Outcome:
         return DONE
     try:
         return Complete(encode_result(value), keep)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         # No retry: the handler has done its work, and only its result cannot be kept.
         log.exception("the result of %r cannot be encoded as JSON", run)
-        return Fail(f"the handler returned what cannot be kept as a result: {error}", None)
+        return Fail(f"the handler returned what cannot be kept as a result: {describe(error)}", None)
 
 
 def _decide_all(run: ActiveRun, error: BaseException) -> list[Outcome]:
-    outcomes = [outcome_of(error, lease.attempt, run.handler.retry) for lease in run.leases]
+    outcomes = [_decide(run, error, lease.attempt) for lease in run.leases]
     _log_error(run, error, outcomes)
     return outcomes
 
 
-def _after_failed_slot(run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
+def _decide(run: ActiveRun, error: BaseException, attempt: int) -> Outcome:
+    """Decide the outcome of an item, also if its retry policy or the signal that was raised is broken."""
     try:
-        return _decide_all(run, error)
-    except Exception:
-        log.exception("the retry policy of %s failed", run.handler.name)
-        final = run.attempt >= run.handler.max_attempts
-        return [Fail(one_line(error), None if final else RETRY_SECONDS)] * len(run.leases)
+        return outcome_of(error, attempt, run.handler.retry)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
+        log.exception("the outcome of %r cannot be decided; it counts as failed", run)
+        text = f"{traceback_of(error)}\nIts outcome could not be decided:\n{traceback_of(problem)}"
+        return Fail(text, None if attempt >= run.handler.max_attempts else RETRY_SECONDS)
 
 
 def _log_error(run: ActiveRun, error: BaseException, outcomes: Sequence[Outcome]) -> None:
     """Log one line, with the traceback of an unexpected error if there is no further attempt."""
     final = any(outcome.is_final for outcome in outcomes)
-    unexpected = not isinstance(error, (Signal, PayloadError))
-    failed = final or not isinstance(error, Signal)
+    unexpected = not issubclass(type(error), (Signal, PayloadError))
+    failed = final or not issubclass(type(error), Signal)
     log.log(
         logging.WARNING if failed else logging.INFO,
         "%r %s (%s): %s; %s",
         run,
         "failed" if failed else "ended",
         f"attempt {run.attempt}" if outcomes[0].is_attempt else "not an attempt",
-        one_line(error),
+        describe(error),
         consequences(outcomes),
         extra=run.log_fields,
         exc_info=error if final and unexpected else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from leasehold.describing import shown
 from leasehold.errors import InvalidArgument, PayloadError
 from leasehold.worker.pools import in_process, in_thread
 
@@ -81,7 +82,7 @@ async def _execute_batch(handler: Handler, invoke: Callable[..., Awaitable[Any]]
         return answers
     if not isinstance(returned, list) or len(returned) != len(payloads):
         raise TypeError(
-            f"{handler.name} got {len(payloads)} items and returned {returned!r:.60}; a batch handler "
+            f"{handler.name} got {len(payloads)} items and returned {shown(returned):.60}; a batch handler "
             "returns None, or a list with a value or an exception for each item"
         )
     for at, answer in zip(decoded, returned, strict=True):

@@ -7,11 +7,11 @@ To add an outcome, declare it here: a subclass of `Outcome`, and the exceptions 
 from __future__ import annotations
 
 import functools
-import traceback
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from leasehold.describing import describe, traceback_of
 from leasehold.durations import Duration, seconds
 from leasehold.errors import PayloadError
 from leasehold.queue.lease import Failure
@@ -166,6 +166,11 @@ class Fail(Outcome):
     error: str
     retry_in: float | None
 
+    def __post_init__(self) -> None:
+        # A policy or a signal of the user's may say anything.
+        if self.retry_in is not None:
+            seconds("retry_in", self.retry_in, zero=True)
+
     @property
     def is_final(self) -> bool:
         """Whether the item becomes a dead letter."""
@@ -198,6 +203,9 @@ class Release(Outcome):
     delay: float = 0.0
     front: bool = True
 
+    def __post_init__(self) -> None:
+        seconds("delay", self.delay, zero=True)
+
     @classmethod
     async def acknowledge(
         cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
@@ -224,8 +232,10 @@ def outcome_of(error: BaseException, attempt: int, policy: RetryPolicy) -> Outco
 
     Raises:
         TypeError: If the outcome registered for the exception is not an `Outcome`.
+        InvalidArgument: If it waits for no duration. A policy and a signal of the user's may raise any error.
     """
-    outcome = by_exception(error, attempt, policy)
+    # By its type: `__class__`, which calling `by_exception` would read, may be a property that raises.
+    outcome = by_exception.dispatch(type(error))(error, attempt, policy)
     if not isinstance(outcome, Outcome):
         raise TypeError(f"{type(error).__name__} leads to {outcome!r:.200}, which is no Outcome")
     return outcome
@@ -234,7 +244,7 @@ def outcome_of(error: BaseException, attempt: int, policy: RetryPolicy) -> Outco
 @functools.singledispatch
 def by_exception(error: BaseException, attempt: int, policy: RetryPolicy) -> Outcome:
     """Return the outcome that an exception leads to. Functions for certain classes are registered below."""
-    return Fail("".join(traceback.format_exception(error)), policy.delay_after(attempt, error))
+    return Fail(traceback_of(error), policy.delay_after(attempt, error))
 
 
 @by_exception.register(Signal)
@@ -276,16 +286,8 @@ def consequences(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(shown) + (", and others" if len(counts) > 3 else "")
 
 
-def one_line(error: BaseException) -> str:
-    """Describe an error in one line, even if its `__str__` raises."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - `__str__` of a class of the user's
-        return type(error).__name__
-
-
 def _reason(error: BaseException) -> str:
     """Describe a signal, with the traceback of what it was raised from."""
-    cause = error.__cause__ or error.__context__
-    text = one_line(error)
-    return text if cause is None else f"{text}\n\n" + "".join(traceback.format_exception(cause))
+    cause = error.__context__ if error.__cause__ is None else error.__cause__
+    text = describe(error)
+    return text if cause is None else f"{text}\n\n{traceback_of(cause)}"

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from leasehold.describing import text_of
 from leasehold.errors import InvalidArgument, PayloadError
 from leasehold.item import MAX_DATA_BYTES, Item
 from leasehold.queue.lease import Lease
@@ -38,7 +39,7 @@ def decoder(annotation: Any) -> Decode:
         try:
             return parse(lease.data)
         except Exception as error:
-            raise PayloadError(lease.id, wanted, str(error)) from error
+            raise PayloadError(lease.id, wanted, text_of(error)) from error
 
     return decode
 

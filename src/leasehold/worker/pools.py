@@ -11,18 +11,18 @@ import pickle
 import queue
 import signal
 import threading
-import traceback
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_process
 
+from leasehold.describing import describe, traceback_of
 from leasehold.errors import InvalidArgument
 from leasehold.worker.outcomes import Signal
 from leasehold.worker.parent_watch import exit_with
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from leasehold.worker.run import ActiveRun
 
@@ -99,8 +99,14 @@ def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityL
             f"for a process, a function of a module, and resources that can be pickled: {error}",
         ) from error
 
-    def invoke(payload: Any) -> Awaitable[Any]:
-        return anyio.to_process.run_sync(call, os.getpid(), payload, cancellable=True, limiter=limiter)
+    async def invoke(payload: Any) -> Any:
+        value, raised = await anyio.to_process.run_sync(
+            call, os.getpid(), payload, cancellable=True, limiter=limiter
+        )
+        if raised is not None:
+            error: BaseException = pickle.loads(raised)  # noqa: S301 - pickled by our own process
+            raise error
+        return value
 
     return invoke
 
@@ -120,28 +126,30 @@ def _call_plain(function: Callable[..., Any], payload: Any, **names: Any) -> Any
     return value
 
 
-def _in_child(function: Callable[..., Any], parent: int, payload: Any) -> Any:
-    """Call a function in the child process."""
+def _in_child(function: Callable[..., Any], parent: int, payload: Any) -> tuple[Any, bytes | None]:
+    """Call a function in the child process; return its value and, pickled, what it raised."""
     # A terminal and some supervisors signal the whole process group. The worker decides when this process
     # ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     exit_with(parent)
     try:
-        return _call_plain(function, payload)
-    except Signal:
-        raise
+        return _call_plain(function, payload), None
     except Exception as error:  # noqa: BLE001 - raised again in the worker
-        text = "".join(traceback.format_exception(error))
-        raise _picklable(error, f"In the other process:\n{text}") from None
+        return None, _pickled(error)
 
 
-def _picklable(error: BaseException, note: str) -> BaseException:
-    """Return the error, or a substitute, in a form that can be pickled, with its traceback as a note."""
-    error.__cause__ = error.__context__ = None
+def _pickled(error: BaseException) -> bytes:
+    """Pickle an exception, or a substitute for one that cannot be pickled, with its traceback as a note."""
+    note = None if issubclass(type(error), Signal) else f"In the other process:\n{traceback_of(error)}"
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled by this process in the same line
-    except Exception:  # noqa: BLE001 - any error of a user's class
-        error = RuntimeError(f"{type(error).__qualname__}: {error}")
-    error.add_note(note)
-    return error
+        error.__cause__ = error.__context__ = None
+        if note is not None:
+            error.add_note(note)
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)  # noqa: S301 - pickled in the line above
+    except BaseException as problem:  # noqa: BLE001 - any error of a user's class
+        substitute = RuntimeError(describe(error))
+        substitute.add_note(note or f"It cannot be sent to the worker: {describe(problem)}")
+        return pickle.dumps(substitute)
+    return pickled

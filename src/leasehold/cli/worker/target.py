@@ -9,11 +9,11 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import leasehold
+from leasehold.describing import traceback_of
 from leasehold.errors import LeaseholdError
 from leasehold.worker import Worker
 
@@ -129,10 +129,9 @@ def _suggestion(module: ModuleType) -> str:
 def with_traceback(what: str, error: Exception) -> str:
     """Return a message with the error's traceback, from the first line of the user's code."""
     trace = _users_part(error.__traceback__)
-    if isinstance(error, LeaseholdError) and trace is None:
+    if issubclass(type(error), LeaseholdError) and trace is None:
         return f"{what}: {error}"
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    return f"{what}:\n{text.rstrip()}"
+    return f"{what}:\n{traceback_of(error.with_traceback(trace)).rstrip()}"
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

@@ -1,0 +1,102 @@
+"""Any exception and any value has a text."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import InvalidArgument
+from leasehold.describing import describe, full_traceback_of, shown, text_of, traceback_of
+from leasehold.log import Log
+from leasehold.queue.encoding import error_text
+from tests.unreadable import UNREADABLE, Delegating, Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def raised(make: Callable[[], BaseException]) -> BaseException:
+    def fails() -> None:
+        raise make()
+
+    try:
+        fails()
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        return error
+    raise AssertionError("it was not raised")
+
+
+@pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE)
+def test_any_exception_has_a_text_with_the_frames_it_was_raised_from(
+    make: Callable[[], BaseException],
+) -> None:
+    error = raised(make)
+    name = type.__dict__["__name__"].__get__(type(error))
+    assert describe(error).startswith(name)
+    assert text_of(error)
+    assert name in traceback_of(error)
+    assert "in fails" in traceback_of(error)
+    assert name.encode() in error_text(error)
+
+
+def test_what_cannot_be_shown_is_named_by_its_type() -> None:
+    assert describe(Silent()) == "Silent (its text cannot be shown)"
+    assert text_of(Silent()) == "Silent"
+    assert shown(Silent()) == "a value of type Silent (it cannot be shown)"
+    assert InvalidArgument("item", Silent(), "an Item").given == shown(Silent())
+
+
+def test_a_usual_exception_has_its_causes_and_notes() -> None:
+    error = ValueError("bad")
+    error.__cause__ = KeyError("cause")
+    error.add_note("a note")
+    assert traceback_of(error) == full_traceback_of(error)
+    assert all(part in traceback_of(error) for part in ("KeyError: 'cause'", "ValueError: bad", "a note"))
+    assert (describe(error), text_of(error), text_of(ValueError())) == (
+        "ValueError: bad",
+        "bad",
+        "ValueError",
+    )
+
+
+def test_a_key_that_the_user_has_pressed_still_interrupts() -> None:
+    class Pressed(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        describe(Pressed())
+
+
+@pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE)
+def test_any_exception_can_be_logged(
+    make: Callable[[], BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    error = raised(make)
+    log = Log("leasehold.tests")
+    log.error("it failed", exc_info=error)
+    try:
+        raise error  # noqa: TRY301 - as user's code does
+    except BaseException:
+        log.exception("it failed again")
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    assert caplog.text.count("in fails") == 2
+
+
+def test_a_log_line_that_fails_with_an_unreadable_error_is_reported_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Failing(logging.Handler):
+        def emit(self, _: logging.LogRecord) -> None:
+            raise Delegating("no line")
+
+    failing = Failing()
+    logger = logging.getLogger("leasehold.tests")
+    logger.addHandler(failing)
+    try:
+        Log("leasehold.tests").error("it failed")
+    finally:
+        logger.removeHandler(failing)
+    assert "Delegating: no line" in capsys.readouterr().err

@@ -1,0 +1,169 @@
+"""Exceptions whose classes break what is usually done with an exception."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from leasehold.worker import Reject, Retry
+
+
+class Delegating(Exception):
+    """`__getattr__` calls itself for ever, as after unpickling without `__init__`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Silent(Exception):
+    """Its text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Exiting(Exception):
+    """Its text ends the process."""
+
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+    __repr__ = __str__
+
+
+class Numeric(Exception):
+    """Its text is no text."""
+
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]  # noqa: PLE0307 - that is the point
+
+    __repr__ = __str__
+
+
+class Endless(Exception):
+    """It has a new cause whenever it is asked."""
+
+    @property
+    def __cause__(self) -> Endless:  # type: ignore[override, mutable-override]  # as above
+        return Endless()
+
+
+class Disguised(Exception):
+    """`isinstance` raises."""
+
+    @property  # type: ignore[misc]  # as above
+    def __class__(self) -> NoReturn:  # type: ignore[override]  # as above
+        raise RuntimeError("no class")
+
+
+class Untraceable(Exception):
+    """Its traceback is none."""
+
+    @property
+    def __traceback__(self) -> int:  # type: ignore[override]  # as above
+        return 5
+
+
+class Untrue(Exception):
+    """Its truth and its equality raise, and it cannot be hashed."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("no truth")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no equality")
+
+    __hash__ = None  # type: ignore[assignment]  # as above
+
+
+class _Nameless(type):
+    @property
+    def __name__(cls) -> NoReturn:  # type: ignore[override]  # as above
+        raise RuntimeError("no name")
+
+
+class Anonymous(Exception, metaclass=_Nameless):
+    """Its class has no name."""
+
+
+class Spoken(str):
+    """A text that cannot be encoded in the usual way."""
+
+    __slots__ = ()
+
+    def encode(self, *_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError("no bytes")
+
+
+class Talkative(Exception):
+    """Its text is of a subclass of `str`."""
+
+    def __str__(self) -> str:
+        return Spoken("a text")
+
+
+class Unset(Retry):
+    """A signal that never called the constructor of its base."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "unset")
+
+
+class Odd(Retry):
+    """A signal whose delay is no duration."""
+
+    def __init__(self) -> None:
+        super().__init__("odd")
+        self.delay = "soon"  # type: ignore[assignment]  # as above
+
+
+class DisguisedRetry(Retry):
+    """A signal that `isinstance` raises for."""
+
+    @property  # type: ignore[misc]  # as above
+    def __class__(self) -> NoReturn:  # type: ignore[override]  # as above
+        raise RuntimeError("no class")
+
+
+class SilentReject(Reject):
+    """A signal whose text raises."""
+
+    def __init__(self) -> None:
+        super().__init__("silent")
+
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+
+def _looped() -> Exception:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+def _nested() -> Exception:
+    error: Exception = ValueError("x")
+    for _ in range(5000):
+        error = ExceptionGroup("group", [error])
+    return error
+
+
+#: What makes each exception.
+UNREADABLE = {
+    **{
+        one.__qualname__: one
+        for one in (Delegating, Silent, Exiting, Numeric, Endless, Disguised, Untraceable, Untrue, Talkative)
+    },
+    "Anonymous": Anonymous,
+    "a loop of causes": _looped,
+    "nested groups": _nested,
+    "a group of it": lambda: ExceptionGroup("group", [Delegating(), Exiting(), Disguised()]),
+}
+SIGNALS = {one.__qualname__: one for one in (Unset, Odd, DisguisedRetry, SilentReject)}
+
+
+def raise_named(name: str) -> None:
+    """Raise one of these, as a handler in another process."""
+    error = (UNREADABLE | SIGNALS)[name]()
+    raise error
