@@ -177,9 +177,7 @@ async def test_a_queue_follows_its_slot_to_another_node(nodes: list[Redis], clus
 
 
 @pytest.mark.slow
-async def test_a_twin_in_another_thread_finds_its_node_by_itself(
-    nodes: list[Redis], cluster: RedisCluster
-) -> None:
+async def test_each_event_loop_finds_the_node_of_a_queue(nodes: list[Redis], cluster: RedisCluster) -> None:
     names = ["{one}", "{two}", "{three}", "{4}"]
     assert len({id(owner(nodes, name)) for name in names}) == NODES
     for name in names:

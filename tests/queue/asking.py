@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from leasehold.queue.cron import stamp
-from leasehold.queue.internals import twin as make_twin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -67,14 +66,9 @@ async def taken(leasing: Coroutine[Any, Any, Lease | None]) -> Lease:
 
 
 async def renew_elsewhere(queue: AsyncWorkQueue, lease: Lease) -> bool:
-    """Renew a lease with a twin of the queue in another thread; this event loop stands still meanwhile."""
-
-    async def renew(twin: AsyncWorkQueue) -> bool:
-        async with twin:
-            return await twin.renew(lease, 600)
-
+    """Renew a lease in the event loop of another thread; this event loop stands still meanwhile."""
     with ThreadPoolExecutor(1) as threads:
-        return threads.submit(asyncio.run, renew(make_twin(queue))).result(20)
+        return threads.submit(asyncio.run, queue.renew(lease, 600)).result(20)
 
 
 async def keys_like(redis: Redis, pattern: str | bytes) -> list[bytes]:

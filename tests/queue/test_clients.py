@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,16 +14,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from leasehold import AsyncWorkQueue, Item, QueueClosed
+from leasehold import AsyncWorkQueue, Item
 from leasehold.embedded.guardian import Guarded, private_folder
-from leasehold.queue.internals import twin as make_twin
 from tests import servers
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from tests.conftest import MakeServer
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
 
@@ -114,53 +112,7 @@ async def test_the_url_of_a_queue_contains_no_login(make_server: MakeServer, nam
         assert queue.url == server.url
 
 
-async def test_a_twin_in_another_thread_renews_leases(queue: AsyncWorkQueue, redis: Redis) -> None:
-    """The event loop of the queue is blocked, and its twin does not need it."""
-    await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
-    leases = await queue.lease_many(3, 10)
-
-    async def keep(twin: AsyncWorkQueue) -> list[Any]:
-        async with twin:
-            renewed = await twin.renew_many(leases, 600)
-            return [renewed, await twin.complete(leases[0]), await twin.release(leases[1]), twin.session]
-
-    with ThreadPoolExecutor(1) as threads:
-        twin = make_twin(queue)
-        # `result` waits with the loop standing still, which is the point.
-        assert threads.submit(asyncio.run, keep(twin)).result(20) == [[True] * 3, True, True, queue.session]
-    assert (twin.name, twin.url) == (queue.name, queue.url)
-    assert await redis.get(f"{queue.name}:lease:2") == queue.session.encode()
-    assert leases[2].remaining() > 500
-    assert await queue.complete_many(leases) == [False, True, True]
-
-
-@pytest.mark.parametrize("return_to", ["front", "end"])
-async def test_a_twin_has_the_same_settings_and_is_closed_separately(
-    make_queue: MakeQueue, clock: Clock, return_to: str
-) -> None:
-    queue = make_queue(clock=clock, return_to=return_to, reply_timeout=3)
-    await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
-    await take(queue, 10)
-    async with make_twin(queue) as twin, make_twin(twin) as third:
-        await queue.close()
-        clock.now += 11
-        lease = await take(twin, 10, block=False)
-        assert lease.id == ("a" if return_to == "front" else "b")
-        assert await third.renew(lease, 10)
-        assert third.session == queue.session
-    with pytest.raises(QueueClosed):
-        await twin.counts()
-
-
-async def test_a_twin_leaves_the_users_client_open(redis: Redis, name: str) -> None:
-    async with AsyncWorkQueue(name, redis) as queue:
-        async with make_twin(queue) as twin:
-            assert await twin.add_item(Item(b"x"))
-        assert await redis.ping()
-        assert await queue.queue_len() == 1
-
-
-async def test_a_twin_under_sentinel_has_separate_connections_to_the_sentinels(
+async def test_under_sentinel_each_event_loop_has_connections_to_the_sentinels(
     make_server: MakeServer, unused_tcp_port: int, name: str
 ) -> None:
     server = await make_server()

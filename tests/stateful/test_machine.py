@@ -184,7 +184,7 @@ class QueueMachine(RuleBasedStateMachine):
             if known.first
         }
         assert self._single_keys("item") == {item_id: known.data for item_id, known in model.items.items()}
-        session = self.queue.session.encode()
+        session = self.run(session_of(self.queue)).encode()
         guards = dict.fromkeys(model.scheduled, b"lh:scheduled")
         assert self._single_keys("lease") == dict.fromkeys(model.leased, session) | guards
         assert self._single_keys("leased_by_session") == dict.fromkeys(model.leased, session)
@@ -231,6 +231,11 @@ class QueueMachine(RuleBasedStateMachine):
         left = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]
         self.redis.close()
         assert left in ([], [f"{self.name}:fence".encode()])
+
+
+async def session_of(queue: AsyncWorkQueue) -> str:
+    """Return the session of the running event loop."""
+    return queue.session
 
 
 def _list(reply: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import subprocess
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import ConnectionLost, InvalidArgument, Item, RetryPolicy
-from leasehold.queue.internals import twin as make_twin
 from leasehold.testing.history import (
     Event,
     FinalState,
@@ -115,10 +115,8 @@ class TestRecording:
         await queue.complete_many([x])
         await queue.fail(y, "no")
         await queue.dead_letters.requeue("y")
-        twin = make_twin(queue)
         again = await queue.lease(30)
-        await twin.release(again)
-        await twin.close()
+        await asyncio.to_thread(asyncio.run, queue.release(again))
         await queue.fail(await queue.lease(30), "no", retry_in=0)
         await queue.fail(await queue.lease(30), "no")
         await queue.dead_letters.drop("y")

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasehold import Item
-from leasehold.queue.internals import running_engine, twin
+from leasehold.queue.internals import running_engine
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.eventually import eventually
 from tests.queue.asking import take
@@ -56,8 +56,8 @@ class Blocker:
         async def in_thread() -> None:
             self._begun.wait(20)
             try:
-                async with Redis.from_url(redis_url) as redis, twin(queue) as other:
-                    await act(other, redis)
+                async with Redis.from_url(redis_url) as redis:
+                    await act(queue, redis)
             finally:
                 self._over.set()
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import TYPE_CHECKING, Any, Literal
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.queue.leasing import LeaseDispatcher, LeasedItem
 from leasehold.queue.listener import Listener
 from leasehold.scripting.batcher import Batcher
-from leasehold.scripting.connection import open_connection
-from leasehold.scripting.runner import BoundScript, CommonArguments, Runner, bind
+from leasehold.scripting.runner import BoundScript, CommonArguments, bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.keys import QueueKeys
-    from leasehold.scripting.connection import Connection
-    from leasehold.scripting.endpoints import Endpoint
+    from leasehold.scripting.pushes import Subscription
+    from leasehold.scripting.session import Session
 
 #: What a batched script does to the item of a row.
 Effect = Literal["add", "complete", "renew", "release", "retry"]
@@ -34,89 +34,89 @@ BATCHED: dict[str, Effect] = {
 
 
 class Engine:
-    """The running parts of one queue object. It belongs to the event loop that it was made in.
+    """The running parts of one queue object in one event loop.
 
     Args:
         keys: The queue's keys.
-        endpoint: Where the server is.
-        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
+        session: The identity and the connections of the event loop; the engine becomes a member.
         return_front: Whether expired items go to the front.
         clock: Returns the time in seconds since 1970, in place of the server's clock; for tests.
+        on_abandon: Called when the engine must be forgotten without being closed.
     """
 
     def __init__(
         self,
         keys: QueueKeys,
-        endpoint: Endpoint,
+        session: Session,
         *,
-        reply_timeout: float,
         return_front: bool,
         clock: Callable[[], float] | None,
+        on_abandon: Callable[[], None],
     ) -> None:
         self.keys = keys
-        self.loop = asyncio.get_running_loop()
-        self._endpoint = endpoint
-        self._reply_timeout = reply_timeout
+        self.session = session
+        self.loop = session.loop
+        self._name = keys.prefix.decode()
+        self._on_abandon = on_abandon
         self._common = CommonArguments(keys, return_front=return_front, clock=clock)
         self._scripts: dict[str, BoundScript] = {}
-        self._runner = Runner(endpoint, reply_timeout=reply_timeout)
+        self._runner = session.runner
         self._batchers = {name: Batcher(self._runner, self._script(name)) for name in BATCHED}
-        self._subscriptions: set[Connection] = set()
+        self._subscriptions: set[Subscription] = set()
         self._releasing: set[asyncio.Task[None]] = set()
+        self._refusal: LeaseholdError | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._dispatcher = LeaseDispatcher(
             self._runner,
             self._script("lease_many"),
-            Listener(
-                endpoint,
-                keys,
-                self._runner,
-                register=self._script("register"),
-                leave=self._script("leave"),
-            ),
+            Listener(session, keys, register=self._script("register"), leave=self._script("leave")),
             release=self._release_spare,
         )
+        session.members[self._name] = self
 
     async def lease(
         self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
     ) -> list[LeasedItem]:
         """Lease up to `count` items. See `LeaseDispatcher.lease`."""
+        self._expect_open()
         return await self._dispatcher.lease(count, lease_ms, blocks=blocks, timeout=timeout)
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row of a batched script, together with rows of other callers, and return its answer."""
+        self._expect_open()
         return (await self._batchers[name].call(row, size=size))[0]
 
     async def many(self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64) -> list[Any]:
         """Send rows of a batched script, together with those of other callers; return all answers."""
+        self._expect_open()
         flat = [value for row in rows for value in row]
         return await self._batchers[name].call(flat, row_count=len(rows), size=size)
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script in its own trip, and return the reply."""
+        self._expect_open()
         return await self._runner.run(self._script(name), rest, **arguments)
 
     def command(self, name: str, rest: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return a script as a plain command, for a pipeline of the user."""
         return self._script(name).command({}, rest)
 
-    async def subscribe(self, channel: str, on_message: Callable[[], None]) -> Connection:
-        """Subscribe to a channel, on a new connection.
+    async def subscribe(self, channel: str, notify: Callable[[], None]) -> Subscription:
+        """Subscribe to a channel of the queue. See `Session.subscribe`.
 
         Args:
             channel: Its name among the keys.
-            on_message: Called for each message, and when the connection has ended.
+            notify: Called for each message, when messages may have been missed, and when the engine closes.
         """
-        connection = await open_connection(
-            self._endpoint, reply_timeout=self._reply_timeout, on_end=on_message, pushes=True
-        )
-        connection.subscribe(self.keys[channel], lambda _: on_message())
-        self._subscriptions.add(connection)
-        return connection
+        self._expect_open()
+        one = await self.session.subscribe(self.keys[channel], lambda _: notify(), notify)
+        self._subscriptions.add(one)
+        return one
 
-    async def unsubscribe(self, connection: Connection) -> None:
-        """Close a connection of `subscribe`."""
-        self._subscriptions.discard(connection)
-        await connection.close()
+    def unsubscribe(self, one: Subscription) -> None:
+        """End a subscription."""
+        self._subscriptions.discard(one)
+        one.close()
 
     def due_in(self, seconds: float) -> None:
         """Lease in `seconds`, if any caller waits. See `LeaseDispatcher.due_in`."""
@@ -127,14 +127,40 @@ class Engine:
         await self._dispatcher.stop_listening()
         await asyncio.gather(*self._releasing)
 
-    async def close(self, error: LeaseholdError) -> None:
-        """Send what was called, fail those who wait for items, release spare items, disconnect."""
-        await self._dispatcher.close(error)
+    async def close(self) -> None:
+        """Send what was called, fail those who wait for items, release spare items, leave the session.
+
+        Closing twice is fine. Later calls get QueueClosed.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="leasehold close")
+        # A cancelled caller does not wait for the end, but closing continues.
+        await asyncio.shield(self._closing)
+
+    async def end(self) -> None:
+        """See `Member`."""
+        await self._close()
+
+    def abandon(self) -> None:
+        """See `Member`."""
+        self._refusal = QueueClosed(self._name)
+        self._on_abandon()
+
+    async def _close(self) -> None:
+        refusal = QueueClosed(self._name)
+        await self._dispatcher.close(refusal)
         for batcher in self._batchers.values():
             await batcher.drained()
         await asyncio.gather(*self._releasing)
-        await self._runner.close(error)
-        await asyncio.gather(*map(self.unsubscribe, [*self._subscriptions]))
+        self._refusal = refusal
+        for one in [*self._subscriptions]:
+            self.unsubscribe(one)
+            one.on_end()
+        await self.session.leave(self._name, refusal)
+
+    def _expect_open(self) -> None:
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)
 
     def _script(self, name: str) -> BoundScript:
         if name not in self._scripts:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from leasehold.queue.engine import Engine
-    from leasehold.scripting.connection import Connection
+    from leasehold.scripting.pushes import Subscription
 
 #: The highest count of kept events.
 MAX_KEPT = 1_000_000_000
@@ -135,34 +135,31 @@ class Events:
                     await follower.wait()
         finally:
             if follower is not None:
-                await follower.close()
+                follower.close()
 
 
 class _Follower:
-    """Waits for notifications of new events. After an error its connection is replaced."""
+    """Waits for notifications of new events."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._woken = asyncio.Event()
-        self._connection: Connection | None = None
+        self._subscription: Subscription | None = None
 
     async def wait(self) -> None:
         """Return when there may be new events: at once if it has just subscribed."""
-        if self._connection is None or self._connection.ended:
-            await self.close()
-            self._connection = await self._engine.subscribe("events", self._woken.set)
-            # Its reply follows that to SUBSCRIBE: between the next page and the notifications is no gap.
-            self._connection.post((b"PING",), lambda _reply, _error: self._woken.set())
+        if self._subscription is None:
+            self._subscription = await self._engine.subscribe("events", self._woken.set)
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
                 await self._woken.wait()
         self._woken.clear()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Unsubscribe."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await self._engine.unsubscribe(connection)
+        if self._subscription is not None:
+            self._engine.unsubscribe(self._subscription)
 
 
 async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int, list[Event]]:

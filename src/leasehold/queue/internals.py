@@ -8,15 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold.queue.bulk import Bulk
-from leasehold.queue.queue import AsyncWorkQueue
-from leasehold.scripting.endpoints import twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.durations import Duration
     from leasehold.queue.engine import Engine
     from leasehold.queue.lifecycle import Lifecycle
+    from leasehold.queue.queue import AsyncWorkQueue
 
 
 def bulk(queue: AsyncWorkQueue) -> Bulk:
@@ -24,37 +22,28 @@ def bulk(queue: AsyncWorkQueue) -> Bulk:
     return Bulk(_lifecycle(queue).engine)
 
 
-def twin(queue: AsyncWorkQueue, *, reply_timeout: Duration | None = None) -> AsyncWorkQueue:
-    """Make another object of the same queue and session, for another thread or event loop.
+def assist(queue: AsyncWorkQueue, session: str, *, reply_timeout: float) -> None:
+    """Let the calls of the running event loop act for the session of another one, before the first of them.
 
-    It has its own connections; close it there. What was leased through one can be renewed, completed and
-    released through the other. Only one of the two should wait for items: an id that arrives for a session
-    goes to the first that takes it.
+    What was leased there can be renewed, completed and released here. Only the other event loop should wait
+    for items: an id that arrives for a session goes to the first that takes it. After `queue.close()`, these
+    calls are still possible; they end with the running event loop.
 
     Args:
         queue: The queue object.
-        reply_timeout: Seconds to wait for a reply; None: as long as `queue` does.
+        session: The session of the other event loop.
+        reply_timeout: Seconds to wait for a reply.
+
+    Raises:
+        QueueClosed: If the queue object is closed.
     """
-    mine = _lifecycle(queue)
-    client = twin_of(mine.client)
-    other = AsyncWorkQueue(
-        mine.name,
-        client,
-        return_to=mine.return_to,
-        reply_timeout=mine.reply_timeout if reply_timeout is None else reply_timeout,
-        clock=mine.clock,
-    )
-    its = _lifecycle(other)
-    its.keys = mine.keys
-    its.make_engine = mine.make_engine
-    its.owned_client = None if client is mine.client else client
-    return other
+    _lifecycle(queue).assist(session, reply_timeout=reply_timeout)
 
 
 async def release_arrivals(queue: AsyncWorkQueue) -> int:
     """Return ids on their way to this session to the front of the queue, and return how many there were.
 
-    For a twin, while the event loop that waits for items is blocked and cannot take them.
+    For an event loop that assists another one, while that is blocked and cannot take them.
 
     Raises:
         QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
@@ -63,7 +52,7 @@ async def release_arrivals(queue: AsyncWorkQueue) -> int:
 
 
 async def stop_listening(queue: AsyncWorkQueue) -> None:
-    """Stop listening for items if no caller waits, and return when none is on its way to this object.
+    """Stop listening for items if no caller waits, and return when none is on its way to this event loop.
 
     Otherwise the queue object does so a moment after the last call of `lease`; if its process ends before,
     items sent to it are held up for some seconds. `close` stops listening, too.
@@ -73,8 +62,13 @@ async def stop_listening(queue: AsyncWorkQueue) -> None:
 
 
 def running_engine(queue: AsyncWorkQueue) -> Engine | None:
-    """Return the engine of a queue object, if it has been made and is not closed."""
+    """Return the engine of a queue object in the running event loop, if it has been made."""
     return _lifecycle(queue).running
+
+
+def engines(queue: AsyncWorkQueue) -> list[Engine]:
+    """Return the engines of a queue object in all event loops."""
+    return _lifecycle(queue).engines
 
 
 def clock_of(queue: AsyncWorkQueue) -> Callable[[], float] | None:
@@ -83,7 +77,7 @@ def clock_of(queue: AsyncWorkQueue) -> Callable[[], float] | None:
 
 
 def set_engine_factory(queue: AsyncWorkQueue, make: Callable[..., Engine]) -> None:
-    """Have the engine of a queue object made by `make`, before its first call."""
+    """Have the engines of a queue object made by `make`, before its first call."""
     _lifecycle(queue).make_engine = make
 
 

@@ -1,36 +1,32 @@
-"""Opening and closing a queue object: its client, its session, and its engine."""
+"""Opening and closing a queue object: its engines, one for each event loop that uses it."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leasehold.durations import Duration, seconds
 from leasehold.errors import InvalidArgument, QueueClosed
 from leasehold.keys import QueueKeys, check_hash_tag, check_prefix
 from leasehold.queue.engine import Engine
-from leasehold.scripting.endpoints import (
-    Client,
-    close_client,
-    endpoint_of,
-    is_cluster,
-    url_of,
-)
+from leasehold.scripting.endpoints import Client, check_client, is_cluster, url_of
+from leasehold.scripting.session import SESSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: How long `close` waits for another event loop, which may be blocked (s).
+ELSEWHERE_SECONDS = 5.0
+
 
 class Lifecycle:
-    """Makes the engine of a queue object when it is first needed, and closes it.
+    """Makes the engines of a queue object when they are first needed, and closes them.
 
-    The arguments are those of `AsyncWorkQueue`.
+    Any thread may use it. The arguments are those of `AsyncWorkQueue`.
 
     Attributes:
-        owned_client: The client, if it was made for this object, to be closed with it.
-        make_engine: Makes the engine; `leasehold.testing` puts one here that records the calls.
-        running: The engine, if it has been made and is not closed.
+        make_engine: Makes an engine; `leasehold.testing` puts one here that records the calls.
     """
 
     def __init__(
@@ -44,51 +40,90 @@ class Lifecycle:
     ) -> None:
         if return_to not in ("end", "front"):
             raise InvalidArgument("return_to", return_to, "'end' or 'front'")
+        check_client(redis)
         self.name = check_prefix(name)
-        self.reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
-        self.keys = QueueKeys(self.name, f"lh:{uuid.uuid4().hex}")
-        self.client = redis
-        self._endpoint = endpoint_of(redis, self.keys["queue"])
         if is_cluster(redis):
             check_hash_tag(self.name)
-        self.return_to = return_to
         self.clock = clock
         self.url = url_of(redis)
-        self.owned_client: Client | None = None
         self.make_engine: Callable[..., Engine] = Engine
-        self.running: Engine | None = None
+        self._client = redis
+        self._reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
+        self._return_front = return_to == "front"
+        self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
         self._closed = False
-        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines of all event loops."""
+        return [*self._engines.values()]
+
+    @property
+    def running(self) -> Engine | None:
+        """The engine of the running event loop, if it has been made."""
+        return self._engines.get(asyncio.get_running_loop())
 
     def engine(self) -> Engine:
-        """Return the engine; the first call makes it, in the event loop that it then belongs to.
+        """Return the engine of the running event loop; the first call in an event loop makes it.
 
         Raises:
             QueueClosed: If the queue object is closed.
         """
-        if self.running is None:
-            if self._closed:
-                raise QueueClosed(self.name)
-            self.running = self.make_engine(
-                self.keys,
-                self._endpoint,
-                reply_timeout=self.reply_timeout,
-                return_front=self.return_to == "front",
-                clock=self.clock,
-            )
-        return self.running
+        return self._engines.get(asyncio.get_running_loop()) or self._make()
+
+    def assist(self, session_id: str, *, reply_timeout: float) -> None:
+        """Make an engine in the running event loop that acts for a session of another one.
+
+        What was leased there can be renewed, completed and released here. `close` leaves this engine open: it
+        ends with its event loop.
+
+        Args:
+            session_id: The session of the other event loop.
+            reply_timeout: Seconds to wait for a reply.
+
+        Raises:
+            QueueClosed: If the queue object is closed.
+        """
+        self._make(session_id, reply_timeout)
 
     async def close(self) -> None:
-        """Close the engine, and the client if it is owned. Closing twice is fine."""
-        self._closed = True
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name="leasehold close")
-        # A cancelled caller does not wait for the end, but closing continues.
-        await asyncio.shield(self._closing)
+        """Close the engines of all event loops, except those that assist. Closing twice is fine.
 
-    async def _close(self) -> None:
-        engine, self.running = self.running, None
-        if engine is not None:
-            await engine.close(QueueClosed(self.name))
-        if self.owned_client is not None:
-            await close_client(self.owned_client)
+        An event loop that stands still keeps its connections until it runs again, or ends.
+        """
+        with SESSIONS.lock:
+            self._closed = True
+            SESSIONS.forget_closed_loops()
+            engines = [engine for engine in self.engines if not engine.session.adopted]
+        await asyncio.gather(*map(self._close, engines))
+
+    async def _close(self, engine: Engine) -> None:
+        loop = engine.loop
+        if loop is asyncio.get_running_loop():
+            await engine.close()
+        elif loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(engine.close(), loop)
+            await asyncio.wait([asyncio.wrap_future(closing)], timeout=ELSEWHERE_SECONDS)
+        self._engines.pop(loop, None)
+
+    def _make(self, session_id: str | None = None, reply_timeout: float | None = None) -> Engine:
+        with SESSIONS.lock:
+            if self._closed:
+                raise QueueClosed(self.name)
+            for loop in [loop for loop in self._engines if loop.is_closed()]:
+                del self._engines[loop]
+            session = SESSIONS.join(
+                self._client,
+                f"{self.name}:queue".encode(),
+                self.name,
+                reply_timeout=reply_timeout or self._reply_timeout,
+                session_id=session_id,
+            )
+            engine = self._engines[session.loop] = self.make_engine(
+                QueueKeys(self.name, session.id),
+                session,
+                return_front=self._return_front,
+                clock=self.clock,
+                on_abandon=partial(self._engines.pop, session.loop, None),
+            )
+            return engine

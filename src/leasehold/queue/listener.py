@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from leasehold.errors import LeaseholdError
 from leasehold.retry import Backoff
-from leasehold.scripting.connection import Connection, open_connection
 from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
     from leasehold.keys import QueueKeys
-    from leasehold.scripting.endpoints import Endpoint
-    from leasehold.scripting.runner import BoundScript, Runner
+    from leasehold.scripting.connection import Connection
+    from leasehold.scripting.runner import BoundScript
+    from leasehold.scripting.session import Session
 
 #: How long one blocking move may last on the server, and how much later the connection counts as lost (s).
 #: Shorter than the idle limits of the usual load balancers, so that they do not cut it silently.
@@ -47,24 +47,21 @@ class Listener:
     After an error the connection is replaced.
 
     Args:
-        endpoint: Where the server is.
+        session: Opens the connection, and sends `leave`.
         keys: The queue's keys.
-        runner: Sends `leave`.
         register: The script that registers the session and returns when something falls due next.
         leave: The script that empties the inbox and unregisters the session.
     """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        session: Session,
         keys: QueueKeys,
-        runner: Runner,
         *,
         register: BoundScript,
         leave: BoundScript,
     ) -> None:
-        self._endpoint = endpoint
-        self._runner = runner
+        self._session = session
         self._register = register
         self._leave = leave
         self._channel = keys["due"]
@@ -115,7 +112,7 @@ class Listener:
         if not certain:
             return  # an id may still be moved here; it returns to the queue when the session expires
         try:
-            while await self._runner.run(self._leave, stays=0) == LEAVE_STEP:
+            while await self._session.runner.run(self._leave, stays=0) == LEAVE_STEP:
                 pass
         except LeaseholdError:
             return  # the server is unavailable; the inbox returns to the queue when the session expires
@@ -165,8 +162,8 @@ class Listener:
         await moved
 
     async def _connect(self, waiter: Waiter) -> Connection:
-        connection = await open_connection(
-            self._endpoint, reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS, on_end=lambda: None, pushes=True
+        connection = await self._session.open(
+            "waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS, on_end=lambda: None, pushes=True
         )
 
         def announced(message: bytes) -> None:

@@ -133,9 +133,7 @@ class AsyncWorkQueue:
             InvalidArgument: If the URL or another argument cannot be used.
         """
         client: Client = cluster_of(url) if cluster else client_of(url)
-        queue = cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
-        queue._lifecycle.owned_client = client
-        return queue
+        return cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
 
     @classmethod
     @asynccontextmanager
@@ -180,8 +178,15 @@ class AsyncWorkQueue:
 
     @property
     def session(self) -> str:
-        """The name of this queue object on the server: the value of its lease keys."""
-        return self._lifecycle.keys.session.decode()
+        """The session of the running event loop: the value of the lease keys of what is leased in it.
+
+        All queue objects that were made from one client share it. Each event loop and process has its own.
+
+        Raises:
+            RuntimeError: If no event loop is running.
+            QueueClosed: If this object is closed.
+        """
+        return self._engine().session.id
 
     @property
     def url(self) -> str | None:

@@ -51,7 +51,7 @@ class Connection:
         self._ended = False
         #: Whether it ended with unanswered calls, which the server may still execute.
         self._interrupted = False
-        self._on_message: Callable[[bytes], None] = lambda _: None
+        self._on_message: dict[bytes, Callable[[bytes], None]] = {}
         # redis-py has no public way to write without waiting; nothing else writes to this stream.
         writer = redis_connection._writer  # noqa: SLF001
         if writer is None:
@@ -76,17 +76,41 @@ class Connection:
         if self._alarm is None:
             self._alarm = self._loop.call_at(due, self._check_reply_time)
 
-    def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
+    def subscribe(
+        self,
+        channel: bytes,
+        on_message: Callable[[bytes], None],
+        on_reply: OnReply = lambda _reply, _error: None,
+    ) -> None:
         """Pass messages of a channel to `on_message`, also while a blocking command is running.
 
         It needs a connection with pushes. Where the server's access rules forbid it, no message arrives.
 
+        Args:
+            channel: The channel; it has one `on_message`, the last that was given.
+            on_message: Called for each message.
+            on_reply: Called when the server has confirmed, or has refused.
+
         Raises:
             ConnectionLost: If the connection has ended.
         """
-        self._on_message = on_message
+        self._on_message[channel] = on_message
         # The confirmation is a push, but an error is a reply: this call expects either.
-        self.post((b"SUBSCRIBE", channel), lambda _reply, _error: None)
+        self.post((b"SUBSCRIBE", channel), on_reply)
+
+    def unsubscribe(self, channel: bytes) -> None:
+        """Receive no more messages of a channel.
+
+        Raises:
+            ConnectionLost: If the connection has ended.
+        """
+        self._on_message.pop(channel, None)
+        self.post((b"UNSUBSCRIBE", channel), lambda _reply, _error: None)
+
+    @property
+    def transport(self) -> asyncio.WriteTransport:
+        """The transport, for what must not be done through the connection: see `scripting.sockets`."""
+        return self._transport
 
     @property
     def ended(self) -> bool:
@@ -102,6 +126,10 @@ class Connection:
         """Raise ConnectionLost if the connection has ended, so that nothing can have been applied."""
         if self._ended:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
+
+    def forget(self) -> None:
+        """Let go of the transport, after `scripting.sockets` has dealt with it."""
+        self._redis_connection._writer = self._redis_connection._reader = None  # noqa: SLF001 - as in `__init__`
 
     async def close(self) -> None:
         """End the connection. Waiting calls get ConnectionLost."""
@@ -151,7 +179,8 @@ class Connection:
                 if is_lost(raised):
                     return str(raised) or type(raised).__name__
             if isinstance(reply, hiredis.PushNotification) and reply[0] == b"message":
-                self._on_message(reply[2])
+                if (on_message := self._on_message.get(reply[1])) is not None:
+                    on_message(reply[2])
                 continue
             if not waiting:
                 return str(error or "the server sent a reply to no call")
@@ -211,4 +240,6 @@ async def open_connection(
         if isinstance(error, Exception):
             raise translate(error, maybe_applied=False) from error
         raise
-    return Connection(redis_connection, reply_timeout=reply_timeout, on_end=on_end)
+    connection = Connection(redis_connection, reply_timeout=reply_timeout, on_end=on_end)
+    endpoint.opened(connection)
+    return connection

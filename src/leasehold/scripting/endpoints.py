@@ -16,12 +16,19 @@ from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 
 from leasehold.errors import InvalidArgument
 from leasehold.scripting.urls import check_url, refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis.asyncio.connection import AbstractConnection
+
+    from leasehold.scripting.connection import Connection as OpenConnection
+
+    OnOpen = Callable[[OpenConnection], None]
 
 #: The clients of redis-py that a queue can be given.
 Client = Redis | RedisCluster
@@ -57,12 +64,18 @@ class Endpoint(Protocol):
         """Find the server again, after one has answered that the queue has moved."""
         ...
 
+    @property
+    def opened(self) -> OnOpen:
+        """What is called with each connection that has been opened."""
+        ...
+
 
 class PoolEndpoint:
     """One server, over TCP, TLS or a unix socket, or the primary that Sentinel names."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, opened: OnOpen) -> None:
         self._pool = client.connection_pool
+        self.opened = opened
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
         """See `Endpoint`."""
@@ -75,9 +88,10 @@ class PoolEndpoint:
 class ClusterEndpoint:
     """The node of a cluster that owns the slot of a queue."""
 
-    def __init__(self, client: RedisCluster, key: bytes) -> None:
+    def __init__(self, client: RedisCluster, key: bytes, opened: OnOpen) -> None:
         self._client = client
         self._key = key
+        self.opened = opened
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
         """See `Endpoint`."""
@@ -109,17 +123,33 @@ def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:
     }
 
 
-def endpoint_of(client: object, key: bytes) -> Endpoint:
-    """Return the endpoint for the user's client.
+def endpoint_of(client: Client, key: bytes, opened: OnOpen) -> Endpoint:
+    """Return the endpoint for a client.
 
-    Raises:
-        InvalidArgument: If it is not an asyncio client of redis-py.
+    Args:
+        client: Finds the server. A client of Sentinel or of a cluster is used in one event loop only: see
+            `separate_client`.
+        key: A key of the queue, by which a cluster is asked for its node.
+        opened: Called with each connection that has been opened.
     """
     if isinstance(client, RedisCluster):
-        return ClusterEndpoint(client, key)
-    if isinstance(client, Redis):
-        return PoolEndpoint(client)
-    raise InvalidArgument("redis", client, "a redis.asyncio.Redis or redis.asyncio.RedisCluster")
+        return ClusterEndpoint(client, key, opened)
+    return PoolEndpoint(client, opened)
+
+
+def check_client(client: object) -> None:
+    """Check that a user's client is an asyncio client of redis-py.
+
+    Raises:
+        InvalidArgument: If it is not.
+    """
+    if not isinstance(client, (Redis, RedisCluster)):
+        raise InvalidArgument("redis", client, "a redis.asyncio.Redis or redis.asyncio.RedisCluster")
+
+
+def slot_of(client: Client, key: bytes) -> int | None:
+    """Return the slot of a key, if the client is one of a cluster: its queues may be on different nodes."""
+    return key_slot(key) if isinstance(client, RedisCluster) else None
 
 
 def is_cluster(client: object) -> bool:
@@ -154,11 +184,11 @@ def _from_url(kind: type[_Client], url: str) -> _Client:
     raise refusal(url)
 
 
-def twin_of(client: Client) -> Client:
-    """Return a client of the same server for another event loop.
+def separate_client(client: Client) -> Client:
+    """Return a client of the same server that one event loop can use alone.
 
     It is the same client if only its settings are read. Clients of Sentinel and of a cluster use connections
-    to find the server, so these cannot be shared.
+    to find the server, and these belong to one event loop and to one process.
     """
     if isinstance(client, RedisCluster):
         accepted = inspect.signature(RedisCluster).parameters

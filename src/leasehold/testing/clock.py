@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from leasehold.errors import InvalidArgument
-from leasehold.queue.internals import running_engine
+from leasehold.queue.internals import engines
 
 if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
@@ -101,9 +101,9 @@ class Clock:
 
     def _notify(self) -> None:
         for queue in list(self._attached):
-            engine = running_engine(queue)
-            if engine is not None and not engine.loop.is_closed():
-                engine.loop.call_soon_threadsafe(engine.due_in, 0.0)
+            for engine in engines(queue):
+                if not engine.loop.is_closed():
+                    engine.loop.call_soon_threadsafe(engine.due_in, 0.0)
 
 
 def _since_1970(argument: str, moment: datetime) -> float:

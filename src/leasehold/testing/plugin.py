@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from leasehold.embedded.server import Server, open_server
-from leasehold.queue.internals import running_engine
+from leasehold.queue.internals import engines
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.scripting.endpoints import client_of, close_client
 from leasehold.worker.worker import Worker
@@ -166,13 +166,11 @@ async def remove_keys(url: str, names: set[str]) -> None:
 
 
 async def _close(queue: AsyncWorkQueue) -> None:
-    """Close a queue in the event loop that used it, which may differ from that of the fixtures."""
-    engine = running_engine(queue)
-    loop = None if engine is None else engine.loop
-    if loop is None or loop is asyncio.get_running_loop():
-        await queue.close()
-    elif not loop.is_closed():
-        await asyncio.to_thread(loop.run_until_complete, queue.close())
+    """Close a queue, also in the event loops of tests, which stand still now."""
+    for loop in {engine.loop for engine in engines(queue)}:
+        if not (loop.is_running() or loop.is_closed()):
+            await asyncio.to_thread(loop.run_until_complete, queue.close())
+    await queue.close()
 
 
 def _run_in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold.log import Log
-from leasehold.queue.internals import twin
+from leasehold.queue.internals import assist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -29,7 +29,7 @@ MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
 log = Log("leasehold.worker")
 
 
-#: Is called with the queues as objects of the thread's event loop, and runs until it is cancelled.
+#: Is called with the queues, and runs until it is cancelled.
 Task: TypeAlias = "Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]"
 
 
@@ -37,19 +37,26 @@ class BackgroundThread:
     """Runs tasks in a thread.
 
     Attributes:
-        queues: For each handler, its queue as an object of the thread's event loop, once that has started.
+        queues: For each handler, its queue. In the thread, it acts for the session of the main event loop.
     """
 
     def __init__(self, handlers: Sequence[Handler], tasks: Sequence[Task]) -> None:
         self.queues: dict[Handler, AsyncWorkQueue] = {}
         self._handlers = handlers
         self._tasks = tasks
+        #: For each handler, the session of the main event loop, which holds the leases.
+        self._sessions: dict[Handler, str] = {}
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._closing: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="leasehold background", daemon=True)
 
     async def start(self) -> None:
-        """Start the thread, and return when its tasks have begun."""
+        """Start the thread, and return when its tasks have begun.
+
+        Raises:
+            QueueClosed: If a queue is closed.
+        """
+        self._sessions = {handler: handler.queue.session for handler in self._handlers}
         self._thread.start()
         try:
             await self._started()
@@ -84,14 +91,12 @@ class BackgroundThread:
             log.critical("the background thread of the worker failed", exc_info=error)
 
     async def _main(self) -> None:
-        self.queues = {
-            # With a short timeout, a connection that fell silent costs no lease.
-            handler: twin(
-                handler.queue,
-                reply_timeout=min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, handler.lease_time / 4)),
-            )
-            for handler in self._handlers
-        }
+        # With a short timeout, a connection that fell silent costs no lease.
+        shortest = min((handler.lease_time for handler in self._handlers), default=MAX_REPLY_TIMEOUT)
+        reply_timeout = min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, shortest / 4))
+        for handler, session in self._sessions.items():
+            assist(handler.queue, session, reply_timeout=reply_timeout)
+        self.queues = {handler: handler.queue for handler in self._handlers}
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
         try:
@@ -102,7 +107,6 @@ class BackgroundThread:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.gather(*(queue.close() for queue in self.queues.values()), return_exceptions=True)
 
     async def _run_forever(self, task: Task) -> None:
         while True:

@@ -1,0 +1,197 @@
+"""The connection of a session that receives what is published to it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoPermissionError
+
+from leasehold.errors import LeaseholdError
+from leasehold.retry import Backoff
+from leasehold.scripting.connection import Connection, open_connection
+from leasehold.scripting.server_errors import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.scripting.endpoints import Endpoint
+
+#: How often the connection is checked, so that one that fell silent is noticed (s).
+PING_SECONDS = 5.0
+#: The first and the longest wait before the connection is opened again (s).
+FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
+
+
+class Subscription:
+    """A channel that a subscriber receives, until it closes the subscription."""
+
+    __slots__ = ("_pushes", "channel", "on_end", "on_message")
+
+    def __init__(
+        self,
+        pushes: PushConnection,
+        channel: bytes,
+        on_message: Callable[[bytes], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._pushes = pushes
+        self.channel = channel
+        self.on_message = on_message
+        self.on_end = on_end
+
+    def close(self) -> None:
+        """Receive nothing more. Closing twice is fine."""
+        self._pushes.unsubscribe(self)
+
+
+class PushConnection:
+    """One connection for all subscriptions of a session. It is opened when the first begins.
+
+    If it ends while there are subscriptions, it is opened again, and each subscriber is notified.
+
+    Args:
+        endpoint: Where the server is.
+        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, reply_timeout: float) -> None:
+        self._endpoint = endpoint
+        self._reply_timeout = reply_timeout
+        self._loop = asyncio.get_running_loop()
+        self._channels: dict[bytes, list[Subscription]] = {}
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
+        self._repairing: asyncio.Task[None] | None = None
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._refusal: LeaseholdError | None = None
+
+    async def subscribe(
+        self, channel: bytes, on_message: Callable[[bytes], None], on_end: Callable[[], None]
+    ) -> Subscription:
+        """Receive a channel; return when the server has confirmed. See `Session.subscribe`."""
+        one = Subscription(self, channel, on_message, on_end)
+        try:
+            connection = await self._opened()
+            self._channels.setdefault(channel, []).append(one)
+            await self._confirmed(connection, channel)
+        except BaseException:
+            one.close()
+            raise
+        return one
+
+    def unsubscribe(self, one: Subscription) -> None:
+        """Remove a subscription."""
+        ones = self._channels.get(one.channel, [])
+        if one not in ones:
+            return
+        ones.remove(one)
+        if not ones:
+            del self._channels[one.channel]
+            if self._connection is not None and not self._connection.ended:
+                self._connection.unsubscribe(one.channel)
+
+    async def close(self, refusal: LeaseholdError) -> None:
+        """End the connection. Later calls fail with `refusal`."""
+        self._refusal = refusal
+        self._channels.clear()
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        tasks: list[asyncio.Task[Any]] = [task for task in (self._opening, self._repairing) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _opened(self) -> Connection:
+        """Return the open connection. Concurrent callers open one together."""
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)
+        if self._connection is not None and not self._connection.ended:
+            return self._connection
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="leasehold connect pushes")
+            self._opening.add_done_callback(_retrieve)
+        # A cancelled caller must not cancel it for the others.
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Connection:
+        try:
+            connection = await open_connection(
+                self._endpoint, reply_timeout=self._reply_timeout, on_end=self._ended, pushes=True
+            )
+            self._connection = connection
+            self._ping_later()
+            return connection
+        finally:
+            self._opening = None
+
+    async def _confirmed(self, connection: Connection, channel: bytes) -> None:
+        """Subscribe to a channel, and return when the server has confirmed.
+
+        Access rules may refuse it: then nothing arrives, and subscribers go by their timers.
+        """
+        confirmed: asyncio.Future[None] = self._loop.create_future()
+
+        def on_reply(_: Any, error: BaseException | None) -> None:
+            if confirmed.done():
+                return
+            if error is None or isinstance(error, NoPermissionError):
+                confirmed.set_result(None)
+            else:
+                confirmed.set_exception(translate(error, maybe_applied=False))
+
+        connection.subscribe(channel, lambda message: self._received(channel, message), on_reply)
+        await confirmed
+
+    def _received(self, channel: bytes, message: bytes) -> None:
+        for one in tuple(self._channels.get(channel, ())):
+            one.on_message(message)
+
+    def _ended(self) -> None:
+        self._connection = None
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        if self._refusal is None and self._channels:
+            self._notify()
+            if self._repairing is None:
+                self._repairing = asyncio.create_task(self._repair(), name="leasehold resubscribe")
+
+    async def _repair(self) -> None:
+        """Open the connection again, and subscribe to all channels."""
+        backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
+        try:
+            while self._channels:
+                try:
+                    connection = await self._opened()
+                    await asyncio.gather(*(self._confirmed(connection, one) for one in [*self._channels]))
+                except LeaseholdError:
+                    await backoff.wait()
+                else:
+                    self._notify()
+                    return
+        finally:
+            self._repairing = None
+
+    def _notify(self) -> None:
+        for ones in [*self._channels.values()]:
+            for one in tuple(ones):
+                one.on_end()
+
+    def _ping_later(self) -> None:
+        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+
+    def _ping(self) -> None:
+        """Send a PING: without a reply in time, the connection counts as lost."""
+        if self._connection is not None and not self._connection.ended:
+            self._connection.post((b"PING",), lambda _reply, _error: None)
+            self._ping_later()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Take the exception of a task whose callers may all have been cancelled."""
+    if not task.cancelled():
+        task.exception()
