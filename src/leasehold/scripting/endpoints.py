@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import AbstractConnection
 
-    from leasehold.scripting.connection import Connection as OpenConnection
-
-    OnOpen = Callable[[OpenConnection], None]
+    #: Is called with a `Connection`, whose module imports this one.
+    OnOpen = Callable[[Any], None]
 
 #: The clients of redis-py that a queue can be given.
 Client = Redis | RedisCluster
