@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 SCRIPT = bind("add_items", QueueKeys("queue", "session"))
 
 
+class Uncopyable(Exception):
+    """An error that `copy.copy` fails with."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one + two)
+
+
 class Server:
     """Records the trips and answers them on demand: each row with itself in capitals."""
 
@@ -32,9 +39,14 @@ class Server:
         self.trips: list[list[bytes]] = []
         self._replies: list[OnReply] = []
         self._answered = 0
+        self.refusal: Exception | None = None
 
-    def send(self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply) -> None:
+    def send(
+        self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply, /, **_: bytes | int
+    ) -> None:
         assert script is SCRIPT
+        if self.refusal is not None:
+            raise self.refusal
         self.trips.append([*rest])
         self._replies.append(on_reply)
 
@@ -46,6 +58,11 @@ class Server:
         """Answer the oldest trip."""
         at, self._answered = self._answered, self._answered + 1
         self._replies[at]([row.upper() for row in self.trips[at]], None)
+
+    def reply(self, reply: object) -> None:
+        """Answer the oldest trip with a reply of any shape."""
+        at, self._answered = self._answered, self._answered + 1
+        self._replies[at](reply, None)
 
     def fail(self, error: Exception) -> None:
         """Fail the oldest trip."""
@@ -69,6 +86,14 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
+async def occupy(server: Server, batcher: Batcher) -> asyncio.Future[list[Any]]:
+    """Make a lone call, which is sent at once, so that the next ones gather."""
+    first = call(batcher, b"first")
+    await asyncio.sleep(0)
+    assert server.trips == [[b"first"]]
+    return first
+
+
 def call(batcher: Batcher, *rows: bytes, size: int = 10) -> asyncio.Future[list[Any]]:
     return asyncio.ensure_future(batcher.call(rows, row_count=len(rows), size=size))
 
@@ -76,7 +101,7 @@ def call(batcher: Batcher, *rows: bytes, size: int = 10) -> asyncio.Future[list[
 @pytest.mark.parametrize(
     ("rows", "sizes", "trips"),
     [
-        pytest.param(["a"], [10], ["a"], id="a single call is sent at once"),
+        pytest.param(["a"], [10], ["a"], id="a single call"),
         pytest.param(["a", "b", "c"], [10, 10, 10], ["abc"], id="concurrent calls share a trip"),
         pytest.param(["a", "b", "c", "d"], [10] * 4, ["abc", "d"], id="a trip has at most 3 rows"),
         pytest.param(["a", "bcd", "ef"], [10] * 3, ["a", "bcd", "ef"], id="a call is not divided"),
@@ -88,12 +113,15 @@ def call(batcher: Batcher, *rows: bytes, size: int = 10) -> asyncio.Future[list[
 async def test_concurrent_calls_share_bounded_trips(
     server: Server, batcher: Batcher, rows: list[str], sizes: list[int], trips: list[str]
 ) -> None:
+    """While the first call is in flight, the others gather."""
+    first = await occupy(server, batcher)
     split = [[letter.encode() for letter in letters] for letters in rows]
     calls = [call(batcher, *letters, size=size) for letters, size in zip(split, sizes, strict=True)]
-    for number in range(1, len(trips) + 1):
+    for number in range(len(trips) + 1):
         await turn()
-        assert [b"".join(trip).decode() for trip in server.trips] == trips[:number]
+        assert [b"".join(trip).decode() for trip in server.trips] == ["first", *trips[:number]]
         server.answer()
+    assert await first == [b"FIRST"]
     answers = await asyncio.gather(*calls)
     assert answers == [[letter.upper() for letter in letters] for letters in split]
 
@@ -111,6 +139,48 @@ async def test_calls_gather_while_a_trip_is_in_flight(server: Server, batcher: B
     assert server.trips == [[b"a"], [b"b", b"c"]]
     server.answer()
     assert await asyncio.gather(first, *later) == [[b"A"], [b"B"], [b"C"]]
+
+
+async def test_where_calls_come_together_the_first_waits_for_the_others(
+    server: Server, batcher: Batcher
+) -> None:
+    """The first call of a turn goes alone only if the trip before carried a single call."""
+    await occupy(server, batcher)
+    for rows in ([b"a", b"b"], [b"c", b"d"], [b"e"], [b"f", b"g"]):
+        calls = [call(batcher, row) for row in rows]
+        await turn()
+        while server.under_way:
+            server.answer()
+        await asyncio.gather(*calls)
+    assert server.trips == [[b"first"], [b"a", b"b"], [b"c", b"d"], [b"e"], [b"f"], [b"g"]]
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ConnectionLost("cut", maybe_applied=False), Uncopyable("a", "b")]
+)
+async def test_a_batcher_goes_on_after_sending_has_failed(server: Server, error: Exception) -> None:
+    """Each caller gets the error, and no trip counts as in flight for ever."""
+    batcher = Batcher(server, SCRIPT, max_rows=3, max_in_flight=2)
+    server.refusal = error
+    for _ in range(3):
+        calls = [call(batcher, b"%d" % n) for n in range(10)]
+        async with asyncio.timeout(10):
+            for answer in await asyncio.gather(*calls, return_exceptions=True):
+                assert type(answer) is type(error)
+            await batcher.drained()
+    server.refusal = None
+    after = call(batcher, b"a")
+    await turn()
+    server.answer()
+    assert await after == [b"A"]
+
+
+async def test_a_reply_that_is_no_list_fails_its_callers(server: Server, batcher: Batcher) -> None:
+    first = await occupy(server, batcher)
+    server.reply(b"OK")
+    with pytest.raises(AssertionError, match="not a list"):
+        await first
+    await batcher.drained()
 
 
 async def test_max_in_flight_trips_are_in_flight_at_once(server: Server) -> None:
@@ -144,18 +214,19 @@ async def test_a_call_cancelled_before_its_trip_is_not_sent(server: Server, batc
 
 
 async def test_a_call_cancelled_during_its_trip_affects_no_other(server: Server, batcher: Batcher) -> None:
-    calls = [call(batcher, b"a"), call(batcher, b"b1", b"b2"), call(batcher, b"c")]
-    calls[1].cancel()
-    await turn()
+    await occupy(server, batcher)
+    calls = [call(batcher, b"a"), call(batcher, b"b1", b"b2")]
     second = [call(batcher, b"d"), call(batcher, b"e1", b"e2")]
-    await turn()
-    server.answer()
-    await turn()
-    second[0].cancel()
+    for trip, cancelled in (([b"a", b"b1", b"b2"], calls[1]), ([b"d", b"e1", b"e2"], second[0])):
+        await turn()
+        server.answer()
+        await turn()
+        assert server.trips[-1] == trip
+        cancelled.cancel()
     await turn()
     server.answer()
     assert await second[1] == [b"E1", b"E2"]
-    assert [await calls[0], await calls[2]] == [[b"A"], [b"C"]]
+    assert await calls[0] == [b"A"]
     assert second[0].cancelled()
     assert calls[1].cancelled()
 
@@ -179,8 +250,10 @@ async def test_when_all_are_cancelled_nothing_is_sent(server: Server, batcher: B
 
 
 async def test_a_trip_that_fails_fails_all_its_callers_and_no_other(server: Server, batcher: Batcher) -> None:
+    await occupy(server, batcher)
     calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
     await turn()
+    server.answer()
     server.fail(ConnectionLost("cut", maybe_applied=True))
     await turn()
     server.answer()
@@ -194,8 +267,10 @@ async def test_a_trip_that_fails_fails_all_its_callers_and_no_other(server: Serv
 async def test_the_error_of_a_trip_keeps_its_facts_for_each_caller(server: Server, batcher: Batcher) -> None:
     error = ConnectionLost("cut", maybe_applied=False)
     error.__cause__ = OSError("cable")
+    await occupy(server, batcher)
     calls = [call(batcher, b"a"), call(batcher, b"b")]
     await turn()
+    server.answer()
     server.fail(error)
     for each in calls:
         with pytest.raises(LeaseholdError) as raised:
@@ -252,11 +327,13 @@ async def test_settled_waits_for_calls_that_have_not_been_sent(server: Server, b
     assert await soon == [b"A"]
 
 
-@pytest.mark.parametrize(("count", "trips"), [(1000, [250] * 4), (10_000, [500] * 18 + [250] * 4)])
+@pytest.mark.parametrize(
+    ("count", "trips"), [(1001, [1] + [250] * 4), (10_001, [1] + [500] * 18 + [250] * 4)]
+)
 async def test_many_callers_get_their_own_answers_in_order(
     server: Server, count: int, trips: list[int]
 ) -> None:
-    """Trips are small while few calls wait, and large while many do."""
+    """After the first, trips are small while few calls wait, and large while many do."""
     batcher = Batcher(server, SCRIPT)
     calls = [call(batcher, b"row %d" % n) for n in range(count)]
     while not all(each.done() for each in calls):

@@ -126,7 +126,7 @@ async def test_items_that_wait_behind_a_handler_that_blocks_go_to_other_workers(
         if payload == b"blocks":
             engine = running_engine(queue)
             assert engine is not None
-            while engine._dispatcher._in_flight:  # noqa: ASYNC110 - there is no event
+            while engine._dispatcher._gate.busy:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0)  # items of a reply in flight could not be released
             blocker.block()
 

@@ -9,13 +9,13 @@ delayed item falls due.
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.encoding import MAX_REPLY_BYTES
+from leasehold.scripting.batcher import TripGate, copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,8 +67,7 @@ class LeaseDispatcher:
         *,
         release: Callable[[list[LeasedItem]], None],
     ) -> None:
-        self._runner = runner
-        self._script = script
+        self._gate = TripGate(runner, script, self._send)
         self._listener = listener
         self._release = release
         self._loop = asyncio.get_running_loop()
@@ -76,13 +75,10 @@ class LeaseDispatcher:
         self._new: deque[LeaseRequest] = deque()
         #: Requests that found the queue empty and wait, the oldest first.
         self._waiting: deque[LeaseRequest] = deque()
-        self._in_flight = False
-        self._scheduled = False
         self._lease_again = False
         self._due_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._sessions = 1
-        self._trip_ended = asyncio.Event()
 
     async def lease(
         self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
@@ -113,12 +109,11 @@ class LeaseDispatcher:
                 request.timer.cancel()
 
     def wake(self) -> None:
-        """Call the script at the end of this turn of the event loop, or when the trip in flight has ended."""
-        if self._in_flight:
+        """Call the script, soon or when the trip in flight has ended. See `TripGate.wake`."""
+        if self._gate.in_flight:
             self._lease_again = True
-        elif not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._send)
+        else:
+            self._gate.wake()
 
     def arrived(self, error: LeaseholdError | None) -> None:
         """Lease what the listener has received, or stop listening if no request is left.
@@ -129,14 +124,14 @@ class LeaseDispatcher:
         if error is not None:
             while self._waiting:
                 _fail(self._waiting.popleft(), error)
-        if self._waiting or self._new or self._in_flight:
+        if self._waiting or self._new or self._gate.in_flight:
             self.wake()
         else:
             self._listener.stop_soon()
 
     def due_in(self, seconds: float) -> None:
         """Lease in `seconds`, when a lease expires or an item falls due, unless another is due earlier."""
-        if not self._waiting and not self._in_flight:
+        if not self._waiting and not self._gate.in_flight:
             return
         # The first process to lease reclaims all that is due, which wakes as many others as are needed. So
         # the timers of many waiting processes differ a little; that of a single one is exact.
@@ -151,9 +146,8 @@ class LeaseDispatcher:
 
         If a trip is in flight, wait for it first: items that it leases for cancelled callers are released.
         """
-        while (self._scheduled or self._in_flight) and not self._waiting:
-            self._trip_ended.clear()
-            await self._trip_ended.wait()
+        while self._gate.busy and not self._waiting:
+            await self._gate.change()
         if not (self._waiting or self._new):
             await self._listener.stop()
 
@@ -163,11 +157,10 @@ class LeaseDispatcher:
             for request in (*self._waiting, *self._new):
                 _fail(request, error)
             self._waiting.clear()
-            if not self._in_flight and not self._scheduled:
+            if not self._gate.busy:
                 break
             # Requests of the trip in flight get what it leases, or wait after it and fail then.
-            self._trip_ended.clear()
-            await self._trip_ended.wait()
+            await self._gate.change()
         for timer in (self._due_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
@@ -206,28 +199,23 @@ class LeaseDispatcher:
 
     def _send(self) -> None:
         """Make one trip for all requests, those that have waited longest first."""
-        self._scheduled = False
-        self._trip_ended.set()
         requests, wants = self._next_requests()
         if not requests:
             # All were cancelled. An id that came for them returns to the queue at once.
             self._listener.stop_soon()
             return
         unsent = len(self._new)
-        self._in_flight = True
         self._lease_again = False
         self._cancel_due_timer()  # the reply says what is due next
         asked_at = time.monotonic()
 
         def answered(reply: list[Any] | None, error: BaseException | None) -> None:
-            self._in_flight = False
             if reply is None:
-                self._fail_all(requests, error or AssertionError("no reply and no error"))
+                self._fail_all(requests, copied(error))
             else:
                 self._distribute(requests, reply, asked_at, unsent)
-            self._trip_ended.set()
 
-        self._runner.send(self._script, wants, answered, max_bytes=MAX_REPLY_BYTES)
+        self._gate.send(wants, answered, calls=len(requests), max_bytes=MAX_REPLY_BYTES)
 
     def _next_requests(self) -> tuple[list[LeaseRequest], list[bytes]]:
         """Return the requests of the next trip, and what to ask for: pairs of a count and a lease time."""
@@ -339,4 +327,4 @@ class LeaseDispatcher:
 def _fail(request: LeaseRequest, error: BaseException) -> None:
     """Fail a request with a copy of an error: a shared one would gather the tracebacks of all callers."""
     if not request.future.done():
-        request.future.set_exception(copy.copy(error))
+        request.future.set_exception(copied(error))

@@ -1,7 +1,7 @@
 """Gathers concurrent calls of one script into trips: while trips are in flight, the next calls gather.
 
-A lone call is sent at once. Calls made in the same turn of the event loop go together, up to a number of rows
-and of bytes. Each caller gets its own answers. Cancelling one caller affects no other.
+A lone call is sent at once. Other calls made in the same turn of the event loop go together, up to a number
+of rows and of bytes. Each caller gets its own answers. Cancelling one caller affects no other.
 """
 
 from __future__ import annotations
@@ -12,18 +12,129 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.scripting.connection import OnReply
     from leasehold.scripting.runner import BoundScript
 
 
 class Sender(Protocol):
-    """What a batcher sends its trips with: a `Runner`."""
+    """What trips are sent with: a `Runner`."""
 
-    def send(self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply) -> None:
+    def send(
+        self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply, /, **arguments: bytes | int
+    ) -> None:
         """Send a script with the rows of a trip, and pass the reply to `on_reply`."""
         ...
+
+
+class TripGate:
+    """Decides when the next trip of one script is sent, and counts those in flight.
+
+    Args:
+        sender: Sends the trips.
+        script: The script.
+        flush: Sends the next trips with `send`, as long as `open`.
+        max_in_flight: How many trips may be in flight at once.
+
+    Attributes:
+        in_flight: How many trips have no reply yet.
+    """
+
+    def __init__(
+        self, sender: Sender, script: BoundScript, flush: Callable[[], None], *, max_in_flight: int = 1
+    ) -> None:
+        self._sender = sender
+        self._script = script
+        self._flush = flush
+        self._max_in_flight = max_in_flight
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._flushing = False
+        #: Whether the last trip carried one call. Where calls come together, the first waits for the others.
+        self._last_was_lone = True
+        self._change = asyncio.Event()
+        self.in_flight = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether one more trip may be sent."""
+        return self.in_flight < self._max_in_flight
+
+    @property
+    def busy(self) -> bool:
+        """Whether a trip is in flight, or will be at the end of this turn of the event loop."""
+        return self.in_flight > 0 or self._scheduled
+
+    def wake(self) -> None:
+        """Flush at once if calls come one at a time, otherwise at the end of this turn of the event loop."""
+        if self._scheduled or self.in_flight >= self._max_in_flight:
+            return
+        if self._last_was_lone and not self.in_flight and not self._flushing:
+            self.flush()
+        else:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_scheduled)
+
+    def flush(self) -> None:
+        """Send the next trips now; in a reply that comes while they are being sent, do nothing."""
+        if self._flushing:
+            return
+        self._flushing = True
+        try:
+            self._flush()
+        finally:
+            self._flushing = False
+            self._change.set()
+
+    def send(
+        self, rest: Iterable[bytes], on_reply: OnReply, /, *, calls: int, **arguments: bytes | int
+    ) -> None:
+        """Send a trip. `on_reply` is called once, also if the sender raises; the trip is then over.
+
+        Args:
+            rest: The rows.
+            on_reply: Called with the reply or the error.
+            calls: How many calls the trip carries.
+            arguments: For `Sender.send`.
+        """
+        self.in_flight += 1
+        self._last_was_lone = calls == 1
+        trip = _Trip(self, on_reply)
+        try:
+            self._sender.send(self._script, rest, trip, **arguments)
+        except Exception as error:  # noqa: BLE001 - the callers get it
+            trip(None, error)
+
+    async def change(self) -> None:
+        """Wait until a trip has been sent, or has ended."""
+        self._change.clear()
+        await self._change.wait()
+
+    def ended(self) -> None:
+        """Count a trip as ended, and wake those who wait in `change`."""
+        self.in_flight -= 1
+        self._change.set()
+
+    def _flush_scheduled(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+
+class _Trip:
+    """A trip in flight; called with its reply, or with an error in its place."""
+
+    __slots__ = ("_gate", "_on_reply")
+
+    def __init__(self, gate: TripGate, on_reply: OnReply) -> None:
+        self._gate = gate
+        self._on_reply: OnReply | None = on_reply
+
+    def __call__(self, reply: Any, error: BaseException | None) -> None:
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is not None:
+            self._gate.ended()
+            on_reply(reply, error)
 
 
 class _Gathered:
@@ -63,18 +174,14 @@ class Batcher:
         max_waiting_bytes: int = 64 << 20,
         max_in_flight: int = 4,
     ) -> None:
-        self._runner = runner
-        self._script = script
         self._max_rows = max_rows
         self._small_trip_rows = min(small_trip_rows, max_rows)
         self._max_bytes = max_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._max_in_flight = max_in_flight
+        self._gate = TripGate(runner, script, self._flush, max_in_flight=max_in_flight)
         self._gathered: deque[_Gathered] = deque()
         self._waiting_bytes = 0
-        self._in_flight = 0
-        self._scheduled = False
-        self._change = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     async def call(self, values: Sequence[bytes], *, row_count: int = 1, size: int = 64) -> list[Any]:
@@ -89,33 +196,25 @@ class Batcher:
             LeaseholdError: The error that the trip failed with.
         """
         while self._waiting_bytes >= self._max_waiting_bytes:
-            self._change.clear()
-            await self._change.wait()
+            await self._gate.change()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self._gathered.append(_Gathered(values, row_count, size, future))
         self._waiting_bytes += size
-        if not self._scheduled and self._in_flight < self._max_in_flight:
-            # At the end of this turn of the event loop, so that concurrent calls go together.
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+        self._gate.wake()
         return await future
 
     async def drained(self) -> None:
         """Wait until every call has been answered."""
-        while self._gathered or self._in_flight:
-            self._change.clear()
-            await self._change.wait()
+        while self._gathered or self._gate.in_flight:
+            await self._gate.change()
 
     def _flush(self) -> None:
-        self._scheduled = False
-        while self._gathered and self._in_flight < self._max_in_flight:
+        while self._gathered and self._gate.open:
             batch, values = self._next_batch()
             if batch:
-                self._in_flight += 1
                 self._send(batch, values)
-        self._change.set()
 
-    def _next_batch(self) -> tuple[list[_Gathered], list[bytes]]:
+    def _next_batch(self) -> tuple[list[_Gathered], Sequence[bytes]]:
         batch: list[_Gathered] = []
         values: list[bytes] = []
         row_count = size = 0
@@ -136,20 +235,27 @@ class Batcher:
             size += call.size
         return batch, values
 
-    def _send(self, batch: list[_Gathered], values: list[bytes]) -> None:
+    def _send(self, batch: list[_Gathered], values: Sequence[bytes]) -> None:
         def answered(reply: list[Any] | None, error: BaseException | None) -> None:
-            self._in_flight -= 1
             at = 0
             for call in batch:
                 if not call.future.done():
-                    if reply is None:
-                        call.future.set_exception(copy.copy(error) or AssertionError("no reply and no error"))
-                    else:
+                    if isinstance(reply, list):
                         call.future.set_result(reply[at : at + call.row_count])
+                    else:
+                        call.future.set_exception(copied(error))
                 at += call.row_count
             if self._gathered:
-                self._flush()
-            else:
-                self._change.set()
+                self._gate.flush()
 
-        self._runner.send(self._script, values, answered)
+        self._gate.send(values, answered, calls=len(batch))
+
+
+def copied(error: BaseException | None) -> BaseException:
+    """Return a copy of the error of a trip: a shared one would gather the tracebacks of all callers."""
+    if error is None:
+        return AssertionError("the server's reply is not a list of answers")
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001 - some exceptions cannot be copied
+        return error

@@ -123,7 +123,7 @@ class Runner:
         self._refusal: LeaseholdError | None = None
 
     def send(
-        self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply, **arguments: bytes | int
+        self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply, /, **arguments: bytes | int
     ) -> None:
         """Send a script now, or once connected, and pass the reply to `on_reply`."""
         self._post(Call(script.script, script.tail(arguments, rest), on_reply))
