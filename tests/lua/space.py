@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.keys import QueueKeys
+from leasehold.scripting.catalogue import load
 from leasehold.scripting.runner import bind
 from tests.queue.keyspace import glob
 
@@ -215,6 +216,14 @@ class Space:
             return await pipe.execute()
 
     def _command(self, call: Call) -> tuple[bytes, ...]:
+        script = load()[call.script]
+        if call.script in self._loaded:
+            return (b"EVALSHA", script.sha, *self.tail(call))
+        self._loaded.add(call.script)
+        return (b"EVAL", script.body, *self.tail(call))
+
+    def tail(self, call: Call) -> tuple[bytes, ...]:
+        """Return the number of keys, the keys and the arguments of a call, as they are sent to the server."""
         arguments: dict[str, object] = {
             "prefix": self.prefix,
             "now_ms": NOW,
@@ -232,11 +241,7 @@ class Space:
         named = {
             name: value if isinstance(value, int) else encoded(value) for name, value in arguments.items()
         }
-        command = bound.command(named, [encoded(value) for row in call.rows for value in row])
-        if call.script in self._loaded:
-            return (b"EVALSHA", bound.script.sha, *command[2:])
-        self._loaded.add(call.script)
-        return command
+        return bound.tail(named, [encoded(value) for row in call.rows for value in row])
 
     async def send(self, *command: str | bytes | float) -> Any:
         """Send a command."""

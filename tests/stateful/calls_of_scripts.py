@@ -1,0 +1,156 @@
+"""A call of each script of the catalogue that fits a given state, for the test of interruptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.lua.space import ME, Call
+from tests.stateful.leftovers import DEAD, DEFINITION, IDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.stateful.leftovers import Drawn
+    from tests.stateful.recovery import View
+
+    Row = tuple[object, ...]
+    Rows = list[Row]
+
+#: How long what a call keeps or leases lasts, in ms: it ends in the first step of the recovery.
+SHORT = 9_000
+STREAM: dict[str, object] = {"stream": "s", "reader": "r", "set": "s:1"}
+
+
+class Draw:
+    """Draws the rows of a call.
+
+    Args:
+        view: The keys.
+        drawn: The state.
+        random: Draws.
+    """
+
+    def __init__(self, view: View, drawn: Drawn, random: Random) -> None:
+        self.view = view
+        self.drawn = drawn
+        self.random = random
+        self.ids = random.sample(IDS, len(IDS))
+        self.ids += random.sample(
+            sorted(view.items.keys() - {*IDS}), min(20, len(view.items.keys() - {*IDS}))
+        )
+        # Some leases have expired, and some items are due.
+        self.now = drawn.now + random.choice([0, 0, 700_000])
+
+    def added(self) -> Rows:
+        """Return rows that add items: known ids and a new one."""
+        return [
+            (one, f"new {one}", self.random.choice([0, 0, SHORT]), self.random.choice([0, 1]))
+            for one in self.random.sample([*self.ids, "new"], 6)
+        ]
+
+    def held(self, *choices: list[object]) -> Rows:
+        """Return rows of all ids with their tokens, most of them current, and values drawn for each."""
+        old = dict(self.drawn.held)
+        rows: Rows = []
+        for one in self.ids:
+            token = self.view.last_token(one) or old.get(one, 1)
+            rows.append((one, token, *(self.random.choice(choice) for choice in choices)))
+        return rows
+
+    def dead(self) -> Rows:
+        """Return rows of the ids of dead letters, and of one that is none."""
+        return [
+            *((one,) for one in self.random.sample(sorted(self.view.dead), len(self.view.dead))),
+            ("none",),
+        ]
+
+    def ticks(self) -> Rows:
+        """Return rows that tick schedules which are due, with items whose ids may exist."""
+        due = self.view.zset("ticks")
+        return [
+            (name, DEFINITION, round(at), self.random.choice([f"{name}@1", "a", ""]), self.now + 60_000)
+            for name, at in due.items()
+        ]
+
+    def places(self) -> Rows:
+        """Return rows that complete the items of a set."""
+        places = [place.split(" ", 1) for place in self.view.set_places() if place != "-"]
+        return [(one, token, self.random.choice(FENCED)) for token, one in places] or self.held(FENCED)
+
+
+FENCED: list[object] = [0, 0, 1, f"0:{SHORT}:result"]
+
+
+def _call(rows: Callable[[Draw], Rows] | None = None, /, **arguments: object) -> Callable[[Draw], Call]:
+    """Return a function that draws a call of a script. An argument that is a list is drawn from it."""
+
+    def drawn(draw: Draw) -> Call:
+        chosen = {
+            name: draw.random.choice(value) if isinstance(value, list) else value
+            for name, value in arguments.items()
+        }
+        common = {"now_ms": draw.now, "return_front": int(draw.drawn.return_front)}
+        return Call("", rows(draw) if rows else [], common | chosen)
+
+    return drawn
+
+
+def _each_id(draw: Draw) -> Rows:
+    return [(one,) for one in draw.ids]
+
+
+_DRAWN: dict[str, Callable[[Draw], Call]] = {
+    "add_items": _call(Draw.added),
+    "add_once": _call(Draw.added, run="run", keep_ms=SHORT),
+    "complete_many": _call(lambda draw: draw.held(FENCED)),
+    "counts": _call(),
+    "dead_list": _call(start=0, count=9),
+    "deep_clean_ledger": _call(cursor="0"),
+    "deep_clean_restore": _call(_each_id, started_ms=[0, 1 << 50]),
+    "deep_clean_scan": _call(cursor="0", pattern="*"),
+    "deep_clean_walk": _call(),
+    "drop_many": _call(Draw.dead),
+    "drop_old": _call(count=[1, 100]),
+    "events_keep": _call(count=[0, 100], age_ms=[0, SHORT]),
+    "events_read": _call(after="0"),
+    "fail_many": _call(lambda draw: draw.held([-1, -1, 0, SHORT], ["error"])),
+    "find_many": _call(_each_id),
+    "inspect": _call(state=["waiting", "leased", "scheduled"]),
+    "lease_many": _call(lambda draw: [(draw.random.randint(1, 3), SHORT), (99, 2 * SHORT)]),
+    "lease_set": _call(**STREAM | {"set": "s:2"}, known=0, count=[3, 99], hold_ms=SHORT, keep_ms=SHORT),
+    "leave": _call(session=[DEAD, ME], stays=[0, 1]),
+    "light_clean": _call(count=[2, 500]),
+    "list_ids": _call(state=["waiting", "leased"], cursor="0"),
+    "once_drop": _call(run="run", job="job", ended_ms=SHORT, keep_ms=[0, SHORT], report="report"),
+    "once_run": _call(job="job", run="another", keep_ms=SHORT),
+    "register": _call(keep_ms=SHORT),
+    "release_many": _call(lambda draw: draw.held([0, 0, SHORT], [0, 1])),
+    "renew_many": _call(lambda draw: draw.held([SHORT, 900_000])),
+    "requeue_many": _call(Draw.dead, max_bytes=[1, 1 << 20]),
+    "result": _call(_each_id),
+    "schedule_drop": _call(lambda _: [("hourly",), ("missing",)]),
+    "schedule_put": _call(
+        schedule=["hourly", "weekly"], definition=[DEFINITION, "1 all every 9 -"], due_ms=5, data=["", "new"]
+    ),
+    "schedules": _call(cursor="0"),
+    "set_complete": _call(Draw.places, **STREAM),
+    "set_read": _call(**STREAM, peek=0, give_up=1),
+    "set_renew": _call(**STREAM, hold_ms=SHORT),
+    "stream_hold": _call(
+        lambda draw: [("s:1", draw.random.choice([0, SHORT])), ("s:2", SHORT)],
+        **STREAM,
+        take=1,
+        keep_ms=SHORT,
+    ),
+    "tick": _call(Draw.ticks, max_bytes=[1, 1 << 20]),
+    "ticks_due": _call(),
+}
+
+#: A call of each script, drawn for a state.
+CALLS = _DRAWN.keys()
+
+
+def drawn_call(script: str, view: View, drawn: Drawn, random: Random) -> Call:
+    """Draw a call of a script that fits a state."""
+    return _DRAWN[script](Draw(view, drawn, random))._replace(script=script)
