@@ -1,7 +1,8 @@
 -- Add items as `add_items` does, but each only once during a run of a job.
 --
 -- If a task of the job runs twice, it adds no item twice, even if items were completed in between. The set
--- `once:<run>` keeps the ids that the run has added, until `once_drop`. After that the run adds nothing.
+-- `once:<run>` keeps the ids that the run has added, until `once_drop`. After that the run adds nothing. If this
+-- script is interrupted, the run may not know an id that it has added, and adds it again after its completion.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
 -- Arguments:
@@ -9,20 +10,20 @@
 --   now_ms   integer  the time; empty: the server's time
 --   run      text     the run of the job, see `once_run`
 --   keep_ms  integer  how long the run is known after it has last added an item
---   items    rest     rows as in `add_items`
+--   items    rest     id, data, delay, unique, … (as in `add_items`)
 -- Reply: a list with an entry per item: 1 added, 0 the id exists, 2 the run has added it before or has ended.
 -- Cost: as `add_items`, plus O(1) per item.
 -- Limits: as `add_items`.
 -- Needs: check
 
 local once = prefix .. ':once:' .. run
-local ids, before = { '' }, {} -- the empty id, which no item has: the run has ended
+local ended = redis.call('EXISTS', once .. ':ended')
+local ids, before = {}, {}
 for row = items + 1, #ARGV, 4 do
   ids[#ids + 1] = ARGV[row]
 end
-local found = redis.call('SMISMEMBER', once, unpack(ids))
-for i = 2, #found do
-  before[i - 1] = (found[1] == 1 or found[i] == 1) and 2 or nil
+for i, known in ipairs(redis.call('SMISMEMBER', once, unpack(ids))) do
+  before[i] = ended + known > 0 and 2 or nil
 end
 local answers, added = add_rows(before)
 if #added > 0 then

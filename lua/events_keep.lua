@@ -19,9 +19,9 @@ end
 -- In microseconds: no event takes less, so numbers also grow after a time in which none were kept, however short.
 local time = now_ms or redis.call('TIME')
 local begin = now_ms and now_ms * 1000 or time[1] * 1000000 + time[2]
-redis.call('HSETNX', keep_key, 'last', string.format('%.0f', begin))
-redis.call('HSET', keep_key, 'count', count, 'age_ms', age_ms)
+local last = redis.call('HGET', keep_key, 'last') or string.format('%.0f', begin)
 if age_ms == 0 then
   redis.call('PERSIST', events)
 end
+redis.call('HSET', keep_key, 'last', last, 'count', count, 'age_ms', age_ms)
 return tonumber(newest())

@@ -1,7 +1,8 @@
 -- End a run of `add_once`, and keep its report as a result.
 --
 -- The ids that the run has added are dropped. As tasks may outlive the run, the server keeps for some time
--- that it has ended. Repeating the call with the same report returns the same reply.
+-- that it has ended. Repeating the call with the same report returns the same reply, and does what an
+-- interrupted call has not done.
 --
 -- Keys: queue
 -- Arguments:
@@ -19,18 +20,18 @@ redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local once, result = prefix .. ':once:' .. run, prefix .. ':result:' .. job
 local pointer = prefix .. ':once:' .. job .. ':run'
 local open, kept = redis.call('GET', pointer), keep_ms > 0 and redis.call('GET', result) or ''
-if redis.call('SISMEMBER', once, '') == 1 then
-  local added, same = string.match(kept, '^(%d+) (.*)$')
-  return same == report and tonumber(added) or -1
-end
 local added = redis.call('SCARD', once)
-if keep_ms > 0 then
-  redis.call('SET', result, string.format('%.0f', added) .. ' ' .. report, 'PX', keep_ms)
+if redis.call('EXISTS', once .. ':ended') == 1 then
+  local before, same = string.match(kept, '^(%d+) (.*)$')
+  added = same == report and tonumber(before) or -1
+else
+  if keep_ms > 0 then
+    redis.call('SET', result, string.format('%.0f', added) .. ' ' .. report, 'PX', keep_ms)
+  end
+  redis.call('SET', once .. ':ended', '1', 'PX', ended_ms)
 end
+redis.call('UNLINK', once)
 if open == run then
   redis.call('UNLINK', pointer)
 end
-redis.call('UNLINK', once)
-redis.call('SADD', once, '') -- no item has this id
-redis.call('PEXPIRE', once, ended_ms)
 return added

@@ -13,36 +13,34 @@
 -- Needs: check
 
 redis.call('ZCARD', dead)
-local sizes = {}
-for row = entries + 1, #ARGV do
-  -- This raises now, before anything is written, if the key has another type.
-  sizes[row] = redis.call('HSTRLEN', dead_key(ARGV[row]), 'data')
-end
-
-local answers, requeued, missing, size_of, bytes = {}, {}, {}, {}, 0
+local answers, requeued, data_of, not_dead, bytes = {}, {}, {}, {}, 0
 for row = entries + 1, #ARGV do
   local id, answer = ARGV[row], -2
-  bytes = bytes + sizes[row]
+  bytes = bytes + redis.call('HSTRLEN', dead_key(id), 'data')
   if row == entries + 1 or bytes <= max_bytes then
     local data = redis.call('HGET', dead_key(id), 'data')
     if not data then
       answer = 0
-      missing[#missing + 1] = id
-    elseif redis.call('SETNX', data_key(id), data) == 1 then
+      not_dead[#not_dead + 1] = id
+    elseif not data_of[id] and redis.call('EXISTS', data_key(id)) == 0 then
       answer = 1
-      requeued[#requeued + 1], size_of[id] = id, #data
+      requeued[#requeued + 1], data_of[id] = id, data
     else
       answer = -1
     end
   end
   answers[#answers + 1] = answer
 end
-leave_dead(missing) -- ids without a dead letter
-leave_dead(requeued)
-begin_incarnation(requeued)
+
 enter_waiting(requeued, false)
+begin_incarnation(requeued)
+for _, id in ipairs(requeued) do
+  redis.call('SET', data_key(id), data_of[id])
+end
+leave_dead(requeued)
+leave_dead(not_dead) -- ids that are listed without a dead letter
 for _, id in ipairs(emitting and requeued or {}) do
-  emit('requeued', id, { size = size_of[id] })
+  emit('requeued', id, { size = #data_of[id] })
 end
 flush()
 return answers

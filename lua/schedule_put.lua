@@ -34,10 +34,11 @@ if not (before and due and string.match(before, when) == string.match(definition
   end
   redis.call('ZADD', ticks, due_ms, schedule)
 end
-redis.call('HSET', schedules, schedule, definition)
 if #data > 0 then
   redis.call('SET', data_of_schedule, data)
 else
   redis.call('UNLINK', data_of_schedule)
 end
+-- The definition comes last: a schedule without one adds nothing, and `tick` removes what is left of it.
+redis.call('HSET', schedules, schedule, definition)
 return { 1, now, 0 }

@@ -21,51 +21,55 @@ local function data_of_schedule(name)
   return prefix .. ':schedule:' .. name
 end
 
-redis.call('HLEN', schedules)
 redis.call('ZCARD', ticks)
-local sizes = {}
-for row = rows + 1, #ARGV, 5 do
-  -- This raises now, before anything is written, if the key has another type.
-  sizes[row] = redis.call('STRLEN', data_of_schedule(ARGV[row]))
-end
+local definition_of, due_of, without = {}, {}, {}
 
--- Add an item, unless its id exists; returns whether it was added.
-local function add(name, id, size)
-  if size == 0 then
-    return redis.call('SETNX', data_key(id), '') == 1
-  end
-  return redis.call('COPY', data_of_schedule(name), data_key(id)) == 1
-end
-
--- Return whether the schedule is as it was read, and due.
+-- Return whether the schedule is as it was read, and due. Rows before may have set its time.
 local function is_as_read(name, definition, due)
-  local stored = redis.call('HGET', schedules, name)
-  if not stored then
-    redis.call('ZREM', ticks, name) -- it is not the time of a schedule
+  if due_of[name] == nil then
+    definition_of[name] = redis.call('HGET', schedules, name)
+    due_of[name] = tonumber(redis.call('ZSCORE', ticks, name) or '') or false
+    if not definition_of[name] then
+      without[#without + 1] = name
+    end
   end
-  local score = tonumber(redis.call('ZSCORE', ticks, name) or '')
-  return stored == definition and score == due and due <= now
+  return definition_of[name] == definition and due_of[name] == due and due <= now
 end
 
-local answers, added, size_of, bytes = {}, {}, {}, 0
+local answers, added, source_of, size_of, next_due, bytes = {}, {}, {}, {}, {}, 0
 for row = rows + 1, #ARGV, 5 do
   local name, id, answer = ARGV[row], ARGV[row + 3], 0
-  local room = #added == 0 or id == '' or bytes + sizes[row] <= max_bytes
+  local size = redis.call('STRLEN', data_of_schedule(name))
+  local room = #added == 0 or id == '' or bytes + size <= max_bytes
   if not room or answers[#answers] == -2 then
     answer = -2
   elseif is_as_read(name, ARGV[row + 1], tonumber(ARGV[row + 2])) then
-    redis.call('ZADD', ticks, ARGV[row + 4], name)
     answer = 2
-    if id ~= '' and add(name, id, sizes[row]) then
+    if id ~= '' and not source_of[id] and redis.call('EXISTS', data_key(id)) == 0 then
       answer = 1
-      bytes = bytes + sizes[row]
-      added[#added + 1], size_of[id] = id, sizes[row]
+      bytes = bytes + size
+      added[#added + 1], source_of[id], size_of[id] = id, data_of_schedule(name), size
     end
+    due_of[name] = tonumber(ARGV[row + 4])
+    next_due[#next_due + 1], next_due[#next_due + 2] = ARGV[row + 4], name
   end
   answers[#answers + 1] = answer
 end
-begin_incarnation(added)
+
 enter_waiting(added, false)
+begin_incarnation(added)
+for _, id in ipairs(added) do
+  if size_of[id] == 0 then
+    redis.call('SET', data_key(id), '')
+  else
+    redis.call('COPY', source_of[id], data_key(id))
+  end
+end
+in_chunks('ZADD', ticks, next_due)
+for _, name in ipairs(without) do
+  redis.call('UNLINK', data_of_schedule(name))
+  redis.call('ZREM', ticks, name)
+end
 for _, id in ipairs(emitting and added or {}) do
   emit('added', id, { size = size_of[id] })
 end

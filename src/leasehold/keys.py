@@ -73,10 +73,8 @@ MADE_KEYS = {
         "exists while events are kept: `count` and `age_ms` (0: no bound), `last` (the number of the last "
         "event)",
     ),
-    "once:<run>": Key(
-        "set, with a time to live",
-        "the ids that a run of a bulk job has added; the empty id alone: it has ended",
-    ),
+    "once:<run>": Key("set, with a time to live", "the ids that a run of a bulk job has added"),
+    "once:<run>:ended": Key("string, `PX`", "this run of a bulk job has ended, and adds nothing more"),
     "once:<job>:run": Key("string, `PX`", "the run of the bulk job of this name that has not ended"),
     "set:<name>": Key(
         "list, with a time to live",
@@ -89,8 +87,6 @@ MADE_KEYS = {
         "string, `PX`", "the result of a completed item; under the name of a bulk job, its report"
     ),
 }
-#: What follows the queue's name in keys that are made with an id or another name: `item`, `lease`, `dead`, …
-FAMILIES = frozenset(made.partition(":")[0] for made in MADE_KEYS if "<" in made)
 
 
 class KeyPrefix(str):
@@ -133,20 +129,19 @@ class QueueKeys:
 
     @property
     def data_pattern(self) -> bytes:
-        """A glob that matches the data keys of this queue, and no others: see `check_prefix`."""
+        """A glob that matches the data keys of this queue.
+
+        It also matches strings of a queue whose name begins with `<this name>:item:`, which is why no queue
+        should be called so.
+        """
         return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix) + b":item:*"
 
 
 def check_prefix(name: object) -> str:
     """Check a queue's name.
 
-    The keys of a queue `a:item` would be those of items of the queue `a`: `a:item:queue` is the list of the
-    one, and the data of the item `queue` of the other. So no part of a name after a colon may be the name of
-    such a family of keys.
-
     Raises:
-        InvalidArgument: If it is not a string, empty, longer than 512 bytes, cannot be encoded, or if its
-            keys could be those of another queue.
+        InvalidArgument: If it is not a string, empty, longer than 512 bytes, or cannot be encoded.
     """
     allowed = "a string of 1 to 512 bytes in UTF-8"
     if not isinstance(name, str) or not name:
@@ -157,12 +152,6 @@ def check_prefix(name: object) -> str:
         raise InvalidArgument("name", name, allowed) from error
     if size > 512:
         raise InvalidArgument("name", name, allowed)
-    first, *others = name.split(":")
-    for at, part in enumerate(others):
-        if part in FAMILIES:
-            owner = ":".join([first, *others[:at]])
-            theirs = f"keys that begin with '{owner}:{part}:' belong to the queue {owner!r}"
-            raise InvalidArgument("name", name, f"a name without ':{part}': {theirs}")
     return str(name)
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.core
 JOB: dict[str, object] = {"run": "j", "keep_ms": 600_000}
 END: dict[str, Any] = {"run": "j", "job": "name", "ended_ms": 600_000, "keep_ms": 600_000}
 #: What is left of a run that has ended.
-ENDED: State = {"once:j": Expiring({""})}
+ENDED: State = {"once:j:ended": Expiring("1")}
 
 
 def marks(*ids: str) -> State:
@@ -88,7 +88,7 @@ async def test_a_run_that_has_added_nothing_ends_as_well(space: Space) -> None:
 async def test_an_ended_run_is_known_for_a_time(space: Space) -> None:
     await space.run("add_once", [new("a")], run="j", keep_ms=1_000)
     await space.run("once_drop", [], **END, report="r")
-    assert 500_000 < await space.redis.pttl(space.key("once:j")) <= 600_000
+    assert 500_000 < await space.redis.pttl(space.key("once:j:ended")) <= 600_000
 
 
 @pytest.mark.parametrize("name", ["nightly", "a:run", "", "ä {b} *\x00"])
@@ -97,7 +97,7 @@ async def test_a_name_has_one_open_run(space: Space, name: str) -> None:
         assert await space.run("once_run", job=name, run=new_run, keep_ms=600_000) == b"r1"
     assert await space.snapshot() == {f"once:{name}:run": Expiring("r1")}
     await space.run("once_drop", [], **END | {"run": "r1", "job": name, "keep_ms": 0}, report="")
-    assert await space.snapshot() == {"once:r1": Expiring({""})}
+    assert await space.snapshot() == {"once:r1:ended": Expiring("1")}
     assert await space.run("once_run", job=name, run="r3", keep_ms=600_000) == b"r3"
 
 
