@@ -4,7 +4,7 @@
 -- Arguments:
 --   prefix     text     the queue's name
 --   start      integer  without ids: the first place to return; 0 is the newest, -1 the oldest
---   count      integer  without ids: how many to return
+--   count      count    without ids: how many to return
 --   max_bytes  integer  the maximum of data to return; further dead letters come without data
 --   entries    rest     ids, or none
 -- Reply: for each dead letter: id, time of death in ms (0: unknown), size of its data (-1: there is no such

@@ -6,7 +6,7 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   cursor  text     "0" in the first call, then the cursor of the last reply
---   count   integer  about how many entries to check
+--   count   count    about how many entries to check
 -- Reply: the next cursor ("0": done), how many entries were dropped.
 -- Cost: O(count).
 -- Limits: one HSCAN of `count` (at most 1,000) a call; a small ledger is checked at once.

@@ -8,7 +8,7 @@
 --   now_ms   integer  the time; empty: the server's time
 --   pattern  text     a glob that matches the data keys of this queue and no others
 --   cursor   text     "0" in the first call, then the cursor of the last reply
---   count    integer  about how many keys of the database to check
+--   count    count    about how many keys of the database to check
 -- Reply: the time in ms, the next cursor ("0": done), then ids.
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call.

@@ -4,7 +4,7 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   start   integer  the first place to return, from the young end of the queue (0: the youngest)
---   count   integer  how many ids to return
+--   count   count    how many ids to return
 -- Reply: the ids; fewer than `count` at the end of the walk. With `start` 0, the ids in inboxes follow.
 -- Cost: O(start + count).
 -- Limits: `count` ids (at most 1,000), and the inboxes of 1,000 sessions when start is 0.

@@ -5,7 +5,7 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   age_ms  integer  the minimum time since their death
---   count   integer  the maximum number to drop
+--   count   count    the maximum number to drop
 -- Reply: how many were dropped; if it is `count`, there may be more: call again.
 -- Cost: O(log n) per dead letter.
 -- Limits: `count` dead letters (at most 1,000) a call.

@@ -4,7 +4,7 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   after   text     the number of the last event that the caller knows; 0: begin with the oldest
---   count   integer  the maximum number to return
+--   count   count    the maximum number to return
 -- Reply: the number of the last event of all (false: none are kept), then for each event its number and a
 --   list of its ten fields, each with its name.
 -- Cost: O(log n + count).

@@ -6,7 +6,7 @@
 --   now_ms     integer  the time; empty: the server's time
 --   state      text     "waiting", "leased" or "scheduled"
 --   start      integer  the first place to return: 0 is the next to be leased, to expire or to fall due; -1 is the last
---   count      integer  how many items to return
+--   count      count    how many items to return
 --   max_bytes  integer  the maximum of data to return; further items come without data
 -- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost), data (false: left out), when it
 --   falls due or its lease expires in ms (-1: never), holder or false, token, attempt, when it was last

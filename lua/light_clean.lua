@@ -10,7 +10,7 @@
 --   now_ms        integer  the time; empty: the server's time
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   grace_ms      integer  how long an entry without a lease is left alone
---   count         integer  how many entries to check
+--   count         count    how many entries to check
 -- Reply: the number of entries in `processing`, items reclaimed, entries dropped, entries watched from now
 --   on, 1 if more is due.
 -- Cost: O(log n) per entry.

@@ -7,7 +7,7 @@
 --   prefix  text     the queue's name
 --   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by any client
 --   cursor  text     "0" in the first call, then the cursor of the last reply
---   count   integer  about how many ids to return
+--   count   count    about how many ids to return
 -- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0, then the ids.
 -- Cost: O(count); O(cursor) into a list.
 -- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set is returned at once.

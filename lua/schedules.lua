@@ -4,7 +4,7 @@
 -- Arguments:
 --   prefix     text     the queue's name
 --   cursor     text     "0" in the first call, then the cursor of the last reply
---   count      integer  about how many to return
+--   count      count    about how many to return
 --   max_bytes  integer  the maximum of data to return; further schedules come without data
 -- Reply: the next cursor ("0": done), then for each schedule: name, definition, next due time in ms (-1:
 --   none), size of its data, data (false: left out).

@@ -11,7 +11,7 @@
 --   reader     text     the reader of the stream
 --   set        text     the name of the set
 --   start      integer  the first place of the set to check; 0 is its first item
---   count      integer  how many places to check
+--   count      count    how many places to check
 --   max_bytes  integer  stop before this much data (the first item is always returned); -1: return no data
 --   peek       flag     1: return id and token of each item that is not given up, and give up none
 --   give_up    flag     1: give up items that are not held; 0: stop before the first of them, as it may only wait

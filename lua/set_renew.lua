@@ -14,7 +14,7 @@
 --   reader   text     the reader of the stream
 --   set      text     the name of the set
 --   start    integer  the first place of the set to check; 0 is its first item
---   count    integer  how many places to check; 0: only return the size of the set
+--   count    count    how many places to check; 0: only return the size of the set
 --   hold_ms  integer  the lease time, counted from now
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many places the set has; how
 --   many of those checked are held now; how many of these were leased again; how many are not held any more.

@@ -4,7 +4,7 @@
 -- Arguments:
 --   now_ms  integer  the time; empty: the server's time
 --   start   integer  how many due schedules to skip
---   count   integer  the maximum number to return
+--   count   count    the maximum number to return
 -- Reply: the time in ms, ms until the next schedule falls due that is not due yet (-1: none), then for each
 --   due one: name, due time in ms, definition (false: it has none).
 -- Cost: O(log n + start + count).

@@ -10,6 +10,7 @@ LeaseholdError
 │   ├── ServerOutOfMemory      `maxmemory` is reached
 │   ├── ServerBusy             loading its data, or running a long script
 │   ├── ServerTooOld           older than Redis 6.2 or Valkey 7.2
+│   ├── LimitExceeded          more than a script accepts in one call
 │   ├── WrongKeyType           one of the queue's keys holds another type of value
 │   └── ScriptFailed           any other error of a script
 ├── EventsError                the kept events cannot be read
@@ -139,6 +140,10 @@ class ServerBusy(ServerError):
 
 class ServerTooOld(ServerError):
     """The server is older than Redis 6.2 or Valkey 7.2, the oldest supported versions."""
+
+
+class LimitExceeded(ServerError):
+    """A script was given more rows than it accepts in one call. Nothing was applied; split the call."""
 
 
 class WrongKeyType(ServerError):

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
+import pytest
+from redis.exceptions import ResponseError
+
+from leasehold.errors import LimitExceeded
 from leasehold.keys import QueueKeys
+from leasehold.scripting.catalogue import load
+from leasehold.scripting.server_errors import translate
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, items_of, new, picture
+from tests.lua.test_wrong_types import CALLS
+
+if TYPE_CHECKING:
+    from leasehold.scripting.catalogue import Script
 
 pytestmark = pytest.mark.core
 
@@ -54,6 +64,27 @@ FULL: dict[str, tuple[State, Call, object, State]] = {
     "not requeued, as their ids exist": (DEAD | WAITING, Call("requeue_many", EACH), -1, DEAD | WAITING),
     "dropped": (DEAD, Call("drop_many", EACH), 1, picture(fence=ROWS)),
 }
+
+
+@pytest.mark.parametrize(
+    "script",
+    [script for script in load().values() if {"count", "rest"} & {*script.arguments.values()}],
+    ids=lambda script: script.name,
+)
+async def test_a_call_over_the_limit_is_refused_and_changes_nothing(space: Space, script: Script) -> None:
+    await space.seed(LEASED | {"sessions": {"lh:dead": NOW - 1.0}})
+    before = await space.snapshot()
+    rows, arguments = CALLS[script.name]
+    count = "count" in script.arguments.values()
+    for given in (
+        (rows, {"count": ROWS + 1}) if count else None,
+        (rows[:1] * (ROWS + 1), {}) if rows else None,
+    ):
+        if given:
+            with pytest.raises(ResponseError) as refused:
+                await space.run(script.name, given[0], **{"state": "leased"} | arguments | given[1])
+            assert isinstance(translate(refused.value, maybe_applied=False), LimitExceeded)
+    assert await space.snapshot() == before
 
 
 @pytest.mark.parametrize(("before", "call", "answer", "after"), FULL.values(), ids=FULL.keys())

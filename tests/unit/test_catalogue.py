@@ -69,6 +69,7 @@ def test_names_get_their_values_and_shared_functions_come_before_the_script() ->
         "local by = tonumber(ARGV[2])",
         "local loud = ARGV[3] == '1'",
         "local rows = 3",
+        "if #ARGV > 1003 then return redis.error_reply('LIMIT 1000 rows') end",
         "local function shout(text)",
         "return text .. '!'",
         "end",
@@ -78,6 +79,20 @@ def test_names_get_their_values_and_shared_functions_come_before_the_script() ->
         "end",
         "return loud and shout(prefix)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("meaning", "size"),
+    [
+        ("ids", 1),
+        ("ids, or none", 1),
+        ("id, token (0: none, or lost), …", 2),
+        ("id, data, delay, … (in ms)", 3),
+    ],
+)
+def test_a_row_has_the_values_that_the_header_names(meaning: str, size: int) -> None:
+    assert catalogue.row_size([("prefix", "text", "the name"), ("rows", "rest", meaning)]) == size
+    assert catalogue.row_size([("rows", "text", meaning)]) == 0
 
 
 def test_comments_change_nothing() -> None:

@@ -28,12 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
-KINDS = {"text": "{0}", "integer": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
+KINDS = {
+    "text": "{0}",
+    "integer": "tonumber({0})",
+    "count": "tonumber({0})",
+    "flag": "{0} == '1'",
+    "rest": "",
+}
+#: The rows of a rest in one call, and the value of a count: a script refuses more before it does anything.
+MAX_ROWS = 1000
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
 #: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
 #: name in the variable `what`.
 _EMIT = re.compile(r"(?<!function )\bemit(?:_all)?\((?!what\b)\s*(?:'(\w+)',|([^,\s]*))")
-_ENTRY = re.compile(r"^  (\w+) +(\w+) +\S")
+_ENTRY = re.compile(r"^  (\w+) +(\w+) +(\S.*)")
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ def compose(name: str, text: str, library: Library) -> Script:
     if unknown:
         raise BrokenContract(f"{name}: leasehold.keys does not declare a key {unknown[0]}")
     entries = _entries(name, sections["Arguments"])
-    declared = [*keys, *(argument for argument, _ in entries)]
+    declared = [*keys, *(argument for argument, _, _ in entries)]
     keys = (*keys, NONE)
     twice = sorted({word for word in declared if declared.count(word) > 1})
     if twice:
@@ -111,11 +119,11 @@ def compose(name: str, text: str, library: Library) -> Script:
     taken = sorted({*declared, NONE} & library.givers.keys())
     if taken:
         raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
-    arguments = dict(entries)
+    arguments = {argument: kind for argument, kind, _ in entries}
     own = strip(code)
     pieces = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
     used = keys if NONE in names_in(f"{pieces}\n{own}") else keys[:-1]
-    preamble = _preamble(name, used, arguments)
+    preamble = _preamble(name, used, arguments, row_size(entries))
     _check_use(name, own, f"{pieces}\n{own}", declared)
     composed = "\n".join(part for part in (preamble, pieces, own) if part)
     # Reading a local is faster than reading a field of a global, and scripts mostly call the server.
@@ -150,17 +158,29 @@ def names_listed(lines: list[str]) -> list[str]:
     return re.findall(r"\w+", " ".join(lines))
 
 
-def _entries(name: str, lines: list[str]) -> list[tuple[str, str]]:
-    entries: list[tuple[str, str]] = []
+def row_size(entries: list[tuple[str, str, str]]) -> int:
+    """Return how many values the header names before `…` for a row of the rest; 0: there is no rest.
+
+    Args:
+        entries: The arguments: name, kind and meaning.
+    """
+    if not entries or entries[-1][1] != "rest":
+        return 0
+    values, more, _ = re.sub(r"\([^)]*\)", "", entries[-1][2]).partition(", …")
+    return values.count(",") + 1 if more else 1
+
+
+def _entries(name: str, lines: list[str]) -> list[tuple[str, str, str]]:
+    entries: list[tuple[str, str, str]] = []
     for line in lines:
         match = _ENTRY.match(line)
         if not match:
             raise BrokenContract(f"{name}: cannot read {line!r}: expected '  name  kind  meaning'")
-        entries.append((match[1], match[2]))
+        entries.append((match[1], match[2], match[3]))
     return entries
 
 
-def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str]) -> str:
+def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str], row: int) -> str:
     lines = [f"local {key} = KEYS[{i}]" for i, key in enumerate(keys, 1)]
     for i, (argument, kind) in enumerate(arguments.items(), 1):
         if kind not in KINDS:
@@ -171,6 +191,12 @@ def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str]) -> st
         lines.append(
             f"local {argument} = " + (str(i - 1) if kind == "rest" else KINDS[kind].format(f"ARGV[{i}]"))
         )
+    too_much = [f"({argument} or 0) > {MAX_ROWS}" for argument, kind in arguments.items() if kind == "count"]
+    if row:
+        too_much.append(f"#ARGV > {len(arguments) - 1 + MAX_ROWS * row}")
+    if too_much:
+        refusal = f"return redis.error_reply('LIMIT {MAX_ROWS} rows')"
+        lines.append(f"if {' or '.join(too_much)} then {refusal} end")
     return "\n".join(lines)
 
 

@@ -26,6 +26,7 @@ from redis.exceptions import (
 from leasehold.errors import (
     ConnectionLost,
     LeaseholdError,
+    LimitExceeded,
     ScriptFailed,
     ServerBusy,
     ServerError,
@@ -50,6 +51,7 @@ _BY_CLASS: tuple[tuple[type[RedisError], type[ServerError]], ...] = (
 # The first word of the server's error, or a word inside it: Redis 6.2 wraps errors of scripts.
 _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("WRONGTYPE", WrongKeyType),
+    ("LIMIT", LimitExceeded),
     ("OOM", ServerOutOfMemory),
     ("READONLY", ServerReadOnly),
     ("NOREPLICAS", ServerReadOnly),
@@ -69,6 +71,7 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
 )
 _ADVICE: dict[type[ServerError], str] = {
     WrongKeyType: "another program uses a key of this queue; choose another name, or remove that key",
+    LimitExceeded: "one call was given more than a script accepts; nothing was applied. Split the call",
     ServerOutOfMemory: "the server has reached its maxmemory; nothing was applied. Leasing and completing "
     "still work",
     ServerReadOnly: "the server accepts no writes now; nothing was applied",
