@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis as redis_py
 
 from leasehold import AsyncWorkQueue
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 class Clock:
@@ -92,3 +93,10 @@ def queue(make_queue: MakeQueue, request: pytest.FixtureRequest) -> AsyncWorkQue
 def clock() -> Clock:
     """Return a clock that the test moves."""
     return Clock()
+
+
+@pytest.fixture
+def plain(redis_url: str) -> Iterator[redis_py.Redis]:
+    """Return a client for tests that run their own event loops."""
+    with redis_py.Redis.from_url(redis_url) as client:
+        yield client

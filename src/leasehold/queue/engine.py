@@ -132,10 +132,13 @@ class Engine:
 
         Closing twice is fine. Later calls get QueueClosed.
         """
+        await asyncio.shield(self.start_closing())
+
+    def start_closing(self) -> asyncio.Task[None]:
+        """Begin to close in the event loop of the engine, and return the task that does it."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="leasehold close")
-        # A cancelled caller does not wait for the end, but closing continues.
-        await asyncio.shield(self._closing)
+        return self._closing
 
     async def end(self) -> None:
         """See `Member`."""

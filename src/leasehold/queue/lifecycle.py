@@ -51,6 +51,7 @@ class Lifecycle:
         self._reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
         self._return_front = return_to == "front"
         self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
+        self._closing: list[Engine] = []
         self._closed = False
 
     @property
@@ -89,22 +90,24 @@ class Lifecycle:
     async def close(self) -> None:
         """Close the engines of all event loops, except those that assist. Closing twice is fine.
 
-        An event loop that stands still keeps its connections until it runs again, or ends.
+        An event loop that stands still keeps its connections until it runs again, or ends. A cancelled caller
+        does not wait for the end, but closing continues.
         """
         with SESSIONS.lock:
             self._closed = True
             SESSIONS.forget_closed_loops()
-            engines = [engine for engine in self.engines if not engine.session.adopted]
-        await asyncio.gather(*map(self._close, engines))
-
-    async def _close(self, engine: Engine) -> None:
-        loop = engine.loop
-        if loop is asyncio.get_running_loop():
-            await engine.close()
-        elif loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(engine.close(), loop)
-            await asyncio.wait([asyncio.wrap_future(closing)], timeout=ELSEWHERE_SECONDS)
-        self._engines.pop(loop, None)
+            for engine in self.engines:
+                if not engine.session.adopted:
+                    self._closing.append(self._engines.pop(engine.loop))
+        here = asyncio.get_running_loop()
+        ours = [engine.start_closing() for engine in self._closing if engine.loop is here]
+        others = [other for engine in self._closing if (other := _close_elsewhere(engine)) is not None]
+        if others:
+            await asyncio.wait(others, timeout=ELSEWHERE_SECONDS)
+        if ours:
+            await asyncio.wait(ours)
+        for closed in ours:
+            closed.result()
 
     def _make(self, session_id: str | None = None, reply_timeout: float | None = None) -> Engine:
         with SESSIONS.lock:
@@ -127,3 +130,15 @@ class Lifecycle:
                 on_abandon=partial(self._engines.pop, session.loop, None),
             )
             return engine
+
+
+def _close_elsewhere(engine: Engine) -> asyncio.Future[None] | None:
+    """Close an engine in the event loop of another thread; None if that does not run."""
+    if engine.loop is asyncio.get_running_loop() or not engine.loop.is_running():
+        return None
+    closing = engine.close()
+    try:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closing, engine.loop))
+    except RuntimeError:  # it has been closed at this moment
+        closing.close()
+        return None

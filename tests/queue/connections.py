@@ -1,0 +1,49 @@
+"""Reads which connections Leasehold has, in tests that run their own event loops, too."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from leasehold.queue.internals import running_engine
+
+if TYPE_CHECKING:
+    import redis as redis_py
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.scripting.session import Session
+
+
+def names_of(clients: list[dict[str, str]]) -> list[str]:
+    """Return the names of Leasehold's connections."""
+    return sorted(client["name"] for client in clients if client["name"].startswith("leasehold:"))
+
+
+def connections(plain: redis_py.Redis) -> list[str]:
+    """Return the names of Leasehold's connections."""
+    return names_of(plain.client_list())
+
+
+def until_gone(plain: redis_py.Redis, left: int = 0) -> None:
+    """Wait until the server has closed all connections of Leasehold but so many."""
+    deadline = time.monotonic() + 20
+    while len(names := connections(plain)) > left:
+        assert time.monotonic() < deadline, names
+        time.sleep(0.005)
+    assert len(names) == left
+
+
+def session(queue: AsyncWorkQueue) -> Session:
+    """Return the session of a queue in the running event loop."""
+    engine = running_engine(queue)
+    assert engine is not None
+    return engine.session
+
+
+async def work_through(queue: AsyncWorkQueue) -> list[str]:
+    """Lease and complete items until none is left, and return their ids."""
+    ids: list[str] = []
+    while leases := await queue.lease_many(3, 30, block=False):
+        assert all(await queue.complete_many(leases))
+        ids += [lease.id for lease in leases]
+    return ids

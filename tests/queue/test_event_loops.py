@@ -1,0 +1,219 @@
+"""One queue object in several event loops and threads, and the end of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from redis.asyncio import Redis
+
+from leasehold import AsyncWorkQueue, Item, QueueClosed
+from leasehold.scripting.session import SESSIONS
+from tests.queue.asking import alone, blocked, take
+from tests.queue.connections import connections, session, until_gone, work_through
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis as redis_py
+
+
+pytestmark = pytest.mark.core
+
+
+def test_a_queue_of_a_module_works_in_one_event_loop_after_the_other(
+    plain: redis_py.Redis, redis_url: str, name: str
+) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, name)
+    sessions = set()
+
+    async def use() -> None:
+        assert await queue.add_item(Item(b"x"))
+        assert await queue.complete(await take(queue))
+        sessions.add(queue.session)
+
+    for _ in range(3):
+        asyncio.run(use())
+        until_gone(plain)
+    assert len(sessions) == 3
+    asyncio.run(queue.close())
+    with pytest.raises(QueueClosed):
+        asyncio.run(queue.counts())
+
+
+def test_a_queue_of_a_module_works_in_portals_as_of_a_test_client(
+    plain: redis_py.Redis, redis_url: str, name: str
+) -> None:
+    """FastAPI's TestClient has a portal for each `with` block, and outside of them one for each request."""
+    queue = AsyncWorkQueue.from_url(redis_url, name)
+
+    async def request(data: bytes) -> bool:
+        return await queue.add_item(Item(data))
+
+    for _ in range(2):
+        with start_blocking_portal() as portal:
+            assert portal.call(request, b"1")
+            assert portal.call(request, b"2")
+        until_gone(plain)
+    with start_blocking_portal() as portal, start_blocking_portal() as other:
+        assert portal.call(queue.queue_len) == other.call(queue.queue_len) == 4
+        portal.call(queue.close)
+        with pytest.raises(QueueClosed):
+            other.call(queue.counts)
+        until_gone(plain)
+
+
+def test_threads_use_a_queue_at_the_same_time(plain: redis_py.Redis, redis_url: str, name: str) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, name)
+    ready = threading.Barrier(4)
+
+    async def use(number: int) -> list[str]:
+        await queue.add_items([Item(b"x", id=f"{number}-{n}") for n in range(60)])
+        ready.wait(20)
+        return await work_through(queue)
+
+    with ThreadPoolExecutor(4) as threads:
+        done = [*threads.map(lambda number: asyncio.run(use(number)), range(4))]
+    assert sorted(item_id for ids in done for item_id in ids) == sorted(
+        f"{number}-{n}" for number in range(4) for n in range(60)
+    )
+    until_gone(plain)
+    assert not [*SESSIONS]
+
+
+def test_a_lease_is_completed_in_another_event_loop(redis_url: str, name: str) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, name)
+
+    async def begin() -> Any:
+        await queue.add_item(Item(b"x"))
+        return await queue.lease(30)
+
+    lease = asyncio.run(begin())
+    assert asyncio.run(queue.complete(lease))
+
+
+def test_an_event_loop_that_ends_leaves_nothing_on_the_server(
+    plain: redis_py.Redis, redis_url: str, name: str
+) -> None:
+    """Nothing is closed: callers wait, a follower reads, and another has just been cancelled."""
+    queue = AsyncWorkQueue.from_url(redis_url, name)
+    waiting: list[asyncio.Task[Any]] = []
+
+    async def follow() -> None:
+        async for _ in queue.events():
+            pass
+
+    async def use() -> None:
+        await queue.events.keep(count=10)
+        waiting.extend(asyncio.create_task(queue.lease(30)) for _ in range(3))
+        waiting.append(asyncio.create_task(follow()))
+        async with Redis.from_url(redis_url) as client:
+            await blocked(client, 1)
+        waiting.pop(0).cancel()
+
+    asyncio.run(use())
+    assert all(task.cancelled() for task in waiting)
+    until_gone(plain)
+    gc.collect()
+    assert not [*SESSIONS]
+
+
+def test_an_event_loop_ends_in_time_although_the_server_does_not_answer(
+    plain: redis_py.Redis, redis_url: str, name: str
+) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, name, reply_timeout=60)
+
+    async def use() -> None:
+        await queue.counts()
+        plain.client_pause(2500)
+        asyncio.create_task(queue.add_item(Item(b"x")))  # noqa: RUF006 - it is to be cancelled
+        await asyncio.sleep(0.05)
+
+    before = time.monotonic()
+    asyncio.run(use())
+    assert time.monotonic() - before < 30, "far less than the reply timeout"
+    until_gone(plain)
+
+
+def test_an_event_loop_that_is_just_closed_is_noticed_at_the_next_use(
+    plain: redis_py.Redis, redis_url: str, name: str
+) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, name)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(queue.counts())
+    loop.close()
+    assert len(connections(plain)) == 1
+
+    async def use() -> None:
+        await queue.counts()
+        [mine] = SESSIONS
+        assert mine is session(queue)
+
+    asyncio.run(use())
+    until_gone(plain)
+    del loop
+    gc.collect()  # a ResourceWarning would be an error here
+
+
+@contextmanager
+def running_elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread, and end it as `asyncio.run` does."""
+    loops: Future[asyncio.AbstractEventLoop] = Future()
+    over = threading.Event()
+
+    async def wait() -> None:
+        loops.set_result(asyncio.get_running_loop())
+        while not over.is_set():  # noqa: ASYNC110 - it is another thread's
+            await asyncio.sleep(0.005)
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(lambda: asyncio.run(wait()))
+        try:
+            yield loops.result(20)
+        finally:
+            over.set()
+            running.result(20)
+
+
+async def test_close_closes_the_queue_in_all_event_loops(queue: AsyncWorkQueue, redis: Redis) -> None:
+    with running_elsewhere() as loop:
+        waiting = asyncio.run_coroutine_threadsafe(queue.lease(30), loop)
+        await queue.counts()
+        await blocked(redis, 1)
+        await queue.close()
+        with pytest.raises(QueueClosed):
+            waiting.result(0)
+        with pytest.raises(QueueClosed):
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(queue.counts(), loop))
+        await alone(redis)
+
+
+async def test_close_returns_although_another_event_loop_is_blocked(
+    queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.queue.lifecycle.ELSEWHERE_SECONDS", 0.05)
+    over = threading.Event()
+    with running_elsewhere() as loop:
+        asyncio.run_coroutine_threadsafe(queue.counts(), loop).result(20)
+        loop.call_soon_threadsafe(over.wait, 20)
+        await queue.close()
+        over.set()
+        await alone(redis)
+
+
+async def test_close_returns_although_another_event_loop_stands_still(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    loop = asyncio.new_event_loop()
+    await asyncio.to_thread(loop.run_until_complete, queue.counts())
+    await queue.close()
+    await asyncio.to_thread(loop.run_until_complete, loop.shutdown_asyncgens())
+    loop.close()
+    await alone(redis)

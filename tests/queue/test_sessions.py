@@ -1,0 +1,177 @@
+"""Sessions: what the queue objects of one client share in an event loop; connections and their names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio import Redis
+
+from leasehold import AsyncWorkQueue, Item
+from leasehold.scripting.session import SESSIONS
+from tests.eventually import eventually
+from tests.queue.asking import alone, until
+from tests.queue.connections import names_of, session
+
+if TYPE_CHECKING:
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def test_the_queues_of_one_client_share_a_session_and_its_connection(
+    redis: Redis, redis_url: str, name: str
+) -> None:
+    host = f"{socket.gethostname()}:{os.getpid()}"
+    async with Redis.from_url(redis_url) as client:
+        queues = [AsyncWorkQueue(f"{name}-{n}", client) for n in range(20)]
+        await asyncio.gather(*(queue.add_item(Item(b"x")) for queue in queues))
+        assert len({queue.session for queue in queues}) == 1
+        assert names_of(await redis.client_list()) == [f"leasehold:commands:{host}"]
+        mine = session(queues[0])
+        assert (mine.pid, mine.host, mine.worker) == (os.getpid(), socket.gethostname(), None)
+        [connection] = mine.connections
+        ids = {client["name"]: int(client["id"]) for client in await redis.client_list()}
+        assert connection.id == ids[f"leasehold:commands:{host}"]
+        for queue in queues[1:]:
+            await queue.close()
+        assert await queues[0].queue_len() == 1
+        await queues[0].close()
+    await alone(redis)
+    assert mine not in list(SESSIONS)
+
+
+async def test_two_objects_of_a_queue_have_two_sessions(redis_url: str, name: str) -> None:
+    """An inbox has one reader: if they shared it, one that closes would unregister the other."""
+    async with (
+        Redis.from_url(redis_url) as client,
+        AsyncWorkQueue(name, client) as one,
+        AsyncWorkQueue(name, client) as two,
+    ):
+        assert one.session != two.session
+        await one.close()
+        async with AsyncWorkQueue(name, client) as three:
+            assert three.session != two.session
+
+
+async def test_queues_of_different_reply_timeouts_have_different_sessions(redis_url: str, name: str) -> None:
+    async with (
+        Redis.from_url(redis_url) as client,
+        AsyncWorkQueue(f"{name}-1", client) as one,
+        AsyncWorkQueue(f"{name}-2", client, reply_timeout=3) as two,
+    ):
+        assert one.session != two.session
+
+
+async def test_names_and_ids_of_connections_are_not_required(redis: Redis, redis_url: str, name: str) -> None:
+    await redis.acl_setuser(
+        "plain", enabled=True, passwords=["+x"], keys=["*"], channels=["*"],
+        categories=["+@all"], commands=["-client"],
+    )  # fmt: skip
+    try:
+        url = redis_url.replace("redis://", "redis://plain:x@")
+        async with AsyncWorkQueue.from_url(url, name) as queue:
+            assert await queue.add_item(Item(b"x"))
+            [connection] = session(queue).connections
+            assert connection.id is None
+    finally:
+        await redis.acl_deluser("plain")
+
+
+async def test_without_an_event_loop_there_is_no_session(queue: AsyncWorkQueue) -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        await asyncio.to_thread(lambda: queue.session)
+
+
+class Heard:
+    """Counts what a subscriber is told."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.ends = 0
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+async def test_all_subscriptions_share_one_connection(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    queue = make_queue()
+    await queue.counts()
+    mine, heard = session(queue), [Heard() for _ in range(3)]
+    channels = [f"{name}:a".encode(), f"{name}:a".encode(), f"{name}:b".encode()]
+    first, second, third = [
+        await mine.subscribe(channel, one.messages.append, one.end)
+        for channel, one in zip(channels, heard, strict=True)
+    ]
+    assert [name.split(":")[1] for name in names_of(await redis.client_list())] == ["commands", "pushes"]
+    assert await redis.publish(f"{name}:a", "1") == 1
+    assert await redis.publish(f"{name}:b", "2") == 1
+    await eventually("both came", lambda: bool(heard[0].messages and heard[2].messages))
+    assert [one.messages for one in heard] == [[b"1"], [b"1"], [b"2"]]
+    first.close()
+    first.close()
+    assert await redis.publish(f"{name}:a", "3") == 1
+    second.close()
+
+    async def is_silent() -> bool:
+        return await redis.publish(f"{name}:a", "4") == 0
+
+    await until("the channel has no subscriber", is_silent)
+    assert await redis.publish(f"{name}:b", "5") == 1
+    await eventually("it came", lambda: len(heard[2].messages) == 2)
+    assert heard[0].messages == [b"1"]
+    third.close()
+
+
+async def test_after_a_cut_all_channels_are_subscribed_again(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    queue = make_queue()
+    await queue.counts()
+    heard = [Heard() for _ in range(3)]
+    for number, one in enumerate(heard):
+        await session(queue).subscribe(f"{name}:{number}".encode(), one.messages.append, one.end)
+    [pushes] = [one for one in session(queue).connections if one.purpose == "pushes"]
+    assert pushes.id is not None
+    await redis.client_kill_filter(_id=str(pushes.id))
+    await eventually("each was told twice", lambda: all(one.ends == 2 for one in heard))
+    for number in range(3):
+        assert await redis.publish(f"{name}:{number}", "x") == 1
+    await eventually("all came", lambda: all(one.messages == [b"x"] for one in heard))
+
+
+async def test_a_push_connection_that_fell_silent_is_replaced(
+    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.scripting.pushes.PING_SECONDS", 0.05)
+    queue = make_queue(reply_timeout=0.5)
+    heard = Heard()
+    await queue.counts()
+    await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
+    await redis.client_pause(1200)
+    await eventually("it counts as lost", lambda: heard.ends > 0)
+    await eventually("it is subscribed again", lambda: heard.ends > 1)
+    await redis.publish(f"{name}:a", "x")
+    await eventually("it came", lambda: heard.messages == [b"x"])
+
+
+async def test_where_access_rules_forbid_a_channel_a_subscription_stays_silent(
+    redis: Redis, redis_url: str, name: str
+) -> None:
+    await redis.acl_setuser(
+        "deaf", enabled=True, passwords=["+x"], keys=["*"], categories=["+@all"], reset_channels=True
+    )
+    try:
+        url = redis_url.replace("redis://", "redis://deaf:x@")
+        async with AsyncWorkQueue.from_url(url, name) as queue:
+            heard = Heard()
+            await queue.counts()
+            one = await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
+            assert await redis.publish(f"{name}:a", "1") == 0
+            one.close()
+            assert await queue.add_item(Item(b"x"))
+    finally:
+        await redis.acl_deluser("deaf")
