@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import Item, Worker
+from leasehold.queue.leasing import LeaseDispatcher
 
 if TYPE_CHECKING:
-    from leasehold import Lease
     from tests.queue.fixtures import MakeQueue
 
 
@@ -27,26 +27,24 @@ async def test_items_are_released_if_the_fetcher_is_cancelled_before_it_gets_the
     opened = [make_queue(name=f"{name}-{number}") for number in range(queues)]
     for queue in opened:
         worker.handler(queue)(handle)
-    queue, lease_many = opened[0], opened[0].lease_many
-    leased = asyncio.Event()
+    leased = False
+    distribute = LeaseDispatcher._distribute
 
-    async def lease_and_cancel(*args: Any, **kwargs: Any) -> list[Lease]:
-        leases: list[Lease] = await lease_many(*args, **kwargs)
-        if leases:
+    def distribute_and_cancel(dispatcher: LeaseDispatcher, *args: Any) -> None:
+        """Cancel the fetcher after a call has its items, and before the task that awaits it runs again."""
+        nonlocal leased
+        distribute(dispatcher, *args)
+        if args[1][3:]:  # the reply has items
+            leased = True
             for task in asyncio.all_tasks():
-                if task.get_name().startswith("leasehold fetch "):
-                    # After this call has the leases, and before the task that awaits it runs again.
-                    asyncio.get_running_loop().call_soon(task.cancel)
-            leased.set()
-        return leases
+                if task.get_name() == "leasehold fetcher" or task.get_name().startswith("leasehold fetch "):
+                    task.cancel()
 
-    monkeypatch.setattr(queue, "lease_many", lease_and_cancel)
-    await queue.add_items([Item("one"), Item("two")])
+    monkeypatch.setattr(LeaseDispatcher, "_distribute", distribute_and_cancel)
+    await opened[0].add_items([Item("one"), Item("two")])
     await worker.run()
-    assert leased.is_set()
-    counts = await queue.counts()
-    assert counts.leased == 0
-    assert counts.waiting + len(ran) == 2
-    if queues == 2:  # then the call is awaited while no slot is claimed, and nothing starts
-        assert ran == []
-        assert [(view.data, view.attempt) for view in await queue.inspect()] == [(b"one", 0), (b"two", 0)]
+    assert leased
+    assert ran == []
+    assert (await opened[0].counts()).leased == 0
+    found = await opened[0].inspect()
+    assert [(view.data, view.attempt) for view in found] == [(b"one", 0), (b"two", 0)]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.keys import QueueKeys
+    from leasehold.queue.leasing import Watcher
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.session import Session
 
@@ -80,6 +81,15 @@ class Engine:
         """Lease up to `count` items. See `LeaseDispatcher.lease`."""
         self._expect_open()
         return await self._dispatcher.lease(count, lease_ms, blocks=blocks, timeout=timeout)
+
+    def watch(self, watcher: Watcher) -> bool:
+        """Notify a watcher once, when an item may be waiting. See `LeaseDispatcher.watch`."""
+        self._expect_open()
+        return self._dispatcher.watch(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Notify a watcher no more."""
+        self._dispatcher.unwatch(watcher)
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row of a batched script, together with rows of other callers, and return its answer."""

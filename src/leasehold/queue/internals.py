@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.queue.engine import Engine
+    from leasehold.queue.leasing import Watcher
     from leasehold.queue.lifecycle import Lifecycle
     from leasehold.queue.queue import AsyncWorkQueue
 
@@ -38,6 +39,27 @@ def assist(queue: AsyncWorkQueue, session: str, *, reply_timeout: float) -> None
         QueueClosed: If the queue object is closed.
     """
     _lifecycle(queue).assist(session, reply_timeout=reply_timeout)
+
+
+def watch(queue: AsyncWorkQueue, watcher: Watcher) -> bool:
+    """Notify a watcher once, when an item may be waiting in a queue that was empty at the last lease.
+
+    The queue object listens until `unwatch`. An item that arrives while no watcher expects to be notified, or
+    that none will lease, returns to the front of the queue at once.
+
+    Returns:
+        False if an item may be waiting now: lease without waiting, and then try again.
+
+    Raises:
+        QueueClosed: If the queue object is closed.
+    """
+    return _lifecycle(queue).engine().watch(watcher)
+
+
+def unwatch(queue: AsyncWorkQueue, watcher: Watcher) -> None:
+    """Notify a watcher no more."""
+    if (engine := running_engine(queue)) is not None:
+        engine.unwatch(watcher)
 
 
 async def release_arrivals(queue: AsyncWorkQueue) -> int:

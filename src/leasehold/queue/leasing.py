@@ -4,6 +4,9 @@ Requests are gathered as in the batcher: one call of the script serves many of t
 queue empty may wait. While any waits, one connection listens for new items (`BLMOVE` into the inbox of this
 session, so that an item wakes one process), and a timer leases again when the next lease expires or the next
 delayed item falls due.
+
+A watcher, such as a worker, waits without a request: it is notified when an item may be waiting, and leases
+it if it can. If it cannot, the item returns to the front of the queue, where it wakes another process.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ import asyncio
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leasehold.queue.encoding import MAX_REPLY_BYTES
 from leasehold.scripting.batcher import TripGate, copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from leasehold.errors import LeaseholdError
     from leasehold.queue.listener import Listener
@@ -49,6 +52,21 @@ class LeaseRequest:
         self.timer: asyncio.TimerHandle | None = None
 
 
+class Watcher(Protocol):
+    """Waits for items of a queue without a request, and decides whether to lease when there may be some."""
+
+    def arrived(self) -> bool:
+        """Handle the news that an item may be waiting; return whether it will be leased soon.
+
+        The watcher is not notified again before it calls `watch` again.
+        """
+        ...
+
+    def failed(self, error: LeaseholdError) -> None:
+        """Handle an error that makes waiting useless, such as QueueClosed."""
+        ...
+
+
 class LeaseDispatcher:
     """Leases items and distributes them to the callers of one queue object.
 
@@ -75,7 +93,13 @@ class LeaseDispatcher:
         self._new: deque[LeaseRequest] = deque()
         #: Requests that found the queue empty and wait, the oldest first.
         self._waiting: deque[LeaseRequest] = deque()
+        #: Those that wait without a request, and whether each expects to be notified.
+        self._watchers: dict[Watcher, bool] = {}
         self._lease_again = False
+        #: Whether the queue was empty at the last trip, and nothing has been noticed since.
+        self._empty = False
+        #: Whether an id may be in the inbox that arrived after the last trip was sent.
+        self._arrived = False
         self._due_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._sessions = 1
@@ -97,8 +121,11 @@ class LeaseDispatcher:
         request = LeaseRequest(count, lease_ms, blocks=blocks, future=self._loop.create_future())
         if blocks and timeout is not None:
             request.timer = self._loop.call_later(timeout, self._expire, request)
-        self._new.append(request)
-        self.wake()
+        if blocks and self._empty and self._listener.listening and not self._new:
+            self._waiting.append(request)  # a trip would find nothing
+        else:
+            self._new.append(request)
+            self.wake()
         try:
             return await request.future
         except asyncio.CancelledError:
@@ -115,23 +142,48 @@ class LeaseDispatcher:
         else:
             self._gate.wake()
 
+    def watch(self, watcher: Watcher) -> bool:
+        """Notify a watcher once, when an item may be waiting. Listen until `unwatch`, also between two calls.
+
+        Returns:
+            False if an item may be waiting now: the watcher is not notified.
+        """
+        self._watchers[watcher] = self._empty
+        if self._empty:
+            self._listener.start(self)
+        return self._empty
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Notify a watcher no more."""
+        self._watchers.pop(watcher, None)
+        self._linger()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request or a watcher waits for an item that is added later."""
+        return self._empty and (bool(self._waiting) or any(self._watchers.values()))
+
     def arrived(self, error: LeaseholdError | None) -> None:
-        """Lease what the listener has received, or stop listening if no request is left.
+        """Lease what the listener has received, or stop listening if nothing waits for it.
 
         Args:
-            error: Why listening is of no use; all waiting requests fail with it.
+            error: Why listening is of no use; all waiting requests and watchers fail with it.
         """
+        self._empty = False
         if error is not None:
             while self._waiting:
                 _fail(self._waiting.popleft(), error)
+            for watcher in self._expecting():
+                watcher.failed(error)
+        self._arrived = True
         if self._waiting or self._new or self._gate.in_flight:
             self.wake()
         else:
-            self._listener.stop_soon()
+            self._offer()
 
     def due_in(self, seconds: float) -> None:
         """Lease in `seconds`, when a lease expires or an item falls due, unless another is due earlier."""
-        if not self._waiting and not self._gate.in_flight:
+        if not (self._listener.listening or self._waiting or self._watchers or self._gate.in_flight):
             return
         # The first process to lease reclaims all that is due, which wakes as many others as are needed. So
         # the timers of many waiting processes differ a little; that of a single one is exact.
@@ -139,7 +191,33 @@ class LeaseDispatcher:
         due = self._loop.time() + seconds + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
         if self._due_timer is None or due < self._due_timer.when():
             self._cancel_due_timer()
-            self._due_timer = self._loop.call_at(due, self.wake)
+            self._due_timer = self._loop.call_at(due, self._due)
+
+    def _due(self) -> None:
+        """Lease what is due now, for the requests or the watchers that wait."""
+        self._due_timer = None
+        self._empty = False
+        if self._waiting or self._new or self._gate.in_flight:
+            self.wake()
+        elif self._watchers:
+            self._offer()
+
+    def _offer(self) -> None:
+        """Have a watcher lease what may be waiting. If none can, return the id that has arrived."""
+        if any(watcher.arrived() for watcher in self._expecting()):
+            return
+        if self._arrived and self._watchers:
+            self._arrived = False
+            self._listener.return_id()
+        elif not self._watchers:
+            self._stop_listening()
+
+    def _expecting(self) -> Iterator[Watcher]:
+        """Yield the watchers that expect to be notified. Each has to call `watch` again."""
+        for watcher, expects in list(self._watchers.items()):
+            if expects:
+                self._watchers[watcher] = False
+                yield watcher
 
     async def stop_listening(self) -> None:
         """Stop listening if no request waits, and return when no item is on its way to this process.
@@ -148,7 +226,7 @@ class LeaseDispatcher:
         """
         while self._gate.busy and not self._waiting:
             await self._gate.change()
-        if not (self._waiting or self._new):
+        if not (self._waiting or self._new or self._watchers):
             await self._listener.stop()
 
     async def close(self, error: LeaseholdError) -> None:
@@ -161,6 +239,9 @@ class LeaseDispatcher:
                 break
             # Requests of the trip in flight get what it leases, or wait after it and fail then.
             await self._gate.change()
+        for watcher in list(self._watchers):
+            watcher.failed(error)
+        self._watchers.clear()
         for timer in (self._due_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
@@ -185,27 +266,31 @@ class LeaseDispatcher:
                 request.future.set_result([])
 
     def _linger(self) -> None:
-        """Stop listening in a moment, if no request waits."""
-        if self._waiting:
+        """Stop listening in a moment, if nothing waits."""
+        if self._waiting or self._watchers:
             return
-        self._cancel_due_timer()
         if self._listener.attached and self._linger_timer is None:
             self._linger_timer = self._loop.call_later(LINGER_SECONDS, self._linger_ended)
 
     def _linger_ended(self) -> None:
         self._linger_timer = None
-        if not self._waiting:
-            self._listener.stop_soon()
+        if not (self._waiting or self._watchers):
+            self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        self._cancel_due_timer()
+        self._empty = False
+        self._listener.stop_soon()
 
     def _send(self) -> None:
         """Make one trip for all requests, those that have waited longest first."""
         requests, wants = self._next_requests()
         if not requests:
             # All were cancelled. An id that came for them returns to the queue at once.
-            self._listener.stop_soon()
+            self._offer()
             return
         unsent = len(self._new)
-        self._lease_again = False
+        self._lease_again = self._arrived = self._empty = False
         self._cancel_due_timer()  # the reply says what is due next
         asked_at = time.monotonic()
 
@@ -240,7 +325,8 @@ class LeaseDispatcher:
     def _fail_all(self, requests: list[LeaseRequest], error: BaseException) -> None:
         for request in requests:
             _fail(request, error)
-        self._continue(wait_ms=-1, sessions=1)
+        self._arrived = True  # perhaps: it is unknown what the server has done
+        self._continue(wait_ms=-1, empty=False)
 
     def _distribute(
         self, requests: list[LeaseRequest], reply: list[Any], asked_at: float, unsent: int
@@ -269,7 +355,9 @@ class LeaseDispatcher:
             self._answer_unsent(unsent)
         if spare:
             self._release(self._reassign(spare))
-        self._continue(wait_ms, sessions)
+        self._sessions = sessions
+        asked_for = sum(request.count for request in requests)
+        self._continue(wait_ms, empty=wait_ms != 0 and end < 3 + 4 * asked_for)
 
     def _answer_unsent(self, count: int) -> None:
         """Answer the first `count` new requests, which came before a trip that found the queue empty.
@@ -304,19 +392,21 @@ class LeaseDispatcher:
                 taker.future.set_result([item])
         return left
 
-    def _continue(self, wait_ms: int, sessions: int) -> None:
+    def _continue(self, wait_ms: int, *, empty: bool) -> None:
         """After a trip: make the next one, or listen and set the timer."""
         if self._new or self._lease_again or (self._waiting and wait_ms == 0):
             self._lease_again = False
             self.wake()
             return
-        if not self._waiting:
-            self._linger()
-            return
-        self._listener.start(self)
-        self._sessions = sessions
+        self._empty = empty
         if wait_ms > 0:
             self.due_in(wait_ms / 1000)
+        if self._waiting:
+            self._listener.start(self)
+        elif not self._watchers:
+            self._linger()
+        elif not empty:
+            self._offer()
 
     def _cancel_due_timer(self) -> None:
         if self._due_timer is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from leasehold.errors import LeaseholdError
 from leasehold.retry import Backoff
@@ -25,15 +28,24 @@ CLOSE_SECONDS = 2.0
 KEEP_MS = 10_000
 #: How many ids `leave` returns to the queue in one step.
 LEAVE_STEP = 1000
+#: How many connections one event loop opens at once.
+MAX_OPENING = 64
 #: The first and the longest wait after a transient error (s); then the dispatcher asks the server again.
 FIRST_WAIT, LONGEST_WAIT = 0.1, 1.0
+
+_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 class Waiter(Protocol):
     """What the listener notifies."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether to listen on after a move that has ended without an id."""
+        ...
+
     def arrived(self, error: LeaseholdError | None) -> None:
-        """Handle the end of one wait: an id is in the inbox, none came in time, or waiting is of no use."""
+        """Handle the end of listening: an id may be in the inbox, or listening is of no use."""
         ...
 
     def due_in(self, seconds: float) -> None:
@@ -42,9 +54,10 @@ class Waiter(Protocol):
 
 
 class Listener:
-    """Moves waiting ids, one at a time, into the inbox of this session, and notifies the dispatcher.
+    """Moves the next waiting id into the inbox of this session, and notifies the dispatcher.
 
-    After an error the connection is replaced.
+    One blocking move follows another on one connection until an id arrives. After an error the connection is
+    replaced.
 
     Args:
         session: Opens the connection, and sends `leave`.
@@ -65,9 +78,14 @@ class Listener:
         self._register = register
         self._leave = leave
         self._channel = keys["due"]
-        self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT", b"%d" % BLOCK_SECONDS)
+        self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
+        self._loop = asyncio.get_running_loop()
+        #: What is notified when listening ends; None: not listening.
+        self._waiter: Waiter | None = None
+        #: Opens the connection, or handles its loss.
         self._task: asyncio.Task[None] | None = None
         self._attached = False
+        self._broken = False
         #: Until when the server may still execute a blocking move whose connection was lost.
         self._unsure_until = 0.0
         self._connection: Connection | None = None
@@ -79,19 +97,35 @@ class Listener:
         """Whether the server may hold something for this session: its name, its inbox, a connection."""
         return self._attached
 
+    @property
+    def listening(self) -> bool:
+        """Whether an id that waits or is added is noticed: a move is blocked, or will be when connected."""
+        return self._waiter is not None and not self._broken
+
     def start(self, waiter: Waiter) -> None:
         """Listen for one id, unless already listening.
 
         Args:
-            waiter: Notified when the id is in the inbox, when the wait has ended, and of what falls due.
+            waiter: Notified when listening has ended, and of what falls due.
         """
-        if self._task is None:
-            self._attached = True
-            self._task = asyncio.create_task(self._listen(waiter), name="leasehold listen")
+        if self._waiter is not None:
+            return
+        self._waiter = waiter
+        self._attached = True
+        leaving = self._leaving is not None and not self._leaving.done()
+        if self._connection is None or self._connection.ended or leaving:
+            self._task = asyncio.create_task(self._open(waiter), name="leasehold listen")
+        else:
+            self._send_move(self._connection, waiter)
+
+    def return_id(self) -> None:
+        """Return the id that has arrived to the front of the queue, and remain registered."""
+        self._session.runner.send(self._leave, (), lambda _reply, _error: None, stays=1)
 
     def stop_soon(self) -> None:
         """Begin to stop listening, and return at once."""
         task, self._task = self._task, None
+        self._waiter = None
         if self._attached:
             self._attached = False
             self._leaving = asyncio.create_task(self._stop(task, self._leaving), name="leasehold leave")
@@ -107,7 +141,7 @@ class Listener:
             task.cancel()
         await asyncio.gather(*(one for one in (task, before) if one), return_exceptions=True)
         certain = await self._close_connection()
-        if self._task is not None:
+        if self._waiter is not None:
             return  # listening has begun again
         if not certain:
             return  # an id may still be moved here; it returns to the queue when the session expires
@@ -117,49 +151,77 @@ class Listener:
         except LeaseholdError:
             return  # the server is unavailable; the inbox returns to the queue when the session expires
 
-    async def _listen(self, waiter: Waiter) -> None:
-        failure: LeaseholdError | None = None
+    async def _open(self, waiter: Waiter) -> None:
+        """Open a connection, and listen on it."""
         try:
-            if self._leaving is None or self._leaving.done():
-                await self._receive(waiter)
-            else:
-                # It closes the connection and unregisters the session; the dispatcher asks again after it.
+            if self._leaving is not None and not self._leaving.done():
+                # It closes the connection, and may leave an id in the inbox.
                 await asyncio.wait([self._leaving])
-            self._backoff.reset()
+                self._end(waiter, None)
+                return
+            await self._close_connection()  # one that has ended between two moves
+            async with _opening(self._loop):
+                self._connection = await self._connect(waiter)
+            self._send_move(self._connection, waiter)
         except LeaseholdError as error:
+            await self._handle_loss(waiter, error)
+
+    def _send_move(self, connection: Connection, waiter: Waiter) -> None:
+        """Register the session, and wait for an id for up to `BLOCK_SECONDS`."""
+        # Not all at once, if many queues began to wait together.
+        seconds = BLOCK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+        try:
+            connection.post(
+                self._register.command({"keep_ms": KEEP_MS}), partial(self._registered, connection, waiter)
+            )
+            connection.post((*self._move, b"%.3f" % seconds), partial(self._moved, connection, waiter))
+        except LeaseholdError as error:
+            self._failed(connection, waiter, error)
+
+    def _registered(
+        self, connection: Connection, waiter: Waiter, wait_ms: Any, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._failed(connection, waiter, error)
+        elif wait_ms >= 0 and self._hears(connection):
+            waiter.due_in(wait_ms / 1000)
+
+    def _moved(self, connection: Connection, waiter: Waiter, moved: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self._failed(connection, waiter, error)
+        elif self._hears(connection):
+            self._backoff.reset()
+            # Also the move of a connection that was lost may have moved an id since.
+            certain = self._loop.time() >= self._unsure_until + BLOCK_SECONDS
+            if moved is None and certain and waiter.waits:
+                self._send_move(connection, waiter)
+            else:
+                self._end(waiter, None)
+
+    def _failed(self, connection: Connection, waiter: Waiter, error: BaseException) -> None:
+        if self._hears(connection):
+            self._broken = True
+            ours = translate(error, maybe_applied=True)
+            self._task = asyncio.create_task(self._handle_loss(waiter, ours), name="leasehold listen")
+
+    def _hears(self, connection: Connection) -> bool:
+        """Return whether the replies on this connection still matter."""
+        return self._connection is connection and self.listening
+
+    async def _handle_loss(self, waiter: Waiter, error: LeaseholdError) -> None:
+        """Close the connection, and end listening: after a pause if another try may succeed."""
+        self._broken = True
+        try:
             await self._close_connection()
             if error.transient:
                 await self._backoff.wait()
-            else:
-                failure = error
-        self._task = None
-        waiter.arrived(failure)
+        finally:
+            self._broken = False
+        self._end(waiter, None if error.transient else error)
 
-    async def _receive(self, waiter: Waiter) -> None:
-        """Wait until an id has been moved into the inbox, or `BLOCK_SECONDS` have passed."""
-        if self._connection is None:
-            self._connection = await self._connect(waiter)
-        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def failed(error: BaseException) -> None:
-            if not moved.done():
-                moved.set_exception(translate(error, maybe_applied=True))
-
-        def registered(wait_ms: Any, error: BaseException | None) -> None:
-            if error is not None:
-                failed(error)
-            elif wait_ms >= 0:
-                waiter.due_in(wait_ms / 1000)
-
-        def answered(_: Any, error: BaseException | None) -> None:
-            if error is not None:
-                failed(error)
-            elif not moved.done():
-                moved.set_result(None)
-
-        self._connection.post(self._register.command({"keep_ms": KEEP_MS}), registered)
-        self._connection.post(self._move, answered)
-        await moved
+    def _end(self, waiter: Waiter, error: LeaseholdError | None) -> None:
+        self._waiter = self._task = None
+        waiter.arrived(error)
 
     async def _connect(self, waiter: Waiter) -> Connection:
         connection = await self._session.open(
@@ -181,7 +243,14 @@ class Listener:
         inbox, which no process would then read.
         """
         connection, self._connection = self._connection, None
-        loop = asyncio.get_running_loop()
         if connection is not None and not await connection.close_gracefully(within=CLOSE_SECONDS):
-            self._unsure_until = loop.time() + BLOCK_SECONDS + 1
-        return loop.time() >= self._unsure_until
+            self._unsure_until = self._loop.time() + BLOCK_SECONDS + 1
+        return self._loop.time() >= self._unsure_until
+
+
+def _opening(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+    """Return the limit of how many connections an event loop opens at once: the server's backlog is short."""
+    limit = _limits.get(loop)
+    if limit is None:
+        limit = _limits[loop] = asyncio.Semaphore(MAX_OPENING)
+    return limit

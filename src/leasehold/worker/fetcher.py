@@ -2,18 +2,24 @@
 
 The fetcher measures how many runs finish per second, and leases as many items ahead as will start within
 a short time: some hundred quick ones, and of slow ones none before a slot is free.
+
+A queue that was found empty is watched: the server notifies this process of the next item. If there is room
+for it, it is leased. If not, it returns to the front of the queue, where it wakes another worker, and the
+queue is asked again when there is room. So an empty queue costs nothing, however many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.log import Log
-from leasehold.retry import Backoff
+from leasehold.queue.internals import unwatch, watch
 from leasehold.worker.run import ActiveRun
+from leasehold.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,47 +29,24 @@ if TYPE_CHECKING:
     from leasehold.worker.executor import Executor
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
+    from leasehold.worker.turns import Order
 
 #: How far ahead items are leased (s); far less than `lease_renewer.STALE_SECONDS`.
 HORIZON_SECONDS = 0.03
-#: The maximum of items that wait for a slot, and of one call.
+#: The maximum of items that wait for a slot.
 MAX_WAITING = 1000
 #: The weight of a new measurement in the moving average of the pace.
 WEIGHT_OF_NEW = 0.3
 #: The pace is not measured over a shorter time (s).
 SHORTEST_MEASURE = 0.002
-#: The first and the longest pause after an error (s).
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
-
-Order = Literal["weighted", "strict"]
 
 log = Log("leasehold.worker")
-
-
-class Source:
-    """A queue that work is fetched from.
-
-    Attributes:
-        handler: Its handler.
-        waiting_for_items: Whether it was found empty, and a blocking call waits for an item.
-        empty: Whether it was found empty while no slot was free. It is asked again when one is.
-        served: How many runs it was given, divided by its weight. The source with the least is next.
-        call: The call in flight.
-    """
-
-    def __init__(self, handler: Handler) -> None:
-        self.handler = handler
-        self.waiting_for_items = False
-        self.empty = False
-        self.served = 0.0
-        self.call: asyncio.Task[list[Lease]] | None = None
 
 
 class Fetcher:
     """Keeps the slots of the executor supplied.
 
-    With the order `"strict"`, the queue of an earlier handler goes before all later ones. With `"weighted"`,
-    queues with work share the slots by their weights.
+    `Turns` decides which queue is asked next.
 
     Attributes:
         fetched_at: When items were last leased, by `time.monotonic()`.
@@ -78,11 +61,14 @@ class Fetcher:
         executor: Executor,
         coordinator: Coordinator,
     ) -> None:
-        self._sources = [Source(handler) for handler in handlers]
-        self._strict = order == "strict"
+        self._sources = {handler: Source(handler, place) for place, handler in enumerate(handlers)}
+        self._turns = Turns([*self._sources.values()], order)
         self._renewer = renewer
         self._executor = executor
         self._coordinator = coordinator
+        self._loop = asyncio.get_running_loop()
+        #: Done when a queue is closed.
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         #: How many runs the calls in flight may bring.
         self._requested = 0
         self._pace = 0.0
@@ -90,7 +76,6 @@ class Fetcher:
         self._concurrency = executor.free
         #: While more runs than this wait, no source may fetch.
         self._enough = self._concurrency
-        self._waiting_for_room: dict[Source, asyncio.Future[None]] = {}
         self.fetched_at = time.monotonic()
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
 
@@ -100,33 +85,64 @@ class Fetcher:
         Raises:
             QueueClosed: If one of the queues is closed.
         """
+        watchers = {source: _Watcher(self, source) for source in self._sources.values()}
+        self._watchers = watchers
+        for source in watchers:
+            self._turns.add(source)
+        self._fill()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for source in self._sources:
-                    tasks.create_task(self._fetch_from(source), name=f"leasehold fetch {source.handler.name}")
-        except* QueueClosed as closed:
-            raise closed.exceptions[0] from None
+            await self._ended
+        finally:
+            self._ended.cancel()
+            for source, watcher in watchers.items():
+                unwatch(source.handler.queue, watcher)
+            calls = [source.call for source in watchers if source.call is not None]
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
     def wake(self) -> None:
-        """Let sources fetch that wait for room, if there is room now."""
-        if not self._waiting_for_room or len(self._renewer.waiting) > self._enough:
-            return  # the quick check, since this is called after each run
-        for source, future in list(self._waiting_for_room.items()):
-            if not future.done() and self._allowed(source) > 0:
-                future.set_result(None)
+        """Fetch if there is room now, and a queue that may have items."""
+        if (
+            self._turns and len(self._renewer.waiting) <= self._enough
+        ):  # quick, as this is called after each run
+            self._fill()
 
     def accept(self, handler: Handler, leases: list[Lease]) -> None:
         """Start runs on items that were leased outside of the fetcher."""
-        self._arrived(next(one for one in self._sources if one.handler is handler), leases)
+        self._arrived(_runs(handler, leases))
 
     def slow_down(self) -> None:
         """Fetch nothing ahead until the pace has been measured again: runs had to wait for too long."""
         self._pace = 0.0
         self.wake()
 
-    def _room(self) -> int:
-        """Return how many more runs may be fetched."""
-        return self._unclaimed() + self._ahead() - self._requested
+    def may_have_items(self, source: Source) -> bool:
+        """Handle the news that a source may have an item; return whether it is being leased from now.
+
+        While no slot is free, leave the item to a worker that can start it.
+        """
+        self._turns.add(source)
+        if self._unclaimed() > 0:
+            self._fill()
+        return source.call is not None
+
+    def failed(self, source: Source, error: LeaseholdError) -> None:
+        """Handle an error of a source: try again after a pause, or end if its queue is closed."""
+        if self._ended.done():
+            return
+        if isinstance(error, QueueClosed):
+            self._ended.set_exception(error)
+            return
+        if source not in self.failing:
+            log.warning("%s cannot be leased from: %s", source.handler.queue.name, error)
+            self.failing[source] = (time.monotonic(), error)
+            source.failing = True
+        self._loop.call_later(source.backoff.next(), self._try_again, source)
+
+    def _try_again(self, source: Source) -> None:
+        self._turns.add(source)
+        self._fill()
 
     def _unclaimed(self) -> int:
         """Return how many slots are free and have no run waiting for them."""
@@ -140,117 +156,65 @@ class Fetcher:
             pace = min(pace, (self._executor.finished - finished + 1) / passed)
         return min(MAX_WAITING, int(pace * HORIZON_SECONDS))
 
-    def _allowed(self, source: Source) -> int:
-        """Return how many runs this source may fetch now."""
-        room, half = self._room(), (self._ahead() + 1) // 2
-        if not self._coordinator.may_fetch() or room <= 0 or (room < half and self._unclaimed() <= 0):
+    def _room(self) -> int:
+        """Return how many more runs may be fetched now."""
+        unclaimed, ahead = self._unclaimed(), self._ahead()
+        room, half = unclaimed + ahead - self._requested, (ahead + 1) // 2
+        if room <= 0 or (room < half and unclaimed <= 0) or not self._coordinator.may_fetch():
             return 0
         # One half of the items ahead is fetched while the other is run.
-        room = min(room, max(half, self._executor.free))
-        if source.empty and self._unclaimed() <= 0:
-            return 0
-        if len(self._sources) == 1:
-            return room
-        active = [one for one in self._sources if not (one.waiting_for_items or one in self.failing)]
-        if self._strict:
-            before = self._sources[: self._sources.index(source)]
-            return 0 if any(one in active for one in before) else room
-        if any(one.served < source.served for one in active if one in self._waiting_for_room):
-            return 0
-        total = sum(one.handler.weight for one in active) or source.handler.weight
-        return max(1, int(room * min(1.0, source.handler.weight / total)))
+        return min(room, max(half, self._executor.free))
 
-    async def _fetch_from(self, source: Source) -> None:
-        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
-        while True:
-            try:
-                await self._fetch(source)
-                backoff.reset()
-            except QueueClosed:
-                raise
-            except LeaseholdError as error:
-                source.waiting_for_items = False
-                if source not in self.failing:
-                    log.warning("%s cannot be leased from: %s", source.handler.queue.name, error)
-                    self.failing[source] = (time.monotonic(), error)
-                    self.wake()
-                await backoff.wait()
+    def _fill(self) -> None:
+        """Lease from the sources whose turn it is, as long as there is room."""
+        while self._turns and not self._ended.done() and (room := self._room()) > 0:
+            source = self._turns.begin(room, max(0, self._unclaimed()), self._pace)
+            if source is None:
+                return
+            self._requested += source.asked
+            name = f"leasehold fetch {source.handler.name}"
+            source.call = self._loop.create_task(self._fetch(source), name=name)
 
     async def _fetch(self, source: Source) -> None:
-        """Lease the items that wait; if there are none, wait for the first that is added.
-
-        Do not wait while no slot is free: leave items that are added later to workers that can start them.
-        """
-        runs = await self._wait_for_room(source)
-        source.empty = False
-        can_start = self._unclaimed() > 0
-        if len(self._sources) > 1 or not can_start or source in self.failing:
-            if await self._lease(source, runs, block=False):
-                self._stop_waiting_for_items(source)
-                return
-            source.waiting_for_items = True
-            source.empty = not can_start
-            self.wake()
-            if source.empty:
-                return
-            runs = max(1, min(runs, self._room()))
-        await self._lease(source, runs, block=True)
-        self._stop_waiting_for_items(source)
-
-    def _stop_waiting_for_items(self, source: Source) -> None:
-        if source.waiting_for_items:
-            source.waiting_for_items = False
-            others = [one.served for one in self._sources if one is not source and not one.waiting_for_items]
-            source.served = max(source.served, min(others, default=source.served))
-
-    async def _wait_for_room(self, source: Source) -> int:
-        """Wait until this source may fetch; return how many runs."""
-        while (runs := self._allowed(source)) <= 0:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting_for_room[source] = future
-            try:
-                await future
-            finally:
-                del self._waiting_for_room[source]
-        return runs
-
-    async def _lease(self, source: Source, runs: int, *, block: bool) -> bool:
-        """Lease items for so many runs; return whether there were any."""
-        handler = source.handler
-        count = min(MAX_WAITING, runs * (handler.batch or 1))
-        reserved = runs if not source.waiting_for_items else 0
-        self._requested += reserved
-        call = asyncio.create_task(handler.queue.lease_many(count, handler.lease_time, block=block))
-        source.call = call
+        """Lease items that wait, for as many runs as the source may have now."""
+        handler, runs = source.handler, list[ActiveRun]()
+        count = source.asked * (handler.batch or 1)
         try:
-            leases = await call
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if call.cancelled() and not (task is not None and task.cancelling()):
-                return False  # `_arrived` cancelled it, as there is no room any more
-            if call.done() and not call.cancelled() and call.exception() is None:
-                # The items were leased at the moment of the stop: they are released with all others.
-                self._renewer.add(_runs(handler, call.result()))
-            raise
+            leases = await handler.queue.lease_many(count, handler.lease_time, block=False)
+            runs = _runs(handler, leases)
+        except LeaseholdError as error:
+            self.failed(source, error)
+            return
         finally:
-            self._requested -= reserved
+            self._requested -= source.asked
             source.call = None
-        self.failing.pop(source, None)
+            self._turns.end(source, len(runs))
+        if self.failing.pop(source, None):
+            source.failing = False
+            source.backoff.reset()
         if leases:
-            self._arrived(source, leases)
-        return bool(leases)
+            self._arrived(runs)
+        # After the runs have started.
+        self._loop.call_soon(self._go_on, source, len(leases) < count)
 
-    def _arrived(self, source: Source, leases: list[Lease]) -> None:
-        runs = _runs(source.handler, leases)
-        source.served += len(runs) / source.handler.weight
+    def _go_on(self, source: Source, short: bool) -> None:  # noqa: FBT001 - call_soon gives no names
+        """Watch a source that is empty now; let another have its next turn."""
+        if self._ended.done():
+            return
+        try:
+            watched = short and watch(source.handler.queue, self._watchers[source])
+        except QueueClosed as error:
+            self.failed(source, error)
+            return
+        if not watched:
+            self._turns.go_on(source)
+        self._fill()
+
+    def _arrived(self, runs: list[ActiveRun]) -> None:
         self.fetched_at = time.monotonic()
         self._measure()
         self._renewer.add(runs, at_once=len(runs) == 1 and self._executor.free > 0)
         self._executor.wake()
-        if len(self._sources) > 1 and self._unclaimed() <= 0:
-            for other in self._sources:
-                if other.waiting_for_items and other.call is not None:
-                    other.call.cancel()
 
     def _measure(self) -> None:
         now, finished = time.monotonic(), self._executor.finished
@@ -260,6 +224,16 @@ class Fetcher:
             self._pace += WEIGHT_OF_NEW * (pace - self._pace)
             self._enough = self._concurrency + (self._ahead() + 1) // 2
             self._measured = (now, finished)
+
+
+class _Watcher:
+    """What a queue object notifies of its items: the fetcher, about one source."""
+
+    __slots__ = ("arrived", "failed")
+
+    def __init__(self, fetcher: Fetcher, source: Source) -> None:
+        self.arrived = partial(fetcher.may_have_items, source)
+        self.failed = partial(fetcher.failed, source)
 
 
 def _runs(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:

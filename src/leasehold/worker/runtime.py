@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.queue.lease import Lease
-    from leasehold.worker.fetcher import Order
     from leasehold.worker.handler import Handler
     from leasehold.worker.run import ActiveRun
+    from leasehold.worker.turns import Order
 
 #: While more outcomes than this wait for the server, nothing is fetched.
 MAX_UNACKNOWLEDGED = 5000

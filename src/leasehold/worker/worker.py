@@ -13,11 +13,11 @@ from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, secon
 from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
 from leasehold.retry import RetryPolicy
-from leasehold.worker.fetcher import Order
 from leasehold.worker.handler import Handler, RunIn
 from leasehold.worker.health import Health
 from leasehold.worker.runtime import WorkerRuntime
 from leasehold.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
+from leasehold.worker.turns import Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,152 @@
+"""Decide which queue a worker leases from next, and how many runs it may get.
+
+In strict order, the queue of an earlier handler goes before all later ones. In weighted order, queues with
+work take turns, by deficit round robin: in each turn, a queue gets runs in proportion to its weight. A turn
+takes some milliseconds at the present pace, so that a call leases many items however many queues have work.
+
+What a turn costs does not depend on the number of queues.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+from leasehold.queue.leasing import MAX_ITEMS
+from leasehold.retry import Backoff
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from leasehold.worker.handler import Handler
+
+Order = Literal["weighted", "strict"]
+
+#: The first and the longest pause after an error (s).
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
+#: How long a turn takes, and all turns of a round together (s), unless that would be fewer runs than these.
+TURN_SECONDS, ROUND_SECONDS, MIN_RUNS = 0.01, 0.4, 64
+#: No turn is longer than this, with few runs either (s).
+MAX_TURN_SECONDS = 0.1
+
+
+class Source:
+    """A queue that work is leased from.
+
+    Attributes:
+        handler: Its handler.
+        place: Its place among the handlers.
+        call: The call in flight.
+        asked: How many runs that may bring.
+        credit: How many runs its turn has left.
+        most: How many runs one call may bring.
+        is_ready: Whether it is among those that can have the next turn.
+        failing: Whether the last call failed.
+        backoff: How long to wait after an error.
+    """
+
+    __slots__ = ("asked", "backoff", "call", "credit", "failing", "handler", "is_ready", "most", "place")
+
+    def __init__(self, handler: Handler, place: int) -> None:
+        self.handler = handler
+        self.place = place
+        self.call: asyncio.Task[None] | None = None
+        self.asked = 0
+        self.credit = 0.0
+        self.most = max(1, MAX_ITEMS // (handler.batch or 1))
+        self.is_ready = False
+        self.failing = False
+        self.backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+
+
+class Turns:
+    """The queues that may have items, in the order of their turns.
+
+    Args:
+        sources: All queues.
+        order: The order.
+    """
+
+    def __init__(self, sources: Sequence[Source], order: Order) -> None:
+        weights = [source.handler.weight for source in sources]
+        self._strict = order == "strict"
+        self._lowest = min(weights)
+        self._lowest_share = self._lowest * len(weights) / sum(weights)
+        #: Those that can have the next turn; in strict order a heap, by their places.
+        self._ready: deque[Source] = deque()
+        self._places: list[tuple[int, Source]] = []
+        #: Those with a call in flight.
+        self._called: dict[Source, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ready or self._places)
+
+    def add(self, source: Source) -> None:
+        """Let a source that may have items have a turn, after those that are ready."""
+        if source.is_ready or source in self._called:
+            return
+        source.is_ready = True
+        if self._strict:
+            heapq.heappush(self._places, (source.place, source))
+        else:
+            self._ready.append(source)
+
+    def begin(self, room: int, free: int, pace: float) -> Source | None:
+        """Begin the next call: set how many runs it is to bring, and return its source, or None.
+
+        Args:
+            room: How many runs may be fetched, at least 1.
+            free: How many of them can start at once.
+            pace: How many runs finish in a second.
+        """
+        if self._strict:
+            return self._begin_strict(room)
+        if not self._ready:
+            return None
+        source = self._ready.popleft()
+        active = len(self._ready) + len(self._called) + 1
+        if source.credit < 1:
+            source.credit += self._runs_of_turn(source, active, free, pace)
+        self._call(source, room if active == 1 else min(room, int(source.credit)))
+        return source
+
+    def end(self, source: Source, runs: int) -> None:
+        """End a call that has brought so many runs. The turn has ended if there were fewer than asked for."""
+        self._called.pop(source, None)
+        source.credit = max(0.0, source.credit - runs) if runs >= source.asked else 0.0
+
+    def go_on(self, source: Source) -> None:
+        """Let a source that may have more items have the rest of its turn, or its next turn."""
+        if self._strict or source.credit < 1:
+            self.add(source)
+        elif not source.is_ready:
+            source.is_ready = True
+            self._ready.appendleft(source)
+
+    def _begin_strict(self, room: int) -> Source | None:
+        if not self._places:
+            return None
+        place, source = self._places[0]
+        if any(one.place < place and not one.failing for one in self._called):
+            return None  # an earlier queue may have items
+        heapq.heappop(self._places)
+        self._call(source, room)
+        return source
+
+    def _call(self, source: Source, runs: int) -> None:
+        source.is_ready = False
+        # A queue whose server is away must not hold room that others could use.
+        source.asked = 1 if source.failing else min(runs, source.most)
+        self._called[source] = None
+
+    def _runs_of_turn(self, source: Source, active: int, free: int, pace: float) -> float:
+        """Return how many runs a turn brings: on average over the sources so many, by their weights."""
+        runs = max(
+            pace * min(TURN_SECONDS, ROUND_SECONDS / active),
+            min(MIN_RUNS, pace * MAX_TURN_SECONDS),
+            free / active,
+        )
+        # At least one for the source with the lowest weight.
+        return max(1.0, runs * self._lowest_share) * source.handler.weight / self._lowest
