@@ -30,7 +30,7 @@ RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/read
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers soak
 .PHONY: lint format types coverage docs docs-serve lock clean
-.PHONY: machine-java machine-lint machine-servers machine-node
+.PHONY: machine-java machine-lint machine-servers machine-node machine-rivals
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -52,7 +52,7 @@ bench: .venv/ready machine-servers ## Measure, and write the figures that the do
 bench-spark: .venv/ready machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
 	$(BIN)/python -m benchmarks spark $(ARGS)
 
-bench-rivals: .venv/ready $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
+bench-rivals: .venv/ready machine-servers machine-rivals $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
 	$(BIN)/python -m benchmarks rivals --rounds $(strip $(ROUNDS)) $(ARGS)
 
 # ---------------------------------------------------------------------------------------------------- tests
@@ -156,7 +156,7 @@ build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.j
 	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
-machine-java machine-lint machine-servers machine-node: machine-%:
+machine-java machine-lint machine-servers machine-node machine-rivals: machine-%:
 	@tests/setup-machine.sh $*
 
 tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node

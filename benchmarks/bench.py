@@ -37,7 +37,7 @@ SERVER_CORE, CLIENT_CORE = _cores[:1], _cores[1:2] or _cores[:1]
 
 #: Children fork from a process that has imported the scenarios and holds no connection.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["benchmarks.scenarios.waiting", "benchmarks.scenarios.worker"])
+_context.set_forkserver_preload([f"benchmarks.scenarios.{name}" for name in ("many", "waiting", "worker")])
 
 
 def pin(cores: list[int]) -> None:
@@ -149,6 +149,7 @@ class Bench:
     server_url: str
     redis: Redis  #: observes the server, and is never measured
     quick: bool = False  #: whether to do only as much as shows that everything works
+    queues: tuple[int, ...] = (1, 20, 100)  #: the numbers of queues that one worker serves
     scenario: str = ""  #: the scenario that runs
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)  #: what the scenario has opened
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil
-from operator import add
+from operator import add, sub
 from statistics import median
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: The commands that call our scripts. Their time includes that of the commands inside the scripts.
 SCRIPT_COMMANDS = ("evalsha", "eval")
+#: The commands that clients of queues send and that no script calls.
+SENT = (*SCRIPT_COMMANDS, "blmove", "ping", "hello", "select", "client|setinfo", "subscribe", "script|load")
 
 
 @dataclass
@@ -27,7 +30,9 @@ class Sample:
     items: int = 0
     seconds: float = 0.0  #: wall-clock time
     client_cpu: float = 0.0  #: CPU seconds of this process
+    client_kernel: float = 0.0  #: those of them that the kernel used for this process
     server_cpu: float = 0.0  #: CPU seconds of the server's main thread, where it reports it separately
+    server_kernel: float = 0.0  #: those of them that the kernel used for the server
     calls: Counter[str] = field(default_factory=Counter)  #: of each command, also inside scripts
     micros: Counter[str] = field(default_factory=Counter)  #: the server's µs in each command
 
@@ -35,6 +40,11 @@ class Sample:
     def script_calls(self) -> int:
         """The number of script calls."""
         return sum(self.calls[name] for name in SCRIPT_COMMANDS)
+
+    @property
+    def trips(self) -> int:
+        """The number of commands that clients sent."""
+        return sum(self.calls[name] for name in SENT)
 
     @property
     def script_us(self) -> int:
@@ -53,6 +63,13 @@ COSTS: dict[str, Callable[[Sample], float]] = {
     "script_us_per_item": lambda sample: sample.script_us,
     "calls_per_item": lambda sample: sample.script_calls,
 }
+#: The same by step and side: trips are commands of clients, the others run inside scripts.
+STEP_COSTS = COSTS | {
+    "client_kernel_us_per_item": lambda sample: 1e6 * sample.client_kernel,
+    "server_kernel_us_per_item": lambda sample: 1e6 * sample.server_kernel,
+    "trips_per_item": lambda sample: sample.trips,
+    "commands_per_item": lambda sample: sum(sample.calls.values()) - sample.trips - sample.calls["info"],
+}
 
 
 @asynccontextmanager
@@ -60,13 +77,19 @@ async def metered(redis: Redis, items: int) -> AsyncIterator[Sample]:
     """Measure the block, which processes so many items; the sample is complete after the block."""
     sample = Sample(items=items)
     (calls, micros), server_before = await _command_stats(redis), await _server_cpu(redis)
-    cpu_before, started = time.process_time(), time.perf_counter()
+    cpu_before, started = _cpu(), time.perf_counter()
     yield sample
     sample.seconds = time.perf_counter() - started
-    sample.client_cpu = time.process_time() - cpu_before
+    sample.client_cpu, sample.client_kernel = map(sub, _cpu(), cpu_before)
     (calls_after, micros_after), server_after = await _command_stats(redis), await _server_cpu(redis)
-    sample.server_cpu = server_after - server_before
+    sample.server_cpu, sample.server_kernel = map(sub, server_after, server_before)
     sample.calls, sample.micros = calls_after - calls, micros_after - micros
+
+
+def _cpu() -> tuple[float, float]:
+    """Return the CPU seconds that this process has used, and those of them in the kernel."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime, used.ru_stime
 
 
 async def _command_stats(redis: Redis) -> tuple[Counter[str], Counter[str]]:
@@ -79,11 +102,13 @@ async def _command_stats(redis: Redis) -> tuple[Counter[str], Counter[str]]:
     return calls, micros
 
 
-async def _server_cpu(redis: Redis) -> float:
-    """Return the CPU seconds that the server's main thread has used."""
+async def _server_cpu(redis: Redis) -> tuple[float, float]:
+    """Return the CPU seconds that the server's main thread has used, and those of them in the kernel."""
     info = await redis.info("cpu")
-    kinds = ("used_cpu_user", "used_cpu_sys")
-    return sum(float(info.get(f"{kind}_main_thread", info[kind])) for kind in kinds)
+    user, kernel = (
+        float(info.get(f"{kind}_main_thread", info[kind])) for kind in ("used_cpu_user", "used_cpu_sys")
+    )
+    return user + kernel, kernel
 
 
 async def take_turns(rounds: int, turns: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -152,7 +177,7 @@ def speed_row(
 ) -> Row:
     """Return a row of items per second, with the cost of an item."""
     speeds = [sample.items / sample.seconds for sample in samples]
-    more = {cost: median(COSTS[cost](sample) / sample.items for sample in samples) for cost in costs}
+    more = {cost: median(STEP_COSTS[cost](sample) / sample.items for sample in samples) for cost in costs}
     return number_row(what, unit, speeds, more=more, **target)
 
 

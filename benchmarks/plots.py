@@ -186,6 +186,7 @@ TITLES = {
     "kill.png": "From the expiry of a killed worker's lease to the next lease",
     "memory.png": "Server memory per item beyond its payload (id of 32 characters)",
     "worker.png": "The worker",
+    "core.png": "Many queues, the bare path, and a log on disk",
     "rivals.png": "One worker process, one server",
     "spark.png": "Spark",
 }
@@ -202,6 +203,19 @@ def _target(row: Row) -> str:
     return f"{row.setting['coroutines']:,} coroutines" if "coroutines" in row.setting else row.who
 
 
+def _idle(row: Row) -> str:
+    return f"{row.who}, {row.setting['queues']} queues" if row.who == "leasehold" else "bare path"
+
+
+_cpu = lines(
+    "queues", _what, "client_cpu_us_per_item", "server_cpu_us_per_item", ylabel="µs per job", yscale="log"
+)
+_durable = grouped_bars(
+    lambda row: row.what,
+    lambda row: f"appendfsync {row.setting['appendfsync']}",
+    lambda row: row.value,
+    yscale="log",
+)
 _by_payload = grouped_bars(_payload, _target, lambda row: row.value, ylabel="cycles/s", yscale="log")
 _cost = grouped_bars(
     lambda row: _target(row).replace(" ", "\n"),
@@ -234,6 +248,14 @@ PANELS = {
         Panel("worker", "Time of a job; commands are inside scripts", bars, "worker", unit="µs/job"),
         Panel("worker", "An idle worker", shares(_what, "log"), "worker_idle", unit="ms"),
         Panel("worker", "After the server was killed", restarts, "worker_restart"),
+    ],
+    "core": [
+        *(
+            Panel("core", f"CPU µs per job, {at:,} at once", _cpu, "many", concurrency=at)
+            for at in (100, 1_000)
+        ),
+        Panel("core", "An idle worker", shares(_idle, "log"), "idle_worker"),
+        Panel("core", "Items per second", _durable, "durable"),
     ],
     "rivals": [
         Panel("rivals", "add one, 1/s (more is better)", bars, "one", what="one_per_s"),

@@ -28,7 +28,11 @@ COLUMNS = {
     "client_cpu_us_per_item": "client µs",
     "server_cpu_us_per_item": "server µs",
     "script_us_per_item": "script µs",
+    "client_kernel_us_per_item": "client kernel µs",
+    "server_kernel_us_per_item": "server kernel µs",
     "calls_per_item": "calls/item",
+    "trips_per_item": "trips/item",
+    "commands_per_item": "commands/item",
     "p99_ms": "p99 ms",
 }
 

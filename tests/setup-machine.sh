@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  lint  servers  node  java  containers
+# Parts: make  venv  lint  servers  node  java  containers  rivals
 set -euo pipefail
 
 packages=()
@@ -22,6 +22,7 @@ for part in "$@"; do
         need ps procps
         ;;
     java) need java openjdk-17-jre-headless ;;
+    rivals) PATH=$PATH:/usr/sbin need nats-server nats-server && need beanstalkd beanstalkd ;;
     node) need node nodejs && need npm npm ;;
     containers)
         docker info >/dev/null 2>&1 || need podman podman runc containernetworking-plugins iptables
@@ -44,7 +45,7 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=(sudo)
 fi
 
-# Only the program of redis-server is needed: start no service during the installation.
+# Of a server, only the program is needed: start no service during the installation.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
     printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin $policy
@@ -55,6 +56,8 @@ echo "Installing ${packages[*]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 "${apt[@]}" update
 "${apt[@]}" install --yes --no-install-recommends "${packages[@]}" >/dev/null </dev/null
-if [[ " ${packages[*]} " == *" redis-server "* ]] && [ -d /run/systemd/system ]; then
-    "${as_root[@]}" systemctl --quiet disable redis-server
-fi
+for service in redis-server nats-server beanstalkd; do
+    if [[ " ${packages[*]} " == *" $service "* ]] && [ -d /run/systemd/system ]; then
+        "${as_root[@]}" systemctl --quiet disable $service
+    fi
+done

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench import LINE_TIMEOUT, SERVER_CORE, fresh_server, pin
-from benchmarks.measure import Row, metered, number_row, percentile
+from benchmarks.measure import Row, number_row, percentile
 from benchmarks.report import Report, Section, about, aligned, text
 from benchmarks.rivals.targets import LIBRARIES, Library
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from redis.asyncio import Redis
-
     from benchmarks.report import Table
+    from benchmarks.rivals.servers import Server
 
 FIFTY_MS = 50
 FIFTY_CONCURRENCY = 100
@@ -40,12 +39,12 @@ class Figures:
 async def one(library: Library, figures: Figures, *, quick: bool) -> None:
     """Add jobs one after the other."""
     count, warm = (50, 5) if quick else (1_000, 100)
-    async with fresh_server() as (url, redis), library.program("produce", {"url": url}) as producer:
+    async with library.server() as server, library.program("produce", {"url": server.url}) as producer:
         await producer.receive()
         await producer.ask(_adding(0, warm))
         each = (await producer.ask(_adding(warm, count)))["each"]
         assert len(each) == count
-        assert await redis.dbsize() > 0
+        assert await server.left() > 0
     took = [(after - before) / 1e9 for before, after in each]
     figures.values["one_p50_us"] = median(took) * 1e6
     figures.values["one_per_s"] = len(took) / sum(took)
@@ -55,19 +54,19 @@ async def drain(library: Library, figures: Figures, *, quick: bool) -> None:
     """Add many jobs that do nothing, then run them in one worker process."""
     count, warm = (600, 100) if quick else (20_000, 2_000)
     total = count + warm
-    async with fresh_server() as (url, redis):
-        added = await _fill(library, url, warm, count, 0)
-        async with metered(redis, total) as server:
-            seconds, cpu = await _work_off(library, url, redis, warm, total)
+    async with library.server() as server:
+        added = await _fill(library, server.url, warm, count, 0)
+        async with server.metered(total) as sample:
+            seconds, cpu = await _work_off(library, server, warm, total)
     figures.values["bulk_per_s"] = count / added
     figures.values["drain_per_s"] = count / seconds
     figures.values["drain_us"] = seconds / count * 1e6
     figures.values["worker_cpu_us"] = cpu / count * 1e6
     # The server's figures include the jobs that warm up.
-    figures.values["server_cpu_us"] = server.server_cpu / total * 1e6
+    figures.values["server_cpu_us"] = sample.server_cpu / total * 1e6
     figures.commands = {
-        name: (calls / total, server.micros[name] / total)
-        for name, calls in server.calls.items()
+        name: (calls / total, sample.micros[name] / total)
+        for name, calls in sample.calls.items()
         if calls > total / 1_000
     }
 
@@ -75,9 +74,9 @@ async def drain(library: Library, figures: Figures, *, quick: bool) -> None:
 async def fifty(library: Library, figures: Figures, *, quick: bool) -> None:
     """Run jobs of 50 ms, 100 at once."""
     count, warm = (200, 100) if quick else (2_000, 200)
-    async with fresh_server() as (url, redis):
-        await _fill(library, url, warm, count, FIFTY_MS)
-        seconds, _ = await _work_off(library, url, redis, warm, warm + count, FIFTY_CONCURRENCY)
+    async with library.server() as server:
+        await _fill(library, server.url, warm, count, FIFTY_MS)
+        seconds, _ = await _work_off(library, server, warm, warm + count, FIFTY_CONCURRENCY)
     figures.values["fifty_of_ideal"] = count * FIFTY_MS / 1_000 / FIFTY_CONCURRENCY / seconds
 
 
@@ -89,9 +88,9 @@ async def idle(library: Library, figures: Figures, *, quick: bool) -> None:
     """
     count, warm = (15, 5) if quick else (150, 20)
     async with (
-        fresh_server() as (url, _),
-        library.program("work", _task(url, warm, warm + count)) as worker,
-        library.program("produce", {"url": url}, SERVER_CORE) as producer,
+        library.server() as server,
+        library.program("work", _task(server.url, warm, warm + count)) as worker,
+        library.program("produce", {"url": server.url}, SERVER_CORE) as producer,
     ):
         await producer.receive()
         await producer.ask(_adding(0, warm, pause=PAUSE_SECONDS))
@@ -125,19 +124,19 @@ async def _fill(library: Library, url: str, warm: int, count: int, ms: int) -> f
 
 
 async def _work_off(
-    library: Library, url: str, redis: Redis, warm: int, total: int, concurrency: int | None = None
+    library: Library, server: Server, warm: int, total: int, concurrency: int | None = None
 ) -> tuple[float, float]:
     """Run the waiting jobs in a worker until the server holds none of them.
 
     Returns:
         The wall-clock seconds and the worker's CPU seconds since the last job that warms up ended.
     """
-    assert await library.left(redis) > 0  # this also opens the connection
-    async with library.program("work", _task(url, warm, total, concurrency)) as worker:
+    assert await server.left() > 0  # this also opens the connection
+    async with library.program("work", _task(server.url, warm, total, concurrency)) as worker:
         await worker.receive()  # it is warm
         await worker.receive()  # all jobs have run
         async with asyncio.timeout(LINE_TIMEOUT):
-            while await library.left(redis) > 0:  # noqa: ASYNC110 - no event exists
+            while await server.left() > 0:  # noqa: ASYNC110 - no event exists
                 await asyncio.sleep(0.0005)
         settled = time.monotonic_ns()
         report = await worker.ask({})
@@ -195,10 +194,14 @@ class Result:
         setting: dict[str, int | str] = {
             "ours": "yes" if self.library.ours else "no",
             "runtime": "Node" if self.library.on_node else "Python",
+            "on": self.library.on,
         }
+        scenarios = {name: scenario for name, (scenario, _, _) in FIGURES.items()} | dict.fromkeys(
+            COSTS, "drain"
+        )
         return [
             replace(number_row(name, "", [value], who=self.library.label, setting=setting), scenario=scenario)
-            for name, (scenario, _, _) in FIGURES.items()
+            for name, scenario in scenarios.items()
             if (value := self.figure(name)) is not None
         ]
 

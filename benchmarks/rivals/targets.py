@@ -1,4 +1,4 @@
-"""The libraries: the program of each, and the commands that count its jobs on the server."""
+"""The libraries: the program of each, its server, and the commands that count its jobs there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench import CLIENT_CORE, Program, program
+from benchmarks.rivals.servers import OtherServer, RedisServer
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from redis.asyncio import Redis
+    from benchmarks.rivals.servers import Server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -28,15 +29,17 @@ class Library:
     """One library."""
 
     name: str  #: also that of its program, its requirements and its environment
-    held: tuple[str, ...]  #: the commands that count its jobs on the server, also running ones
+    held: tuple[str, ...] = ()  #: the commands that count its jobs on Redis, also running ones
     completed: str = ""  #: a command that counts completed jobs among them
+    on: str = "Redis"  #: its server, "Redis" or one of `servers.KINDS`
+    title: str = ""  #: its name in the results, if another
     plain: bool = False  #: whether to run it without uvloop
     here: bool = False  #: whether to run it with the Python of this process
 
     @property
     def label(self) -> str:
         """Its name in the results."""
-        return f"{self.name}, without uvloop" if self.plain else self.name
+        return f"{self.name}, without uvloop" if self.plain else self.title or self.name
 
     @property
     def ours(self) -> bool:
@@ -48,13 +51,11 @@ class Library:
         """Whether it runs on Node."""
         return self.name == "bullmq"
 
-    async def left(self, redis: Redis) -> int:
-        """Return how many jobs the server holds."""
-        replies = [await redis.execute_command(*command.rsplit(" ", 1)) for command in self.held]  # type: ignore[no-untyped-call]
-        for groups in (reply for reply in replies if isinstance(reply, list)):
-            replies = [group["pending"] + group["lag"] for group in groups]
-        gone = await redis.execute_command(*self.completed.split()) if self.completed else 0  # type: ignore[no-untyped-call]
-        return int(sum(replies) - gone)
+    def server(self) -> AbstractAsyncContextManager[Server]:
+        """Run an empty server of its kind."""
+        return (
+            RedisServer.start(self.held, self.completed) if self.on == "Redis" else OtherServer.start(self.on)
+        )
 
     def program(
         self, part: str, task: dict[str, Any], cores: list[int] = CLIENT_CORE
@@ -94,6 +95,9 @@ LIBRARIES = (
     Library("arq", ("ZCARD arq:queue",)),
     Library("streaq", ("XLEN streaq:jobs:queues:normal",)),
     Library("dramatiq", ("HLEN dramatiq:default.msgs",)),
+    Library("nats", on="NATS", title="NATS JetStream, push"),
+    Library("beanstalkd", on="beanstalkd", title="beanstalkd, pipelined"),
+    Library("greenstalk", on="beanstalkd", title="beanstalkd, greenstalk"),
 )
 #: The names that the command line accepts.
 NAMES = tuple(dict.fromkeys(library.name for library in LIBRARIES))

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from benchmarks.bench import STEP_TIMEOUT, Child
-from benchmarks.measure import SCRIPT_COMMANDS, Row, Sample, Setting, metered, number_row, time_row
+from benchmarks.measure import Row, Sample, Setting, metered, number_row, time_row
 from benchmarks.targets import Raw
 from leasehold import AsyncWorkQueue, Item
 from leasehold.scripting.catalogue import load
@@ -62,8 +62,6 @@ async def _work_once(queue: AsyncWorkQueue, clock: Callable[[], float]) -> tuple
     return lease.id, leased
 
 
-#: The commands that a waiter sends and that no script calls.
-SENT = (*SCRIPT_COMMANDS, "blmove", "ping", "hello", "select", "client|setinfo")
 #: Marks the end of the commands that MONITOR reports.
 END = "leasehold benchmark end"
 
@@ -129,7 +127,7 @@ async def idle_sample(bench: Bench, seconds: float) -> Sample:
 
 def commands_per_second(sample: Sample) -> float:
     """Return how many commands per second all waiters sent."""
-    return sum(sample.calls[name] for name in SENT) / sample.seconds
+    return sample.trips / sample.seconds
 
 
 async def _wakes(bench: Bench, name: str, waiters: int) -> list[int]:

@@ -87,6 +87,8 @@ MADE_KEYS = {
         "string, `PX`", "the result of a completed item; under the name of a bulk job, its report"
     ),
 }
+#: What follows the queue's name in keys that are made with an id or another name: `item`, `lease`, `dead`, …
+FAMILIES = frozenset(made.partition(":")[0] for made in MADE_KEYS if "<" in made)
 
 
 class KeyPrefix(str):
@@ -129,19 +131,20 @@ class QueueKeys:
 
     @property
     def data_pattern(self) -> bytes:
-        """A glob that matches the data keys of this queue.
-
-        It also matches strings of a queue whose name begins with `<this name>:item:`, which is why no queue
-        should be called so.
-        """
+        """A glob that matches the data keys of this queue, and no others: see `check_prefix`."""
         return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix) + b":item:*"
 
 
 def check_prefix(name: object) -> str:
     """Check a queue's name.
 
+    The keys of a queue `a:item` would be those of items of the queue `a`: `a:item:queue` is the list of the
+    one, and the data of the item `queue` of the other. So no part of a name after a colon may be the name of
+    such a family of keys.
+
     Raises:
-        InvalidArgument: If it is not a string, empty, longer than 512 bytes, or cannot be encoded.
+        InvalidArgument: If it is not a string, empty, longer than 512 bytes, cannot be encoded, or if its
+            keys could be those of another queue.
     """
     allowed = "a string of 1 to 512 bytes in UTF-8"
     if not isinstance(name, str) or not name:
@@ -152,6 +155,12 @@ def check_prefix(name: object) -> str:
         raise InvalidArgument("name", name, allowed) from error
     if size > 512:
         raise InvalidArgument("name", name, allowed)
+    first, *others = name.split(":")
+    for at, part in enumerate(others):
+        if part in FAMILIES:
+            owner = ":".join([first, *others[:at]])
+            theirs = f"keys that begin with '{owner}:{part}:' belong to the queue {owner!r}"
+            raise InvalidArgument("name", name, f"a name without ':{part}': {theirs}")
     return str(name)
 
 

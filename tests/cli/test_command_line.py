@@ -182,9 +182,18 @@ async def test_a_key_of_another_type_is_exit_code_5(leasehold: Leasehold, redis:
     assert "choose another name" in outcome.error
 
 
+THEIRS = "keys that begin with 'a:item:' belong to the queue 'a'"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
-    [(("",), "name: got '', expected a string of 1 to 512 bytes in UTF-8")]
+    [
+        (("",), "name: got '', expected a string of 1 to 512 bytes in UTF-8"),
+        (
+            ("a:item",),
+            f"name: got 'a:item', expected a name without ':item': {THEIRS}",
+        ),
+    ]
     + [
         (("emails", "--url", url), "url: expected a redis://, rediss:// or unix:// URL")
         for url in ("nothing", "http://:secret@localhost", "")

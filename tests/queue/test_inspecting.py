@@ -160,7 +160,7 @@ async def test_find_returns_none_for_an_id_without_an_item(queue: AsyncWorkQueue
     for item_id in ("done", "ghost", "never"):
         assert await queue.find(item_id) is None
     with pytest.raises(InvalidArgument):
-        await queue.find("")
+        await queue.find("\ud800")
 
 
 async def test_inspection_changes_nothing(queue: AsyncWorkQueue, redis: Redis, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from redis.asyncio import RedisCluster
 
 from leasehold import AsyncWorkQueue, Failure, InvalidArgument, Item, Lease
 from leasehold.item import MAX_DATA_BYTES
+from leasehold.keys import FAMILIES
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 
@@ -44,7 +45,7 @@ SOON = datetime(2030, 1, 1, tzinfo=UTC)
 NO_RESULTS: list[Any] = ["text", 5, bytearray(b"x"), {}, bytes(MAX_DATA_BYTES + 1)]
 NO_ERRORS: list[Any] = [None, b"why", 5, ValueError]
 NO_WAITS: list[Any] = [bad for bad in NO_DURATIONS if bad is not None]
-NO_KNOWN_IDS: list[Any] = ["", "\ud800", b"id", 5, None, ["x"]]
+NO_KNOWN_IDS: list[Any] = ["\ud800", b"id", 5, None, ["x"]]
 NO_STARTS: list[Any] = [1.0, "0", None, True, 10**30]
 NO_INTERVALS: list[Any] = [*NO_LEASE_TIMES, 0.0004, timedelta(microseconds=499)]
 NO_SCHEDULES: list[Any] = [*NO_IDS, "x" * 488, "é" * 244]
@@ -240,6 +241,16 @@ def test_the_limit_of_data_is_64_mib(kind: Callable[[int], Any]) -> None:
         Item(kind(MAX_DATA_BYTES + 1))
     check(caught.value, "data")
     assert str(MAX_DATA_BYTES) in caught.value.allowed
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_name_whose_keys_would_be_those_of_another_queue_is_refused(redis: Redis, family: str) -> None:
+    bad = [f"shop:{family}", f"shop:{family}:b", f"shop:eu:{family}:b:c", f"{{shop}}:{family}"]
+    assert not accepted(lambda name: AsyncWorkQueue(name, redis), "name", bad)
+    with pytest.raises(InvalidArgument, match=f"'shop:eu:{family}:' belong to the queue 'shop:eu'"):
+        AsyncWorkQueue(f"shop:eu:{family}", redis)
+    for fine in (family, f"{family}:shop", f"shop:{family}s", f"shop{family}", f"shop:{family.upper()}"):
+        assert AsyncWorkQueue(fine, redis).name == fine
 
 
 def test_names_and_settings(redis: Redis) -> None:

@@ -103,6 +103,7 @@ def located(queue: AsyncWorkQueue, options: dict[str, str]) -> dict[str, str]:
         ({"atColumn": "at", "delayColumn": "wait"}, "a delay or a time, not both"),
         ({"idColum": "id"}, "option: got 'idcolum'.*did you mean 'idColumn'"),
         ({"queue": ""}, "name: got None"),
+        ({"queue": "a:item"}, "name: got 'a:item', expected a name without ':item'"),
         ({"job": "x" * 201}, "job: got .*at most 200 bytes"),
         ({"retryTimeout": "soon"}, "retryTimeout: got 'soon', expected a number of seconds"),
         ({"url": "redis://:secret@localhost"}, "urlEnv or urlFile"),

@@ -27,6 +27,9 @@ MAX_ERROR_BYTES = 16 << 10
 EVENT_ERROR_BYTES = 1000
 
 
+#: What the id of an item that exists may be, for error messages.
+_KNOWN_ID_ALLOWED = "a string, as `inspect` returns it"
+
 #: Many rows for one script.
 Rows: TypeAlias = "Sequence[Sequence[bytes]]"
 
@@ -121,17 +124,17 @@ def encoded(item: Item) -> bytes:
 
 
 def encoded_id(item_id: str, *, argument: str = "item_id") -> bytes:
-    """Return the id of an existing item as bytes. Foreign clients may have added it.
+    """Return the id of an existing item as bytes. A client of another library may have added it with any id.
 
     Raises:
-        InvalidArgument: If it cannot be an id.
+        InvalidArgument: If it is not a string, or has a lone surrogate that stands for no byte.
     """
-    if not isinstance(item_id, str) or not item_id:
-        raise InvalidArgument(argument, item_id, ID_ALLOWED)
+    if not isinstance(item_id, str):
+        raise InvalidArgument(argument, item_id, _KNOWN_ID_ALLOWED)
     try:
         return item_id.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
-        raise InvalidArgument(argument, item_id, ID_ALLOWED) from error
+        raise InvalidArgument(argument, item_id, _KNOWN_ID_ALLOWED) from error
 
 
 async def all_trips(

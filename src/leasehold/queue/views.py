@@ -87,7 +87,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
         item_id, size, data, due_ms, holder, token, attempt, leased_ms = reply[at : at + _FIELDS]
         views.append(
             ItemView(
-                id=item_id.decode(errors="replace"),
+                id=item_id.decode(errors="surrogateescape"),
                 state=state,
                 size=None if size < 0 else size,
                 data=data if with_data else None,

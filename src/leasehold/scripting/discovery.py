@@ -13,6 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from leasehold.keys import FAMILIES
 from leasehold.scripting.endpoints import client_of
 from leasehold.scripting.server_errors import translate
 
@@ -36,8 +37,8 @@ _KNOWN_BY = {
 }
 #: One pattern for all of them, so that the keys are scanned once. Other matches are discarded.
 _PATTERN = b"*:[dfpqs][cenru]*[degs]"
-#: Keys of single items, whose ids may end with one of the suffixes.
-_OF_ONE = re.compile(rb":(?:item|lease|leased_by_session|result|dead|inbox|schedule):")
+#: Keys of single items, sessions and so on, whose names may end with one of the suffixes.
+_OF_ONE = re.compile(f":(?:{'|'.join({*FAMILIES, 'inbox'})}):".encode())
 
 
 class FoundQueues(NamedTuple):
