@@ -9,17 +9,14 @@ theirs, a completion that stopped midway.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from tests.lua.space import Call, batched
 from tests.stateful.test_machine import QueueMachine
 
 if TYPE_CHECKING:
-    from random import Random
+    from collections.abc import Callable
 
     from tests.lua.space import Space
 
@@ -51,71 +48,52 @@ class Drawn:
     steps: list[str] = field(default_factory=list)
 
 
-class DrawingMachine(QueueMachine):
-    """Keeps the last state of each example, and compares nothing after each call."""
-
-    drawn: ClassVar[list[Drawn]] = []
-
-    @initialize(front=st.booleans(), many=st.sampled_from([False, False, False, True]))
-    def begin(self, front: bool, many: bool = False) -> None:  # noqa: FBT001, FBT002 - Hypothesis fills it in
-        super().begin(front)
-        self.front = front
-        if many:
-            self.add_many([f"x{n}" for n in range(MANY)])
-            self.lease(MANY, 600)
-
-    @rule()
-    def light_clean(self) -> None:
-        """Clean; of a long list, entries of finished items are dropped."""
-        self.run(self.queue.light_clean())
-        self.model.reclaim(self.now)
-
-    @rule()
-    def deep_clean(self) -> None:
-        """Clean as well."""
-        self.run(self.queue.deep_clean())
-        self.model.reclaim(self.now)
-
-    def the_server_holds_what_the_model_holds(self) -> None:
-        """Compare nothing: it would take most of the time."""
-
-    def the_dead_are_those_of_the_model(self) -> None:
-        """Compare nothing."""
-
-    def teardown(self) -> None:
-        if not hasattr(self, "model"):
-            return
-        start = f"{self.name}:".encode()
-        keys = [key for key in self.redis.scan_iter(count=1000) if key.startswith(start)]
-        values = {
-            key.removeprefix(start): (self.redis.dump(key), self.redis.pttl(key) > 0) for key in sorted(keys)
-        }
-        held = [(lease.id, lease.token) for lease in self.held]
-        self.drawn.append(Drawn(self.now, self.front, values, held))
-        self.run(self.queue.close())
-        self.runner.close()
-        if keys:
-            self.redis.delete(*keys)
-        self.redis.close()
+def draw(url: str, number: int) -> Drawn:
+    """Return the state that the rule machine has after some 40 of its rules, drawn by a number."""
+    random = Random(number)
+    QueueMachine.url = url
+    machine = QueueMachine()
+    machine.begin(front=random.choice([False, True]))
+    if number % 6 == 5:
+        machine.add_many([f"x{n}" for n in range(MANY)])
+        machine.lease(MANY, 600)
+    for _ in range(random.randint(10, 40)):
+        _apply_a_rule(machine, random)
+    start = f"{machine.name}:".encode()
+    keys = sorted(key for key in machine.redis.scan_iter(count=1000) if key.startswith(start))
+    values = {key.removeprefix(start): (machine.redis.dump(key), machine.redis.pttl(key) > 0) for key in keys}
+    held = [(lease.id, lease.token) for lease in machine.held]
+    machine.run(machine.queue.close())
+    machine.runner.close()
+    machine.redis.delete(*keys, "none")
+    machine.redis.close()
+    return Drawn(machine.now, machine.model.return_front, values, held)
 
 
-def draw(url: str, examples: int) -> list[Drawn]:
-    """Return states of the rule machine, the same ones in each run."""
-    DrawingMachine.url = url
-    DrawingMachine.drawn.clear()
-    run_state_machine_as_test(
-        DrawingMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=[*HealthCheck],
-        ),
+def _apply_a_rule(machine: QueueMachine, random: Random) -> None:
+    item_id, delay, lease_time = (
+        random.choice(IDS[:-1]),
+        random.choice([0, 0, 60, 300]),
+        random.choice([60, 600]),
     )
-    return [drawn for drawn in DrawingMachine.drawn if drawn.keys]
+    anything: list[Callable[[], None]] = [
+        lambda: machine.add(item_id, random.randbytes(random.randint(0, 9)), delay),
+        lambda: machine.add_many(random.choices(IDS[:-1], k=3)),
+        lambda: machine.lease(random.randint(1, 4), lease_time),
+        lambda: machine.lease(random.randint(1, 4), lease_time),
+        lambda: machine.requeue([item_id]),
+        lambda: machine.drop(item_id),
+        lambda: machine.move_the_clock(random.choice([0, 10, 100, 700])),
+        lambda: machine.another_client_pushes_an_id(item_id),
+    ]
+    pick, chance = random.randrange(1000), random.choice([False, True])
+    of_leases: list[Callable[[], None]] = [
+        lambda: machine.complete(pick, fenced=chance),
+        lambda: machine.renew(pick, lease_time),
+        lambda: machine.release(pick, delay, front=chance),
+        lambda: machine.fail(pick, random.choice([None, None, 0, 100]), "an error"),
+    ]
+    random.choice([*anything, *(of_leases if machine.held else ())])()
 
 
 #: Removes the keys that match a pattern, and writes others: name, serialized value, 1 if it expires.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: How far the clock moves in each round, in ms: all leases and delays of the states and the calls end before.
 ROUND_MS = 20_000_000
 #: What is not leased after so many rounds is lost.
-ROUNDS = 4
+ROUNDS = 3
 #: How long the leases of the recovery last, in seconds.
 LONG = 2_000_000
 #: Scripts that create a key and give it a time to live with the next command, as no command of Redis 6.2 does
@@ -142,7 +142,7 @@ class Recovery:
     async def _problems(self, drawn: Drawn, before: View, after: View, call: Call | None) -> list[str]:
         queue = self._queues[drawn.return_front]
         self.now = drawn.now + ROUND_MS
-        leases = await self._lease_all(queue)
+        leases = await self._lease_all(queue, ROUNDS)
         found = [*_wrong_leases(after, leases), *await self._wrong_counts(queue, leases)]
         found += await self._accepted_late(drawn, before, after, call)
         for expected in (True, False):
@@ -156,9 +156,9 @@ class Recovery:
             ]
         return [*found, *await self._left_over(queue, call)]
 
-    async def _lease_all(self, queue: AsyncWorkQueue) -> list[Lease]:
+    async def _lease_all(self, queue: AsyncWorkQueue, rounds: int) -> list[Lease]:
         leases: list[Lease] = []
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             await self.space.send("EVAL", EXPIRE, 0, f"{self.space.prefix}:lease*:*")
             await queue.light_clean()
             while some := await queue.lease_many(200, LONG, block=False):
@@ -199,7 +199,7 @@ class Recovery:
     async def _left_over(self, queue: AsyncWorkQueue, call: Call | None) -> list[str]:
         """Empty the queue, and return the keys that are left without a time to live."""
         await queue.dead_letters.requeue_all()
-        for lease in await self._lease_all(queue):
+        for lease in await self._lease_all(queue, 1):
             await queue.complete(lease)
         await queue.light_clean()
         await self._run("events_keep", count=0, age_ms=0)
