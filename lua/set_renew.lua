@@ -64,25 +64,24 @@ in_chunks('ZADD', deadlines, renewed)
 write_lease_keys(renewed_keys, hold_ms)
 announce(sooner)
 
--- Remove ids from the waiting list if they are near one of its ends. The others keep their order.
+-- Remove ids from the waiting list if they are near one of its ends. A text that is no id is written over each, and
+-- is then removed at that end; if it stays behind, it is dropped when it is found, like an id without data.
 local function remove_near_ends(wanted, left)
+  local mark = string.format('%s %.0f', none, last_token)
   for _, young in ipairs({ true, false }) do
-    if left > 0 then
-      local near = redis.call('LRANGE', queue, young and 0 or -4000, young and 3999 or -1)
-      local stay = {}
-      for place = 1, #near do
-        -- At the young end, the last id that is pushed is the first of the list.
-        local id = near[young and #near + 1 - place or place]
-        if wanted[id] then
-          left = left - 1
-        else
-          stay[#stay + 1] = id
-        end
+    local near = left > 0
+        and redis.call('LRANGE', queue, young and 0 or -4000, young and 3999 or -1)
+      or {}
+    local marked = 0
+    for place, id in ipairs(near) do
+      if wanted[id] then
+        redis.call('LSET', queue, young and place - 1 or place - #near - 1, mark)
+        marked = marked + 1
       end
-      if #stay < #near then
-        redis.call('LTRIM', queue, young and #near or 0, young and -1 or -#near - 1)
-        in_chunks(young and 'LPUSH' or 'RPUSH', queue, stay)
-      end
+    end
+    if marked > 0 then
+      redis.call('LREM', queue, young and marked or -marked, mark)
+      left = left - marked
     end
   end
 end
