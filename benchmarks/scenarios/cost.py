@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import Counter
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from benchmarks import bare
 from benchmarks.bench import STEP_TIMEOUT, Child
@@ -27,7 +30,7 @@ from leasehold import Item, Worker
 from leasehold.scripting.catalogue import load
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from benchmarks.bench import Bench
 
@@ -178,8 +181,9 @@ NAMES = {script.sha.decode(): name for name, script in load().items()}
 
 
 async def _idle_job(bench: Bench) -> list[Row]:
-    """Split the time of a job in an idle worker by what MONITOR shows, and count its trips."""
+    """Measure the CPU time of a job in an idle worker, then split its time by what MONITOR shows."""
     count = bench.scaled(200, 20)
+    client = await bench.client()
     worker, starts = Worker(), asyncio.Queue[tuple[float, float]]()
     [queue] = await open_queues(bench, 1)
 
@@ -187,48 +191,71 @@ async def _idle_job(bench: Bench) -> list[Row]:
     async def work(since: str) -> None:
         starts.put_nowait((float(since), time.time()))
 
-    client = await bench.client()
-    async with client.monitor() as monitor, running(worker), asyncio.timeout(STEP_TIMEOUT):
-        await bench.blocked(1)
+    async def jobs() -> list[tuple[float, float]]:
         producer = Child(produce, bench.url(), queue.name, count, time.time)
+        found = [await starts.get() for _ in range(count)]
+        await bench.blocked(1)
+        producer.kill()
+        return found
+
+    async with running(worker), asyncio.timeout(STEP_TIMEOUT):
+        await bench.blocked(1)
         async with metered(bench.redis, count) as sample:
-            times = [await starts.get() for _ in range(count)]
-            await bench.blocked(1)
-        await bench.redis.echo(END)
-        seen = [command async for command in _sent(monitor)]
-    producer.kill()
+            await jobs()
+        with _monitored(bench) as seen:
+            times = await jobs()
+            await client.echo(END)
+    rows = [speed_row("idle job", [sample], costs=STEP_COSTS), *_parts(times, seen)]
+    await bench.reset()
+    return rows
+
+
+def _parts(times: list[tuple[float, float]], seen: Sequence[tuple[float, str]]) -> Iterator[Row]:
+    """Yield the time of each part of an idle job, and the trips of a job by script or command."""
     parts: dict[str, list[float]] = {}
     trips = Counter[str]()
     for (called, handled), (added, its) in zip(times, _jobs(seen), strict=True):
-        before = [at for at, _ in its if at < handled]
+        before = [at for at, _ in its if at < handled] or [added]
         done = next((at for at, name in its if at > handled and "complete" in name), handled)
-        leased = before[-1] if before else added
         for what, seconds in (
-            ("idle job: add called to server", added - called),
-            ("idle job: server to last trip", leased - added),
-            ("idle job: last trip to handler", handled - leased),
-            ("idle job: handler to completed", done - handled),
+            ("add called to server", added - called),
+            ("server to first trip of the worker", before[0] - added),
+            ("first trip to last trip", before[-1] - before[0]),
+            ("last trip to handler", handled - before[-1]),
+            ("handler to completed", done - handled),
         ):
             parts.setdefault(what, []).append(seconds)
         trips.update(name for _, name in its)
-    rows = [time_row(what, its) for what, its in parts.items()]
-    rows += [number_row(f"idle job: trips {name}", "1/job", [n / count]) for name, n in trips.most_common()]
-    await bench.reset()
-    return [*rows, speed_row("idle job", [sample], costs=STEP_COSTS)]
+    for what, each in parts.items():
+        yield time_row(f"idle job: {what}", each)
+    for name, calls in trips.most_common():
+        if calls * 20 > len(times):
+            yield number_row(f"idle job: trips {name}", "1/job", [calls / len(times)])
 
 
-async def _sent(monitor: Any) -> AsyncIterator[tuple[float, str]]:
-    """Yield when each command of a client came, and the name of its script or its own, up to the end mark."""
-    async for command in monitor.listen():
-        text = command["command"]
-        if END in text:
-            return
-        if command["client_type"] != "lua":
-            yield command["time"], _script(text) or text.split(maxsplit=1)[0].lower()
+@contextmanager
+def _monitored(bench: Bench) -> Iterator[list[tuple[float, str]]]:
+    """Collect when each command of a client came, and the name of its script or its own.
+
+    Nothing is read before the end of the block, so that it costs this process no time.
+    """
+    at = urlsplit(bench.server_url)
+    seen = list[tuple[float, str]]()
+    with socket.create_connection((at.hostname, at.port or 6379)) as monitor, monitor.makefile() as lines:
+        monitor.sendall(b"MONITOR\r\n")
+        lines.readline()
+        yield seen
+        for line in iter(lines.readline, ""):
+            if END in line:
+                return
+            moment, _, source, *words = line.split()
+            if source != "lua]":
+                command = " ".join(words).replace('"', "")
+                seen.append((float(moment[1:]), _script(command) or words[0].strip('"').lower()))
 
 
-def _jobs(seen: list[tuple[float, str]]) -> Iterator[tuple[float, list[tuple[float, str]]]]:
-    """Yield when each item was added, and the commands until the next one."""
+def _jobs(seen: Sequence[tuple[float, str]]) -> Iterator[tuple[float, list[tuple[float, str]]]]:
+    """Yield when each item was added, and the commands until the next one, without those of the benchmark."""
     adds = [at for at, (_, name) in enumerate(seen) if name == "add_items"]
     for first, end in zip(adds, [*adds[1:], len(seen)], strict=True):
         yield seen[first][0], [(at, name) for at, name in seen[first + 1 : end] if name != "info"]
