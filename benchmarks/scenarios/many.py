@@ -41,14 +41,14 @@ class Drained:
         self._warm = max(jobs // 10, filled) if warm is None else warm
         self._jobs = jobs
         self._done = 0
-        self._warmed, self._ended = asyncio.Event(), asyncio.Event()
+        self._warmed, self._begun, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.samples: list[Sample] = []
 
     async def round(self) -> None:
         """Fill the queues and start the worker; measure from when it is warm until all jobs are completed."""
         self._done = 0
-        self._warmed.clear()
-        self._ended.clear()
+        for event in (self._warmed, self._begun, self._ended):
+            event.clear()
         worker = Worker(concurrency=self._concurrency)
         queues = await open_queues(self._bench, self._queues)
         for queue in queues:
@@ -59,23 +59,22 @@ class Drained:
             await queue.add_items([Item(bytes(PAYLOAD)) for _ in range(share)])
         self._expected = share * len(filled)
         async with running(worker), asyncio.timeout(DRAIN_TIMEOUT):
-            if self._warm:
-                await self._warmed.wait()
-            async with metered(self._bench.redis, 0) as sample:
-                before = self._done
+            await self._warmed.wait()
+            async with metered(self._bench.redis, self._expected - self._warm) as sample:
+                self._begun.set()
                 await self._ended.wait()
                 leased = [QueueKeys(queue.name, "lh:bench")["deadlines"] for queue in filled]
                 while await self._bench.redis.exists(*leased):  # noqa: ASYNC110 - no event exists
                     await asyncio.sleep(0.0005)
-            sample.items = self._done - before
         assert self._done == self._expected
         self.samples.append(sample)
         await self._bench.reset()
 
     async def _job(self, _: bytes) -> None:
-        self._done += 1
-        if self._done == self._warm:
+        if self._done >= self._warm and not self._begun.is_set():
             self._warmed.set()
+            await self._begun.wait()
+        self._done += 1
         if self._done == self._expected:
             self._ended.set()
 
