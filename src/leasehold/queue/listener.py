@@ -15,6 +15,7 @@ from leasehold.scripting.server_errors import translate
 if TYPE_CHECKING:
     from leasehold.keys import QueueKeys
     from leasehold.scripting.connection import Connection
+    from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.runner import BoundScript
     from leasehold.scripting.session import Session
 
@@ -89,6 +90,8 @@ class Listener:
         #: Until when the server may still execute a blocking move whose connection was lost.
         self._unsure_until = 0.0
         self._connection: Connection | None = None
+        #: The channel on which it is announced what falls due.
+        self._announcements: Subscription | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
 
@@ -143,6 +146,7 @@ class Listener:
         certain = await self._close_connection()
         if self._waiter is not None:
             return  # listening has begun again
+        self._unsubscribe()
         if not certain:
             return  # an id may still be moved here; it returns to the queue when the session expires
         try:
@@ -224,17 +228,22 @@ class Listener:
         waiter.arrived(error)
 
     async def _connect(self, waiter: Waiter) -> Connection:
-        connection = await self._session.open(
-            "waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS, on_end=lambda: None, pushes=True
+        # Before the session registers: what falls due is in the reply to that, or is published later.
+        if self._announcements is None:
+            self._announcements = await self._session.subscribe(
+                self._channel,
+                lambda message: _announced(waiter, message),
+                # An announcement may have been missed.
+                lambda: waiter.due_in(FIRST_WAIT),
+            )
+        return await self._session.open(
+            "waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS, on_end=lambda: None
         )
 
-        def announced(message: bytes) -> None:
-            if message.isdigit() and len(message) < 8:  # any client may publish to a channel
-                waiter.due_in(int(message) / 1000)
-
-        # Before the session registers: what falls due is in the reply to that, or is published later.
-        connection.subscribe(self._channel, announced)
-        return connection
+    def _unsubscribe(self) -> None:
+        announcements, self._announcements = self._announcements, None
+        if announcements is not None:
+            announcements.close()
 
     async def _close_connection(self) -> bool:
         """Close the connection; return whether the server is certain to move no more ids for it.
@@ -246,6 +255,11 @@ class Listener:
         if connection is not None and not await connection.close_gracefully(within=CLOSE_SECONDS):
             self._unsure_until = self._loop.time() + BLOCK_SECONDS + 1
         return self._loop.time() >= self._unsure_until
+
+
+def _announced(waiter: Waiter, message: bytes) -> None:
+    if message.isdigit() and len(message) < 8:  # any client may publish to a channel
+        waiter.due_in(int(message) / 1000)
 
 
 def _opening(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
