@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from leasehold.worker import RetryPolicy, Signal
-from leasehold.worker.acknowledger import Acknowledger
+from leasehold.worker.acknowledger import Acknowledger, Backlog
 from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.outcomes import DONE, Outcome, Release, by_exception
 from leasehold.worker.run import ActiveRun
@@ -75,7 +75,7 @@ async def test_an_outcome_that_is_not_declared_is_not_acknowledged_and_its_lease
     handler = worker.handlers[0]
     coordinator = cast("Coordinator", None)
     renewer = LeaseRenewer(coordinator)
-    acknowledger = Acknowledger(handler, renewer, None)
+    acknowledger = Acknowledger(handler, renewer, None, Backlog())
     await add(queue, "a", "park")
     run = ActiveRun(handler, await queue.lease_many(2, 30))
     renewer.add([run])

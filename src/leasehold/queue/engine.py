@@ -87,6 +87,11 @@ class Engine:
         self._expect_open()
         return self._dispatcher.watch(watcher)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether an id may be on its way to this session; callable from any thread."""
+        return self._dispatcher.is_listening
+
     def unwatch(self, watcher: Watcher) -> None:
         """Notify a watcher no more."""
         self._dispatcher.unwatch(watcher)

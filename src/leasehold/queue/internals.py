@@ -62,6 +62,11 @@ def unwatch(queue: AsyncWorkQueue, watcher: Watcher) -> None:
         engine.unwatch(watcher)
 
 
+def is_listening(queue: AsyncWorkQueue) -> bool:
+    """Return whether an id may be on its way to one of its event loops; callable from any thread."""
+    return any(engine.is_listening for engine in _lifecycle(queue).engines)
+
+
 async def release_arrivals(queue: AsyncWorkQueue) -> int:
     """Return ids on their way to this session to the front of the queue, and return how many there were.
 

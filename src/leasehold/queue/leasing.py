@@ -159,6 +159,11 @@ class LeaseDispatcher:
         self._linger()
 
     @property
+    def is_listening(self) -> bool:
+        """Whether an id may be on its way to this session; callable from any thread."""
+        return self._listener.attached
+
+    @property
     def waits(self) -> bool:
         """Whether a request or a watcher waits for an item that is added later."""
         return self._empty and (bool(self._waiting) or any(self._watchers.values()))

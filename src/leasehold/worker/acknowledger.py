@@ -34,12 +34,21 @@ log = Log("leasehold.worker")
 Entry: TypeAlias = "tuple[ActiveRun, Lease, Outcome]"
 
 
+class Backlog:
+    """Counts the outcomes that wait to be sent, over all handlers of a worker."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class Acknowledger:
     """Acknowledges the runs of one handler.
 
     An outcome is sent again after an outage, which is safe: the server accepts it from the holder of the
     lease alone. Until then the lease is renewed. `queue` is the handler's queue as an object of this event
-    loop, if it is not the handler's own.
+    loop, if it is not the handler's own. `backlog` counts what waits to be sent, over all handlers.
 
     Attributes:
         waiting: What waits to be sent, without what is in flight.
@@ -52,6 +61,7 @@ class Acknowledger:
         handler: Handler,
         renewer: LeaseRenewer,
         coordinator: Coordinator | None,
+        backlog: Backlog,
         *,
         queue: AsyncWorkQueue | None = None,
     ) -> None:
@@ -59,6 +69,7 @@ class Acknowledger:
         self._queue = handler.queue if queue is None else queue
         self._renewer = renewer
         self._coordinator = coordinator
+        self._backlog = backlog
         self.waiting: list[Entry] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
@@ -79,6 +90,7 @@ class Acknowledger:
             known = isinstance(outcome, Outcome)
             if known and not (lost and lease.token in lost):
                 self.waiting.append((run, lease, outcome))
+                self._backlog.size += 1
                 continue
             if not known:
                 unknown.append(outcome)
@@ -106,6 +118,7 @@ class Acknowledger:
 
     def cancel(self) -> None:
         """Stop sending. Items that are not acknowledged are reclaimed when their leases expire."""
+        self._backlog.size -= len(self.waiting)
         self.waiting.clear()
         for task in self._tasks:
             task.cancel()
@@ -114,6 +127,7 @@ class Acknowledger:
         self._scheduled = False
         while self.waiting and len(self._tasks) < MAX_IN_FLIGHT:
             batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
+            self._backlog.size -= len(batch)
             self._start(self._send(batch))
 
     def _start(self, sending: Coroutine[Any, Any, None]) -> None:

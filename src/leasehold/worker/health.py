@@ -6,11 +6,12 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
+from itertools import cycle, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
-from leasehold.queue.internals import release_arrivals
+from leasehold.queue.internals import is_listening, release_arrivals
 
 if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
 
-#: How often to check whether items wait while none is fetched (s).
+#: How often to check whether items wait while none is fetched (s), and how many queues each time.
 CHECK_SECONDS = 1.3
+MAX_CHECKED = 100
+#: How many queues to ask at once to release items while the event loop is blocked.
+MAX_RELEASED = 100
 #: How often the event loop sets a heartbeat, and for how long it may miss them (s).
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 3.0
@@ -63,20 +67,32 @@ class Monitor:
     async def watch(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
         """Check whether items wait that are not fetched, until cancelled."""
         fetched_at = self._fetcher.fetched_at
+        in_turn = cycle(queues.values())
         while True:
             await asyncio.sleep(CHECK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
             idle = self._fetcher.fetched_at == fetched_at and self._executor.free > 0
             fetched_at = self._fetcher.fetched_at
-            await asyncio.gather(*(self._check(queue, idle=idle) for queue in queues.values()))
+            # Those with a problem again, and as many others.
+            found = {*islice((*self._ignored, *self._away), MAX_CHECKED)}
+            found.update(islice(in_turn, min(MAX_CHECKED, len(queues))))
+            await asyncio.gather(*(self._check(queue, idle=idle) for queue in found))
 
     async def release_arrivals(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
         """While the event loop is blocked, release items that were moved to its session, until cancelled."""
+        left: list[AsyncWorkQueue] = []
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            if self.blocked_for() > 2 * BEAT_SECONDS:
+            if self.blocked_for() <= 2 * BEAT_SECONDS:
+                left = [*queues.values()]
+                continue
+            # While the event loop is blocked, no new move begins: at most one item arrives for each queue.
+            asked = [queue for queue in left if is_listening(queue)]
+            left = []
+            for at in range(0, len(asked), MAX_RELEASED):
+                part = asked[at : at + MAX_RELEASED]
                 # `watch` reports errors, and the next turn tries again.
-                releasing = [release_arrivals(queue) for queue in queues.values()]
-                await asyncio.gather(*releasing, return_exceptions=True)
+                answers = await asyncio.gather(*map(release_arrivals, part), return_exceptions=True)
+                left += [queue for queue, count in zip(part, answers, strict=True) if count != 1]
 
     def blocked_for(self) -> float:
         """Return the seconds since the last heartbeat of the main event loop."""

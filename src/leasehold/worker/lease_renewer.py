@@ -15,6 +15,7 @@ from leasehold.worker.run import by_handler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
@@ -52,6 +53,8 @@ class LeaseRenewer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._queues: dict[Handler, AsyncWorkQueue] = {}
+        #: The handlers whose leases are being renewed.
+        self._renewing: set[Handler] = set()
 
     # ------------------------------------------------------------------ event loop of the worker
 
@@ -88,11 +91,11 @@ class LeaseRenewer:
         """Renew leases and release stale runs until cancelled. `queues` are objects of this thread."""
         self._loop = asyncio.get_running_loop()
         self._queues = queues
-        # One task for each queue: a server that is away must not delay renewals on another.
+        self._renewing.clear()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_waiting())
-            for handler, queue in queues.items():
-                tasks.create_task(self._keep_renewed(handler, queue))
+            for tick in {_tick(handler) for handler in queues}:
+                tasks.create_task(self._keep_renewed(tick, tasks))
 
     async def _watch_waiting(self) -> None:
         while True:
@@ -125,31 +128,51 @@ class LeaseRenewer:
             self.remove(run)
         self._coordinator.runs_released()
 
-    async def _keep_renewed(self, handler: Handler, queue: AsyncWorkQueue) -> None:
-        tick = min(IDLE_TICK, handler.lease_time * RENEW_AFTER / 3)
+    async def _keep_renewed(self, tick: float, tasks: asyncio.TaskGroup) -> None:
+        """Renew the leases of the handlers with this tick."""
         while True:
             await asyncio.sleep(tick)
-            try:
-                await self._renew_due(handler, queue)
-                self.failing.pop(handler, None)
-            except LeaseholdError as error:
-                if handler not in self.failing:
-                    log.warning("the leases of %s cannot be renewed: %s", queue.name, error)
-                    self.failing[handler] = (time.monotonic(), error)
+            due = self._due(tick)
+            for handler in [one for one in self.failing if one not in due and one not in self._renewing]:
+                if _tick(handler) == tick:
+                    del self.failing[handler]
+            for handler, entries in due.items():
+                # A task for each handler: a server that is away must not delay renewals on another.
+                if handler not in self._renewing:
+                    self._renewing.add(handler)
+                    tasks.create_task(self._renew(handler, entries))
 
-    async def _renew_due(self, handler: Handler, queue: AsyncWorkQueue) -> None:
+    def _due(self, tick: float) -> dict[Handler, list[tuple[ActiveRun, Lease]]]:
+        """Return the leases to renew now of the handlers with this tick."""
         now = time.monotonic()
-        due = [
-            (run, lease)
-            for run in list(self.held)
-            if run.handler is handler and (run.deadline is None or now < run.deadline)
-            for lease in run.leases
-            if lease.remaining() < handler.lease_time * (1 - RENEW_AFTER)
-            and not (run.lost and lease.token in run.lost)
-        ]
-        if not due:
+        found: dict[Handler, list[tuple[ActiveRun, Lease]]] = {}
+        for run in list(self.held):
+            handler = run.handler
+            if _tick(handler) != tick or (run.deadline is not None and now >= run.deadline):
+                continue
+            latest = handler.lease_time * (1 - RENEW_AFTER)
+            for lease in run.leases:
+                if lease.remaining() < latest and not (run.lost and lease.token in run.lost):
+                    found.setdefault(handler, []).append((run, lease))
+        return found
+
+    async def _renew(self, handler: Handler, due: Sequence[tuple[ActiveRun, Lease]]) -> None:
+        queue = self._queues[handler]
+        try:
+            answers = await queue.renew_many([lease for _, lease in due], handler.lease_time)
+        except LeaseholdError as error:
+            if handler not in self.failing:
+                log.warning("the leases of %s cannot be renewed: %s", queue.name, error)
+                self.failing[handler] = (time.monotonic(), error)
             return
-        answers = await queue.renew_many([lease for _, lease in due], handler.lease_time)
+        finally:
+            self._renewing.discard(handler)
+        self.failing.pop(handler, None)
         for (run, lease), renewed in zip(due, answers, strict=True):
             if not renewed and run in self.held:
                 self._coordinator.lease_lost(run, lease)
+
+
+def _tick(handler: Handler) -> float:
+    """Return how often to look for leases of a handler that are to be renewed, in seconds."""
+    return min(IDLE_TICK, handler.lease_time * RENEW_AFTER / 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,16 @@ from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from leasehold.queue.queue import AsyncWorkQueue
 
 #: On average, one clean out of so many is a deep one.
 LIGHT_PER_DEEP = 60
-#: A new schedule is noticed after so many seconds at most.
+#: A new schedule is noticed after so many seconds at most, if that needs no shorter pauses than those below.
 LONGEST_SLEEP = 5.0
+#: The pause between two queues that are asked whether they have schedules, and in the first round (s).
+SHORTEST_PAUSE, FIRST_PAUSE = 0.02, 0.002
 
 log = Log("leasehold.worker")
 
@@ -31,13 +34,16 @@ class Maintenance:
     def __init__(self, *, clean_every: float, keep_dead: float | None) -> None:
         self._clean_every = clean_every
         self._keep_dead = keep_dead
+        #: The queues that are being cleaned, and those whose schedules are being ticked.
+        self._cleaning: set[AsyncWorkQueue] = set()
+        self._ticking: set[AsyncWorkQueue] = set()
 
     async def run(self, queues: Mapping[Any, AsyncWorkQueue]) -> None:
         """Clean queues and tick schedules until cancelled."""
+        ours = [*queues.values()]
         async with asyncio.TaskGroup() as tasks:
-            for queue in queues.values():
-                tasks.create_task(self._clean(queue))
-                tasks.create_task(self._tick(queue))
+            tasks.create_task(self._clean_in_turn(ours, tasks))
+            tasks.create_task(self._tick_in_turn(ours, tasks))
 
     async def clean_once(self, queue: AsyncWorkQueue, *, deep: bool) -> None:
         """Clean one queue, and drop its dead letters that are older than `keep_dead`."""
@@ -47,19 +53,38 @@ class Maintenance:
         if self._keep_dead is not None:
             await queue.dead_letters.drop_older_than(self._keep_dead)
 
-    async def _clean(self, queue: AsyncWorkQueue) -> None:
+    async def _clean_in_turn(self, queues: list[AsyncWorkQueue], tasks: asyncio.TaskGroup) -> None:
+        """Clean each queue once in `clean_every` seconds, on average."""
         while True:
-            # Random, so that workers that were started together do not clean together.
-            await asyncio.sleep(self._clean_every * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
-            try:
-                await self.clean_once(queue, deep=random.random() < 1 / LIGHT_PER_DEEP)  # noqa: S311 - no secret
-            except LeaseholdError as error:
-                log.warning("%s could not be cleaned: %s", queue.name, error)
-            except Exception:
-                log.exception("%s could not be cleaned", queue.name)
+            random.shuffle(queues)
+            for queue in queues:
+                # Random, so that workers that were started together do not clean together.
+                pause = self._clean_every * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+                await asyncio.sleep(pause / len(queues))
+                # In a task, since the server of a queue may be away.
+                self._start(self._cleaning, queue, self._clean, tasks)
+
+    async def _clean(self, queue: AsyncWorkQueue) -> None:
+        try:
+            await self.clean_once(queue, deep=random.random() < 1 / LIGHT_PER_DEEP)  # noqa: S311 - no secret
+        except LeaseholdError as error:
+            log.warning("%s could not be cleaned: %s", queue.name, error)
+        except Exception:
+            log.exception("%s could not be cleaned", queue.name)
+
+    async def _tick_in_turn(self, queues: Sequence[AsyncWorkQueue], tasks: asyncio.TaskGroup) -> None:
+        """Look for new schedules in one queue after the other."""
+        pause = FIRST_PAUSE
+        while True:
+            for queue in queues:
+                self._start(self._ticking, queue, self._tick, tasks)
+                await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
+            pause = max(LONGEST_SLEEP / len(queues), SHORTEST_PAUSE)
 
     async def _tick(self, queue: AsyncWorkQueue) -> None:
-        while True:
+        """Tick the schedules of a queue as long as it has any."""
+        due_in = 0.0
+        while due_in < math.inf:
             try:
                 due_in = await queue.schedules.tick()
             except LeaseholdError as error:
@@ -68,5 +93,18 @@ class Maintenance:
             except Exception:  # a schedule that cannot be read must not stop the cleaning
                 log.exception("the schedules of %s could not be ticked", queue.name)
                 due_in = LONGEST_SLEEP
-            longest = LONGEST_SLEEP * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
-            await asyncio.sleep(max(0.001, min(due_in, longest)))
+            if due_in < math.inf:
+                longest = LONGEST_SLEEP * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+                await asyncio.sleep(max(0.001, min(due_in, longest)))
+
+    def _start(
+        self,
+        busy: set[AsyncWorkQueue],
+        queue: AsyncWorkQueue,
+        work: Callable[[AsyncWorkQueue], Coroutine[Any, Any, None]],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """Do some work on a queue in a task, unless one does already."""
+        if queue not in busy:
+            busy.add(queue)
+            tasks.create_task(work(queue)).add_done_callback(lambda _: busy.discard(queue))

@@ -10,7 +10,7 @@ import anyio
 
 from leasehold.log import Log
 from leasehold.queue.internals import stop_listening
-from leasehold.worker.acknowledger import Acknowledger
+from leasehold.worker.acknowledger import Acknowledger, Backlog
 from leasehold.worker.background import BackgroundThread
 from leasehold.worker.coordinator import Coordinator
 from leasehold.worker.executor import Executor
@@ -65,7 +65,10 @@ class WorkerRuntime(Coordinator):
         self._concurrency = concurrency
         self._renewer = LeaseRenewer(self)
         self._executor = Executor(concurrency, self._renewer, self)
-        self._acknowledgers = {handler: Acknowledger(handler, self._renewer, self) for handler in handlers}
+        self._backlog = Backlog()
+        self._acknowledgers = {
+            handler: Acknowledger(handler, self._renewer, self, self._backlog) for handler in handlers
+        }
         self._fetcher = Fetcher(handlers, order, self._renewer, self._executor, self)
         self.monitor = Monitor(self._executor, self._renewer, self._fetcher)
         tasks = [self._renewer.run, self.monitor.watch, self.monitor.release_arrivals]
@@ -191,7 +194,7 @@ class WorkerRuntime(Coordinator):
 
     def may_fetch(self) -> bool:
         """See `Coordinator`."""
-        return sum(len(one.waiting) for one in self._acknowledgers.values()) < MAX_UNACKNOWLEDGED
+        return self._backlog.size < MAX_UNACKNOWLEDGED
 
     def is_torn_down(self) -> bool:
         """See `Coordinator`. The tasks of runs say nothing: a handler may cancel its task."""
@@ -221,7 +224,7 @@ class WorkerRuntime(Coordinator):
         acknowledgers = []
         for handler, runs in by_handler(list(self._renewer.held)).items():
             queue = self._background.queues[handler]
-            acknowledger = Acknowledger(handler, self._renewer, None, queue=queue)
+            acknowledger = Acknowledger(handler, self._renewer, None, Backlog(), queue=queue)
             for run in runs:
                 # The server may have accepted some of the outcomes; to send them again changes nothing.
                 run.unacknowledged = len(run.leases)
