@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ class Drained:
         self.samples: list[Sample] = []
 
     async def round(self) -> None:
-        """Fill the queues and start the worker; measure from when it is warm until all jobs are completed."""
+        """Start the worker, fill queues, and measure from when it is warm until all jobs are completed."""
         self._done = 0
         for event in (self._warmed, self._begun, self._ended):
             event.clear()
@@ -55,10 +56,11 @@ class Drained:
             worker.handler(queue)(self._job)
         filled = queues[: self._filled]
         share = (self._warm + self._jobs) // len(filled)
-        for queue in filled:
-            await queue.add_items([Item(bytes(PAYLOAD)) for _ in range(share)])
         self._expected = share * len(filled)
         async with running(worker), asyncio.timeout(DRAIN_TIMEOUT):
+            await self._bench.blocked(len(queues))
+            for queue in filled:
+                await queue.add_items([Item(bytes(PAYLOAD)) for _ in range(share)])
             await self._warmed.wait()
             async with metered(self._bench.redis, self._expected - self._warm) as sample:
                 self._begun.set()
@@ -117,26 +119,36 @@ async def many(bench: Bench) -> list[Row]:
     return rows
 
 
+#: The figures of an idle worker: its CPU time by job, and its trips.
+IDLE_COSTS = ("client_cpu_us_per_item", "server_cpu_us_per_item", "trips_per_item")
+
+
 async def idle_worker(bench: Bench) -> list[Row]:
     """Measure from just before an item is added to its handler, in an idle worker, beside the bare path.
 
     Another process adds the items, on the core of the server, which is idle as well, to the last queue.
     """
     count = bench.scaled(150, 15)
-    late: dict[int, list[float]] = {0: [], **{queues: [] for queues in bench.queues}}
-    turns = [partial(_idle, bench, queues, count, its) for queues, its in late.items() if queues]
-    await take_turns(bench.scaled(3, 1), [partial(_idle_bare, bench, count, late[0]), *turns])
-    return [
-        time_row("add to handler", its, who="leasehold" if queues else "bare", setting=_queues(queues or 1))
-        for queues, its in late.items()
-    ]
+    found: dict[int, _Late] = {queues: _Late() for queues in (0, *bench.queues)}
+    turns = [partial(_idle, bench, queues, count, its) for queues, its in found.items() if queues]
+    await take_turns(bench.scaled(3, 1), [partial(_idle_bare, bench, count, found[0]), *turns])
+    rows = []
+    for queues, its in found.items():
+        who, setting = "leasehold" if queues else "bare", Setting(queues=queues or 1)
+        rows.append(time_row("add to handler", its.seconds, who=who, setting=setting))
+        rows.append(speed_row("idle job", its.samples, costs=IDLE_COSTS, who=who, setting=setting))
+    return rows
 
 
-def _queues(count: int) -> Setting:
-    return {"queues": count}
+@dataclass
+class _Late:
+    """What was measured of idle workers."""
+
+    seconds: list[float] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
 
 
-async def _idle(bench: Bench, queues: int, count: int, late: list[float]) -> None:
+async def _idle(bench: Bench, queues: int, count: int, late: _Late) -> None:
     """Let a worker wait on the queues, and add items to the last one."""
     worker, delays = Worker(), asyncio.Queue[float]()
 
@@ -148,31 +160,34 @@ async def _idle(bench: Bench, queues: int, count: int, late: list[float]) -> Non
         worker.handler(queue)(work)
     async with running(worker), asyncio.timeout(STEP_TIMEOUT):
         await bench.blocked(queues)
-        late += await _delays(bench, opened[-1].name, count, delays)
+        await _measure(bench, opened[-1].name, count, delays, late)
     await bench.reset()
 
 
-async def _idle_bare(bench: Bench, count: int, late: list[float]) -> None:
+async def _idle_bare(bench: Bench, count: int, late: _Late) -> None:
     waiting, commands = [await bare.Connection.open(bench.url()) for _ in range(2)]
     delays = asyncio.Queue[float]()
     working = asyncio.create_task(
         bare.work(waiting, commands, lambda since: delays.put_nowait(time.monotonic() - float(since)))
     )
     async with asyncio.timeout(STEP_TIMEOUT):
-        late += await _delays(bench, "", count, delays)
+        await _measure(bench, "", count, delays, late)
     working.cancel()
     waiting.close()
     commands.close()
     await bench.reset()
 
 
-async def _delays(bench: Bench, name: str, count: int, delays: asyncio.Queue[float]) -> list[float]:
-    """Let another process add items; return their delays, without those that warm it up."""
+async def _measure(bench: Bench, name: str, count: int, delays: asyncio.Queue[float], late: _Late) -> None:
+    """Let another process add items; measure their delays and costs, without those that warm it up."""
     warm = count // 10
     producer = Child(produce, bench.url(), name, warm + count)
-    found = [await delays.get() for _ in range(warm + count)]
+    for _ in range(warm):
+        await delays.get()
+    async with metered(bench.redis, count) as sample:
+        late.seconds += [await delays.get() for _ in range(count)]
+    late.samples.append(sample)
     producer.kill()
-    return found[warm:]
 
 
 async def produce(
