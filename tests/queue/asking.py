@@ -86,7 +86,7 @@ def expect_no_reply(engine: Engine) -> None:
 
     Connections that are opened later have the usual timeout, which a busy machine does not exceed.
     """
-    connection = engine._runner._connection
+    connection = engine._runner._link._connection
     assert connection is not None
     assert connection._alarm is not None
     connection._alarm.cancel()

@@ -101,11 +101,13 @@ class Engine:
         self._expect_open()
         return (await self._batchers[name].call(row, size=size))[0]
 
-    async def many(self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64) -> list[Any]:
+    async def many(
+        self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64, large: bool = False
+    ) -> list[Any]:
         """Send rows of a batched script, together with those of other callers; return all answers."""
         self._expect_open()
         flat = [value for row in rows for value in row]
-        return await self._batchers[name].call(flat, row_count=len(rows), size=size)
+        return await self._batchers[name].call(flat, row_count=len(rows), size=size, large=large)
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script in its own trip, and return the reply."""

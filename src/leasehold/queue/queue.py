@@ -30,6 +30,7 @@ from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
 from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
 from leasehold.scripting.endpoints import Client, client_of, cluster_of
+from leasehold.scripting.link import LARGE_BYTES
 from leasehold.states import ITEM_STATES, State
 
 if TYPE_CHECKING:
@@ -577,10 +578,10 @@ class AsyncWorkQueue:
     ) -> list[int]:
         """Send rows in as few trips as their sizes allow."""
         sizes = [ROW_BYTES] * len(rows) if sizes is None else sizes
-        calls = [
-            self._engine().many(name, rows[start:stop], size=sum(sizes[start:stop]))
-            for start, stop in trips(sizes)
-        ]
+        parts = [(rows[start:stop], sum(sizes[start:stop])) for start, stop in trips(sizes)]
+        # All trips of this call go the same way, so that they are applied in order.
+        large = any(size > LARGE_BYTES for _, size in parts)
+        calls = [self._engine().many(name, part, size=size, large=large) for part, size in parts]
         return await all_trips(calls, last_first=last_first)
 
 

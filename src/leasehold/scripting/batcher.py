@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from leasehold.scripting.link import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +24,16 @@ class Sender(Protocol):
     """What trips are sent with: a `Runner`."""
 
     def send(
-        self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply, /, **arguments: bytes | int
+        self,
+        script: BoundScript,
+        rest: Iterable[bytes],
+        on_reply: OnReply,
+        /,
+        *,
+        large: bool = False,
+        **arguments: bytes | int,
     ) -> None:
-        """Send a script with the rows of a trip, and pass the reply to `on_reply`."""
+        """Send a script with the rows of a trip, and pass the reply to `on_reply`. See `Runner.send`."""
         ...
 
 
@@ -88,7 +97,14 @@ class TripGate:
             self._change.set()
 
     def send(
-        self, rest: Iterable[bytes], on_reply: OnReply, /, *, calls: int, **arguments: bytes | int
+        self,
+        rest: Iterable[bytes],
+        on_reply: OnReply,
+        /,
+        *,
+        calls: int,
+        large: bool = False,
+        **arguments: bytes | int,
     ) -> None:
         """Send a trip. `on_reply` is called once, also if the sender raises; the trip is then over.
 
@@ -96,13 +112,14 @@ class TripGate:
             rest: The rows.
             on_reply: Called with the reply or the error.
             calls: How many calls the trip carries.
-            arguments: For `Sender.send`.
+            large: Whether small trips must not wait for it.
+            arguments: The other arguments of the script.
         """
         self.in_flight += 1
         self._last_was_lone = calls == 1
         trip = _Trip(self, on_reply)
         try:
-            self._sender.send(self._script, rest, trip, **arguments)
+            self._sender.send(self._script, rest, trip, large=large, **arguments)
         except Exception as error:  # noqa: BLE001 - the callers get it
             trip(None, error)
 
@@ -152,13 +169,16 @@ class _Gathered:
 class Batcher:
     """Gathers the calls of one script.
 
+    Large calls have trips of their own, over another connection: small ones do not wait for their upload.
+
     Args:
         runner: Sends the trips.
         script: The script.
         max_rows: The maximum number of rows in one trip.
         small_trip_rows: The same while few calls wait. Several small trips in flight keep the server and this
             process busy at the same time; with one large trip they take turns.
-        max_bytes: The maximum number of bytes in one trip; a larger call goes alone.
+        max_bytes: The maximum number of bytes in one trip of large calls; a larger call goes alone.
+        large_bytes: The size of the smallest large call, and the maximum of a trip of small ones.
         max_waiting_bytes: When this many bytes wait to be sent, further callers wait too.
         max_in_flight: How many trips may be in flight at once.
     """
@@ -171,59 +191,97 @@ class Batcher:
         max_rows: int = 500,
         small_trip_rows: int = 250,
         max_bytes: int = 1 << 20,
+        large_bytes: int = LARGE_BYTES,
         max_waiting_bytes: int = 64 << 20,
         max_in_flight: int = 4,
     ) -> None:
-        self._max_rows = max_rows
-        self._small_trip_rows = min(small_trip_rows, max_rows)
-        self._max_bytes = max_bytes
-        self._max_waiting_bytes = max_waiting_bytes
-        self._max_in_flight = max_in_flight
-        self._gate = TripGate(runner, script, self._flush, max_in_flight=max_in_flight)
-        self._gathered: deque[_Gathered] = deque()
-        self._waiting_bytes = 0
-        self._loop = asyncio.get_running_loop()
+        self._large_bytes = large_bytes
+        limits = _Limits(
+            max_rows, min(small_trip_rows, max_rows), max_bytes, max_waiting_bytes, max_in_flight
+        )
+        self._small = _Lane(
+            runner, script, limits._replace(max_bytes=min(max_bytes, large_bytes)), large=False
+        )
+        self._large = _Lane(runner, script, limits, large=True)
 
-    async def call(self, values: Sequence[bytes], *, row_count: int = 1, size: int = 64) -> list[Any]:
+    async def call(
+        self, values: Sequence[bytes], *, row_count: int = 1, size: int = 64, large: bool = False
+    ) -> list[Any]:
         """Send rows in the next trip, and return the answers to them.
 
         Args:
             values: The rows, flat.
             row_count: How many rows they are, at most `max_rows`.
             size: About how many bytes they are.
+            large: Whether to send them with the large calls in any case, to keep an order.
 
         Raises:
             LeaseholdError: The error that the trip failed with.
         """
-        while self._waiting_bytes >= self._max_waiting_bytes:
-            await self._gate.change()
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._gathered.append(_Gathered(values, row_count, size, future))
-        self._waiting_bytes += size
-        self._gate.wake()
-        return await future
+        lane = self._large if large or size > self._large_bytes else self._small
+        while lane.full:
+            await lane.gate.change()
+        return await lane.add(values, row_count, size)
 
     async def drained(self) -> None:
         """Wait until every call has been answered."""
-        while self._gathered or self._gate.in_flight:
-            await self._gate.change()
+        for lane in (self._small, self._large):
+            while lane.gathered or lane.gate.in_flight:
+                await lane.gate.change()
+
+
+class _Limits(NamedTuple):
+    max_rows: int
+    small_trip_rows: int
+    max_bytes: int
+    max_waiting_bytes: int
+    max_in_flight: int
+
+
+class _Lane:
+    """Calls of one script that wait for a trip, in their order."""
+
+    def __init__(self, runner: Sender, script: BoundScript, limits: _Limits, *, large: bool) -> None:
+        self._limits = limits
+        self._is_large = large
+        self._loop = asyncio.get_running_loop()
+        self._waiting_bytes = 0
+        self.gathered: deque[_Gathered] = deque()
+        self.gate = TripGate(runner, script, self._flush, max_in_flight=limits.max_in_flight)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that further callers wait before they add to it."""
+        return self._waiting_bytes >= self._limits.max_waiting_bytes
+
+    def add(self, values: Sequence[bytes], row_count: int, size: int) -> asyncio.Future[list[Any]]:
+        """Add a call, and return its answers to come."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self.gathered.append(_Gathered(values, row_count, size, future))
+        self._waiting_bytes += size
+        self.gate.wake()
+        return future
 
     def _flush(self) -> None:
-        while self._gathered and self._gate.open:
+        while self.gathered and self.gate.open:
             batch, values = self._next_batch()
             if batch:
                 self._send(batch, values)
 
-    def _next_batch(self) -> tuple[list[_Gathered], Sequence[bytes]]:
+    def _next_batch(self) -> tuple[Sequence[_Gathered], Sequence[bytes]]:
+        gathered, limits = self.gathered, self._limits
+        if len(gathered) == 1:
+            call = gathered.popleft()
+            self._waiting_bytes -= call.size
+            return ((call,), call.values) if not call.future.done() else ((), ())
         batch: list[_Gathered] = []
         values: list[bytes] = []
         row_count = size = 0
-        gathered = self._gathered
-        few = len(gathered) <= self._small_trip_rows * self._max_in_flight
-        max_rows = self._small_trip_rows if few else self._max_rows
+        few = len(gathered) <= limits.small_trip_rows * limits.max_in_flight
+        max_rows = limits.small_trip_rows if few else limits.max_rows
         while gathered:
             call = gathered[0]
-            if batch and (row_count + call.row_count > max_rows or size + call.size > self._max_bytes):
+            if batch and (row_count + call.row_count > max_rows or size + call.size > limits.max_bytes):
                 break
             gathered.popleft()
             self._waiting_bytes -= call.size
@@ -235,7 +293,7 @@ class Batcher:
             size += call.size
         return batch, values
 
-    def _send(self, batch: list[_Gathered], values: Sequence[bytes]) -> None:
+    def _send(self, batch: Sequence[_Gathered], values: Sequence[bytes]) -> None:
         def answered(reply: list[Any] | None, error: BaseException | None) -> None:
             at = 0
             for call in batch:
@@ -245,10 +303,10 @@ class Batcher:
                     else:
                         call.future.set_exception(copied(error))
                 at += call.row_count
-            if self._gathered:
-                self._gate.flush()
+            if self.gathered:
+                self.gate.flush()
 
-        self._gate.send(values, answered, calls=len(batch))
+        self.gate.send(values, answered, calls=len(batch), large=self._is_large)
 
 
 def copied(error: BaseException | None) -> BaseException:

@@ -1,7 +1,8 @@
 """A connection that carries many calls at once. Replies arrive in the order of the calls.
 
-One task reads all replies, so a cancelled caller leaves none unread. Each command is written once. When the
-connection breaks, every waiting call gets ConnectionLost, because it may have been applied.
+The event loop passes what arrives to the parser, and each reply to its call: no task waits for replies, so a
+cancelled caller leaves none unread. Each command is written once. When the connection breaks, every waiting
+call gets ConnectionLost, because it may have been applied.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from leasehold.errors import ConnectionLost
+from leasehold.log import Log
 from leasehold.scripting.server_errors import is_lost, translate
 
 if TYPE_CHECKING:
@@ -27,60 +29,98 @@ UNREAD_SECONDS = 0.05
 #: Called with the reply, or with an error in its place.
 OnReply = Callable[[Any, BaseException | None], None]
 
-_ending: set[asyncio.Task[None]] = set()
+_log = Log("leasehold")
+_INCOMPLETE = object()
 
 
-class Connection:
+def _ignore(*_: object) -> None:
+    """Ignore a message or a reply."""
+
+
+class Connection(asyncio.Protocol):
     """An open connection, and the calls that wait for its replies.
 
     Args:
-        redis_connection: An open connection of redis-py, which nothing else uses.
-        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
+        redis_connection: An open connection of redis-py, which nothing else uses; its transport is taken.
+        reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
+            connection counts as lost. They count from when the call has left this process: uploads may take
+            longer, as long as they advance.
         on_end: Called once, when the connection has ended.
+
+    Raises:
+        ConnectionLost: If the connection is not open any more; nothing was sent.
     """
 
     def __init__(
         self, redis_connection: AbstractConnection, *, reply_timeout: float, on_end: Callable[[], None]
     ) -> None:
-        self._redis_connection = redis_connection
         self._reply_timeout = reply_timeout
         self._on_end = on_end
+        #: When each call was posted, and what to call with its reply.
         self._waiting: deque[tuple[float, OnReply]] = deque()
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
+        self._retired = False
         #: Whether it ended with unanswered calls, which the server may still execute.
         self._interrupted = False
         self._on_message: dict[bytes, Callable[[bytes], None]] = {}
-        # redis-py has no public way to write without waiting; nothing else writes to this stream.
-        writer = redis_connection._writer  # noqa: SLF001
-        if writer is None:
+        #: When data last left or arrived, as far as known, while calls waited.
+        self._advanced_at = 0.0
+        self._bytes_posted = 0
+        #: How many of them have left this process; counted only while some are held back.
+        self._bytes_left = 0
+        self._held_back = False
+        self._lost = self._loop.create_future()
+        self._reader = hiredis.Reader(
+            notEnoughData=_INCOMPLETE,
+            replyError=redis_connection._parser.parse_error,  # noqa: SLF001 - it makes redis-py's classes
+        )
+        # redis-py has no public way to hand over an open connection.
+        stream, writer = redis_connection._reader, redis_connection._writer  # noqa: SLF001
+        if stream is None or writer is None:
             raise ConnectionLost("the connection is not open", maybe_applied=False)
-        self._transport = writer.transport
-        self._reader = asyncio.create_task(self._read(), name="leasehold replies")
+        redis_connection._reader = redis_connection._writer = None  # noqa: SLF001 - it would close them
+        self._writer = writer  # which would close the transport when it is deleted
+        self._transport: asyncio.Transport = writer.transport  # type: ignore[assignment]  # it is one
+        if stream.at_eof() or self._transport.is_closing():
+            self._transport.abort()
+            raise ConnectionLost("the connection is not open", maybe_applied=False)
+        # Any byte that is held back pauses writing, so `resume_writing` says when all have left.
+        self._transport.set_write_buffer_limits(high=0)
+        self._transport.set_protocol(self)
+        if early := bytes(stream._buffer):  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+            self._loop.call_soon(self.data_received, early)
 
-    def post(self, command: tuple[bytes, ...], on_reply: OnReply, reply_timeout: float | None = None) -> None:
+    def post(self, command: tuple[bytes, ...], on_reply: OnReply) -> None:
         """Send a command, and pass its reply to `on_reply`.
 
         Raises:
-            ConnectionLost: If the connection has ended; nothing was sent.
+            ConnectionLost: If the connection has ended, or memory is exhausted; nothing was sent.
         """
-        if self._ended:
+        if self._ended or self._retired:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
         # Packed first: if it failed after the reply was expected, all later replies would be misassigned.
-        # The stub of hiredis requires a tuple of one; it accepts any.
-        packed = hiredis.pack_command(command)  # type: ignore[arg-type]
-        due = self._loop.time() + (self._reply_timeout if reply_timeout is None else reply_timeout)
-        self._waiting.append((due, on_reply))
-        self._transport.write(packed)
+        try:
+            # The stub of hiredis requires a tuple of one; it accepts any.
+            packed = hiredis.pack_command(command)  # type: ignore[arg-type]
+        except (MemoryError, hiredis.HiredisError) as error:
+            raise ConnectionLost(f"the call could not be encoded: {error!r}", maybe_applied=False) from error
+        now = self._time()
+        self._waiting.append((now, on_reply))
+        self._bytes_posted += len(packed)
+        try:
+            self._transport.write(packed)
+        except Exception as error:  # noqa: BLE001 - a part of it may have been written
+            self._end(f"writing has failed: {error!r}")
+            self._transport.abort()
+            return
         if self._alarm is None:
-            self._alarm = self._loop.call_at(due, self._check_reply_time)
+            self._alarm = self._loop.call_at(now + self._reply_timeout, self._check_reply_time)
 
     def subscribe(
-        self,
-        channel: bytes,
-        on_message: Callable[[bytes], None],
-        on_reply: OnReply = lambda _reply, _error: None,
+        self, channel: bytes, on_message: Callable[[bytes], None], on_reply: OnReply = _ignore
     ) -> None:
         """Pass messages of a channel to `on_message`, also while a blocking command is running.
 
@@ -105,7 +145,7 @@ class Connection:
             ConnectionLost: If the connection has ended.
         """
         self._on_message.pop(channel, None)
-        self.post((b"UNSUBSCRIBE", channel), lambda _reply, _error: None)
+        self.post((b"UNSUBSCRIBE", channel), _ignore)
 
     @property
     def transport(self) -> asyncio.WriteTransport:
@@ -127,16 +167,17 @@ class Connection:
         if self._ended:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
 
-    def forget(self) -> None:
-        """Let go of the transport, after `scripting.sockets` has dealt with it."""
-        self._redis_connection._writer = self._redis_connection._reader = None  # noqa: SLF001 - as in `__init__`
+    def retire(self) -> None:
+        """Accept no more calls, and end the connection when those in flight have their replies."""
+        self._retired = True
+        if not self._waiting:
+            self._end("the connection was retired")
 
     async def close(self) -> None:
         """End the connection. Waiting calls get ConnectionLost."""
         self._end("the connection was closed")
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._redis_connection.disconnect(nowait=True)
+        self._transport.abort()
+        await asyncio.wait([self._lost], timeout=1)  # the socket is closed in the next turn of the loop
 
     async def close_gracefully(self, *, within: float) -> bool:
         """End the connection, and wait until the server has, too: then it executes no more of its calls.
@@ -151,71 +192,118 @@ class Connection:
                 self._transport.write_eof()
             else:
                 self._transport.close()  # TLS: it waits for the close message of the server
-            done, _ = await asyncio.wait([self._reader], timeout=within)
+            done, _ = await asyncio.wait([self._lost], timeout=within)
             certain = bool(done)
         await self.close()
         return certain
 
-    async def _read(self) -> None:
-        reason = "reading replies has failed"
-        try:
-            reason = await self._dispatch_replies()
-        finally:
-            self._end(reason)
-            await self._redis_connection.disconnect(nowait=True)
+    # ------------------------------------------- called by the event loop
 
-    async def _dispatch_replies(self) -> str:
-        """Pass each reply to its call until the connection ends; return why it has ended."""
-        read, waiting = self._redis_connection.read_response, self._waiting
-        while True:
-            error: BaseException | None = None
-            reply = None
-            try:
-                reply = await read(disconnect_on_error=False, push_request=True)
-            except asyncio.CancelledError:
-                raise
-            except Exception as raised:  # noqa: BLE001 - the caller gets it
-                error = raised
-                if is_lost(raised):
-                    return str(raised) or type(raised).__name__
-            if isinstance(reply, hiredis.PushNotification) and reply[0] == b"message":
-                if (on_message := self._on_message.get(reply[1])) is not None:
-                    on_message(reply[2])
-                continue
-            if not waiting:
-                return str(error or "the server sent a reply to no call")
-            _, on_reply = waiting.popleft()
-            on_reply(reply, error)
+    def data_received(self, data: bytes) -> None:
+        """Pass each reply to its call, and each message to its subscriber."""
+        waiting, gets = self._waiting, self._reader.gets
+        try:
+            self._reader.feed(data)
+            while (reply := gets()) is not _INCOMPLETE:
+                if isinstance(reply, (Exception, hiredis.PushNotification)):
+                    if not self._handle_rare(reply):
+                        return
+                elif waiting:
+                    on_reply = waiting.popleft()[1]
+                    try:
+                        on_reply(reply, None)
+                    except Exception:  # noqa: BLE001 - it must not stop other calls
+                        _log.exception("a reply could not be handled")
+                else:
+                    self._fail("the server sent a reply to no call")
+                    return
+        except (hiredis.HiredisError, MemoryError) as error:
+            self._fail(f"the server's reply could not be read: {error!r}")
+            return
+        if waiting:
+            self._advanced_at = self._time()
+        elif self._retired:
+            self._end("the connection was retired")
+
+    def pause_writing(self) -> None:
+        """Note that data is held back, because the server or the network takes no more now."""
+        self._held_back = True
+        self._bytes_left = self._bytes_posted - self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        """Note that all data has left this process."""
+        self._held_back = False
+        self._advanced_at = self._time()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the connection: it is closed on both sides."""
+        self._end(str(error) if error else "the server closed the connection")
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    # -------------------------------------------------------------------
+
+    def _handle_rare(self, reply: Any) -> bool:
+        """Handle an error or a push. Return whether the connection goes on."""
+        if isinstance(reply, hiredis.PushNotification):
+            kind = bytes(reply[0])
+            if kind == b"message":
+                self._call(self._on_message.get(reply[1], _ignore), reply[2])
+                return True
+            if kind not in (b"subscribe", b"unsubscribe"):
+                return True  # a notice that nothing here has asked for
+        elif is_lost(reply):
+            self._fail(str(reply) or type(reply).__name__)
+            return False
+        if not self._waiting:
+            self._fail(f"the server sent a reply to no call: {reply}")
+            return False
+        on_reply = self._waiting.popleft()[1]
+        self._call(on_reply, *((None, reply) if isinstance(reply, Exception) else (reply, None)))
+        return True
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function of a caller. If it fails, the connection goes on for the others."""
+        try:
+            function(*arguments)
+        except Exception:  # noqa: BLE001 - any function of any caller
+            _log.exception("a reply could not be handled")
 
     def _check_reply_time(self, overdue: tuple[float, OnReply] | None = None) -> None:
-        """End the connection if the oldest call is still overdue, a moment after it was found overdue."""
+        """End the connection if the server is still silent, a moment after it was found to be."""
         self._alarm = None
         if not self._waiting or self._ended:
             return
+        if self._held_back:
+            left = self._bytes_posted - self._transport.get_write_buffer_size()
+            if left > self._bytes_left:
+                self._bytes_left, self._advanced_at = left, self._time()
         oldest = self._waiting[0]
-        if oldest is overdue:
-            self._end(f"the server did not answer within {self._reply_timeout:g} s")
-            self._transport.abort()  # the reader then gets an error and cleans up
-        elif oldest[0] > self._loop.time():
-            self._alarm = self._loop.call_at(oldest[0], self._check_reply_time)
+        due = max(oldest[0], self._advanced_at) + self._reply_timeout
+        if due > self._time():
+            self._alarm = self._loop.call_at(due, self._check_reply_time)
+        elif oldest is overdue:
+            self._fail(f"the server did not answer within {self._reply_timeout:g} s")
         else:
             # After the event loop was blocked, timers run before the reader: let the reader run first.
             self._alarm = self._loop.call_later(UNREAD_SECONDS, self._check_reply_time, oldest)
+
+    def _fail(self, reason: str) -> None:
+        self._end(reason)
+        self._transport.abort()
 
     def _end(self, reason: str) -> None:
         if self._ended:
             return
         self._ended = True
         self._interrupted = bool(self._waiting)
-        # Nothing else refers to this connection any more; its reader has to live until it has cleaned up.
-        _ending.add(self._reader)
-        self._reader.add_done_callback(_ending.discard)
         if self._alarm is not None:
             self._alarm.cancel()
-        self._on_end()
+        self._transport.close()
+        self._call(self._on_end)
         lost = ConnectionLost(reason, maybe_applied=True)
         while self._waiting:
-            self._waiting.popleft()[1](None, lost)
+            self._call(self._waiting.popleft()[1], None, lost)
 
 
 async def open_connection(
@@ -234,12 +322,12 @@ async def open_connection(
         async with asyncio.timeout(reply_timeout):
             redis_connection = await endpoint.connection(pushes=pushes)
             await redis_connection.connect()  # type: ignore[no-untyped-call]
+        connection = Connection(redis_connection, reply_timeout=reply_timeout, on_end=on_end)
     except BaseException as error:
         if redis_connection is not None:
             await redis_connection.disconnect(nowait=True)
         if isinstance(error, Exception):
             raise translate(error, maybe_applied=False) from error
         raise
-    connection = Connection(redis_connection, reply_timeout=reply_timeout, on_end=on_end)
     endpoint.opened(connection)
     return connection

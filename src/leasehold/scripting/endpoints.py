@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from redis.asyncio.connection import AbstractConnection
+    from redis.exceptions import MovedError
 
     #: Is called with a `Connection`, whose module imports this one.
     OnOpen = Callable[[Any], None]
@@ -59,8 +60,8 @@ class Endpoint(Protocol):
         """
         ...
 
-    async def moved(self) -> None:
-        """Find the server again, after one has answered that the queue has moved."""
+    async def moved(self, answer: MovedError) -> None:
+        """Find the server again, after one has answered that the queue has moved to another node."""
         ...
 
     @property
@@ -80,7 +81,7 @@ class PoolEndpoint:
         """See `Endpoint`."""
         return self._pool.connection_class(**once_only(self._pool.connection_kwargs, pushes=pushes))
 
-    async def moved(self) -> None:
+    async def moved(self, answer: MovedError) -> None:
         """See `Endpoint`. A single server does not move its keys; a new connection is enough."""
 
 
@@ -91,18 +92,22 @@ class ClusterEndpoint:
         self._client = client
         self._key = key
         self.opened = opened
+        #: The node that the last answer has named, for the next connection.
+        self._named: ClusterNode | None = None
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
         """See `Endpoint`."""
         await self._client.initialize()
-        node = self._client.get_node_from_key(self._key.decode())
+        named, self._named = self._named, None
+        node = named or self._client.get_node_from_key(self._key.decode())
         if node is None:
             raise ConnectionError("no node of the cluster owns the slot of this queue")
         return node.connection_class(**once_only(node.connection_kwargs, pushes=pushes))
 
-    async def moved(self) -> None:
-        """See `Endpoint`."""
+    async def moved(self, answer: MovedError) -> None:
+        """See `Endpoint`. The node that is asked may not know of the move yet; the one that answered does."""
         await self._client.nodes_manager.initialize()
+        self._named = self._client.get_node(host=answer.host, port=answer.port)
 
 
 def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:

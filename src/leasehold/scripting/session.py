@@ -185,7 +185,6 @@ class Session:
             member.abandon()
         for one in self.connections:
             let_go(one.connection.transport)
-            one.connection.forget()
 
     def _record(self, purpose: str, connection: Connection) -> None:
         """Note a connection that has just been opened, and name it, unless the access rules forbid that."""

@@ -97,9 +97,11 @@ class _RecordingEngine(Engine):
             values.append(await super().one(name, row, size=size))
         return values[0]
 
-    async def many(self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64) -> list[Any]:
+    async def many(
+        self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64, large: bool = False
+    ) -> list[Any]:
         with self._recorded(self._write_calls(name, rows)) as values:
-            values.extend(await super().many(name, rows, size=size))
+            values.extend(await super().many(name, rows, size=size, large=large))
         return values
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
