@@ -124,7 +124,7 @@ async def test_a_letter_whose_id_is_taken_is_not_requeued(queue: AsyncWorkQueue,
 async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
     queue: AsyncWorkQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "TRIP_ROWS", 3)
+    monkeypatch.setattr(dead_letters, "SLOW_ROWS", 3)
     names = [f"{n:02}" for n in range(20)]
     for item_id in names:
         await bury(queue, item_id)
@@ -140,7 +140,7 @@ async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
 async def test_requeue_all_ends_although_all_items_fail_again(
     queue: AsyncWorkQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "TRIP_ROWS", 2)
+    monkeypatch.setattr(dead_letters, "SLOW_ROWS", 2)
     await bury(queue, *"abcdef")
     usual = Bulk.requeue
     rounds = 0

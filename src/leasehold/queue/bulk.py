@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.queue.encoding import MAX_REPLY_BYTES, TRIP_ROWS
+from leasehold.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.queue.engine import Engine
 
-#: The maximum number of rows of one call.
-MAX_ROWS = 1000
+#: The maximum number of rows of one call, and of ids that one step lists.
+MAX_ROWS = 500
+MAX_IDS = 1000
 #: How long the ids that a run of a job has added are kept, unless it ends (ms): a week.
 KEEP_RUN_MS = 7 * 24 * 3600 * 1000
 #: How long after its start a run is found by the job's name (ms). Longer than its ids are kept, which each
@@ -58,7 +59,7 @@ class Bulk:
 
         Args:
             run: The run of the job.
-            rows: For each item id, data, delay (ms, or `@` and ms since 1970) and `b"0"`; at most 1,000
+            rows: For each item id, data, delay (ms, or `@` and ms since 1970) and `b"0"`; at most 500
                 items, and 1 MiB unless it is one item.
             keep_ms: How long the run's ids are kept.
 
@@ -95,7 +96,7 @@ class Bulk:
         return added
 
     async def find(self, ids: Sequence[bytes], *, which: str, max_bytes: int) -> list[Any]:
-        """Return the reply of `find_many` for up to 1,000 ids.
+        """Return the reply of `find_many` for up to 500 ids.
 
         Args:
             ids: The ids.
@@ -119,7 +120,7 @@ class Bulk:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         answers: list[int] = []
-        while some := ids[len(answers) : len(answers) + TRIP_ROWS]:
+        while some := ids[len(answers) : len(answers) + SLOW_ROWS]:
             reply = await self.run("requeue_many", some, max_bytes=MAX_REPLY_BYTES)
             answers += [answer for answer in reply if answer != _NO_ROOM]
         return answers
@@ -142,7 +143,7 @@ class Bulk:
         cursor = b"0"
         while True:
             cursor, used, *page = await self.run(
-                "list_ids", state=state.encode(), cursor=cursor, count=MAX_ROWS
+                "list_ids", state=state.encode(), cursor=cursor, count=MAX_IDS
             )
             ids += page
             if cursor == b"0":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
-from leasehold.queue.encoding import MAX_REPLY_BYTES, TRIP_ROWS, encoded_id
+from leasehold.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, encoded_id, pages
 
 if TYPE_CHECKING:
     import builtins
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.engine import Engine
 
-#: The maximum number of dead letters that one step lists or drops.
+#: The maximum number of dead letters that one call lists.
 MAX_AT_ONCE = 1000
 #: Values per dead letter in the reply of `dead_list`.
 _FIELDS = 7
@@ -60,7 +60,8 @@ class DeadLetters:
 
         Args:
             start: Where to begin: 0 is the newest, -1 the oldest.
-            count: The maximum number of dead letters, 1 to 1,000.
+            count: The maximum number of dead letters, 1 to 1,000. A hundred are one step: between two, other
+                clients may act.
             data: Whether to fetch the payloads (8 MiB of them at most).
 
         Raises:
@@ -68,8 +69,17 @@ class DeadLetters:
         """
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        reply = await self._page(start=start, count=count, max_bytes=MAX_REPLY_BYTES if data else -1)
-        return [letter for letter in _read(reply, with_data=data) if letter.size >= 0]
+        room = MAX_REPLY_BYTES if data else -1
+        found: dict[str, DeadLetter] = {}  # one that has moved between two steps is listed once
+        for at, size in pages(start, count, SLOW_ROWS):
+            page = _read(await self._page(start=at, count=size, max_bytes=room), with_data=data)
+            for letter in page:
+                room -= len(letter.data or b"")
+                if letter.size >= 0:
+                    found.setdefault(letter.id, letter)
+            if len(page) < size:
+                break
+        return [*found.values()]
 
     async def get(self, item_id: str) -> DeadLetter | None:
         """Return one dead letter.
@@ -92,7 +102,7 @@ class DeadLetters:
         """Requeue dead letters at the end of the queue, as if they were added now.
 
         Each is a new incarnation: its attempts start again at 1, and no earlier holder can complete it. Up to
-        500 ids are one step.
+        100 ids are one step.
 
         Returns:
             For each id, whether it was requeued. False: there is no such dead letter, or an item with its id
@@ -113,7 +123,7 @@ class DeadLetters:
         requeued = stayed = 0
         while newest:
             # The oldest of those that are not known to stay.
-            some = await self._page(start=-TRIP_ROWS - stayed, count=TRIP_ROWS)
+            some = await self._page(start=-SLOW_ROWS - stayed, count=SLOW_ROWS)
             ids = [
                 some[at] for at in range(0, len(some), _FIELDS) if some[at + 1] <= newest[0].died_at * 1000
             ]
@@ -150,9 +160,9 @@ class DeadLetters:
             InvalidArgument: If `age` cannot be used.
         """
         age_ms = to_ms("age", age, zero=True, longest=LONGEST_KEPT_SECONDS)
-        dropped, last = 0, MAX_AT_ONCE
-        while last == MAX_AT_ONCE:
-            last = await self._engine().run("drop_old", age_ms=age_ms, count=MAX_AT_ONCE)
+        dropped, last = 0, TRIP_ROWS
+        while last == TRIP_ROWS:
+            last = await self._engine().run("drop_old", age_ms=age_ms, count=TRIP_ROWS)
             dropped += last
         return dropped
 

@@ -9,18 +9,22 @@ from leasehold.describing import traceback_of
 from leasehold.durations import Duration, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
+from leasehold.scripting.link import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
     from datetime import datetime
 
-#: The maximum number of rows and bytes that go to the server in one trip.
-TRIP_ROWS = 500
+#: The maximum number of rows and bytes that go to the server in one trip. No trip takes it more than 5 ms.
+TRIP_ROWS = 250
 TRIP_BYTES = 1 << 20
+#: The same of rows that take the server longer: of dead letters, and of items that become delayed.
+SLOW_ROWS = 100
 #: The maximum number of bytes of data in one reply.
 MAX_REPLY_BYTES = 8 << 20
-#: The size of a row without its data.
+#: The size of a row without its data, and the least size of a slow one: a trip holds SLOW_ROWS of them.
 ROW_BYTES = 128
+_SLOW_ROW_BYTES = LARGE_BYTES // SLOW_ROWS
 #: The longest error that is kept; a longer one loses its middle.
 MAX_ERROR_BYTES = 16 << 10
 #: How much of the end of an error an event contains.
@@ -67,6 +71,17 @@ def item_row(
             raise InvalidArgument("at", at, "a delay or a time, not both")
         wait = b"@%d" % moment_ms("at", at)
     return (item_id, item.data, wait, b"1" if unique else b"0")
+
+
+def row_size(payload: int = 0, *, slow: bool = False) -> int:
+    """Return the size that a row counts with among those of a trip.
+
+    Args:
+        payload: Bytes of data, or of an error.
+        slow: Whether it is one of those of which a trip holds SLOW_ROWS.
+    """
+    size = payload + ROW_BYTES
+    return max(size, _SLOW_ROW_BYTES) if slow else size
 
 
 def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> bytes:
@@ -162,12 +177,27 @@ async def all_trips(
 
 
 def trips(sizes: Sequence[int], *, maximum: int = TRIP_ROWS) -> Iterator[tuple[int, int]]:
-    """Divide rows into trips, (start, stop), of at most `maximum` rows and, unless it is one row, 1 MiB."""
-    start = weight = 0
+    """Divide rows into trips, (start, stop), of at most `maximum` rows and, unless it is one row, 1 MiB.
+
+    Of rows that have at least the size of a slow one, a trip holds fewer: see `row_size`.
+    """
+    start = weight = cost = 0
     for at, size in enumerate(sizes):
-        if at > start and (at - start == maximum or weight + size > TRIP_BYTES):
+        its_cost = TRIP_ROWS if size >= _SLOW_ROW_BYTES else SLOW_ROWS
+        if at > start and (cost + its_cost > maximum * SLOW_ROWS or weight + size > TRIP_BYTES):
             yield start, at
-            start, weight = at, 0
+            start, weight, cost = at, 0, 0
         weight += size
+        cost += its_cost
     if start < len(sizes):
         yield start, len(sizes)
+
+
+def pages(start: int, count: int, maximum: int) -> Iterator[tuple[int, int]]:
+    """Divide a slice of a list into pages, (start, count), of at most `maximum` entries.
+
+    A negative start counts from the end of the list, where the pages end, too.
+    """
+    stop = min(start + count, 0) if start < 0 else start + count
+    for at in range(start, stop, maximum):
+        yield at, min(maximum, stop - at)

@@ -7,7 +7,9 @@ import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.errors import LeaseholdError, QueueClosed
-from leasehold.queue.leasing import LeaseDispatcher, LeasedItem
+from leasehold.log import Log
+from leasehold.queue.encoding import TRIP_ROWS
+from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
 from leasehold.queue.listener import Listener
 from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.runner import BoundScript, CommonArguments, bind
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from leasehold.queue.leasing import Watcher
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.session import Session
+
+log = Log("leasehold.queue")
 
 #: What a batched script does to the item of a row.
 Effect = Literal["add", "complete", "renew", "release", "retry"]
@@ -62,7 +66,9 @@ class Engine:
         self._common = CommonArguments(keys, return_front=return_front, clock=clock)
         self._scripts: dict[str, BoundScript] = {}
         self._runner = session.runner
-        self._batchers = {name: Batcher(self._runner, self._script(name)) for name in BATCHED}
+        self._batchers = {
+            name: Batcher(self._runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
+        }
         self._subscriptions: set[Subscription] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeaseholdError | None = None
@@ -78,9 +84,27 @@ class Engine:
     async def lease(
         self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
     ) -> list[LeasedItem]:
-        """Lease up to `count` items. See `LeaseDispatcher.lease`."""
+        """Lease up to `count` items, in steps of at most MAX_ITEMS. See `LeaseDispatcher.lease`.
+
+        Only the first step waits. If a later one fails, return what the others have leased; if the caller is
+        cancelled, release that.
+        """
         self._expect_open()
-        return await self._dispatcher.lease(count, lease_ms, blocks=blocks, timeout=timeout)
+        size = min(count, MAX_ITEMS)
+        items = await self._dispatcher.lease(size, lease_ms, blocks=blocks, timeout=timeout)
+        leased = len(items)
+        try:
+            while leased == size and len(items) < count:
+                size = min(count - len(items), MAX_ITEMS)
+                more = await self._dispatcher.lease(size, lease_ms, blocks=False, timeout=None)
+                leased = len(more)
+                items += more
+        except LeaseholdError as error:
+            log.warning("only %d of %d items were leased from %s: %s", len(items), count, self._name, error)
+        except asyncio.CancelledError:
+            self._release_spare(items)
+            raise
+        return items
 
     def watch(self, watcher: Watcher) -> bool:
         """Notify a watcher once, when an item may be waiting. See `LeaseDispatcher.watch`."""
@@ -196,7 +220,9 @@ class Engine:
 
     async def _release(self, spare: list[LeasedItem]) -> None:
         rows = [(item_id, b"%d" % token, b"0", b"1") for item_id, _, token, *_ in spare]
+        parts = [rows[at : at + TRIP_ROWS] for at in range(0, len(rows), TRIP_ROWS)]
         try:
-            await self.many("release_many", rows)
+            # The last part first, because what returns to the front later precedes the rest.
+            await asyncio.gather(*(self.many("release_many", part) for part in reversed(parts)))
         except LeaseholdError:
             return  # the server is unavailable; the items return to the queue when their leases expire

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The highest count of kept events.
 MAX_KEPT = 1_000_000_000
 #: The events of one trip.
-PAGE = 1000
+PAGE = 250
 #: How long a follower waits for a notification before it asks again (s).
 LONGEST_SLEEP = 5.0
 

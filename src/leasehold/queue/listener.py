@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from leasehold.errors import LeaseholdError
 from leasehold.retry import Backoff
-from leasehold.scripting.server_errors import is_unknown_script, translate
+from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
     from leasehold.keys import QueueKeys
@@ -90,8 +90,6 @@ class Listener:
         #: Until when the server may still execute a blocking move whose connection was lost.
         self._unsure_until = 0.0
         self._connection: Connection | None = None
-        #: The last connection on which the session was registered, so that the server knows the script.
-        self._registered_on: Connection | None = None
         #: The channel on which it is announced what falls due.
         self._announcements: Subscription | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -176,10 +174,10 @@ class Listener:
         """Register the session, and wait for an id for up to `BLOCK_SECONDS`."""
         # Not all at once, if many queues began to wait together.
         seconds = BLOCK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
-        known = self._registered_on is connection
-        register = self._register.by_hash if known else self._register.command
         try:
-            connection.post(register({"keep_ms": KEEP_MS}), partial(self._registered, connection, waiter))
+            connection.post(
+                self._register.command({"keep_ms": KEEP_MS}), partial(self._registered, connection, waiter)
+            )
             connection.post((*self._move, b"%.3f" % seconds), partial(self._moved, connection, waiter))
         except LeaseholdError as error:
             self._failed(connection, waiter, error)
@@ -187,16 +185,10 @@ class Listener:
     def _registered(
         self, connection: Connection, waiter: Waiter, wait_ms: Any, error: BaseException | None
     ) -> None:
-        if error is not None and is_unknown_script(error) and self._registered_on is connection:
-            # The session is still registered from before. What falls due is known after the next lease.
-            self._registered_on = None
-            waiter.due_in(0)
-        elif error is not None:
+        if error is not None:
             self._failed(connection, waiter, error)
-        else:
-            self._registered_on = connection
-            if wait_ms >= 0 and self._hears(connection):
-                waiter.due_in(wait_ms / 1000)
+        elif wait_ms >= 0 and self._hears(connection):
+            waiter.due_in(wait_ms / 1000)
 
     def _moved(self, connection: Connection, waiter: Waiter, moved: Any, error: BaseException | None) -> None:
         if error is not None:

@@ -15,12 +15,15 @@ from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.encoding import (
     MAX_REPLY_BYTES,
     ROW_BYTES,
+    TRIP_ROWS,
     all_trips,
     completion,
     encoded,
     encoded_id,
     failing,
     item_row,
+    pages,
+    row_size,
     trips,
 )
 from leasehold.queue.events import Events
@@ -233,7 +236,7 @@ class AsyncWorkQueue:
                 applied.
         """
         row = item_row(item, delay, at)
-        return bool(await self._engine().one("add_items", row, size=len(item.data) + ROW_BYTES))
+        return bool(await self._engine().one("add_items", row, size=_added_size(row)))
 
     async def add_unique_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> None:
         """Add an item whose id you promise to be new; the server does not check.
@@ -246,7 +249,7 @@ class AsyncWorkQueue:
             InvalidArgument, QueueClosed, ServerError: As in `add_item`.
         """
         row = item_row(item, delay, at, unique=True)
-        await self._engine().one("add_items", row, size=len(item.data) + ROW_BYTES)
+        await self._engine().one("add_items", row, size=_added_size(row))
 
     async def add_items(
         self, items: Iterable[Item], *, delay: Duration = 0, at: datetime | None = None
@@ -263,7 +266,7 @@ class AsyncWorkQueue:
                 first is sent.
         """
         rows = [item_row(item, delay, at) for item in items]
-        return await self._send_and_check("add_items", rows, [len(row[1]) + ROW_BYTES for row in rows])
+        return await self._send_and_check("add_items", rows, [_added_size(row) for row in rows])
 
     def add_item_to_pipeline(
         self, pipeline: Pipeline, item: Item, *, delay: Duration = 0, at: datetime | None = None
@@ -326,7 +329,8 @@ class AsyncWorkQueue:
         """Lease up to `count` items: those that wait, or, if the queue is empty, the first that arrive.
 
         Args:
-            count: The maximum number of items, 1 to 1,000. Payloads of 8 MiB end a trip, with fewer items.
+            count: The maximum number of items, 1 to 1,000. 250 are one step: between two, other clients may
+                act. It returns fewer if the payloads of a step reach 8 MiB, or if a later step fails.
             lease_time: How long each is leased, in seconds.
             block: Whether to wait while the queue is empty.
             timeout: How long to wait, in seconds, as in `lease`.
@@ -432,8 +436,8 @@ class AsyncWorkQueue:
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `complete`.
         """
-        tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
-        return bool(await self._engine().one("release_many", self._claim(lease, *tail)))
+        row = self._claim(lease, b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
+        return bool(await self._engine().one("release_many", row, size=row_size(slow=row[2] != b"0")))
 
     async def release_many(
         self, leases: Sequence[Lease], *, delay: Duration = 0, front: bool = True
@@ -441,7 +445,8 @@ class AsyncWorkQueue:
         """Release many items, each as `release` would. At the front they keep their order."""
         tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
         rows = [self._claim(lease, *tail) for lease in leases]
-        return await self._send_and_check("release_many", rows, last_first=front)
+        sizes = [row_size(slow=tail[0] != b"0")] * len(rows)
+        return await self._send_and_check("release_many", rows, sizes, last_first=front)
 
     async def fail(
         self, lease: Lease, error: str | BaseException, *, retry_in: Duration | None = None
@@ -467,7 +472,7 @@ class AsyncWorkQueue:
         """Report many failures, each as `fail` would."""
         rows = [self._claim(one.lease, *failing(one.error, one.retry_in)) for one in failures]
         sizes = [
-            len(row[3]) + ROW_BYTES + (len(failure[0].data) if row[2] == b"-1" else 0)
+            row_size(len(row[3]) + (len(failure[0].data) if row[2] == b"-1" else 0), slow=row[2] != b"0")
             for row, failure in zip(rows, failures, strict=True)
         ]
         return await self._send_and_check("fail_many", rows, sizes)
@@ -494,7 +499,8 @@ class AsyncWorkQueue:
         Args:
             state: `"waiting"`, `"leased"` or `"scheduled"`.
             start: Where to begin: 0 is the next to be leased, or the first to fall due; -1 is the last.
-            count: The maximum number of items, 1 to 1,000.
+            count: The maximum number of items, 1 to 1,000. 250 are one step: between two, other clients may
+                act.
             data: Whether to fetch the payloads (8 MiB of them at most).
 
         Raises:
@@ -504,11 +510,20 @@ class AsyncWorkQueue:
             raise InvalidArgument("state", state, ", ".join(ITEM_STATES))
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        limit = MAX_REPLY_BYTES if data else -1
-        reply = await self._engine().run(
-            "inspect", state=state.encode(), start=start, count=count, max_bytes=limit
-        )
-        return read_inspection(state, reply, with_data=data)
+        room = MAX_REPLY_BYTES if data else -1
+        views: list[ItemView] = []
+        seen: set[str] = set()  # an item that has moved between two steps is returned once
+        for at, size in pages(start, count, TRIP_ROWS):
+            reply = await self._engine().run(
+                "inspect", state=state.encode(), start=at, count=size, max_bytes=room
+            )
+            page = read_inspection(state, reply, with_data=data)
+            views += [view for view in page if view.id not in seen]
+            if len(page) < size:
+                break
+            seen.update(view.id for view in page)
+            room -= sum(len(view.data or b"") for view in page)
+        return views
 
     async def find(self, item_id: str, *, data: bool = True) -> ItemView | None:
         """Look at one item by its id without changing it.
@@ -577,12 +592,17 @@ class AsyncWorkQueue:
         self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False
     ) -> list[int]:
         """Send rows in as few trips as their sizes allow."""
-        sizes = [ROW_BYTES] * len(rows) if sizes is None else sizes
+        sizes = [row_size()] * len(rows) if sizes is None else sizes
         parts = [(rows[start:stop], sum(sizes[start:stop])) for start, stop in trips(sizes)]
         # All trips of this call go the same way, so that they are applied in order.
         large = any(size > LARGE_BYTES for _, size in parts)
         calls = [self._engine().many(name, part, size=size, large=large) for part, size in parts]
         return await all_trips(calls, last_first=last_first)
+
+
+def _added_size(row: Sequence[bytes]) -> int:
+    """Return the size of a row of `add_items`."""
+    return row_size(len(row[1]), slow=row[2] != b"0")
 
 
 def _waiting_time(timeout: Duration | None) -> float | None:

@@ -28,7 +28,7 @@ _POLICIES = get_args(CatchUp)
 LATE_MS = 60_000
 #: The maximum number of ticks of one schedule, and of all, that one step adds.
 MAX_OF_ONE = 100
-MAX_OF_ALL = 500
+MAX_OF_ALL = 250
 #: The maximum number of steps of one call of `tick`.
 _MAX_STEPS = 10
 #: The version of the definitions that this module writes. It ignores others.

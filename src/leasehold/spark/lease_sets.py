@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Entry = tuple[bytes, bytes]
 
 #: The maximum of items of one call.
-STEP = 1000
+STEP = 250
 #: How long sets and readers are remembered after their leases have expired (ms): a week.
 KEEP_MS = 7 * 24 * 3600 * 1000
 #: Values per item in the reply of `set_read`.

@@ -94,7 +94,7 @@ class ItemFilter:
 
 
 async def look_up(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, data: bool) -> list[Row]:
-    """Return the rows of up to 1,000 ids, without items that are gone or do not match.
+    """Return the rows of up to 500 ids, without items that are gone or do not match.
 
     An id that was added again after it died is two rows: a dead letter, and an item.
 

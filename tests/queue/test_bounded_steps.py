@@ -1,0 +1,245 @@
+"""No call takes the server long: large calls are made in several steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import ConnectionLost, Failure, Item
+from leasehold.queue.encoding import SLOW_ROWS, TRIP_ROWS, pages
+from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher
+from leasehold.scripting.runner import Runner
+from tests.queue.keyspace import audit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.queue.leasing import LeasedItem
+    from leasehold.scripting.runner import BoundScript
+
+COUNT = 1000
+#: How many values each row of a script has.
+VALUES = {
+    "add_items": 4,
+    "complete_many": 3,
+    "renew_many": 3,
+    "release_many": 4,
+    "fail_many": 4,
+    "lease_many": 2,
+    "requeue_many": 1,
+    "drop_many": 1,
+}
+
+
+class Steps:
+    """The steps of each script since the last look, by the number of their rows or items."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._found: defaultdict[str, list[int]] = defaultdict(list)
+        send = Runner.send
+
+        def note(script: BoundScript, rest: list[bytes], arguments: dict[str, Any]) -> None:
+            name = script.script.name
+            rows = arguments.get("count") or len(rest) // VALUES.get(name, 1)
+            if name == "lease_many":
+                rows = sum(int(count) for count in rest[::2])
+            self._found[name].append(rows)
+
+        def noting_send(
+            runner: Runner, script: BoundScript, rest: Iterable[bytes], on_reply: Any, /, **arguments: Any
+        ) -> None:
+            note(script, rest := [*rest], arguments)
+            send(runner, script, rest, on_reply, **arguments)
+
+        monkeypatch.setattr(Runner, "send", noting_send)
+
+    def of(self, name: str) -> list[int]:
+        """Return the rows of each step of a script, and forget them."""
+        found = self._found[name]
+        self._found.clear()
+        return found
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """Give the steps that the queues of a test make."""
+    return Steps(monkeypatch)
+
+
+def numbered() -> list[Item]:
+    return [Item(b"x", id=f"{number:04}") for number in range(COUNT)]
+
+
+def several(maximum: int) -> list[int]:
+    return [maximum] * (COUNT // maximum)
+
+
+async def test_a_thousand_items_are_leased_in_steps_and_in_order(queue: AsyncWorkQueue, steps: Steps) -> None:
+    items = numbered()
+    await queue.add_items(items)
+    assert steps.of("add_items") == several(TRIP_ROWS)
+    leases = await queue.lease_many(COUNT, 30)
+    assert [lease.id for lease in leases] == [item.id for item in items]
+    assert steps.of("lease_many") == several(MAX_ITEMS)
+    assert all(await queue.renew_many(leases, 60))
+    assert steps.of("renew_many") == several(TRIP_ROWS)
+    assert all(await queue.release_many(leases))
+    assert steps.of("release_many") == several(TRIP_ROWS)
+    leases = await queue.lease_many(COUNT, 30)
+    assert [lease.id for lease in leases] == [item.id for item in items]
+    assert all(await queue.complete_many(leases))
+    assert steps.of("complete_many") == several(TRIP_ROWS)
+
+
+async def test_only_the_first_step_of_a_lease_waits(queue: AsyncWorkQueue, redis: Redis) -> None:
+    waiting = asyncio.create_task(queue.lease_many(COUNT, 30))
+    await queue.add_items(numbered()[: MAX_ITEMS + 1])
+    leases = await waiting
+    if len(leases) <= MAX_ITEMS:  # some were added after it had leased the first
+        leases += await queue.lease_many(COUNT, 30, block=False)
+    assert len(leases) == MAX_ITEMS + 1
+    assert await queue.lease_many(COUNT, 30, block=False) == []
+    await audit(redis, queue.name)
+
+
+async def test_what_was_leased_is_returned_although_a_later_step_fails(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.add_items(numbered())
+    usual, calls = LeaseDispatcher.lease, Counter[str]()
+
+    async def failing_third(self: LeaseDispatcher, *arguments: Any, **options: Any) -> list[LeasedItem]:
+        calls["lease"] += 1
+        if calls["lease"] == 3:
+            raise ConnectionLost("cut", maybe_applied=True)
+        return await usual(self, *arguments, **options)
+
+    monkeypatch.setattr(LeaseDispatcher, "lease", failing_third)
+    leases = await queue.lease_many(COUNT, 30)
+    assert [lease.id for lease in leases] == [item.id for item in numbered()[: 2 * MAX_ITEMS]]
+    assert f"only {2 * MAX_ITEMS} of {COUNT} items were leased" in caplog.text
+
+
+async def test_a_cancelled_lease_of_many_steps_leaves_nothing_leased(
+    queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.add_items(numbered())
+    usual, calls, reached = LeaseDispatcher.lease, Counter[str](), asyncio.Event()
+
+    async def stuck_third(self: LeaseDispatcher, *arguments: Any, **options: Any) -> list[LeasedItem]:
+        calls["lease"] += 1
+        if calls["lease"] == 3:
+            reached.set()
+            await asyncio.Event().wait()
+        return await usual(self, *arguments, **options)
+
+    monkeypatch.setattr(LeaseDispatcher, "lease", stuck_third)
+    leasing = asyncio.create_task(queue.lease_many(COUNT, 30))
+    await reached.wait()
+    leasing.cancel()
+    await asyncio.gather(leasing, return_exceptions=True)
+    monkeypatch.undo()
+    await queue.close()  # waits until they are released
+    places = await audit(redis, queue.name)
+    assert places.waiting == [item.id.encode() for item in numbered()]
+
+
+async def test_delayed_items_and_dead_letters_take_smaller_steps(
+    queue: AsyncWorkQueue, steps: Steps, redis: Redis
+) -> None:
+    await queue.add_items(numbered(), delay=0.001)
+    assert steps.of("add_items") == several(SLOW_ROWS)
+
+    async def due() -> list[Any]:
+        leases: list[Any] = []
+        while len(leases) < COUNT:
+            leases += await queue.lease_many(COUNT, 30, timeout=5)
+        return leases
+
+    assert all(await queue.release_many(await due(), delay=0.001))
+    assert steps.of("release_many") == several(SLOW_ROWS)
+    assert all(await queue.fail_many([Failure(lease, "bad", 0.001) for lease in await due()]))
+    assert steps.of("fail_many") == several(SLOW_ROWS)
+    assert all(await queue.fail_many([Failure(lease, "bad", 0) for lease in await due()]))
+    assert steps.of("fail_many") == several(TRIP_ROWS)
+    assert all(await queue.fail_many([Failure(lease, "bad") for lease in await due()]))
+    assert steps.of("fail_many") == several(SLOW_ROWS)
+    await audit(redis, queue.name)
+
+
+async def test_concurrent_calls_share_steps_of_the_same_sizes(queue: AsyncWorkQueue, steps: Steps) -> None:
+    await asyncio.gather(*(queue.add_item(item) for item in numbered()))
+    assert max(steps.of("add_items")) == TRIP_ROWS
+    leases = await queue.lease_many(COUNT, 30)
+    assert all(await asyncio.gather(*(queue.release(lease, delay=0.001) for lease in leases)))
+    assert max(steps.of("release_many")) == SLOW_ROWS
+    leases = []
+    while len(leases) < COUNT:
+        leases += await queue.lease_many(COUNT, 30, timeout=5)
+    assert all(await asyncio.gather(*(queue.fail(lease, "bad") for lease in leases)))
+    assert max(steps.of("fail_many")) == SLOW_ROWS
+
+
+async def test_dead_letters_are_listed_requeued_and_dropped_in_steps(
+    queue: AsyncWorkQueue, steps: Steps
+) -> None:
+    async def bury() -> list[str]:
+        await queue.fail_many([Failure(one, "bad") for one in await queue.lease_many(COUNT, 30)])
+        assert await queue.dead_letters.count() == COUNT
+        steps.of("")
+        return [item.id for item in numbered()]
+
+    await queue.add_items(numbered())
+    ids = await bury()
+    assert {letter.id for letter in await queue.dead_letters.list(count=COUNT)} == set(ids)
+    assert steps.of("dead_list") == several(SLOW_ROWS)
+    assert all(await queue.dead_letters.requeue(*ids))
+    assert steps.of("requeue_many") == several(SLOW_ROWS)
+    await bury()
+    assert await queue.dead_letters.requeue_all() == COUNT
+    assert steps.of("requeue_many") == several(SLOW_ROWS)
+    await bury()
+    assert all(await queue.dead_letters.drop(*ids))
+    assert steps.of("drop_many") == several(TRIP_ROWS)
+    await queue.add_items(numbered())
+    await bury()
+    assert await queue.dead_letters.drop_all() == COUNT
+    assert set(steps.of("drop_old")) == {TRIP_ROWS}
+
+
+@pytest.mark.parametrize(
+    ("state", "start"),
+    [("waiting", 0), ("waiting", 400), ("waiting", -400), ("leased", 0), ("scheduled", -400)],
+)
+async def test_items_are_inspected_in_steps_and_in_order(
+    queue: AsyncWorkQueue, steps: Steps, state: Any, start: int
+) -> None:
+    await queue.add_items(numbered(), delay=3600 if state == "scheduled" else 0)
+    if state == "leased":
+        await queue.lease_many(COUNT, 30)
+    steps.of("")
+    places = [view.id for view in await queue.inspect(state, start=start, count=COUNT)]
+    assert max(steps.of("inspect")) <= TRIP_ROWS
+    expected = [item.id for item in numbered()][start:]
+    assert (places if state == "waiting" else sorted(places)) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "found"),
+    [
+        (0, 1, [(0, 1)]),
+        (0, 10, [(0, 4), (4, 4), (8, 2)]),
+        (3, 4, [(3, 4)]),
+        (-10, 100, [(-10, 4), (-6, 4), (-2, 2)]),
+        (-10, 5, [(-10, 4), (-6, 1)]),
+        (-1, 1, [(-1, 1)]),
+    ],
+)
+def test_a_slice_is_divided_into_pages(start: int, count: int, found: list[tuple[int, int]]) -> None:
+    assert list(pages(start, count, 4)) == found
