@@ -121,6 +121,7 @@ def test_an_event_loop_that_ends_leaves_nothing_on_the_server(
     asyncio.run(use())
     assert all(task.cancelled() for task in waiting)
     until_gone(plain)
+    assert not plain.exists(f"{name}:sessions")
     gc.collect()
     assert not [*SESSIONS]
 

@@ -16,7 +16,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import ConnectionLost
 from leasehold.scripting import sockets
 from leasehold.scripting.connection import Connection, open_connection
 from leasehold.scripting.endpoints import close_client, endpoint_of, separate_client, slot_of
@@ -26,6 +26,7 @@ from leasehold.scripting.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
+    from leasehold.errors import LeaseholdError
     from leasehold.scripting.endpoints import Client, Endpoint
 
 #: How long a session may take to say goodbye when its event loop ends (s).
@@ -42,10 +43,6 @@ class Member(Protocol):
     def abandon(self) -> None:
         """Forget everything, because the event loop is closed, or belongs to the parent process."""
         ...
-
-
-class SessionEnded(LeaseholdError):
-    """The event loop of the session ends."""
 
 
 class OpenedConnection:
@@ -220,13 +217,12 @@ class Session:
             self._ending = True
             SESSIONS.remove(self)
         try:
-            with contextlib.suppress(
-                TimeoutError
-            ):  # the server is away; what it holds for this session expires
+            # If the server is away, what it holds for this session expires.
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await asyncio.gather(*(member.end() for member in [*self.members.values()]))
         finally:
-            await self._close(SessionEnded("the event loop ends"))
+            await self._close(ConnectionLost("the event loop ends", maybe_applied=False))
 
     async def _close(self, refusal: LeaseholdError) -> None:
         await self._pushes.close(refusal)
