@@ -175,7 +175,7 @@ class Steps:
 
     async def _call(self, script: str, *rows: tuple[object, ...], **arguments: object) -> Any:
         self.drawn.steps.append(f"{script} {rows} {arguments}")
-        call = Call(script, rows, {"now_ms": self.drawn.now, "prefix": self.space.prefix, **arguments})
+        call = Call(script, rows, {"now_ms": self.drawn.now, **arguments})
         return (await self.space.run_all([call]))[0]
 
     def _id(self) -> str:
@@ -197,6 +197,8 @@ class Steps:
         stream = {"stream": "s", "reader": "r", "keep_ms": 600_000}
         await self._call("stream_hold", take=1, **stream)
         await self._call("lease_set", set="s:1", known=0, count=3, hold_ms=60_000, **stream)
+        if self.random.random() < 0.5:  # its leases have expired, and its items wait
+            await self._call("light_clean", now_ms=self.drawn.now + 60_000)
 
     async def run_of_a_job(self) -> None:
         await self._call("once_run", job="job", run="run", keep_ms=600_000)
