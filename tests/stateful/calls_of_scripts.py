@@ -75,8 +75,8 @@ class Draw:
 
     def places(self) -> Rows:
         """Return rows that complete the items of a set."""
-        places = [place.split(" ", 1) for place in self.view.set_places() if place != "-"]
-        return [(one, token, self.random.choice(FENCED)) for token, one in places] or self.held(FENCED)
+        places = self.view.set_places() or [(1, "a")]
+        return [(one, token, self.random.choice(FENCED)) for token, one in places]
 
 
 FENCED: list[object] = [0, 0, 1, f"0:{SHORT}:result"]

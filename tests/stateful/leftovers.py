@@ -125,7 +125,8 @@ async def furnish(space: Space, pattern: bytes, drawn: Drawn, random: Random) ->
     await restore(space, pattern, drawn)
     furnished = Drawn(drawn.now, drawn.return_front, {}, drawn.held)
     steps = Steps(space, furnished, random)
-    for step in random.choices([*steps.ours, *steps.foreign, *steps.foreign], k=random.randint(5, 12)):
+    drawn_steps = [*random.sample(steps.ours, 3), *random.choices(steps.foreign, k=random.randint(2, 6))]
+    for step in random.sample(drawn_steps, len(drawn_steps)):
         await step()
     keys = await space.send("EVAL", "return redis.call('KEYS', KEYS[1])", 1, pattern)
     start = f"{space.prefix}:".encode()

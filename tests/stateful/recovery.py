@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +60,14 @@ class View:
     def highest_token(self) -> int:
         """Return the highest token that is stored anywhere."""
         fence = self.keys.get("fence", "0")
-        places = [int(place.split()[0]) for place in self.set_places() if place != "-"]
+        places = [token for token, _ in self.set_places()]
         return max(int(str(fence)), *map(self.last_token, self.hash("ledger")), *places, 0)
 
-    def set_places(self) -> list[str]:
-        """Return the places of all sets."""
-        return [place for key in self.keys if key.startswith("set:") for place in self.contents(key)]
+    def set_places(self) -> list[tuple[int, str]]:
+        """Return the tokens and ids in all sets."""
+        places = [place for key in self.keys if key.startswith("set:") for place in self.contents(key)]
+        found = [re.fullmatch(r"(\d+) (.*)", place, re.DOTALL) for place in places]
+        return [(int(place[1]), place[2]) for place in found if place]
 
     def hash(self, key: str) -> dict[str, str]:
         """Return the contents of a hash."""
