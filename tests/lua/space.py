@@ -234,6 +234,9 @@ class Space:
             "count": 500,
             "start": 0,
             "age_ms": 0,
+            "set_many": 0,
+            "started_ms": 0,
+            "cursor": "0",
             "which": "all",
             **call.arguments,
         }

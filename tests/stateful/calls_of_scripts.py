@@ -90,7 +90,12 @@ def _call(rows: Callable[[Draw], Rows] | None = None, /, **arguments: object) ->
             name: draw.random.choice(value) if isinstance(value, list) else value
             for name, value in arguments.items()
         }
-        common = {"now_ms": draw.now, "return_front": int(draw.drawn.return_front)}
+        # Where the server has no MSETEX, a script that may use it is interrupted there.
+        common = {
+            "now_ms": draw.now,
+            "return_front": int(draw.drawn.return_front),
+            "set_many": draw.random.choice([0, 1]),
+        }
         return Call("", rows(draw) if rows else [], common | chosen)
 
     return drawn
