@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError, ServerBusy
+from leasehold import AsyncWorkQueue, Item, ServerBusy
 from leasehold.embedded.guardian import Guarded, private_folder
 from tests import servers
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
 SLOTS = 16384
 NODES = 3
@@ -31,7 +32,7 @@ def port_of(node: Redis) -> int:
 
 
 @asynccontextmanager
-async def started(port: int, bus_port: int) -> AsyncIterator[Redis]:
+async def started(program: Path, port: int, bus_port: int) -> AsyncIterator[Redis]:
     """Run a server that is not connected to others yet."""
     folder = private_folder()
     options = {
@@ -45,7 +46,7 @@ async def started(port: int, bus_port: int) -> AsyncIterator[Redis]:
         "save": "",
     }
     words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    guarded = Guarded(folder, [str(servers.program("embedded")), *words], lock=None, grace=0)
+    guarded = Guarded(folder, [str(program), *words], lock=None, grace=0)
     try:
         async with Redis(host="127.0.0.1", port=port) as client:
 
@@ -61,13 +62,19 @@ async def started(port: int, bus_port: int) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-async def nodes(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[list[Redis]]:
+def kind() -> str:
+    """Return which server program the nodes run; tests may set another."""
+    return "embedded"
+
+
+@pytest.fixture
+async def nodes(unused_tcp_port_factory: Callable[[], int], kind: str) -> AsyncIterator[list[Redis]]:
     """Run three servers that are a cluster, each with a third of the slots."""
     async with AsyncExitStack() as stack:
         nodes, addresses = [], []
         for number in range(NODES):
             port, bus_port = unused_tcp_port_factory(), unused_tcp_port_factory()
-            node = await stack.enter_async_context(started(port, bus_port))
+            node = await stack.enter_async_context(started(servers.program(kind), port, bus_port))
             first, last = number * SLOTS // NODES, (number + 1) * SLOTS // NODES - 1
             await command(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
             await command(node, "CLUSTER ADDSLOTSRANGE", first, last)
@@ -96,16 +103,35 @@ def owner(nodes: list[Redis], name: str) -> Redis:
     return nodes[key_slot(name.encode()) * NODES // SLOTS]
 
 
-async def move_slot(nodes: list[Redis], name: str, source: Redis, target: Redis) -> None:
-    """Move the slot of a queue to another node, as an operator does."""
+async def start_moving(name: str, source: Redis, target: Redis) -> None:
+    """Begin to move the slot of a queue to another node."""
     slot = key_slot(name.encode())
     source_id, target_id = [await command(node, "CLUSTER MYID") for node in (source, target)]
     await command(target, "CLUSTER SETSLOT", slot, "IMPORTING", source_id)
     await command(source, "CLUSTER SETSLOT", slot, "MIGRATING", target_id)
-    while keys := await command(source, "CLUSTER GETKEYSINSLOT", slot, 100):
+
+
+async def move_keys(name: str, source: Redis, target: Redis, count: int) -> int:
+    """Move some keys of the slot that is being moved, and return how many there were."""
+    keys = await command(source, "CLUSTER GETKEYSINSLOT", key_slot(name.encode()), count)
+    if keys:
         await command(source, "MIGRATE", "127.0.0.1", port_of(target), "", 0, 5000, "KEYS", *keys)
+    return len(keys)
+
+
+async def finish_moving(nodes: list[Redis], name: str, source: Redis, target: Redis) -> None:
+    """Move the other keys of the slot, and tell all nodes its new owner."""
+    while await move_keys(name, source, target, 100):
+        pass
+    target_id = await command(target, "CLUSTER MYID")
     for node in (target, source, *nodes):
-        await command(node, "CLUSTER SETSLOT", slot, "NODE", target_id)
+        await command(node, "CLUSTER SETSLOT", key_slot(name.encode()), "NODE", target_id)
+
+
+async def move_slot(nodes: list[Redis], name: str, source: Redis, target: Redis) -> None:
+    """Move the slot of a queue to another node, as an operator does."""
+    await start_moving(name, source, target)
+    await finish_moving(nodes, name, source, target)
 
 
 @pytest.mark.slow
@@ -152,7 +178,7 @@ async def test_a_queue_follows_its_slot_to_another_node(nodes: list[Redis], clus
     async with AsyncWorkQueue(name, cluster) as waiter, AsyncWorkQueue(name, cluster) as adder:
         await adder.add_items([Item(b"x", id="held"), Item(b"x", id="done")])
         held, done = await adder.lease_many(2, 60)
-        waiting = asyncio.create_task(patient(waiter))
+        waiting = asyncio.create_task(take(waiter, 60))
         await blocked(source, 1)
 
         await move_slot(nodes, name, source, target)
@@ -166,12 +192,9 @@ async def test_a_queue_follows_its_slot_to_another_node(nodes: list[Redis], clus
 
         # And back, while many calls are in flight.
         await move_slot(nodes, name, target, source)
-        added = await asyncio.gather(
-            *(adder.add_item(Item(b"x", id=f"{n}")) for n in range(2000)), return_exceptions=True
-        )
-        assert {answer for answer in added if not isinstance(answer, LeaseholdError)} <= {True}
-        again = [n for n, answer in enumerate(added) if answer is not True]
-        await asyncio.gather(*(adder.add_item(Item(b"x", id=f"{n}")) for n in again))
+        # The first answer is that the slot has moved. It fails none of the others.
+        added = await asyncio.gather(*(adder.add_item(Item(b"x", id=f"{n}")) for n in range(2000)))
+        assert added == [True] * 2000
         assert await adder.counts() == (2000, 2, 0, 0)
     assert len((await audit(source, name)).waiting) == 2000
 
@@ -188,13 +211,106 @@ async def test_each_event_loop_finds_the_node_of_a_queue(nodes: list[Redis], clu
             assert await queue.complete(lease)
 
 
-async def patient(queue: AsyncWorkQueue) -> Lease:
-    """Lease as a worker does, and repeat the call if the server is busy or away."""
-    while True:
-        try:
-            lease = await queue.lease(60)
-        except (ConnectionLost, ServerBusy):
-            await asyncio.sleep(0.01)
-        else:
-            assert lease is not None
-            return lease
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["embedded", "redis7"])
+async def test_a_queue_waits_while_its_slot_is_being_moved(nodes: list[Redis], cluster: RedisCluster) -> None:
+    """After each key that is moved, every call waits; none fails, no item is lost, each has one answer."""
+    name = "{moving}"
+    source = owner(nodes, name)
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    async with AsyncWorkQueue(name, cluster) as queue, AsyncWorkQueue(name, cluster) as waiter:
+        await queue.add_items([Item(b"x", id=f"{n}") for n in range(6)])
+        await queue.add_item(Item(b"x", id="late"), delay=0.01)
+        held = await queue.lease_many(3, 60)
+        await queue.lease_many(1, 0.01)  # it expires while the slot is being moved
+        await command(source, "LMOVE", f"{name}:queue", f"{name}:inbox:{queue.session}", "RIGHT", "LEFT")
+        await start_moving(name, source, target)
+        calls: list[asyncio.Task[Any]] = []
+        number = 0
+        while await move_keys(name, source, target, 1):
+            number += 1
+            calls += [
+                asyncio.create_task(queue.add_item(Item(b"x", id=f"new-{number}"))),
+                asyncio.create_task(queue.light_clean()),
+                asyncio.create_task(queue.counts()),
+                asyncio.create_task(waiter.lease(60, block=False)),
+            ]
+            await asyncio.sleep(0.02)
+        completing = [asyncio.create_task(queue.complete(lease)) for lease in held]
+        leaving = asyncio.create_task(queue._engine().run("leave", stays=1))
+        await asyncio.sleep(0.02)
+        assert not any(call.done() for call in (*calls[-4:], *completing, leaving)), "they wait"
+        await finish_moving(nodes, name, source, target)
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*calls)
+            assert await asyncio.gather(*completing) == [True] * 3
+            await leaving
+            assert not await command(target, "EXISTS", f"{name}:inbox:{queue.session}")
+        assert answers[::4] == [True] * number
+        await until_recovered(queue)
+        found = await audit(target, name)
+        leased = {lease.id.encode() for lease in answers[3::4] if lease}
+        assert set(found.leased) == leased
+        expected = {b"%d" % n for n in range(6)} | {b"late"} | {b"new-%d" % (n + 1) for n in range(number)}
+        assert set(found.waiting) | leased == expected - {lease.id.encode() for lease in held}
+        assert (await queue.counts()).total == len(expected) - 3
+
+
+async def until_recovered(queue: AsyncWorkQueue) -> None:
+    """Lease what can be leased and release it, so that expired leases and due items are reclaimed."""
+    async with asyncio.timeout(20):
+        while (await queue.counts()).scheduled:
+            for lease in await queue.lease_many(100, 60, block=False):
+                await queue.release(lease)
+        for lease in await queue.lease_many(100, 60, block=False):
+            await queue.release(lease)
+
+
+@pytest.mark.slow
+async def test_a_slot_that_is_being_moved_for_too_long_raises_server_busy(
+    nodes: list[Redis], cluster: RedisCluster
+) -> None:
+    """Calls are repeated until the reply timeout has passed, and nothing was applied."""
+    name = "{moving}"
+    source = owner(nodes, name)
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    async with AsyncWorkQueue(name, cluster, reply_timeout=0.5) as queue:
+        await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
+        lease = await take(queue)
+        await start_moving(name, source, target)
+        await move_keys(name, source, target, 1)
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: queue.add_item(Item(b"x")),
+            queue.counts,
+            lambda: queue.complete(lease),
+            lambda: queue.lease(30),
+            queue.inspect,
+        ]
+        async with asyncio.timeout(30):
+            for call in calls:
+                with pytest.raises(ServerBusy, match="nothing was applied"):
+                    await call()
+        await finish_moving(nodes, name, source, target)
+        assert await queue.complete(lease)
+        assert await queue.counts() == (2, 0, 0, 0)
+
+
+@pytest.mark.slow
+async def test_a_caller_waits_for_items_while_the_slot_of_its_empty_queue_is_moved(
+    nodes: list[Redis], cluster: RedisCluster
+) -> None:
+    """Its blocking move follows the slot: the caller gets the item and no error."""
+    name = "{moving}"
+    source = owner(nodes, name)
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    async with AsyncWorkQueue(name, cluster) as waiter, AsyncWorkQueue(name, cluster) as adder:
+        waiting = asyncio.create_task(take(waiter, 60))
+        await blocked(source, 1)
+        await start_moving(name, source, target)
+        adding = asyncio.create_task(adder.add_item(Item(b"x", id="x")))
+        await asyncio.sleep(0.1)
+        assert not adding.done()
+        await finish_moving(nodes, name, source, target)
+        async with asyncio.timeout(30):
+            assert await adding
+            assert (await waiting).id == "x"

@@ -10,12 +10,12 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import AskError, MovedError, NoScriptError, TryAgainError
+from redis.exceptions import AskError, MovedError, TryAgainError
 
 from leasehold.errors import ServerReadOnly
 from leasehold.retry import Backoff
 from leasehold.scripting.connection import Connection, OnReply, open_connection
-from leasehold.scripting.server_errors import translate
+from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -124,7 +124,7 @@ class Link:
 
     def failed(self, call: Call, error: BaseException) -> None:
         """Repeat a call that the server did not execute; pass any other error to the caller."""
-        if isinstance(error, NoScriptError) and not call.reloaded:
+        if is_unknown_script(error) and not call.reloaded:
             call.reload()
             self.post(call)
             return

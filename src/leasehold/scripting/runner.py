@@ -92,6 +92,10 @@ class BoundScript:
             self._made_of = (common, dict(arguments))
         return self._head
 
+    def by_hash(self, arguments: Mapping[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """Return the command with the script's hash, which the server may not know."""
+        return (*self.head(arguments), *rest)
+
     def tail(self, arguments: Mapping[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
         """Return keys and arguments in the order of the script's header, after their number."""
         return (*self.head(arguments)[2:], *rest)
@@ -136,7 +140,7 @@ class Runner:
             arguments: The other arguments.
         """
         link = self._large_link if large else self._link
-        link.post(Call(link, script.script, (*script.head(arguments), *rest), on_reply))
+        link.post(Call(link, script.script, script.by_hash(arguments, rest), on_reply))
 
     async def run(self, script: BoundScript, rest: Iterable[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script and return its reply.

@@ -11,6 +11,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     NoPermissionError,
+    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -88,6 +89,11 @@ def is_lost(error: BaseException) -> bool:
         return True
     # redis-py derives server answers such as LOADING and NOAUTH from its ConnectionError.
     return isinstance(error, (RedisConnectionError, RedisTimeoutError)) and not _words(error)
+
+
+def is_unknown_script(error: BaseException) -> bool:
+    """Return whether the server does not know the hash of a script: its cache was emptied, or it is new."""
+    return isinstance(error, NoScriptError)
 
 
 def translate(error: BaseException, *, maybe_applied: bool) -> LeaseholdError:
