@@ -101,6 +101,12 @@ def test_goals_are_ratios_to_the_best_library() -> None:
     assert found == [(3.0, True), (10.0, False), (1.5, True)]
 
 
+def test_a_check_compares_ratios_and_counts_but_no_times() -> None:
+    goals = [goal for its in GOALS.values() for goal in its]
+    assert {goal.unit for goal in goals if not goal.checked} == {"ms", "µs"}
+    assert {goal.unit for goal in goals if goal.checked} == {"x", "wakes", "commands/s", "EVALSHA"}
+
+
 def test_every_library_has_a_program_and_pinned_versions() -> None:
     for library in LIBRARIES:
         assert library.versions()
