@@ -96,7 +96,7 @@ lint: .venv/ready machine-lint tests/house/node_modules/.package-lock.json ## Ch
 	$(BIN)/lint-imports
 	tests/house/node_modules/.bin/stylua --check lua
 	rm -rf $(COMPOSED)
-	$(BIN)/python -m leasehold.scripting.catalogue --dump $(COMPOSED)
+	$(BIN)/python -m leasehold.scripting --dump $(COMPOSED)
 	luacheck --quiet $(COMPOSED)
 	luac5.1 -p $(COMPOSED)/*.lua
 

@@ -1,9 +1,11 @@
-"""Checks of durations, times and counts: seconds in the API, whole milliseconds in the scripts."""
+"""Checks of durations, times, counts and lists: seconds in the API, whole milliseconds in the scripts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from leasehold.errors import InvalidArgument
 
@@ -62,6 +64,33 @@ def moment_ms(argument: str, value: datetime) -> int:
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidArgument(argument, value, "a datetime with a time zone, such as datetime.now(UTC)")
     return -((_EPOCH - value) // _MILLISECOND)
+
+
+def check_bool(argument: str, value: bool) -> bool:  # noqa: FBT001 - it is the value that is checked
+    """Check that a value is True or False, and return it.
+
+    Raises:
+        InvalidArgument: If it is anything else.
+    """
+    if value is not True and value is not False:
+        raise InvalidArgument(argument, value, "True or False")
+    return value
+
+
+def check_list(argument: str, values: Iterable[Any], of: str) -> list[Any]:
+    """Return some values as a list.
+
+    Args:
+        argument: The name to put into the error.
+        values: The values: any iterable but a text or a mapping.
+        of: What they are, in the plural.
+
+    Raises:
+        InvalidArgument: If it is no such iterable.
+    """
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(values, Iterable):
+        raise InvalidArgument(argument, values, f"a list, or another iterable, of {of}")
+    return list(values)
 
 
 def check_int(argument: str, value: int, *, minimum: int, maximum: int) -> int:

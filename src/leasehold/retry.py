@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from leasehold.durations import Duration, check_int, seconds
+from leasehold.durations import Duration, check_bool, check_int, seconds
 from leasehold.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: How to treat exceptions of a class: no retry, or another policy.
 Rule: TypeAlias = "Literal['never'] | RetryPolicy"
@@ -53,6 +51,9 @@ class RetryPolicy:
         seconds("longest", self.longest, zero=True)
         if not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= 1000:
             raise InvalidArgument("factor", self.factor, "a number from 1 to 1,000")
+        check_bool("jitter", self.jitter)
+        if not isinstance(self.rules, Mapping):
+            raise InvalidArgument("rules", self.rules, "a mapping whose keys are exception classes")
         for kind, rule in self.rules.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise InvalidArgument("rules", kind, "exception classes as keys")

@@ -182,6 +182,31 @@ async def test_a_key_of_another_type_is_exit_code_5(leasehold: Leasehold, redis:
     assert "choose another name" in outcome.error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("show", "q", "--count", "5000"), "'--count': '5000' is not a whole number from 1 to 1,000"),
+        (("show", "q", "--count", "x"), "'--count': 'x' is not a whole number from 1 to 1,000"),
+        (("show", "q", "--state", "bad"), "'--state': 'bad' is not one of waiting, leased, scheduled"),
+        (("dead", "ls", "q", "--start", "1.5"), "'--start': '1.5' is not a whole number"),
+        (("serve", "--port", "0"), "'--port': '0' is not a whole number from 1 to 65,535"),
+        (("worker", "a:b", "--processes", "0"), "'--processes': '0' is not a whole number from 1 to 1,000"),
+        (("worker", "a:b", "--log-format", "xml"), "'--log-format': 'xml' is not one of text, json"),
+        (("demo", "--lease", "nan"), "'--lease': 'nan' is not a number from 0.1 to 60"),
+        (("demo", "/nowhere"), "FOLDER: /nowhere is not a folder"),
+        (
+            ("pipeline", "load", "q", "x", "--format", "xml"),
+            "'--format': 'xml' is not one of csv, json, parquet",
+        ),
+        (("pipeline", "backfill", "q", "x", "--rate", "fast"), "'--rate': 'fast' is not a number"),
+    ],
+)
+def test_an_option_says_what_it_accepts(arguments: tuple[str, ...], error: str) -> None:
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2
+    assert error in " ".join(outcome.output.replace("│", " ").split())
+
+
 THEIRS = "keys that begin with 'a:item:' belong to the queue 'a'"
 
 

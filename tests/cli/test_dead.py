@@ -45,6 +45,13 @@ async def test_ls_lists_the_newest_first_with_the_last_line_of_the_error(
     ]
 
 
+async def test_ls_shows_whole_errors_on_a_pipe(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x", "long"))
+    await queue.fail(await take(queue), f"Traceback\n  a line\nValueError: {'long ' * 100}end")
+    outcome = await leasehold("dead", "ls", queue.name, "--count", "1")
+    assert outcome.out.splitlines()[1].endswith(f"ValueError: {'long ' * 100}end")
+
+
 async def test_ls_has_a_limit_and_a_start(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
     outcome = await leasehold("dead", "ls", queue.name, "--count", "2", "--start", "1", "--json")
     assert [line["id"] for line in outcome.documents] == ["d3", "d2"]

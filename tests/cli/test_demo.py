@@ -114,13 +114,13 @@ def keys_left(redis_url: str) -> list[bytes]:
     return [key for key in keys if not key.endswith((b":fence", b":sessions"))]
 
 
-def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     (tmp_path / "files").mkdir()
     result = CliRunner().invoke(app, ["demo", str(tmp_path / "files"), "--output", str(output)])
-    assert result.exit_code == 0, result.output
-    assert re.search(r"items +0\b", result.stdout)
-    assert output.read_bytes() == b""
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"there is no file in {tmp_path / 'files'}" in result.stderr
+    assert not output.exists()
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_a_missing_line_fails_the_demo(folder: Path, tmp_path: Path, monkeypatch
 
 def test_unusable_arguments_are_refused(folder: Path, tmp_path: Path) -> None:
     for arguments, complaint in (
-        ([tmp_path / "nowhere"], "does not exist"),
+        (["/nowhere"], "/nowhere is not a folder"),
         ([folder, "--workers", "2"], "--workers"),
         ([folder, "--output", "/dev/null"], "is not a regular file"),
     ):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from leasehold.cli.pipeline import facts
+import subprocess
+import sys
+from typing import get_args
+
+from leasehold.cli.pipeline import FORMATS, URL_VARIABLES, facts
+from leasehold.cli.server import DEFAULT_URL
+from leasehold.spark import options
+from leasehold.spark.jobs.load import Format
 
 
 def test_a_total_and_a_state_with_the_same_name_are_both_printed() -> None:
@@ -23,3 +30,37 @@ def test_a_total_and_a_state_with_the_same_name_are_both_printed() -> None:
         "leased at the end": 0,
         "dead at the end": 81,
     }
+
+
+#: A program that runs the command line as if Spark were not installed.
+WITHOUT_SPARK = """
+import sys
+sys.modules["pyspark"] = None
+from leasehold.cli import main
+sys.argv[1:] = {arguments}
+main()
+"""
+
+
+def without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as if Spark were not installed."""
+    program = WITHOUT_SPARK.format(arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def test_the_help_of_a_job_needs_no_spark() -> None:
+    for arguments in (["pipeline", "--help"], ["pipeline", "load", "--help"]):
+        done = without_spark(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Usage: leasehold pipeline" in done.stdout
+
+
+def test_a_job_without_spark_names_the_extra() -> None:
+    done = without_spark("pipeline", "redrive", "emails")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install leasehold[spark]" in done.stderr
+
+
+def test_the_options_of_a_job_are_those_of_spark() -> None:
+    assert get_args(Format) == FORMATS
+    assert (options.URL_VARIABLES, options.DEFAULT_URL) == (URL_VARIABLES, DEFAULT_URL)

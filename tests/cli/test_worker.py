@@ -354,7 +354,7 @@ async def test_check_prints_the_handlers(leasehold: Leasehold, queue: AsyncWorkQ
     [
         ("needy", {}, 2, "does not provide database"),
         ("worker", {"HANGS_AT": "nowhere"}, 1, "the lifespan fails(.|\n)*LookupError: no database"),
-        ("worker", {"REDIS_URL": "redis://127.0.0.1:1"}, 1, "127.0.0.1:1"),
+        ("worker", {"REDIS_URL": "redis://127.0.0.1:1"}, 5, "the server cannot be reached: .*127.0.0.1:1"),
     ],
 )
 async def test_check_reports_why_the_worker_cannot_run(

@@ -57,7 +57,7 @@ class Environment:
     def scripts_found(self) -> set[str]:
         """Return the names of the Lua scripts that the installed catalogue writes."""
         folder = self.elsewhere / "composed"
-        self.run("python", "-m", "leasehold.scripting.catalogue", "--dump", folder)
+        self.run("python", "-W", "error", "-m", "leasehold.scripting", "--dump", folder)
         names = {path.name for path in folder.iterdir()}
         for path in folder.iterdir():
             path.unlink()
@@ -137,7 +137,7 @@ def test_the_wheel_installs_without_a_network_and_finds_its_scripts(
     ]
     subprocess.run([*pip, str(wheel_of_checkout)], cwd=tmp_path, check=True, capture_output=True)
     found = subprocess.run(
-        [sys.executable, "-m", "leasehold.scripting.catalogue", "--dump", "composed"],
+        [sys.executable, "-W", "error", "-m", "leasehold.scripting", "--dump", "composed"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
         capture_output=True,

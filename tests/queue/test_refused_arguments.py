@@ -49,6 +49,8 @@ NO_KNOWN_IDS: list[Any] = ["\ud800", b"id", 5, None, ["x"]]
 NO_STARTS: list[Any] = [1.0, "0", None, True, 10**30]
 NO_INTERVALS: list[Any] = [*NO_LEASE_TIMES, 0.0004, timedelta(microseconds=499)]
 NO_SCHEDULES: list[Any] = [*NO_IDS, "x" * 488, "é" * 244]
+NO_FLAGS: list[Any] = [None, 0, 1, "", "yes", b"1", []]
+NO_LISTS: list[Any] = [None, 5, "text", b"bytes", {"a": 1}, object()]
 NO_POLICIES: list[Any] = ["", "never", "Once", b"once", None, True, 0, ["once"]]
 NO_NAMES: list[Any] = ["", "x" * 513, "é" * 257, "\ud800", b"name", None, 5, True, ["name"]]
 
@@ -68,6 +70,26 @@ CALLS: dict[str, tuple[list[Any], Call]] = {
     "lease_many count": (NO_COUNTS, lambda q, _, bad: q.lease_many(bad, 30)),
     "lease_many lease_time": (NO_LEASE_TIMES, lambda q, _, bad: q.lease_many(5, bad)),
     "lease_many timeout": (NO_TIMEOUTS, lambda q, _, bad: q.lease_many(5, 30, timeout=bad)),
+    "lease block": (NO_FLAGS, lambda q, _, bad: q.lease(30, block=bad)),
+    "lease without waiting timeout": ([5, 0.1], lambda q, _, bad: q.lease(30, block=False, timeout=bad)),
+    "lease_many block": (NO_FLAGS, lambda q, _, bad: q.lease_many(5, 30, block=bad)),
+    "lease_many without waiting timeout": (
+        [5, 0.1],
+        lambda q, _, bad: q.lease_many(5, 30, block=False, timeout=bad),
+    ),
+    "add_items items": ([*NO_LISTS, ITEM], lambda q, _, bad: q.add_items(bad)),
+    "complete_many leases": (NO_LISTS, lambda q, _, bad: q.complete_many(bad)),
+    "complete_many no list results": (NO_LISTS[1:], lambda q, ok, bad: q.complete_many([ok], results=bad)),
+    "renew_many leases": (NO_LISTS, lambda q, _, bad: q.renew_many(bad, 30)),
+    "release_many leases": (NO_LISTS, lambda q, _, bad: q.release_many(bad)),
+    "fail_many failures": ([*NO_LISTS, [ITEM], [None]], lambda q, _, bad: q.fail_many(bad)),
+    "complete fenced": (NO_FLAGS, lambda q, ok, bad: q.complete(ok, fenced=bad)),
+    "complete_many fenced": (NO_FLAGS, lambda q, ok, bad: q.complete_many([ok], fenced=bad)),
+    "release front": (NO_FLAGS, lambda q, ok, bad: q.release(ok, front=bad)),
+    "release_many front": (NO_FLAGS, lambda q, ok, bad: q.release_many([ok], front=bad)),
+    "inspect data": (NO_FLAGS, lambda q, _, bad: q.inspect(data=bad)),
+    "find data": (NO_FLAGS, lambda q, _, bad: q.find("a", data=bad)),
+    "dead_letters.list data": (NO_FLAGS, lambda q, _, bad: q.dead_letters.list(data=bad)),
     "complete lease": ([*NO_ITEMS, ITEM], lambda q, _, bad: q.complete(bad)),
     "complete_many lease": ([*NO_ITEMS, ITEM], lambda q, ok, bad: q.complete_many([ok, bad])),
     "renew lease": ([*NO_ITEMS, ITEM], lambda q, _, bad: q.renew(bad, 30)),
@@ -322,3 +344,22 @@ async def test_an_attribute_that_was_set_after_the_item_was_made_is_checked(
     assert await snapshot(redis) == {}
     assert await queue.add_item(Item(b"fine", id="fine"))
     assert await queue.counts() == (1, 0, 0, 0)
+
+
+async def test_leases_may_come_from_a_generator(queue: AsyncWorkQueue) -> None:
+    """They are read once: what follows from the answers needs them again."""
+    await queue.add_items([Item(b"x") for _ in range(4)])
+    leases = await queue.lease_many(4, 30)
+    before = leases[0].deadline
+    assert await queue.renew_many((lease for lease in leases), 60) == [True] * 4  # type: ignore[arg-type]
+    assert leases[0].deadline > before
+    first, *others = leases
+    assert await queue.fail_many(Failure(one, "bad", 0) for one in [first]) == [True]  # type: ignore[arg-type]
+    results: Any = (b"" for _ in others)
+    assert await queue.complete_many(iter(others), results=results) == [True] * 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [None, 5, object()])
+async def test_what_is_no_pipeline_is_refused(queue: AsyncWorkQueue, bad: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"pipeline: got .*, expected a pipeline of redis-py"):
+        queue.add_item_to_pipeline(bad, ITEM)

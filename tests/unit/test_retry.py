@@ -73,6 +73,8 @@ def test_max_attempts_includes_nested_rules() -> None:
         *({"first": bad} for bad in (-1, "soon")),
         *({"longest": bad} for bad in (float("nan"), timedelta(days=31))),
         *({"factor": bad} for bad in (0.5, "2", float("nan"))),
+        *({"jitter": bad} for bad in (None, 1, "yes")),
+        *({"rules": bad} for bad in (None, 5, "never", [ValueError])),
         *({"rules": {ValueError: bad}} for bad in ("always", 3)),
         *({"rules": {bad: "never"}} for bad in (ValueError(), "ValueError", int)),
     ],

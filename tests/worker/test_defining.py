@@ -76,11 +76,18 @@ async def test_a_queue_has_one_handler(queue: AsyncWorkQueue) -> None:
         worker.handler(queue)
     with pytest.raises(InvalidArgument, match="an AsyncWorkQueue"):
         worker.handler("emails")(is_async)  # type: ignore[arg-type] # a mistake of a user
+    with pytest.raises(InvalidArgument, match=r"an AsyncWorkQueue: write @worker\.handler\(queue\)"):
+
+        @worker.handler  # type: ignore[arg-type] # as above
+        async def without_queue(_: bytes) -> None: ...
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"concurrency": 0}, {"order": "random"}, {"grace": -1}, {"retry": None}, {"clean_every": 0}],
+    [
+        *({"concurrency": 0}, {"order": "random"}, {"grace": -1}, {"retry": None}, {"clean_every": 0}),
+        *({"lifespan": 5}, {"middleware": 5}, {"middleware": [5]}, {"middleware": "layer"}),
+    ],
 )
 def test_an_invalid_argument_of_a_worker_is_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):

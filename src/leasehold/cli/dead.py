@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leasehold.cli.formatting import last_line, print_json, print_table, shortened, view_document
+from leasehold.cli.options import number_option
 from leasehold.cli.server import (
     DEFAULT_URL,
     AsJson,
@@ -41,8 +43,8 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of 
 async def list_letters(
     name: QueueName,
     *,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 100,
-    start: Annotated[int, typer.Option(help="Where to begin: 0 is the newest, -1 the oldest.")] = 0,
+    count: Annotated[int, number_option("How many.", minimum=1, maximum=1000)] = 100,
+    start: Annotated[int, number_option("Where to begin: 0 is the newest, -1 the oldest.")] = 0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
@@ -64,7 +66,9 @@ async def list_letters(
 
 
 def _row(letter: DeadLetter) -> list[str | int | None]:
-    error = shortened(last_line(letter.error))
+    # On a terminal it must fit into a line; on a pipe it is whole.
+    error = last_line(letter.error)
+    error = shortened(error) if sys.stdout.isatty() else error
     return [letter.id, format_time(letter.died_at), letter.attempt, letter.size, error]
 
 

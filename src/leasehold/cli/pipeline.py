@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,25 +13,15 @@ from rich.markup import escape
 from rich.text import Text
 
 from leasehold.cli.formatting import print_facts, print_json
-from leasehold.cli.server import AsJson, Code, QueueName, fail, run_blocking_command
-from leasehold.errors import ExtraMissing, InvalidArgument, ServerError
-
-try:
-    from leasehold.spark.jobs.archive import archive as archive_job
-    from leasehold.spark.jobs.backfill import backfill as backfill_job
-    from leasehold.spark.jobs.failures import JobFailed
-    from leasehold.spark.jobs.html_page import duration
-    from leasehold.spark.jobs.load import Format
-    from leasehold.spark.jobs.load import load as load_job
-    from leasehold.spark.jobs.redrive import redrive as redrive_job
-    from leasehold.spark.jobs.report import report as report_job
-    from leasehold.spark.jobs.session import run_job, task_counts, under_spark_submit
-    from leasehold.spark.options import DEFAULT_URL, URL_VARIABLES, has_password
-except ExtraMissing as missing:
-    raise typer.Exit(fail(str(missing), Code.USAGE)) from missing
+from leasehold.cli.options import choice_option, number_option
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, run_blocking_command
+from leasehold.errors import InvalidArgument, ServerError
+from leasehold.scripting.urls import holds_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from leasehold.spark.jobs.failures import JobFailed
 
 app = typer.Typer(
     help="Load, archive, analyse, redrive and backfill queues with Spark.",
@@ -37,13 +29,18 @@ app = typer.Typer(
     add_completion=False,
 )
 
+#: What a source may be, and the variables of the server's URL: as in `leasehold.spark`. It is imported when a
+#: job runs, so that the help needs no Spark.
+FORMATS = ("csv", "json", "parquet", "table")
+URL_VARIABLES = ("LEASEHOLD_URL", "REDIS_URL")
 #: Updates of the progress per second.
 _REFRESH_RATE = 5
 
 
 def _without_password(context: typer.Context, url: str) -> str:
     source = context.get_parameter_source("url")
-    if under_spark_submit() and has_password(url) and source is not None and source.name == "COMMANDLINE":
+    under_spark_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    if under_spark_submit and holds_login(url) and source is not None and source.name == "COMMANDLINE":
         # The message leaves out the URL itself.
         raise typer.BadParameter(
             f"spark-submit logs its arguments: set {' or '.join(URL_VARIABLES)} to a URL with a password"
@@ -58,11 +55,12 @@ Source = Annotated[
     ),
 ]
 SourceFormat = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        help="What the source is: files (CSV with a header, JSON with an object per line) or a table. "
+    str | None,
+    choice_option(
+        "What the source is: files (CSV with a header, JSON with an object per line) or a table. "
         "By default the ending of its name (.csv, .json, .jsonl), or else parquet.",
+        FORMATS,
+        "--format",
     ),
 ]
 Id = Annotated[str | None, typer.Option("--id", help="The column of the id; by default `id`.")]
@@ -105,7 +103,7 @@ def load(  # noqa: PLR0913 - each is an option
     as_json: AsJson = False,
 ) -> None:
     """Add the rows of a table to a queue, except those whose id is already there."""
-    _run(load_job, **locals())
+    _run("load", **locals())
 
 
 @app.command()
@@ -118,7 +116,7 @@ def archive(
     checkpoint: Annotated[
         str | None, typer.Option(help="The folder for the position of the run; by default in the archive.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="The maximum of events of one batch.")] = 100_000,
+    batch: Annotated[int, number_option("The maximum of events of one batch.")] = 100_000,
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Continue if events were dropped before they were archived.")
     ] = False,
@@ -131,7 +129,7 @@ def archive(
     The archive is Parquet, with a folder for each batch and, in it, one for each date in UTC. It reads as one
     table. Each event is in it once, also after crashes.
     """
-    _run(archive_job, **locals())
+    _run("archive", **locals())
 
 
 @app.command()
@@ -142,7 +140,7 @@ def report(
     queue: Annotated[
         str | None, typer.Option(help="Instead: a queue, whose kept events are read now.")
     ] = None,
-    slowest: Annotated[int, typer.Option(help="How many of the slowest items to list.")] = 20,
+    slowest: Annotated[int, number_option("How many of the slowest items to list.")] = 20,
     url: Url = DEFAULT_URL,
     cluster: Cluster = False,
     as_json: AsJson = False,
@@ -154,7 +152,7 @@ def report(
 
     Writes tables as Parquet, with times in seconds, and a self-contained page `report.html`.
     """
-    _run(report_job, **locals())
+    _run("report", **locals())
 
 
 @app.command()
@@ -174,7 +172,7 @@ def redrive(
 
     A dead letter whose id has been added again since it died stays, and the new item is left alone.
     """
-    _run(redrive_job, **locals())
+    _run("redrive", **locals())
 
 
 @app.command()
@@ -182,7 +180,7 @@ def backfill(  # noqa: PLR0913 - as above
     queue: QueueName,
     source: Source,
     *,
-    rate: Annotated[float, typer.Option(help="How many items fall due per second.")],
+    rate: Annotated[float, number_option("How many items fall due per second.", whole=False)],
     start: Annotated[
         str | None,
         typer.Option(help="When the first item falls due, such as 2030-01-31T09:00Z; by default now."),
@@ -204,17 +202,21 @@ def backfill(  # noqa: PLR0913 - as above
     All items are added at once, as scheduled items: the server holds them until they are completed, and the
     job need not run while they fall due. Items that are already in the queue stay as they are.
     """
-    _run(backfill_job, **locals())
+    _run("backfill", **locals())
 
 
-def _run(job: Callable[..., dict[str, Any]], *, as_json: bool, **given: Any) -> None:
-    """Run a job, print its report, and exit."""
+def _run(name: str, *, as_json: bool, **given: Any) -> None:
+    """Run the job of this name, print its report, and exit."""
 
     def work() -> Code:
+        # Here, so that the help needs no Spark.
+        session = importlib.import_module("leasehold.spark.jobs.session")
+        failures = importlib.import_module("leasehold.spark.jobs.failures")
+        job = getattr(importlib.import_module(f"leasehold.spark.jobs.{name}"), name)
         try:
-            with _progress() as progress:
-                report = run_job(job, given, progress)
-        except JobFailed as error:
+            with _progress(session.task_counts) as progress:
+                report = session.run_job(job, given, progress)
+        except failures.JobFailed as error:
             return fail(str(error), exit_code(error))
         if as_json:
             print_json(report)
@@ -241,17 +243,19 @@ def facts(report: dict[str, Any]) -> dict[str, Any]:
 def _shown(name: str, value: Any) -> Any:
     if not isinstance(value, float):
         return value
-    return f"{value:,.1f}" if name == "per_second" else duration(value)
+    if name == "per_second":
+        return f"{value:,.1f}"
+    return importlib.import_module("leasehold.spark.jobs.html_page").duration(value)
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def _progress(task_counts: Callable[[], tuple[int, int]]) -> Iterator[Callable[[str], None]]:
     """Show the progress of a block on a terminal; print it in lines elsewhere."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         yield lambda text: console.print(f"leasehold: {escape(text)}")
         return
-    step = _Step()
+    step = _Step(task_counts)
     with console.status(step, refresh_per_second=_REFRESH_RATE):
         yield step.begin
 
@@ -259,13 +263,15 @@ def _progress() -> Iterator[Callable[[str], None]]:
 class _Step:
     """The step that runs, and how many of its tasks are done whenever the status line is drawn."""
 
-    _text = ""
+    def __init__(self, task_counts: Callable[[], tuple[int, int]]) -> None:
+        self._task_counts = task_counts
+        self._text = ""
 
     def begin(self, text: str) -> None:
         self._text = text
 
     def __rich__(self) -> Text:
-        done, total = task_counts()
+        done, total = self._task_counts()
         return Text(self._text).append(f" {done:,} of {total:,} tasks" * bool(total), "dim")
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from leasehold.cli.options import number_option
 from leasehold.embedded import EmbeddedServer
 from leasehold.errors import EmbeddedServerError
 
@@ -33,7 +34,8 @@ Press Ctrl-C to stop."""
 def serve(
     *,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1; by default a free one.")
+        int | None,
+        number_option("TCP port on 127.0.0.1; by default a free one.", minimum=1, maximum=65535),
     ] = None,
     dir: Annotated[  # noqa: A002 - the option's name
         Path | None,

@@ -75,14 +75,19 @@ def run_blocking_command(work: Callable[[], Code]) -> NoReturn:
         given = "" if error.argument == "url" else f"got {error.given}, "
         code = fail(f"{error.argument}: {given}expected {error.allowed}", Code.USAGE)
     except ServerError as error:
-        parts = [str(error), *getattr(error, "__notes__", [])]
-        if isinstance(error, ConnectionLost) and not error.maybe_applied:
-            parts.insert(0, "the server cannot be reached:")
-            parts.append("(set --url or LEASEHOLD_URL, or start a server with `leasehold serve --port 6379`)")
-        code = fail(" ".join(parts), Code.SERVER)
+        advice = "(set --url or LEASEHOLD_URL, or start a server with `leasehold serve --port 6379`)"
+        code = fail(explain(error, advice), Code.SERVER)
     except LeaseholdError as error:  # an extra is not installed
         code = fail(str(error), Code.USAGE)
     raise typer.Exit(code)
+
+
+def explain(error: ServerError, advice: str = "") -> str:
+    """Return the text of an error of the server, with advice if the server cannot be reached."""
+    parts = [str(error), *getattr(error, "__notes__", [])]
+    if isinstance(error, ConnectionLost) and not error.maybe_applied:
+        parts = ["the server cannot be reached:", *parts, advice]
+    return " ".join(parts)
 
 
 def fail(problem: str, code: Code) -> Code:

@@ -16,6 +16,7 @@ from leasehold.cli.formatting import (
     readable,
     view_document,
 )
+from leasehold.cli.options import choice_option, number_option
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
 from leasehold.cli.times import format_time
 from leasehold.states import ITEM_STATES, State
@@ -36,8 +37,8 @@ async def show(
         ),
     ] = None,
     *,
-    state: Annotated[State | None, typer.Option(help="Show only items in this state.")] = None,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="How many items of each state.")] = 20,
+    state: Annotated[State | None, choice_option("Show only items in this state.", ITEM_STATES)] = None,
+    count: Annotated[int, number_option("How many items of each state.", minimum=1, maximum=1000)] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
@@ -51,7 +52,7 @@ async def show(
     """
     if item_id is not None:
         return await _show_one(url, name, item_id, as_json=as_json)
-    states = [state] if state else ITEM_STATES
+    states = [one for one in ITEM_STATES if state in (one, None)]
     async with open_queue(url, name) as queue:
         counts = await queue.counts()
         views = [view for one in states for view in await queue.inspect(one, count=count)]

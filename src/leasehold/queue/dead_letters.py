@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_bool, check_int, to_ms
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.bulk import Bulk
 from leasehold.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, encoded_id, pages
@@ -67,6 +67,7 @@ class DeadLetters:
         Raises:
             InvalidArgument: If an argument cannot be used.
         """
+        check_bool("data", data)
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         room = MAX_REPLY_BYTES if data else -1

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from leasehold.describing import traceback_of
-from leasehold.durations import Duration, moment_ms, to_ms
+from leasehold.durations import Duration, check_bool, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 from leasehold.scripting.link import LARGE_BYTES
@@ -88,9 +88,9 @@ def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> 
     """Return the value of a completion's row that follows the id and the token.
 
     Raises:
-        InvalidArgument: If `result` or, with a result, `keep_result` cannot be used.
+        InvalidArgument: If `fenced`, `result` or, with a result, `keep_result` cannot be used.
     """
-    flag = b"1" if fenced else b"0"
+    flag = b"1" if check_bool("fenced", fenced) else b"0"
     if result is None:
         return flag
     if not isinstance(result, bytes) or len(result) > MAX_DATA_BYTES:

@@ -44,6 +44,8 @@ class Lifecycle:
         self.name = check_prefix(name)
         if is_cluster(redis):
             check_hash_tag(self.name)
+        if clock is not None and not callable(clock):
+            raise InvalidArgument("clock", clock, "a function that returns the time in seconds, or None")
         self.clock = clock
         self.url = url_of(redis)
         self.make_engine: Callable[..., Engine] = Engine

@@ -6,7 +6,7 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal, Self, overload
 
-from leasehold.durations import Duration, check_int, seconds, to_ms
+from leasehold.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
 from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument
 from leasehold.item import MAX_DATA_BYTES
@@ -137,7 +137,7 @@ class AsyncWorkQueue:
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
         """
-        client: Client = cluster_of(url) if cluster else client_of(url)
+        client: Client = cluster_of(url) if check_bool("cluster", cluster) else client_of(url)
         return cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
 
     @classmethod
@@ -257,7 +257,7 @@ class AsyncWorkQueue:
     ) -> list[bool]:
         """Add many items, each as `add_item` would, in few trips.
 
-        Each trip (up to 500 items or 1 MiB) is one step; between trips other clients may act.
+        Each trip (up to 250 items or 1 MiB) is one step; between trips other clients may act.
 
         Returns:
             For each item, whether it was added.
@@ -266,7 +266,7 @@ class AsyncWorkQueue:
             InvalidArgument, QueueClosed, ServerError: As in `add_item`. All items are checked before the
                 first is sent.
         """
-        rows = [item_row(item, delay, at) for item in items]
+        rows = [item_row(item, delay, at) for item in check_list("items", items, "items")]
         return await self._send_and_check("add_items", rows, [_added_size(row) for row in rows])
 
     def add_item_to_pipeline(
@@ -320,7 +320,7 @@ class AsyncWorkQueue:
                 a lost call returns to the queue when its lease expires.
         """
         lease_ms = to_ms("lease_time", lease_time)
-        wait = _waiting_time(timeout)
+        wait = _waiting_time(timeout, block=block)
         items = await self._engine().lease(1, lease_ms, blocks=block, timeout=wait)
         return Lease(self, *items[0]) if items else None
 
@@ -344,7 +344,7 @@ class AsyncWorkQueue:
         """
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
-        wait = _waiting_time(timeout)
+        wait = _waiting_time(timeout, block=block)
         items = await self._engine().lease(count, lease_ms, blocks=block, timeout=wait)
         return [Lease(self, *item) for item in items]
 
@@ -388,9 +388,11 @@ class AsyncWorkQueue:
         keep_result: Duration = 3600,
     ) -> list[bool]:
         """Finish many items, each as `complete` would, with the result at its place in `results`."""
+        leases = check_list("leases", leases, "leases")
         if results is None:
-            flag = b"1" if fenced else b"0"
+            flag = completion(fenced=fenced, result=None, keep_result=keep_result)
             return await self._send_and_check("complete_many", [self._claim(lease, flag) for lease in leases])
+        results = check_list("results", results, "bytes or None")
         if len(results) != len(leases):
             raise InvalidArgument("results", results, f"as many as there are leases, {len(leases)}")
         rows = [
@@ -415,6 +417,7 @@ class AsyncWorkQueue:
         """Renew many leases, each as `renew` would."""
         lease_ms = to_ms("lease_time", lease_time)
         asked_at = time.monotonic()
+        leases = check_list("leases", leases, "leases")
         rows = [self._claim(lease, b"%d" % lease_ms) for lease in leases]
         ends = await self._send("renew_many", rows)
         for lease, ends_ms in zip(leases, ends, strict=True):
@@ -437,15 +440,15 @@ class AsyncWorkQueue:
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `complete`.
         """
-        row = self._claim(lease, b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
+        row = self._claim(lease, *_place(delay, front=front))
         return bool(await self._engine().one("release_many", row, size=row_size(slow=row[2] != b"0")))
 
     async def release_many(
         self, leases: Sequence[Lease], *, delay: Duration = 0, front: bool = True
     ) -> list[bool]:
         """Release many items, each as `release` would. At the front they keep their order."""
-        tail = (b"%d" % to_ms("delay", delay, zero=True), b"1" if front else b"0")
-        rows = [self._claim(lease, *tail) for lease in leases]
+        tail = _place(delay, front=front)
+        rows = [self._claim(lease, *tail) for lease in check_list("leases", leases, "leases")]
         sizes = [row_size(slow=tail[0] != b"0")] * len(rows)
         return await self._send_and_check("release_many", rows, sizes, last_first=front)
 
@@ -471,6 +474,9 @@ class AsyncWorkQueue:
 
     async def fail_many(self, failures: Sequence[Failure]) -> list[bool]:
         """Report many failures, each as `fail` would."""
+        failures = check_list("failures", failures, "failures")
+        if wrong := [one for one in failures if not isinstance(one, Failure)]:
+            raise InvalidArgument("failures", wrong[0], "a Failure")
         rows = [self._claim(one.lease, *failing(one.error, one.retry_in)) for one in failures]
         sizes = [
             row_size(len(row[3]) + (len(failure[0].data) if row[2] == b"-1" else 0), slow=row[2] != b"0")
@@ -507,6 +513,7 @@ class AsyncWorkQueue:
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `lease`.
         """
+        check_bool("data", data)
         if state not in ITEM_STATES:
             raise InvalidArgument("state", state, ", ".join(ITEM_STATES))
         check_int("start", start, minimum=-(2**53), maximum=2**53)
@@ -541,6 +548,7 @@ class AsyncWorkQueue:
             InvalidArgument: If `item_id` cannot be an id.
             QueueClosed, ServerError: As in `counts`.
         """
+        check_bool("data", data)
         reply = await self._engine().run(
             "find_many",
             [encoded_id(item_id)],
@@ -572,6 +580,8 @@ class AsyncWorkQueue:
     # ----------------------------------------------------------------- sending
 
     def _put(self, pipeline: Pipeline, row: Sequence[bytes]) -> None:
+        if not callable(getattr(pipeline, "execute_command", None)):
+            raise InvalidArgument("pipeline", pipeline, "a pipeline of redis-py")
         # The name of the command as a text: the pipelines of clusters look it up.
         pipeline.execute_command("EVAL", *self._engine().command("add_items", row)[1:])
 
@@ -601,19 +611,28 @@ class AsyncWorkQueue:
         return await all_trips(calls, last_first=last_first)
 
 
+def _place(delay: Duration, *, front: bool) -> tuple[bytes, bytes]:
+    """Return the values of a row of `release_many` that say when and where the item waits again."""
+    return b"%d" % to_ms("delay", delay, zero=True), b"1" if check_bool("front", front) else b"0"
+
+
 def _added_size(row: Sequence[bytes]) -> int:
     """Return the size of a row of `add_items`."""
     return row_size(len(row[1]), slow=row[2] != b"0")
 
 
-def _waiting_time(timeout: Duration | None) -> float | None:
-    """Check a timeout and return it in seconds.
+def _waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
+    """Check how to wait, and return the timeout in seconds.
 
     Raises:
-        InvalidArgument: If it is 0 or cannot be used.
+        InvalidArgument: If the timeout is 0 or cannot be used, or if there is one although the call does not
+            wait.
     """
+    check_bool("block", block)
     if timeout is None:
         return None
+    if not block:
+        raise InvalidArgument("timeout", timeout, "no timeout with block=False, which does not wait")
     try:
         return seconds("timeout", timeout, zero=False)
     except InvalidArgument as error:

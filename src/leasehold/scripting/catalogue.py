@@ -225,7 +225,7 @@ def _events(name: str, code: str) -> frozenset[EventKind]:
 def main(arguments: list[str]) -> None:
     """Write the composed scripts into a folder, for linters and for other clients: `--dump FOLDER`."""
     if len(arguments) != 2 or arguments[0] != "--dump":
-        raise SystemExit("usage: python -m leasehold.scripting.catalogue --dump FOLDER")
+        raise SystemExit("usage: python -m leasehold.scripting --dump FOLDER")
     target = Path(arguments[1])
     target.mkdir(parents=True, exist_ok=True)
     for script in load().values():

@@ -9,9 +9,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, seconds
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, seconds
 from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
+from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
 from leasehold.worker.handler import Handler, RunIn
 from leasehold.worker.health import Health
@@ -22,7 +23,6 @@ from leasehold.worker.turns import Order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold.queue.queue import AsyncWorkQueue
 
 #: Provides resources for handlers, by name, while the worker runs.
 Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
@@ -93,8 +93,12 @@ class Worker:
         self._lease_time = seconds("lease_time", lease_time, zero=False)
         self.grace = seconds("grace", grace, zero=True)
         self._retry = retry
+        if lifespan is not None and not callable(lifespan):
+            raise InvalidArgument("lifespan", lifespan, "a function that returns an async context manager")
         self._lifespan = lifespan
-        self._middleware = tuple(middleware)
+        self._middleware = tuple(check_list("middleware", middleware, "async functions"))
+        if wrong := [one for one in self._middleware if not callable(one)]:
+            raise InvalidArgument("middleware", wrong[0], "an async function (run, call_next)")
         self._clean_every = None if clean_every is None else seconds("clean_every", clean_every, zero=False)
         self._keep_dead = (
             None
@@ -149,6 +153,8 @@ class Worker:
         Raises:
             InvalidArgument: If an argument, or the function's signature, is invalid.
         """
+        if not isinstance(queue, AsyncWorkQueue):
+            raise InvalidArgument("queue", queue, "an AsyncWorkQueue: write @worker.handler(queue)")
         if any(one.queue is queue for one in self._handlers):
             raise InvalidArgument("queue", queue, "a queue that has no handler of this worker yet")
 

@@ -19,20 +19,23 @@ from leasehold.cli.demo.files import find_files
 from leasehold.cli.demo.run import Demo
 from leasehold.cli.demo.workers import DemoFailed
 from leasehold.cli.formatting import print_facts, printable
+from leasehold.cli.options import number_option
+from leasehold.cli.server import Code, fail
 from leasehold.errors import LeaseholdError
 
 
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Argument(exists=True, file_okay=False, help="The files; by default Python's standard library."),
+        typer.Argument(help="The files; by default Python's standard library."),
     ] = None,
     *,
-    workers: Annotated[int, typer.Option(min=3, max=64, help="Worker processes.")] = 4,
+    workers: Annotated[int, number_option("Worker processes.", minimum=3, maximum=64)] = 4,
     lease: Annotated[
-        float, typer.Option(min=0.1, max=60, help="Seconds that an item is leased; workers renew.")
+        float,
+        number_option("Seconds that an item is leased; workers renew.", minimum=0.1, maximum=60, whole=False),
     ] = 1.5,
-    output: Annotated[Path, typer.Option(dir_okay=False, help="The JSON Lines file to write.")] = Path(
+    output: Annotated[Path, typer.Option(help="The JSON Lines file to write.")] = Path(
         "leasehold-demo.jsonl"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -44,10 +47,12 @@ def demo(
     stopped (SIGSTOP) while it holds one, and continues when all items are completed.
 
     At the end each line is computed again, without the queue, and compared.
-    Exit codes: 0 each line is there once and correct, 1 it is not.
+    Exit codes: 0 each line is there once and correct, 1 it is not, or there is no file.
 
     The demo starts its own server, or uses the one that REDIS_URL names.
     """
+    if folder is not None and not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is not a folder", param_hint="FOLDER")
     if output.exists() and not output.is_file():
         raise typer.BadParameter(f"{output} is not a regular file", param_hint="--output")
     console, began = Console(stderr=True, soft_wrap=True, highlight=False), time.perf_counter()
@@ -57,6 +62,8 @@ def demo(
 
     where = folder or Path(sysconfig.get_path("stdlib"))
     files = find_files(where, output=output, on_error=say)
+    if not files:
+        raise typer.Exit(fail(f"there is no file in {where}", Code.MISSED))
     say(f"{len(files):,} files in {where}, {workers} workers, leases of {lease:g} s")
     code, report = 0, {}
     try:

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from leasehold.cli.formatting import print_rows
+from leasehold.cli.server import Code, explain, fail
 from leasehold.cli.worker.process import prepare
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
 from leasehold.cli.worker.target import Unusable, with_traceback
-from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError
+from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError, ServerError
 
 if TYPE_CHECKING:
     from leasehold.cli.worker.settings import Settings
@@ -31,8 +32,8 @@ def check(settings: Settings) -> int:
     Nothing is leased.
 
     Returns:
-        0 if the worker can run; 2 if it is not configured correctly; 1 if the lifespan fails or the server
-        does not answer.
+        0 if the worker can run; 2 if it is not configured correctly; 1 if the lifespan fails; 5 if the server
+        cannot be reached or refuses.
     """
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
@@ -41,6 +42,8 @@ def check(settings: Settings) -> int:
     except (Unusable, InvalidArgument) as error:
         errors.print(escape(str(error)))
         return MISCONFIGURED
+    except ServerError as error:
+        return fail(explain(error), Code.SERVER)
     except LeaseholdError as error:
         errors.print(escape(str(error)))
         return CRASHED

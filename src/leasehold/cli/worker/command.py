@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from leasehold.cli.options import choice_option, number_option
 from leasehold.cli.times import duration_option
 from leasehold.cli.worker.logs import set_up_logs
-from leasehold.cli.worker.settings import LogFormat, LogLevel, Settings
+from leasehold.cli.worker.settings import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel, Settings
 
 #: The minimum of --exit-on-unhealthy, in seconds.
 MIN_UNHEALTHY = 0.1
@@ -27,14 +28,15 @@ def worker(  # noqa: PLR0913 - each is an option
     *,
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="How many runs at once; by default as the program says."),
+        number_option("How many runs at once; by default as the program says.", minimum=1, maximum=10_000),
     ] = None,
     grace: Annotated[
         float | None,
         duration_option("How long to wait for runs when it stops; by default as the program says."),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many worker processes; one that dies is restarted.")
+        int,
+        number_option("How many worker processes; one that dies is restarted.", minimum=1, maximum=1000),
     ] = 1,
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a .py file changes. For development.")
@@ -49,8 +51,10 @@ def worker(  # noqa: PLR0913 - each is an option
             "--check", help="Import the worker, ask the server, and print the handlers; run nothing."
         ),
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object per line.")] = "text",
-    log_level: Annotated[LogLevel, typer.Option(help="The lowest level to log.")] = "info",
+    log_format: Annotated[
+        LogFormat, choice_option("Text, or one JSON object per line.", LOG_FORMATS)
+    ] = "text",
+    log_level: Annotated[LogLevel, choice_option("The lowest level to log.", LOG_LEVELS)] = "info",
 ) -> None:
     """Run a worker until it is stopped.
 
@@ -58,7 +62,8 @@ def worker(  # noqa: PLR0913 - each is an option
     its runs. A second signal interrupts the runs, a third ends the process.
     Interrupted items return to the front of their queue.
 
-    Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage, 3 runs were interrupted, 4 unhealthy.
+    Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage, 3 runs were interrupted, 4 unhealthy,
+    5 (with --check) the server cannot be reached or refuses.
     """
     if exit_on_unhealthy is not None and exit_on_unhealthy < MIN_UNHEALTHY:
         raise typer.BadParameter(f"must be at least {MIN_UNHEALTHY:g} s", param_hint="--exit-on-unhealthy")

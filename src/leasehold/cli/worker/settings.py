@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LOG_FORMATS: tuple[LogFormat, ...] = get_args(LogFormat)
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 
 #: The exit codes of a process. `Worker.serve` returns 0, 3 and 4.
 STOPPED, CRASHED, MISCONFIGURED, CUT_OFF, UNHEALTHY = range(5)

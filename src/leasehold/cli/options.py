@@ -1,0 +1,67 @@
+"""Options that are numbers or one of several words, with errors that say what is accepted."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)", re.ASCII)
+
+
+def number_option(
+    help: str,  # noqa: A002 - as in `typer.Option`
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    whole: bool = True,
+) -> Any:
+    """Return an option whose value is a number between two bounds, both inclusive."""
+    parse = functools.partial(_parse_number, minimum=minimum, maximum=maximum, whole=whole)
+    return typer.Option(parser=parse, metavar="N", help=help)
+
+
+def choice_option(help: str, choices: Sequence[str], *names: str) -> Any:  # noqa: A002 - as in `typer.Option`
+    """Return an option whose value is one of some words, which shells complete."""
+
+    def completed(incomplete: str) -> list[str]:
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    return typer.Option(
+        *names,
+        parser=functools.partial(_parse_choice, choices=choices),
+        metavar=f"[{'|'.join(choices)}]",
+        autocompletion=completed,
+        help=help,
+    )
+
+
+def _parse_number(text: object, *, minimum: float | None, maximum: float | None, whole: bool) -> float:
+    if not isinstance(text, str):
+        return text  # type: ignore[return-value]  # the default of an option
+    number: float | None = None
+    if (_WHOLE if whole else _NUMBER).fullmatch(text) and len(text) <= 100:
+        number = int(text) if whole else float(text)
+    lowest = -math.inf if minimum is None else minimum
+    highest = math.inf if maximum is None else maximum
+    if number is None or not lowest <= number <= highest:
+        what = "a whole number" if whole else "a number"
+        if minimum is not None and maximum is not None:
+            what += f" from {minimum:,} to {maximum:,}"
+        elif minimum is not None:
+            what += f", at least {minimum:,}"
+        raise typer.BadParameter(f"{text!r} is not {what}")
+    return number
+
+
+def _parse_choice(text: str, *, choices: Sequence[str]) -> str:
+    if text not in choices:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(choices)}")
+    return text
