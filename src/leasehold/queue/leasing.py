@@ -7,6 +7,8 @@ delayed item falls due.
 
 A watcher, such as a worker, waits without a request: it is notified when an item may be waiting, and leases
 it if it can. If it cannot, the item returns to the front of the queue, where it wakes another process.
+
+One concept, so this file may be longer than others.
 """
 
 from __future__ import annotations

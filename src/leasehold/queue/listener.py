@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from leasehold.errors import LeaseholdError
 from leasehold.retry import Backoff
-from leasehold.scripting.server_errors import translate
+from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
     from leasehold.keys import QueueKeys
@@ -90,6 +90,8 @@ class Listener:
         #: Until when the server may still execute a blocking move whose connection was lost.
         self._unsure_until = 0.0
         self._connection: Connection | None = None
+        #: The last connection on which the session was registered, so that the server knows the script.
+        self._registered_on: Connection | None = None
         #: The channel on which it is announced what falls due.
         self._announcements: Subscription | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -174,10 +176,10 @@ class Listener:
         """Register the session, and wait for an id for up to `BLOCK_SECONDS`."""
         # Not all at once, if many queues began to wait together.
         seconds = BLOCK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+        known = self._registered_on is connection
+        register = self._register.by_hash if known else self._register.command
         try:
-            connection.post(
-                self._register.command({"keep_ms": KEEP_MS}), partial(self._registered, connection, waiter)
-            )
+            connection.post(register({"keep_ms": KEEP_MS}), partial(self._registered, connection, waiter))
             connection.post((*self._move, b"%.3f" % seconds), partial(self._moved, connection, waiter))
         except LeaseholdError as error:
             self._failed(connection, waiter, error)
@@ -185,10 +187,17 @@ class Listener:
     def _registered(
         self, connection: Connection, waiter: Waiter, wait_ms: Any, error: BaseException | None
     ) -> None:
-        if error is not None:
+        if error is not None and is_unknown_script(error) and self._registered_on is connection:
+            # The server has forgotten the script, and the move is blocked on this connection.
+            self._registered_on = None
+            registered = partial(self._registered, connection, waiter)
+            self._session.runner.send(self._register, (), registered, keep_ms=KEEP_MS)
+        elif error is not None:
             self._failed(connection, waiter, error)
-        elif wait_ms >= 0 and self._hears(connection):
-            waiter.due_in(wait_ms / 1000)
+        else:
+            self._registered_on = connection
+            if wait_ms >= 0 and self._hears(connection):
+                waiter.due_in(wait_ms / 1000)
 
     def _moved(self, connection: Connection, waiter: Waiter, moved: Any, error: BaseException | None) -> None:
         if error is not None:

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 HORIZON_SECONDS = 0.03
 #: The maximum of items that wait for a slot.
 MAX_WAITING = 1000
+#: How long a call reserves room for what it may bring (s).
+RESERVE_SECONDS = 0.5
 #: The weight of a new measurement in the moving average of the pace.
-WEIGHT_OF_NEW = 0.3
+WEIGHT_OF_NEW, WEIGHT_OF_FASTER = 0.3, 0.7
 #: The pace is not measured over a shorter time (s).
 SHORTEST_MEASURE = 0.002
 
@@ -73,9 +75,8 @@ class Fetcher:
         self._requested = 0
         self._pace = 0.0
         self._measured = (time.monotonic(), 0)
-        self._concurrency = executor.free
-        #: While more runs than this wait, no source may fetch.
-        self._enough = self._concurrency
+        #: How many items to lease ahead at the pace of the last measurement.
+        self._most_ahead = 0
         self.fetched_at = time.monotonic()
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
 
@@ -103,10 +104,12 @@ class Fetcher:
 
     def wake(self) -> None:
         """Fetch if there is room now, and a queue that may have items."""
-        if (
-            self._turns and len(self._renewer.waiting) <= self._enough
-        ):  # quick, as this is called after each run
-            self._fill()
+        # The quick check, since this is called after each run. The pace was no faster than measured.
+        if self._turns:
+            unclaimed = self._unclaimed()
+            room = unclaimed + self._most_ahead - self._requested
+            if room > 0 and (unclaimed > 0 or 2 * room >= self._most_ahead):
+                self._fill()
 
     def accept(self, handler: Handler, leases: list[Lease]) -> None:
         """Start runs on items that were leased outside of the fetcher."""
@@ -115,6 +118,7 @@ class Fetcher:
     def slow_down(self) -> None:
         """Fetch nothing ahead until the pace has been measured again: runs had to wait for too long."""
         self._pace = 0.0
+        self._most_ahead = 0
         self.wake()
 
     def may_have_items(self, source: Source) -> bool:
@@ -122,7 +126,7 @@ class Fetcher:
 
         While no slot is free, leave the item to a worker that can start it.
         """
-        self._turns.add(source)
+        self._turns.add(source, is_new=True)
         if self._unclaimed() > 0:
             self._fill()
         return source.call is not None
@@ -149,12 +153,12 @@ class Fetcher:
         return self._executor.free - len(self._renewer.waiting)
 
     def _ahead(self) -> int:
-        pace = self._pace
         since, finished = self._measured
         if (passed := time.monotonic() - since) > HORIZON_SECONDS:
             # The measurement is old: since then the pace was no faster than this.
-            pace = min(pace, (self._executor.finished - finished + 1) / passed)
-        return min(MAX_WAITING, int(pace * HORIZON_SECONDS))
+            pace = (self._executor.finished - finished + 1) / passed
+            return min(self._most_ahead, int(pace * HORIZON_SECONDS))
+        return self._most_ahead
 
     def _room(self) -> int:
         """Return how many more runs may be fetched now."""
@@ -168,12 +172,28 @@ class Fetcher:
     def _fill(self) -> None:
         """Lease from the sources whose turn it is, as long as there is room."""
         while self._turns and not self._ended.done() and (room := self._room()) > 0:
+            # Else each small reply would lead to another small call, for ever.
+            if room < self._requested // 4:
+                return
             source = self._turns.begin(room, max(0, self._unclaimed()), self._pace)
             if source is None:
                 return
             self._requested += source.asked
+            source.reserve = self._loop.call_later(RESERVE_SECONDS, self._give_way, source)
             name = f"leasehold fetch {source.handler.name}"
             source.call = self._loop.create_task(self._fetch(source), name=name)
+
+    def _give_way(self, source: Source) -> None:
+        """Give room and turn of a call that takes long to others: its server may be away."""
+        self._free_reserve(source)
+        self._turns.give_way(source)
+        self.wake()
+
+    def _free_reserve(self, source: Source) -> None:
+        if source.reserve is not None:
+            source.reserve.cancel()
+            source.reserve = None
+            self._requested -= source.asked
 
     async def _fetch(self, source: Source) -> None:
         """Lease items that wait, for as many runs as the source may have now."""
@@ -183,24 +203,25 @@ class Fetcher:
             leases = await handler.queue.lease_many(count, handler.lease_time, block=False)
             runs = _runs(handler, leases)
         except LeaseholdError as error:
+            self._turns.end(source, 0)
             self.failed(source, error)
             return
         finally:
-            self._requested -= source.asked
+            self._free_reserve(source)
             source.call = None
-            self._turns.end(source, len(runs))
         if self.failing.pop(source, None):
             source.failing = False
             source.backoff.reset()
         if leases:
             self._arrived(runs)
         # After the runs have started.
-        self._loop.call_soon(self._go_on, source, len(leases) < count)
+        self._loop.call_soon(self._go_on, source, len(runs), len(leases) < count)
 
-    def _go_on(self, source: Source, short: bool) -> None:  # noqa: FBT001 - call_soon gives no names
-        """Watch a source that is empty now; let another have its next turn."""
+    def _go_on(self, source: Source, runs: int, short: bool) -> None:  # noqa: FBT001 - call_soon gives no names
+        """End a call that has brought so many runs. Watch the source if it is empty now."""
         if self._ended.done():
             return
+        self._turns.end(source, runs)
         try:
             watched = short and watch(source.handler.queue, self._watchers[source])
         except QueueClosed as error:
@@ -221,8 +242,9 @@ class Fetcher:
         since, before = self._measured
         if now - since >= SHORTEST_MEASURE:
             pace = (finished - before) / (now - since)
-            self._pace += WEIGHT_OF_NEW * (pace - self._pace)
-            self._enough = self._concurrency + (self._ahead() + 1) // 2
+            weight = WEIGHT_OF_NEW if pace < self._pace else WEIGHT_OF_FASTER
+            self._pace += weight * (pace - self._pace)
+            self._most_ahead = min(MAX_WAITING, int(self._pace * HORIZON_SECONDS))
             self._measured = (now, finished)
 
 

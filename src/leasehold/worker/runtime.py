@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -72,15 +71,9 @@ class WorkerRuntime(Coordinator):
         }
         self._fetcher = Fetcher(handlers, order, self._renewer, self._executor, self)
         self.monitor = Monitor(self._executor, self._renewer, self._fetcher)
-        queues = [handler.queue for handler in handlers]
-        tasks = [
-            partial(self._renewer.run, handlers),
-            partial(self.monitor.watch, queues),
-            partial(self.monitor.release_arrivals, queues),
-        ]
+        tasks = [self._renewer.run, self.monitor.watch, self.monitor.release_arrivals]
         if clean_every is not None:
-            maintenance = Maintenance(clean_every=clean_every, keep_dead=keep_dead)
-            tasks.append(partial(maintenance.run, queues))
+            tasks.append(Maintenance(clean_every=clean_every, keep_dead=keep_dead).run)
         self._background = BackgroundThread(handlers, tasks)
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
@@ -230,7 +223,8 @@ class WorkerRuntime(Coordinator):
         """Acknowledge the runs that have finished, and release all others, in the background thread."""
         acknowledgers = []
         for handler, runs in by_handler(list(self._renewer.held)).items():
-            acknowledger = Acknowledger(handler, self._renewer, None, Backlog())
+            queue = self._background.queues[handler]
+            acknowledger = Acknowledger(handler, self._renewer, None, Backlog(), queue=queue)
             for run in runs:
                 # The server may have accepted some of the outcomes; to send them again changes nothing.
                 run.unacknowledged = len(run.leases)

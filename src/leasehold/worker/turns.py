@@ -27,9 +27,9 @@ Order = Literal["weighted", "strict"]
 #: The first and the longest pause after an error (s).
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 #: How long a turn takes, and all turns of a round together (s), unless that would be fewer runs than these.
-TURN_SECONDS, ROUND_SECONDS, MIN_RUNS = 0.01, 0.4, 64
+TURN_SECONDS, ROUND_SECONDS, MIN_RUNS = 0.01, 0.4, MAX_ITEMS
 #: No turn is longer than this, with few runs either (s).
-MAX_TURN_SECONDS = 0.1
+MAX_TURN_SECONDS = 0.03
 
 
 class Source:
@@ -40,25 +40,46 @@ class Source:
         place: Its place among the handlers.
         call: The call in flight.
         asked: How many runs that may bring.
-        credit: How many runs its turn has left.
+        turn: How many runs its turn brings.
+        credit: How many of them are left.
         most: How many runs one call may bring.
         is_ready: Whether it is among those that can have the next turn.
+        is_new: Whether an item has arrived after it was empty.
+        reserve: Frees the room that the call has reserved, after a while.
         failing: Whether the last call failed.
         backoff: How long to wait after an error.
     """
 
-    __slots__ = ("asked", "backoff", "call", "credit", "failing", "handler", "is_ready", "most", "place")
+    __slots__ = (
+        "asked",
+        "backoff",
+        "call",
+        "credit",
+        "failing",
+        "handler",
+        "is_new",
+        "is_ready",
+        "most",
+        "place",
+        "reserve",
+        "turn",
+    )
 
     def __init__(self, handler: Handler, place: int) -> None:
         self.handler = handler
         self.place = place
         self.call: asyncio.Task[None] | None = None
         self.asked = 0
-        self.credit = 0.0
+        self.credit = self.turn = 0.0
         self.most = max(1, MAX_ITEMS // (handler.batch or 1))
-        self.is_ready = False
-        self.failing = False
+        self.is_ready = self.is_new = self.failing = False
+        self.reserve: asyncio.TimerHandle | None = None
         self.backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+
+    @property
+    def turn_over(self) -> bool:
+        """Whether its turn is over: the few runs that are left are added to its next turn."""
+        return self.credit < max(1.0, self.turn / 4)
 
 
 class Turns:
@@ -79,12 +100,20 @@ class Turns:
         self._places: list[tuple[int, Source]] = []
         #: Those with a call in flight.
         self._called: dict[Source, None] = {}
+        #: The one of them whose turn is not over when that call has ended.
+        self._current: Source | None = None
 
     def __bool__(self) -> bool:
         return bool(self._ready or self._places)
 
-    def add(self, source: Source) -> None:
-        """Let a source that may have items have a turn, after those that are ready."""
+    def add(self, source: Source, *, is_new: bool = False) -> None:
+        """Let a source that may have items have a turn, after those that are ready.
+
+        Args:
+            source: The source.
+            is_new: Whether an item has arrived after it was empty: there are hardly many.
+        """
+        source.is_new = is_new
         if source.is_ready or source in self._called:
             return
         source.is_ready = True
@@ -103,23 +132,34 @@ class Turns:
         """
         if self._strict:
             return self._begin_strict(room)
-        if not self._ready:
+        if not self._ready or self._current is not None:
             return None
         source = self._ready.popleft()
         active = len(self._ready) + len(self._called) + 1
-        if source.credit < 1:
-            source.credit += self._runs_of_turn(source, active, free, pace)
+        if source.turn_over:
+            source.turn = self._runs_of_turn(source, active, free, pace)
+            source.credit += source.turn
         self._call(source, room if active == 1 else min(room, int(source.credit)))
+        left = source.credit - source.asked
+        if active > 1 and left >= max(1.0, source.turn / 4) and not source.failing:
+            self._current = source
         return source
 
     def end(self, source: Source, runs: int) -> None:
         """End a call that has brought so many runs. The turn has ended if there were fewer than asked for."""
         self._called.pop(source, None)
+        if self._current is source:
+            self._current = None
         source.credit = max(0.0, source.credit - runs) if runs >= source.asked else 0.0
+
+    def give_way(self, source: Source) -> None:
+        """Let others have their turns while a call takes long."""
+        if self._current is source:
+            self._current = None
 
     def go_on(self, source: Source) -> None:
         """Let a source that may have more items have the rest of its turn, or its next turn."""
-        if self._strict or source.credit < 1:
+        if self._strict or source.turn_over:
             self.add(source)
         elif not source.is_ready:
             source.is_ready = True
@@ -137,6 +177,8 @@ class Turns:
 
     def _call(self, source: Source, runs: int) -> None:
         source.is_ready = False
+        if source.is_new:
+            runs = (runs + 3) // 4  # leave room for items that arrive in other queues
         # A queue whose server is away must not hold room that others could use.
         source.asked = 1 if source.failing else min(runs, source.most)
         self._called[source] = None
