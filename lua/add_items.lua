@@ -1,6 +1,6 @@
 -- Add items whose id does not exist yet; replace the data of items that are given as unique.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
@@ -8,7 +8,6 @@
 -- Reply: a list with an entry per item: 1 added, 0 the id exists.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
--- Needs: check
 
 local answers = add_rows({})
 return answers

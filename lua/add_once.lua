@@ -4,7 +4,7 @@
 -- `once:<run>` keeps the ids that the run has added, until `once_drop`. After that the run adds nothing. If this
 -- script is interrupted, the run may not know an id that it has added, and adds it again after its completion.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
@@ -14,7 +14,6 @@
 -- Reply: a list with an entry per item: 1 added, 0 the id exists, 2 the run has added it before or has ended.
 -- Cost: as `add_items`, plus O(1) per item.
 -- Limits: as `add_items`.
--- Needs: check
 
 local once = prefix .. ':once:' .. run
 local ended = redis.call('EXISTS', once .. ':ended')

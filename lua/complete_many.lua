@@ -6,7 +6,7 @@
 -- To keep a result, let `fenced` be followed by `:`, the time to keep it in ms, `:` and the result:
 -- `0:60000:done`.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
@@ -15,6 +15,5 @@
 --   is of an earlier incarnation or, if fenced, not the current one).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of results.
--- Needs: check
 
 return complete()

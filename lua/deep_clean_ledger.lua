@@ -1,7 +1,7 @@
 -- Drop entries of the ledger of items that a foreign client has completed while they waited, one step at a
 -- time.
 --
--- Keys: deadlines, ledger, events
+-- Keys: deadlines, ledger, options, errors, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
@@ -19,6 +19,7 @@ for i = 1, #page[2], 2 do
     stale[#stale + 1] = id
   end
 end
+forget_facts(stale)
 in_chunks('HDEL', ledger, stale)
 emit_all('vanished', stale)
 flush()

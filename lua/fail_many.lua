@@ -3,15 +3,15 @@
 -- The data of a dead letter leaves the keys that foreign clients know, so that none of them can restore the
 -- item.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, delay in ms (0: to the end of the queue now; -1: dead letter), error (kept with a dead letter; events have its last 1,000 bytes), …
--- Reply: a list with an entry per item: 1 done, 0 rejected (completed, returned, or leased to another).
+--   entries  rest     id, token, delay in ms (0: to the end of the queue now; -1: dead letter), error (kept with a dead letter; for an item that is retried, as in events, its last 1,000 bytes), …
+-- Reply: a list with an entry per item: 1 done, 0 rejected (completed, returned, or leased to another), -3 its data
+--   key is no string, so it cannot become a dead letter.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of errors and data of dead letters.
--- Needs: check
 
 local ids = {}
 for row = entries + 1, #ARGV, 4 do
@@ -22,54 +22,57 @@ local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local answers, failed, to_end, delayed, dying, seen = {}, {}, {}, {}, {}, {}
-local fields = {}
+local fields, notes = {}, {}
 for i, id in ipairs(ids) do
   local row = entries + 4 * (i - 1)
   local token, delay = tonumber(ARGV[row + 2]), tonumber(ARGV[row + 3])
+  local dies = delay < 0
   answers[i] = 0
   if not seen[id] and is_current(id, token, scores[i], records[i]) then
-    answers[i], seen[id] = 1, true
-    failed[#failed + 1] = id
-    local _, _, attempt = read_ledger(records[i])
-    local text = ARGV[row + 4]
-    fields[#failed] = { token = token, attempt = attempt, error = string.sub(text, -1000) }
-    if delay > 0 then
-      delayed[#delayed + 1], fields[#failed].due = { id, delay }, now + delay
-    elseif delay == 0 then
-      to_end[#to_end + 1] = id
+    local data = dies and redis.pcall('GET', data_key(id))
+    if type(data) == 'table' then
+      answers[i] = -3
     else
-      -- This raises now, before anything is written, if the key has another type.
-      fields[#failed].size = redis.call('STRLEN', data_key(id))
-      dying[#dying + 1] = { id, token, attempt, text }
+      answers[i], seen[id] = 1, true
+      failed[#failed + 1] = id
+      local _, _, attempt = read_ledger(records[i])
+      local text = ARGV[row + 4]
+      local last_part = string.sub(text, -1000)
+      fields[#failed] = { token = token, attempt = attempt, error = last_part }
+      if dies then
+        fields[#failed].size = #data
+        dying[#dying + 1] = { id, token, attempt, text, data }
+      elseif text ~= '' then
+        notes[#notes + 1], notes[#notes + 2] = id, last_part
+      end
+      if delay > 0 then
+        delayed[#delayed + 1], fields[#failed].due = { id, delay }, now + delay
+      elseif delay == 0 then
+        to_end[#to_end + 1] = id
+      end
     end
   end
 end
+if #failed == 0 then
+  return answers
+end
+redis.call('LLEN', queue)
+redis.call('ZCARD', scheduled)
+check_processing()
 
 begin_writes() -- a failed item must be able to leave
 
-leave_leased(failed)
 enter_waiting(to_end, false)
 enter_scheduled(delayed)
+note_errors(notes)
 for _, dead_letter in ipairs(dying) do
-  local id, token, attempt, text = unpack(dead_letter)
-  local key = dead_key(id)
-  redis.call('UNLINK', key) -- replace an older dead letter of this id
-  redis.call(
-    'HSET',
-    key,
-    'data',
-    redis.call('GET', data_key(id)),
-    'error',
-    text,
-    'attempt',
-    attempt,
-    'token',
-    string.format('%.0f', token)
-  )
-  redis.call('ZADD', dead, now, id)
+  local id, token, attempt, text, data = unpack(dead_letter)
+  enter_dead(id, data, text, attempt, token)
   redis.call('UNLINK', data_key(id))
   redis.call('HDEL', ledger, id)
+  forget_facts({ id })
 end
+leave_leased(failed)
 for i, id in ipairs(emitting and failed or {}) do
   if fields[i].size then
     emit('died', id, fields[i])

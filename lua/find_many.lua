@@ -4,16 +4,16 @@
 -- searched. If an id was added again after its item died, the reply has both the item and the dead letter, as
 -- of the same moment.
 --
--- Keys: deadlines, scheduled, ledger, dead
+-- Keys: deadlines, scheduled, ledger, dead, options, errors
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time
 --   max_bytes  integer  the maximum of data to return; further items come without data
 --   which      text     "living": items; "dead": dead letters; "all": both
 --   entries    rest     ids
--- Reply: the time in ms; for each id of an item its state and the eight values of `inspect`; then for each id
---   of a dead letter "dead", id, size, data, -1, error, token, attempt and the time of its death in ms (0:
---   unknown).
+-- Reply: the time in ms; for each id of an item its state and the nine values of `inspect`; then for each id
+--   of a dead letter "dead", id, size, data, -1, false, token, attempt, the time of its death in ms (0:
+--   unknown), and its error.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 
@@ -53,9 +53,9 @@ if which ~= 'living' then
     if size >= 0 then
       room = data and room - size or room
       reply[base + 1], reply[base + 2], reply[base + 3], reply[base + 4] = 'dead', id, size, data
-      reply[base + 5], reply[base + 6], reply[base + 7] = -1, error_, token
-      reply[base + 8], reply[base + 9] = attempt, tonumber(died[i] or 0)
-      base = base + 9
+      reply[base + 5], reply[base + 6], reply[base + 7] = -1, false, token
+      reply[base + 8], reply[base + 9], reply[base + 10] = attempt, tonumber(died[i] or 0), error_
+      base = base + 10
     end
   end
 end

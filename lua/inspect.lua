@@ -1,6 +1,6 @@
 -- Return items of one state.
 --
--- Keys: queue, deadlines, scheduled, ledger
+-- Keys: queue, deadlines, scheduled, ledger, options, errors
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time
@@ -8,9 +8,10 @@
 --   start      integer  the first place to return: 0 is the next to be leased, to expire or to fall due; -1 is the last
 --   count      count    how many items to return
 --   max_bytes  integer  the maximum of data to return; further items come without data
--- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost), data (false: left out), when it
+-- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost; or its key is no string), data (false: left out), when it
 --   falls due or its lease expires in ms (-1: never), holder or false, token, attempt, when it was last
---   leased in ms (token, attempt and this are 0 if it was never leased).
+--   leased in ms (token, attempt and this are 0 if it was never leased), the error of its last attempt (at most
+--   1,000 bytes; false: none).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
 

@@ -3,11 +3,12 @@
 -- Repeating a call whose reply was lost leases nothing twice: items are added only while the set has as many
 -- as the caller knows of.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, sessions, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, sessions, options, errors, events
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time; empty: the server's time
 --   session       text     the holder: the value of the lease keys
+--   set_many      flag     1: the server has MSETEX and permits it, see `probe`
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   stream        text     the name of the stream
 --   reader        text     the reader of the stream
@@ -20,36 +21,39 @@
 --   has now; 1 if there may be more to lease or to reclaim, else 0; how many ids wait.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items leased, 500 reclaimed, 2,000 ids checked a call.
--- Needs: check
 
-redis.call('ZCARD', sessions)
 local set_key = prefix .. ':set:' .. set
 local had = redis.call('LLEN', set_key)
 if not is_stream_owner() then
   return { 0, had, had, 0, 0 }
 end
 
-begin_writes() -- waiting items must be leased even then
 local _, more = reclaim(500)
 if had == known and count > 0 then
-  local checked, used, stop = 0, 1, nil
-  while used > 0 and #chosen < count and not stop and checked < 2000 do
-    used, stop = choose(queue, math.min(count - #chosen, 500), 'STRLEN', math.huge)
+  local checked, used = 0, 1
+  while used > 0 and #chosen < count and checked < 2000 do
+    used = choose(queue, checked, math.min(count - #chosen, 500), false, math.huge)
     checked = checked + used
   end
-  if stop and #chosen == 0 then
-    flush()
-    return redis.error_reply('WRONGTYPE ' .. stop .. ' is no data of an item')
-  end
   more = more or checked >= 2000 or #chosen == count
+  if checked > 0 then
+    begin_writes() -- waiting items must be leased even then
+  end
   if #chosen > 0 then
-    lease_next(0, #chosen, hold_ms)
+    prepare_leases(#chosen, hold_ms)
+    write_leases()
     local places = {}
     for i, id in ipairs(chosen) do
       places[i] = string.format('%.0f', last_token + i) .. ' ' .. id
     end
     in_chunks('RPUSH', set_key, places)
     redis.call('PEXPIRE', set_key, keep_ms)
+    begin_leases()
+  end
+  drop_checked({ [queue] = checked })
+  if #chosen == 0 and #unreadable > 0 then
+    flush()
+    return unreadable_error()
   end
 end
 flush()

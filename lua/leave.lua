@@ -2,7 +2,6 @@
 --
 -- Keys: queue, inbox, sessions
 -- Arguments:
---   prefix   text  the queue's name
 --   session  text  whose inbox
 --   stays    flag  1: the session stays registered, because a blocking move may still be running
 -- Reply: how many ids were returned.

@@ -4,48 +4,99 @@
 -- from now on its lease is watched. If it has none, because the client is between taking the id and writing
 -- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, events
+-- With each step, part of the ledger is checked, too: entries of items that a foreign client has completed while
+-- they waited are dropped.
+--
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time; empty: the server's time
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   grace_ms      integer  how long an entry without a lease is left alone
 --   count         count    how many entries to check
+--   started_ms    integer  in the call that ends a walk over `processing`: when the walk began; else 0
+--   cursor        text     where to check the ledger: "0", then the cursor of the last reply
 -- Reply: the number of entries in `processing`, items reclaimed, entries dropped, entries watched from now
---   on, 1 if more is due.
+--   on, 1 if more is due, the time in ms, the next cursor ("0": the whole ledger was checked), how many entries of
+--   the ledger were dropped.
 -- Cost: O(log n) per entry.
--- Limits: `count` entries (at most 1,000) and 100 reclaimed a call; call again for the rest.
--- Needs: check
+-- Limits: `count` entries (at most 1,000) of both and 100 reclaimed a call; call again for the rest.
 
-redis.call('ZCARD', sessions)
+local known = redis.call('ZCARD', gone)
 local reclaimed, more = reclaim(100)
-
+local noted_now = check_processing() - known
 local old = redis.call('LRANGE', processing, -count, -1)
-local noted = noted_among(old)
-local kept, swept, seen = {}, {}, {}
-local dropped, watched = 0, 0
-for i = #old, 1, -1 do
-  local id = old[i]
-  if noted[id] and not swept[id] then
-    swept[id] = true
-    redis.call('SREM', gone, id)
-    dropped = dropped + 1
-  elseif seen[id] or redis.call('EXISTS', data_key(id)) == 0 then
-    dropped = dropped + 1
-  else
-    seen[id] = true
-    kept[#kept + 1] = id
-    if not redis.call('ZSCORE', deadlines, id) then
-      watch_foreign(id, foreign_lease_left(id) or grace_ms)
-      watched = watched + 1
+local whole = #old < count
+local staying, unexplained, met = sift(old, {})
+
+local near_an_end
+-- Return whether an item is scheduled, or in the queue near one of its ends.
+local function is_elsewhere(id)
+  if not near_an_end then
+    near_an_end = {}
+    for _, waiting in ipairs(redis.call('LRANGE', queue, 0, 999)) do
+      near_an_end[waiting] = true
+    end
+    for _, waiting in ipairs(redis.call('LRANGE', queue, -1000, -1)) do
+      near_an_end[waiting] = true
     end
   end
+  return near_an_end[id] or redis.call('ZSCORE', scheduled, id)
+end
+
+local left_over, watched = {}, {}
+for _, id in ipairs(unexplained) do
+  local left = foreign_lease_left(id)
+  if left or not is_elsewhere(id) then
+    watched[#watched + 1] = { id, left or grace_ms }
+  else
+    left_over[id] = true
+  end
+end
+local kept = {}
+for _, id in ipairs(staying) do
+  kept[#kept + 1] = not left_over[id] and id or nil
+end
+
+-- Once all entries were checked, what was noted before has no entry.
+local void = {}
+if whole or started_ms > 0 then
+  local till = whole and '+inf' or string.format('(%.0f', started_ms)
+  void = redis.call('ZRANGEBYSCORE', gone, '-inf', till, 'LIMIT', 0, count)
+  more = more or #void == count
+end
+
+local page = redis.call('HSCAN', ledger, cursor, 'COUNT', count)
+local recorded, finished = {}, {}
+for i = 1, #page[2], 2 do
+  recorded[#recorded + 1] = page[2][i]
+end
+for i, score in ipairs(read_in_chunks('ZMSCORE', deadlines, recorded)) do
+  if not score and redis.call('EXISTS', data_key(recorded[i])) == 0 then
+    finished[#finished + 1] = recorded[i]
+  end
+end
+
+for _, item in ipairs(watched) do
+  watch_foreign(item[1], item[2])
 end
 if #old > 0 then
-  redis.call('LTRIM', processing, 0, -#old - 1)
   in_chunks('LPUSH', processing, kept)
-else
-  redis.call('UNLINK', gone)
+  redis.call('LTRIM', processing, 0, -#old - 1)
 end
+in_chunks('ZREM', gone, met)
+in_chunks('ZREM', gone, void)
+forget_facts(finished)
+in_chunks('HDEL', ledger, finished)
+emit_all('vanished', finished)
 flush()
-return { redis.call('LLEN', processing), reclaimed, dropped, watched, more and 1 or 0 }
+return {
+  redis.call('LLEN', processing),
+  reclaimed,
+  #old - #kept - math.min(noted_now, #met), -- entries of items reclaimed just now do not count
+  #watched,
+  more and 1 or 0,
+  now,
+  page[1],
+  #finished,
+}

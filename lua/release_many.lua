@@ -10,7 +10,6 @@
 -- Reply: a list with an entry per item: 1 released, 0 rejected (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
--- Needs: check
 
 local ids = {}
 for row = entries + 1, #ARGV, 4 do
@@ -42,11 +41,20 @@ for i, id in ipairs(ids) do
     end
   end
 end
-leave_leased(released)
-in_chunks('HSET', ledger, new_records)
+if #released == 0 then
+  return answers
+end
+redis.call('LLEN', queue)
+redis.call('ZCARD', scheduled)
+check_processing()
+
+begin_writes() -- a released item must be able to leave
+
 enter_waiting(to_front, true)
 enter_waiting(to_end, false)
 enter_scheduled(delayed)
+in_chunks('HSET', ledger, new_records)
+leave_leased(released)
 if emitting then
   for i = #to_front, 1, -1 do
     emit('released', to_front[i], { token = token_of[to_front[i]], front = '1' })

@@ -5,6 +5,7 @@
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   session  text     the holder: the value of the lease keys
+--   set_many flag     1: the server has MSETEX and permits it, see `probe`
 --   entries  rest     id, token, lease time in ms, …
 -- Reply: a list with an entry per item: when its lease expires now, in ms, or 0: rejected (completed,
 --   returned, or leased to another).
@@ -32,7 +33,7 @@ for i, id in ipairs(ids) do
     if ends < tonumber(scores[i]) then
       soonest = math.min(soonest or lease_ms, lease_ms)
     end
-    write_lease_keys(lease_keys_of({ id }), lease_ms)
+    write_lease_keys(lease_keys_of({ id }), 1, 2, lease_ms)
     answers[i] = ends
     if emitting then
       emit('renewed', id, { holder = session, token = token, due = ends })

@@ -1,6 +1,6 @@
 -- Put dead letters back to the end of the queue, as items that were never leased.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, options, errors, events
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time
@@ -32,8 +32,9 @@ for row = entries + 1, #ARGV do
   answers[#answers + 1] = answer
 end
 
+local earlier = find_earlier(requeued)
 enter_waiting(requeued, false)
-begin_incarnation(requeued)
+forget_earlier(requeued, earlier)
 for _, id in ipairs(requeued) do
   redis.call('SET', data_key(id), data_of[id])
 end

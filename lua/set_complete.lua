@@ -3,7 +3,7 @@
 -- The rows are those that `set_read` has returned and not given up. Such an item was read, so its holder may
 -- complete it even if the lease has expired.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
@@ -14,7 +14,6 @@
 --   `complete_many`.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
--- Needs: check
 
 if not is_stream_owner() then
   return { 0 }

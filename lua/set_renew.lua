@@ -10,6 +10,7 @@
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   session  text     the holder: the value of the lease keys
+--   set_many flag     1: the server has MSETEX and permits it, see `probe`
 --   stream   text     the name of the stream
 --   reader   text     the reader of the stream
 --   set      text     the name of the set
@@ -61,7 +62,7 @@ for i, id in ipairs(set_ids) do
 end
 begin_writes() -- leases must be renewed even then
 in_chunks('ZADD', deadlines, renewed)
-write_lease_keys(renewed_keys, hold_ms)
+write_lease_keys(renewed_keys, 1, #renewed_keys, hold_ms)
 announce(sooner)
 
 -- Remove ids from the waiting list if they are near one of its ends. A text that is no id is written over each, and
@@ -90,12 +91,7 @@ if #again > 0 then
   -- Choose from them as from a queue: scheduled items and those under a foreign lease are left alone.
   local line = set_key .. ':back'
   in_chunks('LPUSH', line, again)
-  local checked, stop = 0, nil
-  while checked < #again and not stop do
-    local used
-    used, stop = choose(line, #again, 'STRLEN', math.huge)
-    checked = checked + used
-  end
+  choose(line, 0, #again, false, math.huge)
   redis.call('UNLINK', line)
 end
 local count_again = #chosen
@@ -104,8 +100,8 @@ if count_again > 0 then
   for _, id in ipairs(chosen) do
     wanted[id] = true
   end
-  remove_near_ends(wanted, count_again)
-  lease_next(0, count_again, hold_ms)
+  prepare_leases(count_again, hold_ms)
+  write_leases()
   for i, id in ipairs(chosen) do
     redis.call(
       'LSET',
@@ -114,7 +110,10 @@ if count_again > 0 then
       string.format('%.0f', last_token + i) .. ' ' .. id
     )
   end
+  begin_leases()
+  remove_near_ends(wanted, count_again)
   reply[3], reply[4], reply[5] = reply[3] + count_again, count_again, reply[5] - count_again
 end
+drop_checked({})
 flush()
 return reply

@@ -4,7 +4,7 @@
 -- schedule is still as it was read. So any number of processes may tick at once, and each tick is added by
 -- exactly one of them.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, schedules, ticks, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, schedules, ticks, options, errors, events
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time
@@ -56,8 +56,9 @@ for row = rows + 1, #ARGV, 5 do
   answers[#answers + 1] = answer
 end
 
+local earlier = find_earlier(added)
 enter_waiting(added, false)
-begin_incarnation(added)
+forget_earlier(added, earlier)
 for _, id in ipairs(added) do
   if size_of[id] == 0 then
     redis.call('SET', data_key(id), '')

@@ -1,25 +1,40 @@
--- Begin the incarnation of items, right after their data was stored.
+-- Begin the incarnation of items: remove what an earlier one has left, which a foreign client has completed or
+-- which is overwritten.
 --
 -- Needs: deadlines, scheduled, ledger
--- Gives: begin_incarnation
+-- Gives: find_earlier, forget_earlier
 
--- Remove the lease, the delay and the ledger of an earlier incarnation that a foreign client has completed or
--- that is overwritten. Call `enter_…` after it.
-local function begin_incarnation(ids)
-  if #ids == 0 then
-    return
-  end
-  local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
-  local stale = {}
-  for i, score in ipairs(scores) do
-    if score then
-      stale[#stale + 1] = ids[i]
+-- Read what is left of earlier incarnations of ids. Call it before the first write. `no_lease_keys`: the caller knows
+-- that there are none.
+local function find_earlier(ids, no_lease_keys)
+  local scores = read_in_chunks('ZMSCORE', deadlines, ids)
+  local due = read_in_chunks('ZMSCORE', scheduled, ids)
+  local records = read_in_chunks('HMGET', ledger, ids)
+  local earlier = { leased = {}, delayed = {}, recorded = {}, no_lease_keys = no_lease_keys }
+  for i, id in ipairs(ids) do
+    if scores[i] then
+      earlier.leased[#earlier.leased + 1] = id
+    end
+    if due[i] then
+      earlier.delayed[#earlier.delayed + 1] = id
+    end
+    if records[i] then
+      earlier.recorded[#earlier.recorded + 1] = id
     end
   end
-  leave_leased(stale)
-  if any_scheduled then
-    in_chunks('ZREM', scheduled, ids)
+  if #earlier.leased > 0 then
+    check_processing()
   end
-  in_chunks('HDEL', ledger, ids)
-  in_chunks('UNLINK', nil, lease_keys_of(ids))
+  return earlier
+end
+
+-- Remove it. Call it after `enter_…` and before the data is stored: until then new ids are ghosts.
+local function forget_earlier(ids, earlier)
+  leave_scheduled(earlier.delayed)
+  in_chunks('HDEL', ledger, earlier.recorded)
+  forget_facts(ids)
+  leave_leased(earlier.leased)
+  if not earlier.no_lease_keys then
+    drop_lease_keys(ids)
+  end
 end

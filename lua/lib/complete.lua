@@ -1,6 +1,7 @@
 -- Complete items: remove their data and all bookkeeping.
 --
--- The rows come after `entries`, as in `complete_many`: id, token, fenced.
+-- The rows come after `entries`, as in `complete_many`: id, token, fenced. Removing the data decides. Before it only
+-- results are written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
 -- Gives: complete
@@ -12,84 +13,104 @@ end
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
--- Remove an item that is completed while it waits again, because its slow worker has finished first. Deep in the
--- list its id stays behind without data, and is dropped when it is found.
-local function leave_waiting(id)
-  if redis.call('ZREM', scheduled, id) == 1 then
-    in_chunks('UNLINK', nil, lease_keys_of({ id })) -- the keys of a delayed item
-    return
+-- Return whether the token of a row is accepted.
+local function is_accepted(i, id)
+  local row = entries + 3 * (i - 1)
+  local token = tonumber(ARGV[row + 2])
+  -- Reading the rest of the record would cost a µs.
+  local first, last = string.match(records[i] or '', '^(%d+) (%d+)')
+  first, last = tonumber(first), tonumber(last)
+  if not (first and token >= first and token <= last) then
+    return false
   end
-  if redis.call('LPOS', queue, id, 'MAXLEN', 256) then
-    redis.call('LREM', queue, 1, id)
-  elseif redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256) then
-    redis.call('LREM', queue, -1, id)
-  end
+  local fenced = string.byte(ARGV[row + 3]) == 49
+  return not fenced or (is_ours(scores[i]) and token == last and not foreign_lease_left(id))
 end
 
--- Remove the data of the items whose token is accepted; returns an answer per item. Usually all of them exist and
--- each id comes once, so two commands are enough.
-local function remove()
+-- Return the answer to each row. Usually all tokens are accepted and all items exist, and one command is enough.
+local function answer_rows()
   local answers, keys, at_key, seen = {}, {}, {}, {}
-  local distinct = true
   for i, id in ipairs(ids) do
-    local row = entries + 3 * (i - 1)
-    local token, fenced = tonumber(ARGV[row + 2]), string.byte(ARGV[row + 3]) == 49
-    -- Reading the rest of the record would cost a µs.
-    local first, last = string.match(records[i] or '', '^(%d+) (%d+)')
-    first, last = tonumber(first), tonumber(last)
-    local ours = first and token >= first and token <= last
-    local current = fenced and is_ours(scores[i]) and token == last and not foreign_lease_left(id)
-    if ours and (current or not fenced) then
-      keys[#keys + 1] = data_key(id)
-      at_key[#keys] = i
-      distinct, seen[id] = distinct and not seen[id], true
-    else
+    if not is_accepted(i, id) then
       answers[i] = -redis.call('EXISTS', data_key(id))
+    elseif seen[id] then
+      answers[i] = 0
+    else
+      keys[#keys + 1], at_key[#at_key + 1], seen[id] = data_key(id), i, true
     end
   end
-  local all_there = distinct and #keys > 0 and redis.call('EXISTS', unpack(keys)) == #keys
-  if all_there then
-    redis.call('UNLINK', unpack(keys))
-  end
+  local all_exist = #keys > 0 and redis.call('EXISTS', unpack(keys)) == #keys
   for n, i in ipairs(at_key) do
-    answers[i] = all_there and 1 or redis.call('UNLINK', keys[n])
+    answers[i] = all_exist and 1 or redis.call('EXISTS', keys[n])
   end
   return answers
 end
 
+-- Return where an item waits that is completed all the same, as its slow worker has finished first: the key it has to
+-- leave, and at which end of the queue. Deep in the list it stays behind without data, and is dropped when it is found.
+local function find_waiting(id)
+  if redis.call('ZSCORE', scheduled, id) then
+    return scheduled
+  elseif redis.call('LPOS', queue, id, 'MAXLEN', 256) then
+    return queue, 1
+  elseif redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256) then
+    return queue, -1
+  end
+end
+
 -- Store the result of a completed item, replacing an older one.
-local function store_result(id, options)
-  local _, to, keep_ms = string.find(options, '^[01]:(%d+):')
-  redis.call('SET', prefix .. ':result:' .. id, string.sub(options, to + 1), 'PX', keep_ms)
+local function store_result(id, options_)
+  local _, to, keep_ms = string.find(options_, '^[01]:(%d+):')
+  redis.call('SET', prefix .. ':result:' .. id, string.sub(options_, to + 1), 'PX', keep_ms)
 end
 
 -- Complete the items of all rows; returns an answer per row.
 local function complete()
-  local answers = remove()
-  local leased, finished, handled = {}, {}, {}
+  local answers = answer_rows()
+  local leased, finished, handled, places, keys, results = {}, {}, {}, {}, {}, {}
   for i, id in ipairs(ids) do
-    local options = ARGV[entries + 3 * i]
-    if #options > 1 and answers[i] == 1 then
-      store_result(id, options)
+    if answers[i] == 1 and #ARGV[entries + 3 * i] > 1 then
+      results[#results + 1] = i
     end
     -- Remove all bookkeeping of the item, no matter which client deleted its data.
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not handled[id] then
       handled[id] = true
       finished[#finished + 1] = id
+      keys[#keys + 1], keys[#keys + 2] = data_key(id), prefix .. ':lease:' .. id
+      keys[#keys + 1] = prefix .. ':leased_by_session:' .. id
+      if scores[i] then
+        leased[#leased + 1] = id
+      else
+        places[#places + 1] = { id, find_waiting(id) }
+      end
       if emitting and answers[i] == 1 then
         emit('completed', id, { token = ARGV[entries + 3 * i - 1] })
       elseif emitting then
         emit('vanished', id, {})
       end
-      if scores[i] then
-        leased[#leased + 1] = id
-      else
-        leave_waiting(id)
-      end
     end
   end
-  leave_leased(leased, cut_oldest(leased))
+  if #leased > 0 then
+    check_processing()
+  end
+  if #results > 0 then
+    begin_writes() -- a worker must be able to complete even then
+  end
+  for _, i in ipairs(results) do
+    store_result(ids[i], ARGV[entries + 3 * i])
+  end
+  in_chunks('UNLINK', nil, keys)
+  forget_facts(finished)
   in_chunks('HDEL', ledger, finished)
+  for _, place in ipairs(places) do
+    if place[2] == scheduled then
+      redis.call('ZREM', scheduled, place[1])
+    elseif place[2] then
+      redis.call('LREM', queue, place[3], place[1])
+    end
+  end
+  unlist(leased)
+  in_chunks('ZREM', deadlines, leased)
   flush()
   return answers
 end

@@ -1,10 +1,22 @@
 -- Name, read and drop dead letters. A dead letter exists if and only if its own key, a hash, does.
 --
 -- Needs: prefix, dead
--- Gives: dead_key, read_dead_letter, leave_dead
+-- Gives: dead_key, enter_dead, read_dead_letter, leave_dead
 
 local function dead_key(id)
   return prefix .. ':dead:' .. id
+end
+
+-- Write a dead letter, replacing an older one of its id, or whatever else the key holds.
+local function enter_dead(id, data, text, attempt, token)
+  local key = dead_key(id)
+  local fields = redis.pcall('HLEN', key)
+  if fields ~= 0 and fields ~= 4 then
+    redis.call('UNLINK', key)
+  end
+  token = string.format('%.0f', token)
+  redis.call('ZADD', dead, now, id)
+  redis.call('HSET', key, 'data', data, 'error', text, 'attempt', attempt, 'token', token)
 end
 
 -- Return the size of its data (-1: there is no such dead letter), data (false: more than `room` bytes), error,

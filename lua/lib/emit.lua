@@ -1,5 +1,7 @@
 -- Emit events: add an entry to the stream for each item that moves from one state to another.
 --
+-- They are written by `flush`, after the state: a failure then costs events, which readers notice, and no item.
+--
 -- Events are kept only while there is the hash `:events:keep`: how many events are kept, for how long, and
 -- the number of the last one. The numbers have no gap, so a reader knows whether it has missed an event.
 --
@@ -15,7 +17,7 @@ local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emit
 -- If no events are kept, the functions are not created: that would take a few per cent of a call for one item.
 if emitting then
   local keep = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms')
-  local number, emitted = tonumber(keep[1]), 0
+  local number, emitted = tonumber(keep[1]), {}
   redis.call('XLEN', events)
   local time = now_ms or redis.call('TIME')
   local stamp = now_ms or time[1] * 1000 + math.floor(time[2] / 1000)
@@ -25,25 +27,20 @@ if emitting then
   end
 
   -- Write all fields in the same order, so that the server stores their names only once per node of the stream. A
-  -- table or a loop would take twice the time. `pcall`: `redis.pcall`, or `redis.call` to raise an error.
-  local function write(pcall, what, id, fields)
+  -- table or a loop would take twice the time. Returns whether it was written.
+  local function write(place, event)
+    local fields = event[3]
     -- stylua: ignore
-    return pcall('XADD', events, id_of(number + emitted),
-      'what', what, 'id', id, 'time', stamp,
+    local reply = redis.pcall('XADD', events, id_of(number + place),
+      'what', event[1], 'id', event[2], 'time', stamp,
       'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
       'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or '')
+    return type(reply) == 'string'
   end
 
   -- Emit an event with fields beside those that all events have.
   function emit(what, id, fields)
-    emitted = emitted + 1
-    if type(write(redis.pcall, what, id, fields)) == 'table' then
-      -- The number is in use if an error has ended a script between writing its events and writing `last`.
-      local entry = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-      number =
-        math.max(number, entry and tonumber(string.match(entry[1], '^%d+')) + 1 - emitted or 0)
-      write(redis.call, what, id, fields)
-    end
+    emitted[#emitted + 1] = { what, id, fields }
   end
 
   -- Emit an event for each id, in the order in which they were put into the queue. `front`: '1' or nothing.
@@ -65,7 +62,7 @@ if emitting then
     end
     -- Search between an event that is too old and one that stays in any case.
     local old = tonumber(string.match(oldest[1], '^%d+'))
-    local stays = old + 2 * emitted + 8
+    local stays = old + 2 * #emitted + 8
     while stays - old > 1 do
       local middle = math.floor((old + stays) / 2)
       if is_old(redis.call('XRANGE', events, id_of(middle), '+', 'COUNT', 1)[1]) then
@@ -79,8 +76,17 @@ if emitting then
 
   -- Call this at the end of a script: it removes events beyond the bounds, and notifies followers.
   function flush()
-    if emitted > 0 then
-      local last, kept_ms = string.format('%.0f', number + emitted), tonumber(keep[3])
+    if #emitted > 0 then
+      for place, event in ipairs(emitted) do
+        if not write(place, event) then
+          -- The number is in use if an error has ended a script between writing its events and writing `last`.
+          local entry = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+          local newest_number = entry and tonumber(string.match(entry[1], '^%d+')) or 0
+          number = math.max(number, newest_number + 1 - place)
+          write(place, event)
+        end
+      end
+      local last, kept_ms = string.format('%.0f', number + #emitted), tonumber(keep[3])
       redis.call('HSET', keep_key, 'last', last)
       if keep[2] ~= '0' then
         redis.call('XTRIM', events, 'MAXLEN', '~', keep[2])

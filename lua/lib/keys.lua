@@ -4,7 +4,7 @@
 -- write and read both, so that cleaners of either version leave our items alone.
 --
 -- Needs: prefix
--- Gives: data_key, lease_keys_of, in_chunks
+-- Gives: data_key, lease_keys_of, in_chunks, read_in_chunks, reversed
 
 local function data_key(id)
   return prefix .. ':item:' .. id
@@ -29,4 +29,27 @@ local function in_chunks(command, key, values)
       redis.call(command, unpack(values, from, to))
     end
   end
+end
+
+-- Return the reply of a command that answers a list, one entry for each value.
+local function read_in_chunks(command, key, values)
+  local all = {}
+  for from = 1, #values, 1000 do
+    local replies = redis.call(command, key, unpack(values, from, math.min(from + 999, #values)))
+    if #values <= 1000 then
+      return replies
+    end
+    for _, reply in ipairs(replies) do
+      all[#all + 1] = reply
+    end
+  end
+  return all
+end
+
+local function reversed(values)
+  local found = {}
+  for i = #values, 1, -1 do
+    found[#found + 1] = values[i]
+  end
+  return found
 end

@@ -1,9 +1,10 @@
--- Lease items: choose ids from the ends of lists, then write down their leases.
+-- Lease items: choose ids from the ends of lists, write down their leases, and last drop the ids from the lists.
 --
--- Ids without data (ghosts) and ids of leased or scheduled items (doubles) are dropped from the list.
+-- Also dropped are ids without data (ghosts) and ids of leased or scheduled items (doubles). Until an id is dropped,
+-- an item whose lease was written is such a double.
 --
--- Needs: deadlines, scheduled, ledger, fence, session
--- Gives: choose, lease_next, chosen, last_token
+-- Needs: queue, processing, gone, deadlines, scheduled, ledger, fence, session
+-- Gives: choose, prepare_leases, write_leases, begin_leases, drop_checked, chosen, last_token, unreadable, unreadable_error
 
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token = tonumber(redis.call('GET', fence) or 0)
@@ -14,65 +15,83 @@ end
 
 local chosen, found, sizes, lease_keys, taken = {}, {}, {}, {}, {}
 local bytes = 0
+-- Ids whose data key is no string, and ids under a foreign lease with the time that it has left.
+local unreadable, foreign = {}, {}
 
--- Choose the items that can be leased from up to `limit` next ids of a list, and drop all these ids from the list.
--- `look` is the command that reads an item: `GET` its data, or `STRLEN` only its size. Returns how many ids were
--- dropped and, if an id stopped it, the data key that is no string, or true if the data exceeds `room`.
-local function choose(source, limit, look, room)
-  local next_ids = redis.call('LRANGE', source, -limit, -1)
-  if #next_ids == 0 then
-    return 0
+-- Read an item; returns its data (without `with_data`: its size), false if there is none, or nil if its key is no
+-- string, and whether a foreign client holds it.
+local function look_at(id, first_key, second_key, with_data)
+  local key = data_key(id)
+  local values = redis.call('MGET', first_key, second_key, with_data and key or first_key)
+  local data = values[3]
+  if not with_data then
+    data = redis.pcall('STRLEN', key)
   end
-  local scores = redis.call('ZMSCORE', deadlines, unpack(next_ids))
-  local due = any_scheduled and redis.call('ZMSCORE', scheduled, unpack(next_ids))
-  local next_keys = lease_keys_of(next_ids)
-  local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
-  local used, stop = 0, nil
-  for i = #next_ids, 1, -1 do
-    local id, score = next_ids[i], scores[i]
-    local left = any_lease and foreign_lease_left(id)
-    -- The item is also free if a watched foreign lease is gone: the foreign client has returned it.
-    local free = not taken[id]
-      and not (due and due[i])
-      and (not score or not (is_ours(score) or left))
-    local data = free and redis.pcall(look, data_key(id))
-    if data == 0 then
-      data = redis.call('EXISTS', data_key(id)) == 1 and 0
-    end
-    if type(data) == 'table' then
-      stop = data_key(id)
-      break
-    elseif data and left then
-      watch_foreign(id, left)
-    elseif data then
-      local size, n = type(data) == 'string' and #data or data, #chosen + 1
-      if n > 1 and bytes + size > room then
-        stop = true
-        break
-      end
-      bytes = bytes + size
-      chosen[n], found[n], sizes[n], taken[id] = id, data, size, true
-      lease_keys[2 * n - 1], lease_keys[2 * n] = next_keys[2 * i - 1], next_keys[2 * i]
-    end
-    used = used + 1
+  if not data or data == 0 then
+    data = redis.call('EXISTS', key) == 1 and (data or nil)
+  elseif type(data) == 'table' then
+    data = nil
   end
-  redis.call('LTRIM', source, 0, -used - 1)
-  return used, stop
+  return data, is_foreign(values[1]) or is_foreign(values[2])
 end
 
-local old_records
-local ends, records, shortest = {}, {}, nil
-local first_time = string.format(' 1 %.0f', now)
+-- Choose the items that can be leased from up to `limit` ids of a list, after the first `skip` at its right end.
+-- Returns how many ids were checked, and whether it has stopped before an item whose data exceeds `room`.
+local function choose(source, skip, limit, with_data, room)
+  local next_ids = redis.call('LRANGE', source, -skip - limit, -skip - 1)
+  if #next_ids == 0 then
+    return 0, false
+  end
+  local scores = first_end and redis.call('ZMSCORE', deadlines, unpack(next_ids)) or {}
+  local due = first_due and redis.call('ZMSCORE', scheduled, unpack(next_ids)) or {}
+  local next_keys = lease_keys_of(next_ids)
+  for i = #next_ids, 1, -1 do
+    local id, score = next_ids[i], scores[i]
+    if not (taken[id] or due[i] or is_ours(score)) then
+      local data, is_held = look_at(id, next_keys[2 * i - 1], next_keys[2 * i], with_data)
+      if data == nil then
+        unreadable[#unreadable + 1] = id
+      elseif data and not is_held then
+        -- If its lease is watched all the same, the foreign client has returned it early.
+        local size, n = with_data and #data or data, #chosen + 1
+        if n > 1 and bytes + size > room then
+          return #next_ids - i, true
+        end
+        bytes = bytes + size
+        chosen[n], found[n], sizes[n], taken[id] = id, data, size, true
+        lease_keys[2 * n - 1], lease_keys[2 * n] = next_keys[2 * i - 1], next_keys[2 * i]
+      elseif data and not score then
+        foreign[#foreign + 1] = id
+      end
+    end
+  end
+  return #next_ids, false
+end
 
--- Lease up to `limit` of the chosen items, after the first `done` of them; returns how many are leased now. Most
--- keys are written with the last of them. Each item adds four values to `reply`, after its first three: id, what
--- `look` has read, token and attempt.
-local function lease_next(done, limit, lease_ms, reply)
-  local ms = tonumber(lease_ms)
+local ends, records, shortest, parts, old_records = {}, {}, nil, {}, nil
+
+-- Read the ledger. Tokens grow even if the fence was removed.
+local function read_records()
+  old_records = read_in_chunks('HMGET', ledger, chosen)
+  for i = 1, #chosen do
+    if old_records[i] then
+      local _, last = read_ledger(old_records[i])
+      last_token = math.max(last_token, last or 0)
+    end
+  end
+end
+
+-- Prepare the leases of up to `limit` chosen items, after those that are prepared already. Each adds four values to
+-- `reply`, after its first three: id, data, token and attempt.
+local function prepare_leases(limit, lease_ms, reply)
+  if not old_records then
+    read_records()
+  end
+  local done, ms = #parts > 0 and parts[#parts][2] or 0, tonumber(lease_ms)
+  local till = math.min(done + limit, #chosen)
   local ends_at = string.format('%.0f', now + ms)
   shortest = math.min(shortest or ms, ms)
-  old_records = old_records or redis.call('HMGET', ledger, unpack(chosen))
-  local till = math.min(done + limit, #chosen)
+  parts[#parts + 1] = { done, till, lease_ms }
   for i = done + 1, till do
     local id, token = chosen[i], last_token + i
     local number = string.format('%.0f', token)
@@ -80,11 +99,7 @@ local function lease_next(done, limit, lease_ms, reply)
     attempt = (attempt or 0) + 1
     ends[2 * i - 1], ends[2 * i] = ends_at, id
     records[2 * i - 1] = id
-    if first then
-      records[2 * i] = string.format('%.0f %s %d %.0f', first, number, attempt, now)
-    else
-      records[2 * i] = number .. ' ' .. number .. first_time
-    end
+    records[2 * i] = string.format('%.0f %s %d %.0f', first or token, number, attempt, now)
     if reply then
       local n = 4 * i
       reply[n], reply[n + 1], reply[n + 2], reply[n + 3] = id, found[i], token, attempt
@@ -99,19 +114,46 @@ local function lease_next(done, limit, lease_ms, reply)
       })
     end
   end
-  write_lease_keys({ unpack(lease_keys, 2 * done + 1, 2 * till) }, lease_ms)
-  if till < #chosen or done == #chosen then
-    return till
-  end
-  redis.call('SET', fence, string.format('%.0f', last_token + till))
-  in_chunks('ZADD', deadlines, ends)
-  if till > 16 then
+end
+
+-- Write down the leases, except that the items are leased: `begin_leases` does that.
+local function write_leases()
+  -- This write needs no memory, and fails if `gone` has another type; the next fails if `processing` has.
+  in_chunks('ZREM', gone, chosen)
+  in_chunks('LPUSH', processing, chosen)
+  redis.call('SET', fence, string.format('%.0f', last_token + #ends / 2))
+  if #ends > 32 then
     -- The server searches a small hash of short values linearly: 2 µs a field at 500 fields. One value of over 64
     -- bytes turns it into a hash table.
     records[2] = records[2] .. string.rep(' ', 65)
   end
   in_chunks('HSET', ledger, records)
-  enlist(chosen)
+  for _, part in ipairs(parts) do
+    write_lease_keys(lease_keys, 2 * part[1] + 1, 2 * part[2], part[3])
+  end
+end
+
+-- Begin the leases. After it, drop the ids that were checked.
+local function begin_leases()
+  in_chunks('ZADD', deadlines, ends)
   announce(shortest)
-  return till
+end
+
+-- Drop the ids that were checked: list -> how many at its right end. Those whose data key is no string go to the other
+-- end of the queue, so that they hold up no other.
+local function drop_checked(numbers)
+  for _, id in ipairs(foreign) do
+    watch_foreign(id, foreign_lease_left(id) or 0)
+  end
+  in_chunks('LPUSH', queue, unreadable)
+  for source, number in pairs(numbers) do
+    if number > 0 then
+      redis.call('LTRIM', source, 0, -number - 1)
+    end
+  end
+end
+
+-- Return the error of a call that has found nothing but keys that are no strings.
+local function unreadable_error()
+  return redis.error_reply('WRONGTYPE ' .. data_key(unreadable[1]) .. ' is no data of an item')
 end

@@ -1,37 +1,63 @@
--- Move ids out of and into the states. Call `leave_…` before `enter_…`.
+-- Move ids into and out of the states.
+--
+-- Write the new place first: call `enter_…` before `leave_…`. So a script that is stopped between two writes leaves
+-- an id in two places, which leasing heals, and never in none.
 --
 -- Needs: queue, deadlines, scheduled
--- Gives: leave_leased, enter_waiting, enter_scheduled
-
--- End leases. `unlisted`: the ids have been removed from `processing`.
-local function leave_leased(ids, unlisted)
-  in_chunks('ZREM', deadlines, ids)
-  unlist(unlisted and {} or ids)
-  in_chunks('UNLINK', nil, lease_keys_of(ids))
-end
+-- Gives: enter_waiting, enter_scheduled, leave_scheduled, leave_leased, drop_lease_keys
 
 -- Put ids into the queue. At either end, the first of them is the first to be leased.
 local function enter_waiting(ids, front)
   if front then
-    local reversed = {}
-    for i = #ids, 1, -1 do
-      reversed[#reversed + 1] = ids[i]
-    end
-    in_chunks('RPUSH', queue, reversed)
+    in_chunks('RPUSH', queue, reversed(ids))
   else
     in_chunks('LPUSH', queue, ids)
   end
 end
 
+local delayed_now = {}
+
 -- Schedule items: pairs of an id and its delay in ms. A scheduled item has a lease key until it is due, so that
 -- foreign deep cleaners leave it alone.
 local function enter_scheduled(delayed)
-  local soonest
-  for _, item in ipairs(delayed) do
+  local places, soonest = {}, nil
+  for i, item in ipairs(delayed) do
     local id, delay = item[1], item[2]
-    redis.call('ZADD', scheduled, now + delay, id)
-    redis.call('SET', lease_keys_of({ id })[1], 'lh:scheduled', 'PX', delay)
+    places[2 * i - 1], places[2 * i] = now + delay, id
+    delayed_now[id] = true
     soonest = math.min(soonest or delay, delay)
   end
+  in_chunks('ZADD', scheduled, places)
+  for _, item in ipairs(delayed) do
+    redis.call('SET', prefix .. ':lease:' .. item[1], 'lh:scheduled', 'PX', item[2])
+  end
   announce(soonest)
+end
+
+-- End delays, but not those that this script has begun.
+local function leave_scheduled(ids)
+  local leaving = {}
+  for _, id in ipairs(ids) do
+    leaving[#leaving + 1] = not delayed_now[id] and id or nil
+  end
+  in_chunks('ZREM', scheduled, leaving)
+end
+
+-- Remove lease keys, but not those of items that this script has scheduled.
+local function drop_lease_keys(ids)
+  local keys = {}
+  for _, id in ipairs(ids) do
+    keys[#keys + 1] = prefix .. ':leased_by_session:' .. id
+    if not delayed_now[id] then
+      keys[#keys + 1] = prefix .. ':lease:' .. id
+    end
+  end
+  in_chunks('UNLINK', nil, keys)
+end
+
+-- End leases, after `check_processing`.
+local function leave_leased(ids)
+  in_chunks('ZREM', deadlines, ids)
+  unlist(ids)
+  drop_lease_keys(ids)
 end

@@ -1,105 +1,106 @@
 -- Put ids into `processing`, and remove them without searching the whole list.
 --
--- From a short list each id is removed at once. In a long one a few old entries per id are read: those of
--- finished items are dropped, the others move to the young end, and ids that were not found are noted in
--- `gone` until they are. So the garbage stays below the list's own length, at a constant cost.
+-- `deadlines` says who is leased. The list only shows it to foreign clients, and an entry that is missing or left
+-- over does no harm.
 --
--- A foreign cleaner may have removed an id that we then cannot find, and a foreign client may hold that id
--- when its entry is found. So an id under a foreign lease is not dropped, even if it is in `gone`.
+-- From a short list each id is removed at once. In a long one a few old entries per id are read: those that explain
+-- nothing any more are dropped, the others move to the young end, and ids that were not found are noted in `gone`
+-- until they are. So the garbage stays below the list's own length, at a constant cost. A foreign client may have
+-- removed an entry that is noted; a light clean drops such notes.
 --
--- Needs: processing, gone
--- Gives: enlist, noted_among, unlist, cut_oldest
+-- Needs: processing, gone, deadlines
+-- Gives: check_processing, sift, unlist_or_note, unlist
 
--- Put ids into the list. An id that is noted in `gone` still has an entry, which is used again: as an id is noted
--- only once, a second entry would stay behind when the item is finished.
-local function enlist(ids)
-  local entering = ids
-  if redis.call('EXISTS', gone) == 1 then
-    entering = {}
-    for _, id in ipairs(ids) do
-      if redis.call('SREM', gone, id) == 0 then
-        entering[#entering + 1] = id
+local at_first = {}
+
+-- Read the keys before the first write, and how many entries they have. Returns how many are noted.
+local function check_processing()
+  at_first.length, at_first.noted = redis.call('LLEN', processing), redis.call('ZCARD', gone)
+  return at_first.noted
+end
+
+-- Sort entries of the list. Dropped are those that come twice, those of the ids that leave now
+-- (id -> true), of items that are neither leased nor exist, and noted ones of items that no client holds. Returns those
+-- that stay, the oldest first, those of them that `deadlines` does not explain, and the notes that were met.
+local function sift(listed, leaving)
+  local scores = read_in_chunks('ZMSCORE', deadlines, listed)
+  local notes = at_first.noted > 0 and read_in_chunks('ZMSCORE', gone, listed) or {}
+  local staying, unexplained, met, seen = {}, {}, {}, {}
+  for i = #listed, 1, -1 do
+    local id = listed[i]
+    local stays = not (seen[id] or leaving[id])
+    seen[id] = true
+    if stays and not scores[i] then
+      if notes[i] and not foreign_lease_left(id) then
+        stays = false
+        met[#met + 1] = id
+      elseif redis.call('EXISTS', data_key(id)) == 0 then
+        stays = false
+      else
+        unexplained[#unexplained + 1] = id
       end
     end
-  end
-  in_chunks('LPUSH', processing, entering)
-end
-
-local function unlist_short(ids)
-  for _, id in ipairs(ids) do
-    redis.call('LREM', processing, -1, id)
-  end
-  for _, id in ipairs(redis.call('SPOP', gone, 256)) do
-    if not foreign_lease_left(id) then
-      redis.call('LREM', processing, -1, id)
+    if stays then
+      staying[#staying + 1] = id
     end
   end
+  return staying, unexplained, met
 end
 
--- Return which of these entries are noted in `gone`: id -> true.
-local function noted_among(ids)
-  local noted = {}
-  if redis.call('EXISTS', gone) == 0 then
-    return noted
+-- Note ids whose entry was not found.
+local function note(ids)
+  local notes = {}
+  for i, id in ipairs(ids) do
+    notes[2 * i - 1], notes[2 * i] = now, id
   end
-  for from = 1, #ids, 1000 do
-    local to = math.min(from + 999, #ids)
-    local marks = redis.call('SMISMEMBER', gone, unpack(ids, from, to))
-    for i, mark in ipairs(marks) do
-      local id = ids[from + i - 1]
-      noted[id] = (mark == 1 and not foreign_lease_left(id)) or nil
-    end
-  end
-  return noted
+  in_chunks('ZADD', gone, notes)
 end
 
-local function unlist_long(ids)
-  local wanted, missing = {}, #ids
+-- Remove ids from a short list. Those of a long one are only noted: another script finds their entries.
+local function unlist_or_note(ids)
+  if at_first.length > 128 then
+    note(ids)
+    return
+  end
   for _, id in ipairs(ids) do
-    wanted[id] = true
+    redis.call('LREM', processing, 0, id)
   end
-  local old = redis.call('LRANGE', processing, -3 * #ids - 8, -1)
-  local noted = noted_among(old)
-  local kept, swept = {}, {}
+end
+
+-- Look for ids among the oldest entries, or in all of a short list.
+local function unlist_old(ids)
+  local leaving, missing = {}, {}
+  for _, id in ipairs(ids) do
+    leaving[id], missing[id] = true, true
+  end
+  local old = redis.call('LRANGE', processing, at_first.length > 128 and -3 * #ids - 8 or 0, -1)
+  local staying, _, met = sift(old, leaving)
   for _, id in ipairs(old) do
-    if wanted[id] then
-      wanted[id] = nil
-      missing = missing - 1
-    elseif noted[id] then
-      noted[id] = nil
-      swept[#swept + 1] = id
-    else
-      kept[#kept + 1] = id
-    end
+    missing[id] = nil
   end
-  redis.call('LTRIM', processing, 0, -#old - 1)
-  -- If all were among the oldest, as when items are completed in order, the others keep their places.
-  local in_place = missing == 0 and #swept == 0
-  in_chunks(in_place and 'RPUSH' or 'LPUSH', processing, kept)
-  in_chunks('SREM', gone, swept)
+  if not next(missing) and #staying + #ids == #old then
+    -- All were among the oldest, as when items are completed in order: the others keep their places.
+    redis.call('LTRIM', processing, 0, -#old - 1)
+    in_chunks('RPUSH', processing, reversed(staying))
+  else
+    in_chunks('LPUSH', processing, staying)
+    redis.call('LTRIM', processing, 0, -#old - 1)
+  end
+  if #old == at_first.length then
+    redis.call('UNLINK', gone) -- nothing that is noted is in the list
+    return
+  end
   local not_found = {}
-  for id in pairs(wanted) do
+  for id in pairs(missing) do
     not_found[#not_found + 1] = id
   end
-  in_chunks('SADD', gone, not_found)
-end
-
-local function unlist(ids)
-  if #ids == 0 then
-    return
-  elseif redis.call('LLEN', processing) <= 128 then
-    unlist_short(ids)
-  else
-    unlist_long(ids)
-  end
+  note(not_found)
+  in_chunks('ZREM', gone, met)
 end
 
 -- Remove the oldest entries if they are these ids, in any order, as when items are completed in the order in which
--- they were leased; returns whether they were. While `gone` is not empty, none are removed.
+-- they were leased; returns whether they were.
 local function cut_oldest(ids)
-  if #ids == 0 or redis.call('EXISTS', gone) == 1 then
-    return false
-  end
   local wanted = {}
   for _, id in ipairs(ids) do
     wanted[id] = true
@@ -112,4 +113,17 @@ local function cut_oldest(ids)
   end
   redis.call('LTRIM', processing, 0, -#ids - 1)
   return true
+end
+
+-- Remove ids from the list, after `check_processing`.
+local function unlist(ids)
+  if
+    #ids == 0 or (at_first.noted == 0 and (#ids > 1 or at_first.length > 128) and cut_oldest(ids))
+  then
+    return
+  elseif at_first.noted == 0 and at_first.length <= 128 then
+    unlist_or_note(ids)
+  else
+    unlist_old(ids)
+  end
 end

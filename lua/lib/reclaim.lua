@@ -1,16 +1,19 @@
 -- Reclaim expired leases, due items, and the inboxes of sessions that have expired.
 --
--- Needs: prefix, deadlines, scheduled, ledger, sessions, return_front
+-- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, return_front
 -- Gives: reclaim
 
-local function reclaim_leases(limit)
-  local expired = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, limit)
+-- Return ids of `deadlines` or `scheduled` whose time has come, those of them that return to the queue, and those of
+-- finished items. A foreign lease is watched, and a due item that is leased is left alone: a foreign cleaner has moved
+-- it into the list.
+local function find_due(key, limit)
+  local due = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, limit)
   local ids, vanished = {}, {}
-  for _, id in ipairs(expired) do
+  for _, id in ipairs(due) do
+    local left = foreign_lease_left(id)
     if redis.call('EXISTS', data_key(id)) == 0 then
-      vanished[#vanished + 1] = id -- completed by a foreign client
-    else
-      local left = foreign_lease_left(id)
+      vanished[#vanished + 1] = id
+    elseif key == deadlines or not redis.call('ZSCORE', deadlines, id) then
       if left then
         watch_foreign(id, left)
       else
@@ -18,34 +21,34 @@ local function reclaim_leases(limit)
       end
     end
   end
-  leave_leased(vanished)
-  in_chunks('HDEL', ledger, vanished)
-  leave_leased(ids)
+  return due, ids, vanished
+end
+
+local function reclaim_leases(limit)
+  local expired, ids, vanished = find_due(deadlines, limit)
   enter_waiting(ids, return_front)
+  forget_facts(vanished)
+  in_chunks('HDEL', ledger, vanished)
+  for _, ended in ipairs({ ids, vanished }) do
+    in_chunks('ZREM', deadlines, ended)
+    unlist_or_note(ended)
+    drop_lease_keys(ended)
+  end
   emit_all('vanished', vanished)
   emit_all('expired', ids, return_front and '1')
-  return #ids, #expired
+  return #ids, #expired == limit
 end
 
 local function reclaim_scheduled(limit)
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, limit)
-  local ids = {}
-  for _, id in ipairs(due) do
-    local exists = redis.call('EXISTS', data_key(id)) == 1
-    -- It is under lease if a foreign cleaner has moved it into the list before it was due.
-    if exists and not redis.call('ZSCORE', deadlines, id) then
-      ids[#ids + 1] = id
-    end
-  end
-  in_chunks('ZREM', scheduled, due)
-  in_chunks('UNLINK', nil, lease_keys_of(ids))
+  local due, ids = find_due(scheduled, limit)
   enter_waiting(ids, false)
+  in_chunks('ZREM', scheduled, due)
+  drop_lease_keys(ids)
   emit_all('due', ids)
-  return #ids, #due
+  return #ids, #due == limit
 end
 
-local function reclaim_inboxes(limit)
-  local expired = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
+local function reclaim_inboxes(expired, limit)
   local moved = 0
   for _, absent in ipairs(expired) do
     moved = moved + empty_inbox(prefix .. ':inbox:' .. absent, limit - moved)
@@ -56,10 +59,28 @@ local function reclaim_inboxes(limit)
   return moved, moved == limit or #expired == 10
 end
 
--- Reclaim up to `limit` of each; returns how many ids were reclaimed, and whether there may be more.
-local function reclaim(limit)
-  local leases, expired = reclaim_leases(limit)
-  local delayed, due = reclaim_scheduled(limit)
-  local inboxes, more = reclaim_inboxes(limit)
-  return leases + delayed + inboxes, expired == limit or due == limit or more
+-- Reclaim up to `limit` of each; returns how many ids were reclaimed, and whether there may be more. `inbox_`: a list
+-- that the script goes on with.
+local function reclaim(limit, inbox_)
+  local absent = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
+  local expired, due = first_end and first_end <= now, first_due and first_due <= now
+  local leases, delayed, inboxes, more_leases, more_delayed, more = 0, 0, 0, false, false, false
+  if expired or due or absent[1] then
+    -- Read before anything is written, as all keys are.
+    redis.call('LLEN', queue)
+    redis.call('LLEN', inbox_ or queue)
+    redis.call('HLEN', ledger)
+    check_processing()
+    begin_writes() -- ids must return even then
+  end
+  if expired then
+    leases, more_leases = reclaim_leases(limit)
+  end
+  if due then
+    delayed, more_delayed = reclaim_scheduled(limit)
+  end
+  if absent[1] then
+    inboxes, more = reclaim_inboxes(absent, limit)
+  end
+  return leases + delayed + inboxes, more_leases or more_delayed or more
 end

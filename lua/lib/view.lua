@@ -1,4 +1,4 @@
--- Add what is known of items to a reply, as eight values each.
+-- Add what is known of items to a reply, as nine values each.
 --
 -- Needs: ledger
 -- Gives: holders_of, add_views
@@ -19,11 +19,12 @@ end
 -- rest of it. `states`: if given, the state of an item comes before its values, and ids without data are left out.
 local function add_views(reply, ids, times, room, holders, states)
   local records = #ids > 0 and redis.call('HMGET', ledger, unpack(ids))
+  local last_errors = errors_of(ids)
   local base = #reply
   for i, id in ipairs(ids) do
     local key, data = data_key(id), false
-    local size = redis.call('STRLEN', key)
-    if size == 0 and redis.call('EXISTS', key) == 0 then
+    local size = redis.pcall('STRLEN', key)
+    if type(size) == 'table' or (size == 0 and redis.call('EXISTS', key) == 0) then
       size = -1
     elseif size <= room then
       data = redis.call('GET', key)
@@ -38,7 +39,8 @@ local function add_views(reply, ids, times, room, holders, states)
       reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
       reply[base + 4], reply[base + 5] = times[i] or -1, holders[i]
       reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, attempt or 0, leased_at or 0
-      base = base + 8
+      reply[base + 9] = last_errors[i] or false
+      base = base + 9
     end
   end
   return room

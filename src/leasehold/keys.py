@@ -22,7 +22,10 @@ KEYS = {
     "queue": Key("list", "ids that wait; pushed left, taken right"),
     "processing": Key("list", "ids under lease; pushed left"),
     "inbox": Key("list", "ids on their way to one waiting process; pushed left"),
-    "gone": Key("set", "ids of finished items whose entry in `P:processing` has not been found yet"),
+    "gone": Key(
+        "zset",
+        "id → when it was noted that its lease has ended and its entry in `P:processing` was not found",
+    ),
     "deadlines": Key(
         "zset",
         "id → when its lease expires. An item is under a lease of ours if and only if it has an entry with a "
@@ -36,6 +39,8 @@ KEYS = {
     ),
     "fence": Key("counter", "the last token"),
     "sessions": Key("zset", "session → until when it is alive"),
+    "options": Key("hash", "id → what the item carries beyond its data; absent when unused"),
+    "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),
     "schedules": Key(
         "hash", "name → what the schedule says: [its definition](protocol.md#scripts-for-schedules)"

@@ -30,7 +30,7 @@ def test_every_script_has_its_contract_on_the_protocol_page() -> None:
 def test_a_contract_says_what_the_header_says() -> None:
     contract = generated.contract("renew_many")
     assert "| `ARGV[2]` | `now_ms` | integer | " in contract
-    assert "| `ARGV[4…]` | `entries` | rest | id, token, " in contract
+    assert "| `ARGV[5…]` | `entries` | rest | id, token, " in contract
     assert (
         "- **Keys**, in this order: `P:deadlines`, `P:scheduled`, `P:ledger`, `P:events`, `P:none`\n"
         in contract

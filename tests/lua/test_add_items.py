@@ -70,10 +70,27 @@ async def test_unique_and_delayed_replaces_the_due_time(space: Space) -> None:
     assert await space.snapshot() == picture(scheduled={"a": NOW + 5_000})
 
 
-async def test_equal_unique_ids_of_a_leased_item_in_one_call_remove_its_entry_once(space: Space) -> None:
+async def test_equal_unique_ids_in_one_call_are_listed_once(space: Space) -> None:
     await space.seed(picture(leased={"a": Held(4), "b": Held(5)}, fence=5))
-    assert await space.run("add_items", [new("a", unique=True), new("a", unique=True)]) == [1, 1]
-    assert await space.snapshot() == picture(waiting=["a", "a"], leased={"b": Held(5)}, fence=5)
+    twice = [new("a", unique=True), new("n", unique=True), new("a", unique=True), new("n", unique=True)]
+    assert await space.run("add_items", twice) == [1, 1, 1, 1]
+    assert await space.snapshot() == picture(waiting=["a", "n"], leased={"b": Held(5)}, fence=5)
+
+
+@pytest.mark.parametrize(
+    ("delays", "after"),
+    [
+        ((5_000, 0), picture(waiting=["w", "a"])),
+        ((0, 5_000), picture(waiting=["w"], scheduled={"a": NOW + 5_000})),
+        ((5_000, 9_000), picture(waiting=["w"], scheduled={"a": NOW + 9_000})),
+    ],
+)
+async def test_the_last_of_equal_unique_ids_in_one_call_decides(
+    space: Space, delays: tuple[int, int], after: State
+) -> None:
+    first, last = (new("a", unique=True, delay=delay) for delay in delays)
+    assert await space.run("add_items", [first, new("w"), last]) == [1, 1, 1]
+    assert await space.snapshot() == after
 
 
 @pytest.mark.seed("WRQ-B7")

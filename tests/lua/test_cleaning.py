@@ -15,7 +15,7 @@ def pattern(space: Space) -> bytes:
 
 
 async def test_an_empty_queue_needs_no_cleaning(space: Space) -> None:
-    assert await space.run("light_clean") == [0, 0, 0, 0, 0]
+    assert (await space.run("light_clean"))[:5] == [0, 0, 0, 0, 0]
     assert await space.run("deep_clean_walk", start=0) == []
     assert await space.run("deep_clean_ledger", cursor="0") == [b"0", 0]
     assert await space.snapshot() == {}
@@ -25,7 +25,7 @@ async def test_a_light_clean_leaves_our_own_work_alone(space: Space) -> None:
     leases = {"a": Held(1), "b": Held(2), "c": Held(3)}
     before = picture(waiting=["w"], leased=leases, scheduled={"s": NOW + 1}, fence=3)
     await space.seed(before)
-    assert await space.run("light_clean") == [3, 0, 0, 0, 0]
+    assert (await space.run("light_clean"))[:5] == [3, 0, 0, 0, 0]
     assert await space.snapshot() == before, "also the order of the list"
 
 
@@ -33,21 +33,21 @@ async def test_a_light_clean_leaves_our_own_work_alone(space: Space) -> None:
 async def test_a_light_clean_drops_entries_of_finished_items(space: Space) -> None:
     """A ghost, a noted entry, and the second of two."""
     held = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
-    await space.seed(held | {"processing": ["b", "ghost", "a", "noted", "a"], "gone": {"noted"}})
-    assert await space.run("light_clean") == [2, 0, 3, 0, 0]
+    await space.seed(held | {"processing": ["b", "ghost", "a", "noted", "a"], "gone": {"noted": NOW - 5.0}})
+    assert (await space.run("light_clean"))[:5] == [2, 0, 3, 0, 0]
     assert await space.snapshot() == held
 
 
 async def test_a_noted_entry_stays_for_the_current_foreign_lease(space: Space) -> None:
     held = picture(leased={"a": Held(2), "b": Held(3)}, fence=3)
-    await space.seed(held | {"processing": ["b", "a", "a"], "gone": {"a"}})
-    assert await space.run("light_clean") == [2, 0, 1, 0, 0]
+    await space.seed(held | {"processing": ["b", "a", "a"], "gone": {"a": NOW - 5.0}})
+    assert (await space.run("light_clean"))[:5] == [2, 0, 1, 0, 0]
     assert await space.snapshot() == held
 
 
 async def test_notes_without_entries_are_removed_with_the_last_entry(space: Space) -> None:
-    await space.seed({"gone": {"a", "b"}, "fence": "5"})
-    assert await space.run("light_clean") == [0, 0, 0, 0, 0]
+    await space.seed({"gone": {"a": NOW - 5.0, "b": NOW - 1.0}, "fence": "5"})
+    assert (await space.run("light_clean"))[:5] == [0, 0, 0, 0, 0]
     assert await space.snapshot() == picture(fence=5)
 
 
@@ -56,7 +56,7 @@ async def test_a_light_clean_walks_in_steps_from_the_old_end_until_it_is_back_th
     before = picture(leased=leases, fence=10)
     await space.seed(before)
     for _ in range(2):
-        assert await space.run("light_clean", count=5) == [10, 0, 0, 0, 0]
+        assert (await space.run("light_clean", count=5))[:5] == [10, 0, 0, 0, 0]
     assert await space.snapshot() == before
 
 

@@ -56,26 +56,28 @@ async def test_in_a_long_list_young_ids_are_noted_and_old_ones_move(space: Space
     assert await space.run("complete_many", [("i0200", 200, 0)]) == [1]
     state = await space.snapshot()
     processing = listed(state.pop("processing"))
-    assert state == without(held, "i0200") | {"gone": {"i0200"}}
+    assert state == without(held, "i0200") | {"gone": {"i0200": NOW}}
     assert sorted(processing) == [*held], "no entry was lost, and that of the item is still there"
     assert {*processing[:11]} == {*[*held][:11]}, "3 for the one, and 8, moved to the young end"
 
 
 async def test_a_noted_entry_is_dropped_when_it_is_found(space: Space) -> None:
     held = leases(200)
-    await space.seed(without(held, "i0003") | {"processing": [*held][::-1], "gone": {"i0003", "x"}})
+    await space.seed(
+        without(held, "i0003") | {"processing": [*held][::-1], "gone": {"i0003": NOW - 5.0, "x": NOW - 5.0}}
+    )
     assert await space.run("complete_many", [("i0001", 1, 0)]) == [1]
     state = await space.snapshot()
     processing = listed(state.pop("processing"))
-    assert state == without(held, "i0001", "i0003") | {"gone": {"x"}}
+    assert state == without(held, "i0001", "i0003") | {"gone": {"x": NOW - 5.0}}
     assert sorted(processing) == [item_id for item_id in held if item_id not in {"i0001", "i0003"}]
 
 
 async def test_all_noted_entries_are_dropped_when_the_list_is_short_again(space: Space) -> None:
     held = leases(SHORT + 1)
-    await space.seed(without(held, "i0129") | {"processing": [*held][::-1], "gone": {"i0129"}})
+    await space.seed(without(held, "i0129") | {"processing": [*held][::-1], "gone": {"i0129": NOW - 5.0}})
     assert await space.run("complete_many", [("i0001", 1, 0)]) == [1]
-    assert (await space.snapshot())["gone"] == {"i0129"}
+    assert (await space.snapshot())["gone"] == {"i0129": NOW - 5.0}
     assert await space.run("complete_many", [("i0100", 100, 0)]) == [1]
     processing = [item_id for item_id in [*held][::-1] if item_id not in {"i0001", "i0100", "i0129"}]
     assert await space.snapshot() == without(held, "i0001", "i0100", "i0129") | {"processing": processing}

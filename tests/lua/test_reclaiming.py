@@ -36,7 +36,7 @@ async def test_expired_leases_are_reclaimed_in_the_order_of_their_ends(
 ) -> None:
     await space.seed(picture(waiting=["w1", "w2"], leased=EXPIRED, fence=3))
     reply = await space.run("light_clean", return_front=return_front)
-    assert reply == [1, 2, 0, 0, 0]
+    assert reply[:5] == [1, 2, 0, 0, 0]
     assert await space.snapshot() == picture(
         waiting=order, leased={"held": EXPIRED["held"]}, past=PAST, fence=3
     )
@@ -57,7 +57,8 @@ async def test_a_lease_reclaims_before_it_leases(space: Space) -> None:
 async def test_an_expired_lease_of_an_item_that_a_foreign_client_completed_is_removed(space: Space) -> None:
     before = picture(waiting=["w"], leased={"a": Held(1, ends=NOW - 1)}, fence=1)
     del before["item:a"]
-    assert await space.apply(before, "light_clean") == ([0, 0, 0, 0, 0], picture(waiting=["w"], fence=1))
+    _, after = await space.apply(before, "light_clean")
+    assert after == picture(waiting=["w"], fence=1)
 
 
 @pytest.mark.parametrize("return_front", [END, FRONT])
@@ -65,7 +66,7 @@ async def test_an_expired_lease_of_an_item_that_a_foreign_client_completed_is_re
 async def test_due_items_go_to_the_end_in_the_order_of_their_times(space: Space, return_front: int) -> None:
     due = {"second": NOW, "first": NOW - 9, "not yet": NOW + 1}
     await space.seed(picture(waiting=["w"], scheduled=due))
-    assert await space.run("light_clean", return_front=return_front) == [0, 2, 0, 0, 0]
+    assert (await space.run("light_clean", return_front=return_front))[:5] == [0, 2, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=["w", "first", "second"], scheduled={"not yet": NOW + 1})
 
 
@@ -80,27 +81,32 @@ async def test_a_scheduled_item_without_data_is_removed(space: Space) -> None:
 async def test_a_scheduled_item_that_is_leased_is_not_reclaimed(space: Space) -> None:
     leased = picture(leased={"a": Held(1)}, fence=1)
     await space.seed(leased | {"scheduled": {"a": NOW - 1.0}})
-    assert await space.run("light_clean") == [1, 0, 0, 0, 0]
+    assert (await space.run("light_clean"))[:5] == [1, 0, 0, 0, 0]
     assert await space.snapshot() == leased
 
 
 async def test_the_inbox_of_an_expired_session_goes_to_the_front_in_order(space: Space) -> None:
     await space.seed(with_inboxes(picture(waiting=["w"]), until=NOW, dead=["b", "a"]))
-    assert await space.run("light_clean") == [0, 2, 0, 0, 0]
+    assert (await space.run("light_clean"))[:5] == [0, 2, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=["a", "b", "w"])
 
 
-async def test_ghosts_in_the_inbox_of_an_expired_session_are_dropped(space: Space) -> None:
+async def test_ghosts_in_the_inbox_of_an_expired_session_are_dropped_when_they_are_leased(
+    space: Space,
+) -> None:
     before = with_inboxes(picture(), until=NOW, dead=["b", "ghost", "a"])
     del before["item:ghost"]
     await space.seed(before)
     await space.run("light_clean")
-    assert await space.snapshot() == picture(waiting=["a", "b"])
+    assert await space.snapshot() == picture(waiting=["a", "b"]) | {"queue": ["b", "ghost", "a"]}
+    assert [given.id for given in items_of(await space.run("lease_many", [(2, 60_000)]))] == ["a", "b"]
+    assert (await space.snapshot()).keys() == picture(leased={"a": Held(1), "b": Held(2)}, fence=2).keys()
 
 
 async def test_a_live_session_keeps_its_inbox(space: Space) -> None:
     before = with_inboxes(picture(), until=NOW + 1, alive=["a"])
-    assert await space.apply(before, "light_clean") == ([0, 0, 0, 0, 0], before)
+    reply, after = await space.apply(before, "light_clean")
+    assert (reply[:5], after) == ([0, 0, 0, 0, 0], before)
 
 
 @pytest.mark.seed("WRQ-B2")
@@ -117,11 +123,11 @@ async def test_100_expired_leases_are_reclaimed_in_a_call_and_the_reply_asks_for
     leases = {f"i{n:03}": Held(n, ends=NOW - 1_000 + n) for n in range(1, 151)}
     ids = [*leases]
     await space.seed(picture(leased=leases, fence=150))
-    assert await space.run("light_clean") == [50, 100, 0, 0, 1]
+    assert (await space.run("light_clean"))[:5] == [50, 100, 0, 0, 1]
     still = {item_id: leases[item_id] for item_id in ids[100:]}
     past = {item_id: leases[item_id] for item_id in ids[:100]}
     assert await space.snapshot() == picture(waiting=ids[:100], leased=still, past=past, fence=150)
-    assert await space.run("light_clean") == [0, 50, 0, 0, 0]
+    assert (await space.run("light_clean"))[:5] == [0, 50, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=ids, past=leases, fence=150)
 
 
@@ -137,8 +143,8 @@ async def test_100_due_items_are_reclaimed_in_a_call_and_the_reply_asks_for_anot
 async def test_100_ids_of_an_inbox_are_reclaimed_in_a_call_and_none_is_lost(space: Space) -> None:
     ids = [f"i{n:03}" for n in range(150)]
     await space.seed(with_inboxes(picture(), until=NOW - 1, dead=ids[::-1]))
-    assert await space.run("light_clean") == [0, 100, 0, 0, 1]
-    assert await space.run("light_clean") == [0, 50, 0, 0, 0]
+    assert (await space.run("light_clean"))[:5] == [0, 100, 0, 0, 1]
+    assert (await space.run("light_clean"))[:5] == [0, 50, 0, 0, 0]
     assert await space.snapshot() == picture(waiting=ids)
 
 
@@ -147,7 +153,7 @@ async def test_ten_inboxes_of_expired_sessions_are_reclaimed_in_a_call_and_the_r
 ) -> None:
     inboxes = {f"dead{n:02}": [f"i{n:02}"] for n in range(15)}
     await space.seed(with_inboxes(picture(), until=NOW - 1, **inboxes))
-    assert await space.run("light_clean") == [0, 10, 0, 0, 1]
-    assert await space.run("light_clean") == [0, 5, 0, 0, 0]
+    assert (await space.run("light_clean"))[:5] == [0, 10, 0, 0, 1]
+    assert (await space.run("light_clean"))[:5] == [0, 5, 0, 0, 0]
     # Each inbox goes to the front, so the ids of the last one are first.
     assert await space.snapshot() == picture(waiting=[f"i{n:02}" for n in range(14, -1, -1)])

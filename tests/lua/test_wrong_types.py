@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from leasehold.scripting.catalogue import load
-from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, new, picture
+from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, items_of, new, picture
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -29,7 +29,9 @@ BUSY: State = picture(
     fence=4,
 ) | {
     "processing": ["expired", "held", "noted"],
-    "gone": {"noted"},
+    "gone": {"noted": NOW - 5.0},
+    "errors": {"w1": "an error"},
+    "options": {"x": "level 1"},
     "item:orphan": "x",
     "sessions": {"lh:dead": NOW - 1.0, ME: NOW + 1.0},
     "inbox:lh:dead": ["i1"],
@@ -103,8 +105,6 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     ),
     "ticks_due": ([], {}),
 }
-#: The first can be written; the data of the second cannot be read.
-TWO_DEAD = [("held", 3, -1, "error"), ("expired", 4, -1, "error")]
 
 
 def test_every_script_is_called_here() -> None:
@@ -120,6 +120,7 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
     right = Space(redis, name)
     await right.seed(BUSY)
     await right.run(script, rows, state="waiting", **arguments)
+    expected = await right.snapshot()
     for key in load()[script].keys[:-1]:
         space = Space(redis, f"{name}-{key}")
         stored = f"inbox:{ME}" if key == "inbox" else key
@@ -130,9 +131,15 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
         before = await space.snapshot()
         # `inspect` and `list_ids` read only the keys of one state.
         states = {"deadlines": "leased", "scheduled": "scheduled", "dead": "dead", "processing": "processing"}
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
+        try:
             await space.run(script, rows, state=states.get(key, "waiting"), **arguments)
-        assert await space.snapshot() == before, key
+        except ResponseError as error:
+            assert "WRONGTYPE" in str(error)  # noqa: PT017 - some calls do not need the key
+            assert await space.snapshot() == before, key
+        else:  # it needs the key for other calls, and did all that it does when the key is right
+            after = await space.snapshot()
+            assert after[stored] == wrong[stored]
+            assert after == {**{k: v for k, v in expected.items() if k not in wrong}, **wrong}, key
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,6 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
         (picture(waiting=["a"]) | {"item:a": ["a list"]}, Call("lease_many", [(1, 60_000)]), "item:a"),
         (picture(waiting=["a"]) | {"fence": "many"}, Call("lease_many", [(1, 60_000)]), "fence"),
         ({"once:j": "a string"}, Call("add_once", *CALLS["add_once"]), ""),
-        (BUSY | {"item:expired": ["a list"]}, Call("fail_many", TWO_DEAD), ""),
         (BUSY | {"dead:d2": "a string"}, Call("requeue_many", *CALLS["requeue_many"]), ""),
         ({"schedule:s2": ["a list"]}, Call("schedule_put", *CALLS["schedule_put"]), ""),
         (BUSY | {"schedule:missing": ["a list"]}, Call("tick", *CALLS["tick"]), ""),
@@ -154,3 +160,24 @@ async def test_a_key_of_one_item_of_another_type_is_an_error_and_changes_nothing
     with pytest.raises(ResponseError, match=f"WRONGTYPE.*{error}"):
         await space.run_all([call])
     assert await space.snapshot() == before
+
+
+async def test_data_of_another_type_fails_its_own_row_and_no_other(space: Space) -> None:
+    held = picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3)
+    await space.seed(held | {"item:b": ["a list"]})
+    rows = [(item_id, token, -1, "an error") for token, item_id in enumerate("abc", 1)]
+    assert await space.run("fail_many", rows) == [1, -3, 1]
+    assert await space.snapshot() == picture(
+        leased={"b": Held(2)}, dead={"a": Letter(1), "c": Letter(3)}, fence=3
+    ) | {"item:b": ["a list"]}
+
+
+async def test_data_of_another_type_holds_up_no_other_item(space: Space) -> None:
+    """Its id goes to the end of the queue. It is an error if there is nothing else."""
+    await space.seed(picture(waiting=["wrong", "a", "b"]) | {"item:wrong": ["a list"]})
+    reply = await space.run("lease_many", [(2, 60_000)])
+    assert [given.id for given in items_of(reply)] == ["a", "b"]
+    assert (await space.snapshot())["queue"] == ["wrong"]
+    with pytest.raises(ResponseError, match=r"WRONGTYPE.*item:wrong"):
+        await space.run("lease_many", [(2, 60_000)])
+    assert (await space.snapshot())["queue"] == ["wrong"]

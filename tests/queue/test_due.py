@@ -35,6 +35,7 @@ async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
         "prefix": name.encode(),
         "now_ms": b"",
         "session": b"lh:dies",
+        "set_many": 0,
         "return_front": 0,
         "max_bytes": 9,
     }

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.core
 KEYS = {
     "queue": "list",
     "processing": "list",
-    "gone": "set",
+    "gone": "zset",
     "deadlines": "zset",
     "scheduled": "zset",
     "sessions": "zset",
@@ -113,7 +113,7 @@ async def test_a_queue_key_of_another_type_raises_wrong_key_type(
             assert await snapshot(redis) == before, key
         await queue.close()
         await forget(redis, queue)
-    assert refused, "no call needed the key"
+    assert refused or operation == "add_item again", "no call needed the key"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -171,13 +171,14 @@ async def test_the_other_items_are_leased_and_completed(queue: AsyncWorkQueue, r
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(10)])
     await spoil(redis, f"{queue.name}:item:5", "counter")
     leases = await queue.lease_many(10, 30, block=False)
-    assert [lease.id for lease in leases] == ["0", "1", "2", "3", "4"]
+    assert [lease.id for lease in leases] == [f"{n}" for n in range(10) if n != 5]
     with pytest.raises(WrongKeyType):
         await queue.lease_many(10, 30, block=False)
     with pytest.raises(WrongKeyType):
         await queue.lease(30, timeout=30)
     await redis.delete(f"{queue.name}:item:5")
-    assert [lease.id for lease in await queue.lease_many(10, 30)] == ["6", "7", "8", "9"]
+    assert await queue.complete_many(leases) == [True] * 9
+    assert await queue.lease(30, block=False) is None
     await audit(redis, queue.name)
 
 

@@ -49,23 +49,23 @@ QUICK = [
 FAULTS = [
     Fault(
         "RWQ-B1",
-        "lua/light_clean.lua",
+        "lua/lib/processing.lua",
         "redis.call('EXISTS', data_key(id)) == 0",
         "redis.call('EXISTS', prefix .. ':lease:' .. id) == 0",
     ),
-    Fault("RWQ-B2", "lua/lib/check.lua", "redis.call('LLEN', queue)\n", ""),
+    Fault("RWQ-B2", "lua/fail_many.lua", "redis.call('ZCARD', dead)\n", ""),
     Fault(
         "RWQ-B4",
         "lua/lib/lease.lua",
-        "redis.pcall(look, data_key(id))",
-        "(redis.pcall(look, data_key(id)) or '')",
+        "data = redis.call('EXISTS', key) == 1 and (data or nil)",
+        "data = data or ''",
     ),
     Fault("RWQ-B5", "lua/light_clean.lua", "or grace_ms", "or grace_ms * 0"),
-    Fault("RWQ-B6", "lua/lib/reclaim.lua", "  leave_leased(ids)\n", ""),
+    Fault("RWQ-B6", "lua/lib/reclaim.lua", "    in_chunks('ZREM', deadlines, ended)\n", ""),
     Fault("RWQ-B7", "lua/deep_clean_restore.lua", "    or redis.call('EXISTS', data_key(id)) == 0\n", ""),
-    Fault("RWQ-B8", "lua/lib/complete.lua", "      else\n        leave_waiting(id)", ""),
+    Fault("RWQ-B8", "lua/lib/complete.lua", "        places[#places + 1] = { id, find_waiting(id) }\n", ""),
     Fault("RWQ-B9", "lua/lease_many.lua", "and checked < 2000 do", "and checked < 1 do"),
-    Fault("RWQ-B10", "lua/lib/check.lua", "redis.call('LLEN', queue)\n", ""),
+    Fault("RWQ-B10", "lua/release_many.lua", "redis.call('ZCARD', scheduled)\n", ""),
     Fault(
         "RWQ-B11",
         "src/leasehold/queue/cleaning.py",
@@ -93,8 +93,8 @@ FAULTS = [
         "if error:",
     ),
     Fault("GLD-B12", "lua/fail_many.lua", "is_current(id, token, scores[i], records[i])", "records[i]"),
-    Fault("GLD-G8", "lua/lib/complete.lua", "(current or not fenced)", "true"),
-    Fault("GLD-B4", "lua/lib/complete.lua", "#options > 1 and answers[i] == 1 then", "#options > 1 then"),
+    Fault("GLD-G8", "lua/lib/complete.lua", "return not fenced or (", "return true or ("),
+    Fault("GLD-B4", "lua/lib/complete.lua", "if answers[i] == 1 and #ARGV", "if #ARGV"),
     Fault(
         "WRQ-B3", "lua/release_many.lua", "enter_waiting(to_front, true)", "enter_waiting(to_front, false)"
     ),

@@ -71,11 +71,11 @@ def test_names_get_their_values_and_shared_functions_come_before_the_script() ->
         "local rows = 3",
         "if #ARGV > 1003 then return redis.error_reply('LIMIT 1000 rows') end",
         "local function shout(text)",
-        "return text .. '!'",
+        "return text..'!'",
         "end",
-        "call('SADD', gone, prefix)",
-        "for at = rows + 1, #ARGV do",
-        "call('HINCRBY', ledger, ARGV[at], by)",
+        "call('SADD',gone,prefix)",
+        "for at=rows+1,#ARGV do",
+        "call('HINCRBY',ledger,ARGV[at],by)",
         "end",
         "return loud and shout(prefix)",
     ]
@@ -169,7 +169,7 @@ def composed(code: str, pieces: dict[str, str], needs: str = "") -> list[str]:
     text = header + f"redis.call('LLEN', queue, prefix)\n{code}\n"
     lines = compose("do", text, pieces).body.decode().splitlines()
     assert lines[:3] == ["local call = redis.call", "local queue = KEYS[1]", "local prefix = ARGV[1]"]
-    return lines[3 : lines.index("call('LLEN', queue, prefix)")]
+    return lines[3 : lines.index("call('LLEN',queue,prefix)")]
 
 
 def test_a_script_gets_only_the_functions_that_it_uses() -> None:
@@ -200,7 +200,7 @@ def test_a_piece_brings_its_statements_and_private_functions() -> None:
         "local function own()",
         "return 1",
         "end",
-        "local value = own()",
+        "local value=own()",
     ]
     assert composed("return own()", pieces) == [], "what a piece does not give is not for others"
     assert composed("return 1", pieces, needs="one") == composed("return value", pieces)

@@ -22,19 +22,24 @@ GRACE_MS = 2000
 
 
 async def light_clean(engine: Engine) -> CleanReport:
-    """Walk once over the processing list. See `AsyncWorkQueue.light_clean`."""
+    """Walk once over the processing list, and over a part of the ledger. See `AsyncWorkQueue.light_clean`."""
     report = CleanReport()
     left: int | None = None
-    more = True
+    more, started_ms = True, 0
     while more or left is None or left > 0:
-        length, reclaimed, dropped, adopted, more = await engine.run(
-            "light_clean", grace_ms=GRACE_MS, count=STEP
+        ends = left is not None and left <= STEP
+        length, reclaimed, dropped, adopted, more, now_ms, engine.ledger_cursor, finished = await engine.run(
+            "light_clean",
+            grace_ms=GRACE_MS,
+            count=STEP,
+            started_ms=started_ms if ends else 0,
+            cursor=engine.ledger_cursor,
         )
         if left is None:
-            left = length + dropped
+            left, started_ms = length + dropped, now_ms
         seen = min(left, STEP)
         left -= seen
-        report += CleanReport(examined=seen, reclaimed=reclaimed, dropped=dropped, adopted=adopted)
+        report += CleanReport(examined=seen, reclaimed=reclaimed, dropped=dropped + finished, adopted=adopted)
     return report
 
 

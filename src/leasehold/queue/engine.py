@@ -63,6 +63,8 @@ class Engine:
         self.loop = session.loop
         self._name = keys.prefix.decode()
         self._on_abandon = on_abandon
+        #: Where the next light clean continues to check the ledger.
+        self.ledger_cursor = b"0"
         self._common = CommonArguments(keys, return_front=return_front, clock=clock)
         self._scripts: dict[str, BoundScript] = {}
         self._runner = session.runner

@@ -76,7 +76,7 @@ class CleanReport:
 
 
 #: Values per item in the reply of `inspect`.
-_FIELDS = 8
+_FIELDS = 9
 
 
 def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[ItemView]:
@@ -84,7 +84,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
     now_ms = reply[0]
     views: list[ItemView] = []
     for at in range(1, len(reply), _FIELDS):
-        item_id, size, data, due_ms, holder, token, attempt, leased_ms = reply[at : at + _FIELDS]
+        item_id, size, data, due_ms, holder, token, attempt, leased_ms, _ = reply[at : at + _FIELDS]
         views.append(
             ItemView(
                 id=item_id.decode(errors="surrogateescape"),

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _TEXT = re.compile(r"'[^']*'")
-_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_TEXTS = re.compile(r"('[^'\n]*')")
+#: Not where the text would mean something else without them: a number before two dots, a minus after a minus.
+_SPACED = re.compile(r" *(==|~=|<=|>=|[=,+*/<>{}()]) *|(?<!\d) (\.\.) (?!\d)| (-) (?!-)")
+#: A name that is no field: not after one dot, but perhaps after two.
+_NAME = re.compile(r"(?<!\w)(?<!(?<!\.)\.)[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"local function (\w+)")
 
 
@@ -172,9 +176,12 @@ def split(text: str) -> tuple[list[str], str]:
 
 
 def strip(code: str) -> str:
-    """Return code without comments, indentation and empty lines."""
+    """Return code without comments, indentation, empty lines, and spaces beside operators."""
     lines = (re.sub(r"(^|\s)--.*$", "", line).strip() for line in code.splitlines())
-    return "\n".join(line for line in lines if line)
+    return "".join(
+        part if part.startswith("'") else _SPACED.sub(r"\1\2\3", part)
+        for part in _TEXTS.split("\n".join(line for line in lines if line))
+    )
 
 
 def names_in(code: str) -> frozenset[str]:

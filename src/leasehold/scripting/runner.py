@@ -42,6 +42,7 @@ class CommonArguments:
             "now_ms": b"",
             "session": keys.session,
             "return_front": b"%d" % return_front,
+            "set_many": b"0",
         }
 
     def current(self) -> Mapping[str, bytes]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: The maximum of data in one reply; what does not fit is requested again.
 REPLY_BYTES = 8 << 20
 #: Values per item in the reply of `find_many`.
-_FIELDS = 9
+_FIELDS = 10
 _COMPARISONS = {
     kind.__name__: compare
     for kind, compare in (
@@ -133,9 +133,9 @@ async def _request(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, max_
     now_ms, *values = await bulk.find(ids, which=condition.which, max_bytes=max_bytes)
     rows: list[Row] = []
     for at in range(0, len(values), _FIELDS):
-        state, item_id, size, data, due_ms, raw, token, attempt, since_ms = values[at : at + _FIELDS]
-        text = None if raw is None else raw.decode(errors="backslashreplace")
-        holder, error = (None, text) if state == b"dead" else (text, None)
+        state, item_id, size, data, due_ms, holder, token, attempt, since_ms, error = values[
+            at : at + _FIELDS
+        ]
         rows.append(
             (
                 item_id,
@@ -144,10 +144,14 @@ async def _request(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, max_
                 size,
                 attempt,
                 token or None,
-                holder,
+                _text(holder),
                 None if due_ms < 0 else due_ms * 1000,
                 max(0, now_ms - since_ms) / 1000 if since_ms else None,
-                error,
+                _text(error),
             )
         )
     return rows
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="backslashreplace")

@@ -40,7 +40,7 @@ ITEMS = StructType(
         StructField("due", TimestampType()),
         #: seconds since it was last leased or, of a dead letter, since it died
         StructField("age", DoubleType()),
-        #: the last error of a dead letter
+        #: the error of the last attempt, of a dead letter or an item that is retried
         StructField("error", StringType()),
     ]
 )
