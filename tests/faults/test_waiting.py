@@ -13,6 +13,7 @@ import pytest
 
 from leasehold import Item, QueueClosed
 from leasehold.queue import leasing, listener
+from leasehold.queue.encoding import TRIP_ROWS
 from tests.eventually import eventually
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit, calls, left_over
@@ -93,7 +94,7 @@ async def test_concurrent_calls_share_trips(queue: AsyncWorkQueue, redis: Redis)
     added = await asyncio.gather(*(queue.add_item(Item(b"x", id=f"{n}")) for n in range(count)))
     assert all(added)
     # One for the first call, which waits for no other; full trips; small ones for the last calls.
-    assert await calls(redis, "evalsha") - before <= 1 + math.ceil(count / 500) + 2
+    assert await calls(redis, "evalsha") - before <= 1 + math.ceil(count / TRIP_ROWS) + 2
 
     before = await calls(redis, "evalsha")
     leases: list[Lease | None] = await asyncio.gather(*(queue.lease(60) for _ in range(count)))
@@ -104,7 +105,7 @@ async def test_concurrent_calls_share_trips(queue: AsyncWorkQueue, redis: Redis)
     for call in (lambda lease: queue.renew(lease, 60), queue.complete):
         before = await calls(redis, "evalsha")
         assert all(await asyncio.gather(*(call(lease) for lease in held)))
-        assert await calls(redis, "evalsha") - before <= 1 + math.ceil(count / 500) + 2
+        assert await calls(redis, "evalsha") - before <= 1 + math.ceil(count / TRIP_ROWS) + 2
 
 
 @pytest.mark.seed("WRQ-B13")

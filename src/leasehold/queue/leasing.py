@@ -1,4 +1,4 @@
-"""Leases items for all coroutines of one queue object.
+"""Leases items for all coroutines of one queue object. One concept, so this file may be longer than others.
 
 Requests are gathered as in the batcher: one call of the script serves many of them. A request that finds the
 queue empty may wait. While any waits, one connection listens for new items (`BLMOVE` into the inbox of this
@@ -7,8 +7,6 @@ delayed item falls due.
 
 A watcher, such as a worker, waits without a request: it is notified when an item may be waiting, and leases
 it if it can. If it cannot, the item returns to the front of the queue, where it wakes another process.
-
-One concept, so this file may be longer than others.
 """
 
 from __future__ import annotations
