@@ -27,7 +27,7 @@ local reclaimed, more = reclaim(100)
 local noted_now = check_processing() - known
 local old = redis.call('LRANGE', processing, -count, -1)
 local whole = #old < count
-local staying, unexplained, met = sift(old, {})
+local staying, unexplained, noted, met = sift(old, {})
 
 local near_an_end
 -- Return whether an item is scheduled, or in the queue near one of its ends.
@@ -51,12 +51,10 @@ for _, id in ipairs(unexplained) do
     watched[#watched + 1] = { id, left or grace_ms }
   else
     left_over[id] = true
+    met[#met + 1] = noted[id] and id or nil
   end
 end
-local kept = {}
-for _, id in ipairs(staying) do
-  kept[#kept + 1] = not left_over[id] and id or nil
-end
+local kept = without(staying, left_over)
 
 -- Once all entries were checked, what was noted before has no entry.
 local void = {}

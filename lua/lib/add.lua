@@ -2,14 +2,8 @@
 --
 -- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: until then), unique.
 --
--- Needs: items, queue
+-- Needs: items
 -- Gives: add_rows
-
--- Return whether an id is in the list near one of its ends. Deeper it is not found, and is then in the list twice.
-local function waits_near_an_end(id)
-  return redis.call('LPOS', queue, id, 'MAXLEN', 256)
-    or redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256)
-end
 
 -- Return the ids of the rows, and how many of their data keys and lease keys exist: usually none does.
 local function read_rows(count)

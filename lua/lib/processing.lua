@@ -9,7 +9,7 @@
 -- removed an entry that is noted; a light clean drops such notes.
 --
 -- Needs: processing, gone, deadlines
--- Gives: check_processing, sift, unlist_or_note, unlist
+-- Gives: check_processing, sift, without, unlist_or_note, unlist
 
 local at_first = {}
 
@@ -19,32 +19,35 @@ local function check_processing()
   return at_first.noted
 end
 
--- Sort entries of the list. Dropped are those that come twice, those of the ids that leave now
--- (id -> true), of items that are neither leased nor exist, and noted ones of items that no client holds. Returns those
--- that stay, the oldest first, those of them that `deadlines` does not explain, and the notes that were met.
+-- Sort entries of the list. Dropped are those that come twice, those of the ids that leave now (id -> true), and
+-- those of items that are neither leased nor exist. Returns those that stay, the oldest first, those of them that
+-- `deadlines` does not explain, which of these are noted (id -> true), and the notes of dropped entries.
 local function sift(listed, leaving)
   local scores = read_in_chunks('ZMSCORE', deadlines, listed)
   local notes = at_first.noted > 0 and read_in_chunks('ZMSCORE', gone, listed) or {}
-  local staying, unexplained, met, seen = {}, {}, {}, {}
+  local staying, unexplained, noted, met, seen = {}, {}, {}, {}, {}
   for i = #listed, 1, -1 do
-    local id = listed[i]
-    local stays = not (seen[id] or leaving[id])
-    seen[id] = true
-    if stays and not scores[i] then
-      if notes[i] and not foreign_lease_left(id) then
-        stays = false
-        met[#met + 1] = id
-      elseif redis.call('EXISTS', data_key(id)) == 0 then
-        stays = false
-      else
-        unexplained[#unexplained + 1] = id
-      end
-    end
-    if stays then
+    local id, score = listed[i], scores[i]
+    if not (seen[id] or leaving[id]) and (score or redis.call('EXISTS', data_key(id)) == 1) then
       staying[#staying + 1] = id
+      if not score then
+        unexplained[#unexplained + 1], noted[id] = id, notes[i]
+      end
+    elseif notes[i] then
+      met[#met + 1] = id
     end
+    seen[id] = true
   end
-  return staying, unexplained, met
+  return staying, unexplained, noted, met
+end
+
+-- Drop entries that `sift` cannot explain (id -> true) from those that stay.
+local function without(staying, dropped)
+  local kept = {}
+  for _, id in ipairs(staying) do
+    kept[#kept + 1] = not dropped[id] and id or nil
+  end
+  return kept
 end
 
 -- Note ids whose entry was not found.
@@ -74,7 +77,15 @@ local function unlist_old(ids)
     leaving[id], missing[id] = true, true
   end
   local old = redis.call('LRANGE', processing, at_first.length > 128 and -3 * #ids - 8 or 0, -1)
-  local staying, _, met = sift(old, leaving)
+  local staying, unexplained, noted, met = sift(old, leaving)
+  local waiting = {}
+  for _, id in ipairs(unexplained) do
+    -- Elsewhere, the entry may be that of a foreign client that has just taken the id.
+    if noted[id] and waits_near_an_end(id) and not foreign_lease_left(id) then
+      waiting[id], met[#met + 1] = true, id
+    end
+  end
+  staying = without(staying, waiting)
   for _, id in ipairs(old) do
     missing[id] = nil
   end

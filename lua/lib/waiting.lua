@@ -1,7 +1,13 @@
--- Return a slice of the ids that wait.
+-- Find ids that wait.
 --
 -- Needs: prefix, queue, sessions
--- Gives: waiting_ids
+-- Gives: waits_near_an_end, waiting_ids
+
+-- Return whether an id is in the queue near one of its ends. Deeper it is not found.
+local function waits_near_an_end(id)
+  return redis.call('LPOS', queue, id, 'MAXLEN', 256)
+    or redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256)
+end
 
 -- Return up to `limit` ids from `first` on (0: the youngest); the first slice also has those in inboxes. Ids that are
 -- added between two slices move the others away from the start: some are returned twice, none is missed.

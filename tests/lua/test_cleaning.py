@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.keys import QueueKeys
-from tests.lua.space import ME, NOW, Held, Space, State, data_of, lease_keys, picture
+from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, lease_keys, picture
 
 pytestmark = pytest.mark.core
 
@@ -174,3 +174,17 @@ async def test_a_long_ledger_is_walked_in_steps(space: Space) -> None:
         dropped, calls = dropped + stale, calls + 1
     assert dropped == 3_000
     assert await space.snapshot() == picture(fence=3_000)
+
+
+@pytest.mark.parametrize("entries", [["a"], ["a", "a"]])
+async def test_an_entry_is_not_dropped_for_a_note_if_its_item_waits_nowhere(
+    space: Space, entries: list[str]
+) -> None:
+    """Its entry is that of a foreign client which has taken the id since it was noted, and has not leased it."""
+    before: State = {"item:a": data_of("a"), "processing": entries, "gone": {"a": NOW - 9.0}}
+    await space.seed(before)
+    await space.run("light_clean")
+    state = await space.snapshot()
+    assert (state["processing"], state["deadlines"]) == (["a"], {"a": NOW + 2000.5})
+    await space.run("light_clean", now_ms=NOW + 2001)
+    assert [given.id for given in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["a"]

@@ -181,3 +181,17 @@ async def _complete_all(space: Space, tokens: dict[str, int], at_once: int) -> N
     rows = [(item_id, token, 0) for item_id, token in tokens.items()]
     replies = await space.run_all(Call("complete_many", piece) for piece in batched(rows, at_once))
     assert [answer for answers in replies for answer in answers] == [1] * len(rows)
+
+
+async def test_a_completion_keeps_a_noted_entry_if_its_item_waits_nowhere(space: Space) -> None:
+    """It may be the entry of a foreign client which has taken the id and has not leased it yet."""
+    held = leases(200)
+    taken: State = {"item:taken": "x", "item:released": "y", "queue": ["released"]}
+    marks = {"taken": NOW - 9.0, "released": NOW - 9.0}
+    state = picture(leased=held, fence=200) | taken | {"gone": marks}
+    await space.seed(state | {"processing": [*listed(state["processing"]), "taken", "released"]})
+    assert await space.run("complete_many", [("i0200", 200, 0)]) == [1]
+    after = await space.snapshot()
+    assert "taken" in listed(after["processing"])
+    assert "released" not in listed(after["processing"])
+    assert after["gone"] == {"taken": NOW - 9.0, "i0200": NOW}
