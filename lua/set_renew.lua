@@ -89,10 +89,7 @@ end
 
 if #again > 0 then
   -- Choose from them as from a queue: scheduled items and those under a foreign lease are left alone.
-  local line = set_key .. ':back'
-  in_chunks('LPUSH', line, again)
-  choose(line, 0, #again, false, math.huge)
-  redis.call('UNLINK', line)
+  choose(reversed(again), 0, #again, false, math.huge)
 end
 local count_again = #chosen
 if count_again > 0 then

@@ -22,7 +22,7 @@ local function data_of_schedule(name)
 end
 
 redis.call('ZCARD', ticks)
-local definition_of, due_of, without = {}, {}, {}
+local definition_of, due_of, undefined = {}, {}, {}
 
 -- Return whether the schedule is as it was read, and due. Rows before may have set its time.
 local function is_as_read(name, definition, due)
@@ -30,7 +30,7 @@ local function is_as_read(name, definition, due)
     definition_of[name] = redis.call('HGET', schedules, name)
     due_of[name] = tonumber(redis.call('ZSCORE', ticks, name) or '') or false
     if not definition_of[name] then
-      without[#without + 1] = name
+      undefined[#undefined + 1] = name
     end
   end
   return definition_of[name] == definition and due_of[name] == due and due <= now
@@ -67,7 +67,7 @@ for _, id in ipairs(added) do
   end
 end
 in_chunks('ZADD', ticks, next_due)
-for _, name in ipairs(without) do
+for _, name in ipairs(undefined) do
   redis.call('UNLINK', data_of_schedule(name))
   redis.call('ZREM', ticks, name)
 end

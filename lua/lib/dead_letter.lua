@@ -10,12 +10,12 @@ end
 -- Write a dead letter, replacing an older one of its id, or whatever else the key holds.
 local function enter_dead(id, data, text, attempt, token)
   local key = dead_key(id)
+  redis.call('ZADD', dead, now, id) -- first, so that none exists that is not listed
   local fields = redis.pcall('HLEN', key)
   if fields ~= 0 and fields ~= 4 then
     redis.call('UNLINK', key)
   end
   token = string.format('%.0f', token)
-  redis.call('ZADD', dead, now, id)
   redis.call('HSET', key, 'data', data, 'error', text, 'attempt', attempt, 'token', token)
 end
 

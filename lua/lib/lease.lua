@@ -35,10 +35,12 @@ local function look_at(id, first_key, second_key, with_data)
   return data, is_foreign(values[1]) or is_foreign(values[2])
 end
 
--- Choose the items that can be leased from up to `limit` ids of a list, after the first `skip` at its right end.
+-- Choose the items that can be leased from up to `limit` ids of a list, after the first `skip` at its right end; or
+-- from a table of ids, the last one first.
 -- Returns how many ids were checked, and whether it has stopped before an item whose data exceeds `room`.
 local function choose(source, skip, limit, with_data, room)
-  local next_ids = redis.call('LRANGE', source, -skip - limit, -skip - 1)
+  local next_ids = type(source) == 'table' and source
+    or redis.call('LRANGE', source, -skip - limit, -skip - 1)
   if #next_ids == 0 then
     return 0, false
   end
