@@ -17,12 +17,14 @@
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items leased, 100 reclaimed, 2,000 ids checked, `max_bytes` of data a call.
 
-local _, more = reclaim(100, inbox)
-
 local total = 0
 for i = requests + 1, #ARGV, 2 do
   total = total + tonumber(ARGV[i])
 end
+if total > 1000 then
+  return redis.error_reply('LIMIT 1000 items')
+end
+local _, more = reclaim(100, inbox)
 local counts, checked, stop = {}, 0, false
 for _, source in ipairs({ inbox, queue }) do
   local used = 1

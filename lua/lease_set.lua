@@ -14,7 +14,7 @@
 --   reader        text     the reader of the stream
 --   set           text     the name of the set
 --   known         integer  how many items the set has, as far as the caller knows
---   count         integer  the maximum number of items to add
+--   count         count    the maximum number of items to add
 --   hold_ms       integer  the lease time
 --   keep_ms       integer  how long the set is kept from now on
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many items the set had, and

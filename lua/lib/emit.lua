@@ -5,7 +5,7 @@
 -- Events are kept only while there is the hash `:events:keep`: how many events are kept, for how long, and
 -- the number of the last one. The numbers have no gap, so a reader knows whether it has missed an event.
 --
--- Needs: prefix, now_ms, events
+-- Needs: prefix, events
 -- Gives: emitting, emit, emit_all, flush
 
 local keep_key = prefix .. ':events:keep'
@@ -19,8 +19,6 @@ if emitting then
   local keep = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms')
   local number, emitted = tonumber(keep[1]), {}
   redis.call('XLEN', events)
-  local time = now_ms or redis.call('TIME')
-  local stamp = now_ms or time[1] * 1000 + math.floor(time[2] / 1000)
 
   local function id_of(event)
     return string.format('%.0f-1', event)
@@ -32,7 +30,7 @@ if emitting then
     local fields = event[3]
     -- stylua: ignore
     local reply = redis.pcall('XADD', events, id_of(number + place),
-      'what', event[1], 'id', event[2], 'time', stamp,
+      'what', event[1], 'id', event[2], 'time', now,
       'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
       'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or '')
     return type(reply) == 'string'
@@ -54,7 +52,7 @@ if emitting then
   -- and their number still falls.
   local function cut_old(kept_ms)
     local function is_old(entry)
-      return entry and tonumber(entry[2][6]) <= stamp - kept_ms
+      return entry and tonumber(entry[2][6]) <= now - kept_ms
     end
     local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
     if not is_old(oldest) then

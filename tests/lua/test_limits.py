@@ -87,6 +87,13 @@ async def test_a_call_over_the_limit_is_refused_and_changes_nothing(space: Space
     assert await space.snapshot() == before
 
 
+async def test_a_lease_of_more_items_than_allowed_is_refused_and_changes_nothing(space: Space) -> None:
+    await space.seed(WAITING)
+    with pytest.raises(ResponseError, match="LIMIT"):
+        await space.run("lease_many", [(ROWS, 60_000), (1, 60_000)])
+    assert await space.snapshot() == WAITING
+
+
 @pytest.mark.parametrize(("before", "call", "answer", "after"), FULL.values(), ids=FULL.keys())
 async def test_1000_items_are_handled_in_a_call(
     space: Space, before: State, call: Call, answer: object, after: State

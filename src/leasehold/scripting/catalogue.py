@@ -191,7 +191,7 @@ def _preamble(name: str, keys: tuple[str, ...], arguments: dict[str, str], row: 
         lines.append(
             f"local {argument} = " + (str(i - 1) if kind == "rest" else KINDS[kind].format(f"ARGV[{i}]"))
         )
-    too_much = [f"({argument} or 0) > {MAX_ROWS}" for argument, kind in arguments.items() if kind == "count"]
+    too_much = [f"{argument} > {MAX_ROWS}" for argument, kind in arguments.items() if kind == "count"]
     if row:
         too_much.append(f"#ARGV > {len(arguments) - 1 + MAX_ROWS * row}")
     if too_much:
