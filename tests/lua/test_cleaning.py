@@ -180,7 +180,7 @@ async def test_a_long_ledger_is_walked_in_steps(space: Space) -> None:
 async def test_an_entry_is_not_dropped_for_a_note_if_its_item_waits_nowhere(
     space: Space, entries: list[str]
 ) -> None:
-    """Its entry is that of a foreign client which has taken the id since it was noted, and has not leased it."""
+    """A foreign client has taken the id after it was noted, and has not leased it yet."""
     before: State = {"item:a": data_of("a"), "processing": entries, "gone": {"a": NOW - 9.0}}
     await space.seed(before)
     await space.run("light_clean")
