@@ -68,6 +68,7 @@ async def test_items_are_printed_as_json(leasehold: Leasehold, queue: AsyncWorkQ
         "attempt": 0,
         "due": None,
         "leased_seconds_ago": None,
+        "error": None,
     }
     assert (second["data"], second["data_encoding"]) == ("grün", "utf-8")
 
@@ -102,6 +103,14 @@ async def test_one_item_is_printed_in_full(leasehold: Leasehold, queue: AsyncWor
     assert document["item"]["data"] == "two\nlines"
     assert document["item"]["token"] == lease.token
     assert (document["dead_letter"], document["result"]) == (None, None)
+
+
+async def test_the_last_error_of_an_item_is_printed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"data", id="x"))
+    await queue.fail(await take(queue), "Traceback\nValueError: bad", retry_in=3600)
+    outcome = await leasehold("show", queue.name, "x")
+    assert outcome.out.endswith("\nlast error\nTraceback\nValueError: bad\n\ndata\ndata\n")
+    assert (await leasehold("show", queue.name, "--json")).document["error"] == "Traceback\nValueError: bad"
 
 
 async def test_a_dead_letter_and_a_result_with_one_id_are_both_printed(

@@ -55,7 +55,7 @@ async def take(
     queue: AsyncWorkQueue, lease_time: Duration = 30, *, block: bool = True, timeout: float = 20
 ) -> Lease:
     """Lease an item that waits or arrives soon."""
-    return await taken(queue.lease(lease_time, block=block, timeout=timeout))
+    return await taken(queue.lease(lease_time, block=block, timeout=timeout if block else None))
 
 
 async def taken(leasing: Coroutine[Any, Any, Lease | None]) -> Lease:

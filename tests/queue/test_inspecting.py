@@ -88,6 +88,7 @@ async def test_inspect_shows_a_waiting_item(queue: AsyncWorkQueue) -> None:
             attempt=0,
             due=None,
             age=None,
+            error=None,
         )
     ]
     [view] = await queue.inspect(data=False)
@@ -151,6 +152,36 @@ async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:
         bare = await queue.find(state, data=False)
         assert bare
         assert (bare.size, bare.data) == (4, None)
+
+
+async def test_an_item_that_waits_for_its_retry_has_its_last_error(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    async def error() -> tuple[str | None, str | None]:
+        view = await queue.find("x")
+        assert view is not None
+        (again,) = await queue.inspect(view.state)
+        assert again.error == view.error
+        return view.state, view.error
+
+    await queue.add_items([Item(b"", id="x")])
+    assert await error() == ("waiting", None)
+    assert await queue.fail(await take(queue, 30), "é" * 600 + " first", retry_in=3600)
+    assert await error() == ("scheduled", "é" * 497 + " first")
+    await redis.zadd(f"{queue.name}:scheduled", {"x": 1})
+    lease = await take(queue, 30)
+    assert (await error())[0] == "leased"
+    assert await queue.fail(lease, ValueError("second"), retry_in=0)
+    assert await error() == ("waiting", "ValueError: second\n")
+    assert await queue.fail(await take(queue, 30), "third")
+    assert await queue.find("x") is None
+    assert await queue.dead_letters.requeue("x") == [True]
+    assert await error() == ("waiting", None)
+    assert await queue.fail(await take(queue, 30), "fourth", retry_in=0)
+    assert await queue.complete(await take(queue, 30))
+    assert await queue.add_item(Item(b"", id="x"))
+    assert await error() == ("waiting", None)
+    assert not await redis.exists(f"{queue.name}:errors")
 
 
 async def test_find_returns_none_for_an_id_without_an_item(queue: AsyncWorkQueue, redis: Redis) -> None:

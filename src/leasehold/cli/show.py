@@ -47,7 +47,7 @@ async def show(
     Without an ID: the first items of each state, by their place in the queue, the end of
     their lease or their due time. With --json each item is a line.
 
-    With an ID: the item with its data, and the dead letter and the result with that id.
+    With an ID: the item with its last error and its data, and the dead letter and the result with that id.
     The exit code is 1 if there are none.
     """
     if item_id is not None:
@@ -129,6 +129,8 @@ def _print_item(view: ItemView) -> None:
             "bytes": view.size,
         }
     )
+    if view.error:
+        print_block("last error", view.error)
     if view.data:
         print_block("data", readable(view.data))
 

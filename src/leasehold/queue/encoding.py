@@ -27,7 +27,7 @@ ROW_BYTES = 128
 _SLOW_ROW_BYTES = LARGE_BYTES // SLOW_ROWS
 #: The longest error that is kept; a longer one loses its middle.
 MAX_ERROR_BYTES = 16 << 10
-#: How much of the end of an error an event contains.
+#: How much of the end of an error an event contains, and the item while it waits for its retry.
 EVENT_ERROR_BYTES = 1000
 
 
@@ -101,7 +101,7 @@ def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> 
 def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:
     """Return the values of a failure's row that follow the id and the token.
 
-    If the item is retried, only its event contains the error, so the last bytes are enough.
+    If the item is retried, the end of the error is kept until it is completed, and in its event.
 
     Raises:
         InvalidArgument: As in `AsyncWorkQueue.fail`.
@@ -109,7 +109,10 @@ def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:
     text = error_text(error)
     if retry_in is None:
         return b"-1", text
-    return b"%d" % to_ms("retry_in", retry_in, zero=True), text[-EVENT_ERROR_BYTES:]
+    end = (
+        text if len(text) <= EVENT_ERROR_BYTES else text[-EVENT_ERROR_BYTES:].decode(errors="ignore").encode()
+    )
+    return b"%d" % to_ms("retry_in", retry_in, zero=True), end
 
 
 def error_text(error: object) -> bytes:

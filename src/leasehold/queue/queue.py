@@ -458,8 +458,8 @@ class AsyncWorkQueue:
 
         Args:
             lease: The lease of the item. Only the current holder is accepted.
-            error: What went wrong; of an exception, the traceback. It is kept with a dead letter only: up to
-                16 KiB, a longer one without its middle.
+            error: What went wrong; of an exception, the traceback. A dead letter keeps up to 16 KiB, a longer
+                one without its middle; an item that is retried keeps the end, 1,000 bytes: `ItemView.error`.
             retry_in: Seconds before it can be leased again; 0 puts it to the end of the queue at once. None
                 makes it a dead letter: see `dead_letters`.
 

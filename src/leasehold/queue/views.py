@@ -48,6 +48,8 @@ class ItemView:
     due: float | None
     #: Seconds since it was last leased; None if never. (The time of adding is not stored.)
     age: float | None
+    #: The end of the error of the last attempt that has failed, at most 1,000 bytes; None if none has.
+    error: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
     now_ms = reply[0]
     views: list[ItemView] = []
     for at in range(1, len(reply), _FIELDS):
-        item_id, size, data, due_ms, holder, token, attempt, leased_ms, _ = reply[at : at + _FIELDS]
+        item_id, size, data, due_ms, holder, token, attempt, leased_ms, error = reply[at : at + _FIELDS]
         views.append(
             ItemView(
                 id=item_id.decode(errors="surrogateescape"),
@@ -96,6 +98,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
                 attempt=attempt,
                 due=None if due_ms < 0 else due_ms / 1000,
                 age=(now_ms - leased_ms) / 1000 if leased_ms else None,
+                error=error.decode(errors="replace") if error else None,
             )
         )
     return views
