@@ -360,7 +360,7 @@ class LeaseDispatcher:
             self._answer_unsent(unsent)
         if spare:
             self._release(self._reassign(spare))
-        self._sessions = sessions
+        self._sessions = sessions or self._sessions  # 0 if it leased all that was asked for
         asked_for = sum(request.count for request in requests)
         self._continue(wait_ms, empty=wait_ms != 0 and end < 3 + 4 * asked_for)
 
