@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from benchmarks.measure import Row, Sample, Setting, metered, speed_row, take_turns
 from leasehold import AsyncWorkQueue, Item, Lease
 from leasehold.keys import QueueKeys
-from leasehold.scripting.runner import bind
+from leasehold.scripting.runner import CommonArguments, bind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -128,14 +128,8 @@ class Raw:
         self._scripts = {
             script: bind(script, self._keys) for script in ("add_items", "lease_many", "complete_many")
         }
-        self._fixed: dict[str, bytes | int] = {
-            "prefix": self._keys.prefix,
-            "now_ms": b"",
-            "session": self._keys.session,
-            "return_front": 0,
-            "park_ms": 10_000,
-            "max_bytes": 8 << 20,
-        }
+        common = CommonArguments(self._keys, return_front=False).current()
+        self._fixed: dict[str, bytes | int] = {**common, "park_ms": 10_000, "max_bytes": 8 << 20}
         self._ids: list[bytes] = []
         self._adds: list[Call] = []
         self._replies: list[list[Any]] = []

@@ -45,30 +45,26 @@ class RedisServer:
         url: Its address.
         redis: Observes it.
         held: The commands that count its jobs.
-        completed: A command that counts completed jobs among them.
     """
 
-    def __init__(self, url: str, redis: Redis, held: Sequence[str], completed: str) -> None:
+    def __init__(self, url: str, redis: Redis, held: Sequence[str]) -> None:
         self.url = url
         self._redis = redis
         self._held = held
-        self._completed = completed
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, held: Sequence[str], completed: str) -> AsyncIterator[Server]:
+    async def start(cls, held: Sequence[str]) -> AsyncIterator[Server]:
         """Run an empty one during the block."""
         async with fresh_server() as (url, redis):
-            yield cls(url, redis, held, completed)
+            yield cls(url, redis, held)
 
     async def left(self) -> int:
         """Return how many jobs it holds."""
-        ask = self._redis.execute_command
-        replies = [await ask(*command.rsplit(" ", 1)) for command in self._held]  # type: ignore[no-untyped-call]
+        replies = [await self._redis.execute_command(*command.rsplit(" ", 1)) for command in self._held]  # type: ignore[no-untyped-call]
         for groups in (reply for reply in replies if isinstance(reply, list)):
             replies = [group["pending"] + group["lag"] for group in groups]
-        gone = await ask(*self._completed.split()) if self._completed else 0  # type: ignore[no-untyped-call]
-        return int(sum(replies) - gone)
+        return int(sum(replies))
 
     def metered(self, items: int) -> AbstractAsyncContextManager[Sample]:
         """Measure it, with its statistics of commands."""

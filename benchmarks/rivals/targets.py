@@ -30,7 +30,6 @@ class Library:
 
     name: str  #: also that of its program, its requirements and its environment
     held: tuple[str, ...] = ()  #: the commands that count its jobs on Redis, also running ones
-    completed: str = ""  #: a command that counts completed jobs among them
     on: str = "Redis"  #: its server, "Redis" or one of `servers.KINDS`
     title: str = ""  #: its name in the results, if another
     plain: bool = False  #: whether to run it without uvloop
@@ -53,9 +52,7 @@ class Library:
 
     def server(self) -> AbstractAsyncContextManager[Server]:
         """Run an empty server of its kind."""
-        return (
-            RedisServer.start(self.held, self.completed) if self.on == "Redis" else OtherServer.start(self.on)
-        )
+        return RedisServer.start(self.held) if self.on == "Redis" else OtherServer.start(self.on)
 
     def program(
         self, part: str, task: dict[str, Any], cores: list[int] = CLIENT_CORE
@@ -85,10 +82,10 @@ class Library:
         return ", ".join(one.replace("==", " ") for one in pinned if not (self.plain and "uvloop" in one))
 
 
-_OURS = ("LLEN jobs:queue", "LLEN jobs:processing")
+_OURS = ("LLEN jobs:queue", "ZCARD jobs:deadlines")
 LIBRARIES = (
-    Library("leasehold", _OURS, completed="SCARD jobs:gone"),
-    Library("leasehold", _OURS, completed="SCARD jobs:gone", plain=True),
+    Library("leasehold", _OURS),
+    Library("leasehold", _OURS, plain=True),
     Library("bullmq", ("LLEN bull:jobs:wait", "LLEN bull:jobs:active")),
     Library("taskiq-redis", ("XINFO GROUPS jobs",)),
     Library("saq", ("ZCARD saq:jobs:incomplete",)),
