@@ -162,7 +162,9 @@ def test_the_server_notices_the_death_of_a_parent_whose_child_lives(
         os.kill(os.getpid(), signal.SIGKILL)
 
     os.waitpid(fork(lambda: asyncio.run(parent())), 0)
-    until_gone(plain)
-    os.write(hold, b"x")
-    os.close(held)
-    os.close(hold)
+    try:
+        until_gone(plain)
+    finally:  # the child lives until then
+        os.write(hold, b"x")
+        os.close(held)
+        os.close(hold)
