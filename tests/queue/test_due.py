@@ -47,7 +47,7 @@ async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
     lease = await waiting
     assert (lease.id, lease.attempt) == ("a", 2)
     # On a machine that is blocked for seconds the waiter would ask again by itself, which proves nothing.
-    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= BLOCK_SECONDS
+    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= 0.8 * BLOCK_SECONDS
 
 
 async def test_a_waiter_notices_a_delay_that_began_after_the_wait(
@@ -62,4 +62,4 @@ async def test_a_waiter_notices_a_delay_that_began_after_the_wait(
     assert await worker.release(held, delay=0.3)
     got = await waiting
     assert (got.id, got.attempt) == ("a", 1)
-    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= BLOCK_SECONDS
+    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= 0.8 * BLOCK_SECONDS
