@@ -50,8 +50,8 @@ FAULTS = [
     Fault(
         "RWQ-B1",
         "lua/lib/processing.lua",
-        "redis.call('EXISTS', data_key(id)) == 0",
-        "redis.call('EXISTS', prefix .. ':lease:' .. id) == 0",
+        "redis.call('EXISTS', data_key(id)) == 1",
+        "redis.call('EXISTS', prefix .. ':lease:' .. id) == 1",
     ),
     Fault("RWQ-B2", "lua/fail_many.lua", "redis.call('ZCARD', dead)\n", ""),
     Fault(
