@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _PART = re.compile(r"<!-- (contract|commands|fields|events)(?: (\w+))? -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
-_COMMAND = re.compile(r"""(?:\bp?call|in_chunks)\('([A-Z]+)'|'([A-Z]+)' or '([A-Z]+)'""")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -57,8 +56,7 @@ def contract(name: str) -> str:
 
 def commands() -> str:
     """Return the commands that the scripts send, sorted."""
-    bodies = "\n".join(script.body.decode() for script in catalogue.load().values())
-    found = {command for match in _COMMAND.finditer(bodies) for command in match.groups() if command}
+    found = {command for script in catalogue.load().values() for command in script.commands}
     return textwrap.fill(", ".join(f"`{command}`" for command in sorted(found)), 110) + "."
 
 

@@ -49,6 +49,7 @@ KEYS = {
     "events": Key(
         "stream", "the kept events, their ids `<number>-1`: [the fields](protocol.md#scripts-for-events)"
     ),
+    "probe": Key("string, `PX`", "exists only while `probe` runs"),
     "none": Key(
         "none",
         "never exists, and is the last key of every script: "

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from leasehold import (
     AsyncWorkQueue,
@@ -25,7 +24,6 @@ from leasehold import (
     ServerRefused,
     ServerTooOld,
 )
-from leasehold.scripting.catalogue import load
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, command, take
 from tests.queue.keyspace import audit, snapshot
@@ -134,7 +132,7 @@ async def test_a_full_server_refuses_adds_and_still_leases_and_completes(
     assert await queue.counts() == (1, 1, 0, 0)
     assert await queue.renew(lease, 60)
     assert await queue.complete(lease)
-    other = await take(queue, 60, block=False)
+    other = await take(queue, 60)
     assert await queue.release(other)
     other = await take(queue, 0.01)
     again = await take(queue, 60)
@@ -175,71 +173,6 @@ async def test_a_missing_or_wrong_login_raises_server_refused(
     await admin.config_set("requirepass", "")
     if not login:
         await take(queue)
-
-
-async def test_a_forbidden_command_raises_server_refused(
-    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
-) -> None:
-    rules = {"other keys": ["~other:*", "+@all"], "no scripts": [f"~{name}:*", "+@all", "-@scripting"]}
-    for user, rule in rules.items():
-        login = user.replace(" ", "-")
-        await command(admin, "ACL", "SETUSER", login, "on", ">pw", *rule)
-        queue = make_queue(url=own.url.replace("redis://", f"redis://{login}:pw@"))
-        for call in (queue.add_item(Item(b"x")), queue.lease(30), queue.counts()):
-            with pytest.raises(ServerRefused, match="nothing was applied"):
-                await call
-        assert await snapshot(admin) == {}, user
-
-
-async def test_a_queue_works_without_access_to_info(
-    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
-) -> None:
-    """The server's version is then not checked, and everything else works."""
-    await command(admin, "ACL", "SETUSER", "plain", "on", ">pw", f"~{name}:*", "+@all", "-info")
-    queue = make_queue(url=own.url.replace("redis://", "redis://plain:pw@"))
-    assert await queue.add_item(Item(b"x"))
-    await take(queue)
-
-
-async def test_a_queue_without_access_to_blmove_cannot_wait(
-    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
-) -> None:
-    await command(admin, "ACL", "SETUSER", "hasty", "on", ">pw", f"~{name}:*", "+@all", "-blmove")
-    queue = make_queue(url=own.url.replace("redis://", "redis://hasty:pw@"))
-    assert await queue.lease(30, block=False) is None
-    async with asyncio.timeout(20):
-        for _ in range(2):
-            with pytest.raises(ServerRefused, match="nothing was applied"):
-                await queue.lease(30)
-    assert await queue.add_item(Item(b"x"))
-    await take(queue)
-
-
-async def test_the_documented_access_rules_suffice(
-    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str
-) -> None:
-    """The commands that a queue sends, and those that its scripts use, on its own keys."""
-    bodies = b"\n".join(script.body for script in load().values())
-    used = set(re.findall(rb"(?:call|in_chunks)\('([A-Z]+)'", bodies))
-    try:
-        await command(admin, "ACL", "SETUSER", "probe", "+msetex")
-    except ResponseError:
-        used.remove(b"MSETEX")  # the scripts do without it where there is none
-    allowed = [b"+" + word.lower() for word in {b"EVALSHA", b"EVAL", b"INFO", b"BLMOVE", *used}]
-    await command(admin, "ACL", "SETUSER", "worker", "on", ">pw", f"~{name}:*", "-@all", *allowed)
-    queue = make_queue(url=own.url.replace("redis://", "redis://worker:pw@"))
-    assert await queue.add_items([Item(b"x", id=f"{n}") for n in range(200)])
-    await queue.add_item(Item(b"x", id="late"), delay=0.01)
-    leases = await queue.lease_many(200, 30)
-    assert await queue.renew_many(leases, 60) == [True] * 200
-    assert await queue.release(leases[0], delay=0.01)
-    assert await queue.release(leases[1])
-    assert await queue.complete_many(leases[2:]) == [True] * 198
-    for _ in range(3):
-        lease = await take(queue, 30, timeout=30)
-        assert await queue.complete(lease)
-    assert await queue.lease(30, timeout=0.05) is None
-    assert await queue.counts() == (0, 0, 0, 0)
 
 
 async def test_a_full_client_list_raises_connection_lost(make_queue: MakeQueue, own: EmbeddedServer) -> None:

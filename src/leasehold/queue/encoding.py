@@ -20,6 +20,8 @@ TRIP_ROWS = 250
 TRIP_BYTES = 1 << 20
 #: The same of rows that take the server longer: of dead letters, and of items that become delayed.
 SLOW_ROWS = 100
+#: The answer to a row whose data key is no string.
+WRONG_TYPE = -3
 #: The maximum number of bytes of data in one reply.
 MAX_REPLY_BYTES = 8 << 20
 #: The size of a row without its data, and the least size of a slow one: a trip holds SLOW_ROWS of them.

@@ -65,7 +65,10 @@ class Engine:
         self._on_abandon = on_abandon
         #: Where the next light clean continues to check the ledger.
         self.ledger_cursor = b"0"
-        self._common = CommonArguments(keys, return_front=return_front, clock=clock)
+        self._common = CommonArguments(
+            keys, return_front=return_front, rights=session.runner.rights, clock=clock
+        )
+        session.runner.probe_with(keys)
         self._scripts: dict[str, BoundScript] = {}
         self._runner = session.runner
         self._batchers = {

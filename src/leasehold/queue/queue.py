@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self, overload
 
 from leasehold.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
 from leasehold.embedded import open_server
-from leasehold.errors import InvalidArgument
+from leasehold.errors import InvalidArgument, WrongKeyType
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.dead_letters import DeadLetters
@@ -16,6 +16,7 @@ from leasehold.queue.encoding import (
     MAX_REPLY_BYTES,
     ROW_BYTES,
     TRIP_ROWS,
+    WRONG_TYPE,
     all_trips,
     completion,
     encoded,
@@ -481,7 +482,14 @@ class AsyncWorkQueue:
             row_size(len(row[3]) + (len(failure[0].data) if row[2] == b"-1" else 0), slow=row[2] != b"0")
             for row, failure in zip(rows, failures, strict=True)
         ]
-        return await self._send_and_check("fail_many", rows, sizes)
+        answers = await self._send("fail_many", rows, sizes)
+        if WRONG_TYPE in answers:
+            wrong_id = failures[answers.index(WRONG_TYPE)].lease.id
+            raise WrongKeyType(
+                f"the data of item {wrong_id!r} is no string, so it cannot become a dead letter; this "
+                "failure was not applied, the others were"
+            )
+        return [answer == 1 for answer in answers]
 
     # -------------------------------------------------------------- inspecting
 

@@ -41,6 +41,7 @@ SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
 #: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
 #: name in the variable `what`.
 _EMIT = re.compile(r"(?<!function )\bemit(?:_all)?\((?!what\b)\s*(?:'(\w+)',|([^,\s]*))")
+_COMMAND = re.compile(r"(?:\bp?call|in_chunks|\btry)\('([A-Z]+)'")
 _ENTRY = re.compile(r"^  (\w+) +(\w+) +(\S.*)")
 
 
@@ -53,6 +54,7 @@ class Script:
         keys: The names of its keys, in order; the last is `none`.
         arguments: The names and kinds of its arguments, in order; the last may be of kind `rest`.
         events: The events that it can emit.
+        commands: The commands that it sends.
         body: The text that is sent to the server.
         sha: The SHA-1 of the body, in hex: its name on the server.
     """
@@ -61,6 +63,7 @@ class Script:
     keys: tuple[str, ...]
     arguments: dict[str, str]
     events: frozenset[EventKind]
+    commands: frozenset[str]
     body: bytes
     sha: bytes
 
@@ -130,7 +133,8 @@ def compose(name: str, text: str, library: Library) -> Script:
     body = ("local call = redis.call\n" + composed.replace("redis.call(", "call(")).encode()
     events = _events(name, f"{pieces}\n{own}")
     sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
-    return Script(name, keys, arguments, events, body, sha)
+    commands = frozenset(_COMMAND.findall(body.decode()))
+    return Script(name, keys, arguments, events, commands, body, sha)
 
 
 def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leasehold.errors import LeaseholdError
     from leasehold.scripting.catalogue import Script
     from leasehold.scripting.endpoints import Endpoint
+    from leasehold.scripting.rights import Rights
 
 #: A larger call goes over a second connection, so that small ones do not wait for its upload.
 LARGE_BYTES = 256 << 10
@@ -33,11 +34,12 @@ FIRST_WAIT, LONGEST_WAIT = 0.02, 0.5
 class Call:
     """One call of a script, until its reply arrives; called with the reply or the error."""
 
-    __slots__ = ("_link", "_on_reply", "_script", "backoff", "command", "reloaded", "until")
+    __slots__ = ("_link", "_on_reply", "backoff", "command", "reloaded", "script", "until")
 
     def __init__(self, link: Link, script: Script, command: tuple[bytes, ...], on_reply: OnReply) -> None:
         self._link = link
-        self._script = script
+        #: The script that it calls.
+        self.script = script
         #: The command: EVALSHA, the hash, the number of keys, keys and arguments.
         self.command = command
         self._on_reply = on_reply
@@ -60,7 +62,7 @@ class Call:
     def reload(self) -> None:
         """Send the text from now on, as the server does not know the hash."""
         self.reloaded = True
-        self.command = (b"EVAL", self._script.body, *self.command[2:])
+        self.command = (b"EVAL", self.script.body, *self.command[2:])
 
 
 class Link:
@@ -70,6 +72,7 @@ class Link:
         endpoint: Where the server is.
         reply_timeout: Seconds for which the server may be silent; also how long calls are repeated.
         check: Checks the server over a new connection.
+        rights: Which scripts the server permits, once it is checked.
     """
 
     def __init__(
@@ -78,10 +81,12 @@ class Link:
         *,
         reply_timeout: float,
         check: Callable[[Connection], Awaitable[None]],
+        rights: Rights,
     ) -> None:
         self._endpoint = endpoint
         self._reply_timeout = reply_timeout
         self._check = check
+        self._rights = rights
         self._connection: Connection | None = None
         #: Connections that accept no more calls and wait for their last replies.
         self._retired: set[Connection] = set()
@@ -98,6 +103,9 @@ class Link:
         if self._refusal is not None:
             call.fail(copy.copy(self._refusal))
         elif connection is not None:
+            if self._rights.refused and (refusal := self._rights.refusal(call.script)):
+                call.fail(refusal)
+                return
             try:
                 connection.post(call.command, call)
             except Exception as error:  # noqa: BLE001 - the caller gets it

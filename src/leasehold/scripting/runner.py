@@ -12,7 +12,8 @@ from redis.exceptions import NoPermissionError
 from leasehold.errors import ConnectionLost, EvictionWarning, LeaseholdError, ServerTooOld
 from leasehold.scripting.catalogue import Script, load
 from leasehold.scripting.link import LARGE_BYTES, Call, Link
-from leasehold.scripting.server_errors import translate
+from leasehold.scripting.rights import Rights
+from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,13 +31,21 @@ class CommonArguments:
     Args:
         keys: The queue's keys.
         return_front: Whether expired items return to the front of the queue.
+        rights: What the server permits; None: all but MSETEX.
         clock: Returns the time in seconds since 1970, in place of the server's clock; for tests.
     """
 
     def __init__(
-        self, keys: QueueKeys, *, return_front: bool, clock: Callable[[], float] | None = None
+        self,
+        keys: QueueKeys,
+        *,
+        return_front: bool,
+        rights: Rights | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
+        self._rights = rights or Rights()
+        self._set_many = False
         self._values: Mapping[str, bytes] = {
             "prefix": keys.prefix,
             "now_ms": b"",
@@ -47,6 +56,9 @@ class CommonArguments:
 
     def current(self) -> Mapping[str, bytes]:
         """Return them by name: the same object, as long as nothing has changed."""
+        if self._rights.set_many is not self._set_many:
+            self._set_many = self._rights.set_many
+            self._values = {**self._values, "set_many": b"%d" % self._set_many}
         if self._clock is None:
             return self._values
         return {**self._values, "now_ms": b"%d" % round(self._clock() * 1000)}
@@ -116,10 +128,15 @@ class Runner:
     """
 
     def __init__(self, endpoint: Endpoint, *, reply_timeout: float) -> None:
+        #: What the server permits.
+        self.rights = Rights()
         self._link, self._large_link = (
-            Link(endpoint, reply_timeout=reply_timeout, check=self._check) for _ in range(2)
+            Link(endpoint, reply_timeout=reply_timeout, check=self._check, rights=self.rights)
+            for _ in range(2)
         )
         self._checked = False
+        self._probe: BoundScript | None = None
+        self._prefix = b""
 
     def send(
         self,
@@ -163,6 +180,11 @@ class Runner:
         self.send(script, values, on_reply, large=sum(map(len, values)) > LARGE_BYTES, **arguments)
         return await future
 
+    def probe_with(self, keys: QueueKeys) -> None:
+        """Find out with the first connection what the server permits, in the key space of this queue."""
+        if self._probe is None:
+            self._probe, self._prefix = bind("probe", keys), keys.prefix
+
     async def close(self, refusal: LeaseholdError) -> None:
         """End the connections. Calls that are not sent yet, and all later ones, fail with `refusal`."""
         await asyncio.gather(self._link.close(refusal), self._large_link.close(refusal))
@@ -171,7 +193,28 @@ class Runner:
         """Check the server, once."""
         if not self._checked:
             await self._check_server(connection)
+            await self._check_rights(connection)
             self._checked = True
+
+    async def _check_rights(self, connection: Connection) -> None:
+        """Call the `probe` script. If the server cannot run it now, the first call will say why."""
+        if self._probe is None:
+            return
+        named = {"prefix": self._prefix}
+        for command in (self._probe.by_hash(named), self._probe.command(named)):
+            answered: asyncio.Future[tuple[Any, BaseException | None]] = (
+                asyncio.get_running_loop().create_future()
+            )
+            connection.post(
+                command, lambda *answer, future=answered: future.done() or future.set_result(answer)
+            )
+            reply, error = await answered
+            if isinstance(error, ConnectionLost):
+                raise ConnectionLost("lost while connecting", maybe_applied=False)
+            if error is None:
+                self.rights.learn(*reply)
+            if error is None or not is_unknown_script(error):
+                return
 
     async def _check_server(self, connection: Connection) -> None:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -1,0 +1,99 @@
+-- Find out which commands the access rules refuse, before any script writes.
+--
+-- A script that is refused a command has written what comes before it. So each command is called here on a string that
+-- this script makes and removes: one that is permitted, and needs another type, answers WRONGTYPE.
+--
+-- Keys: probe
+-- Arguments:
+--   prefix  text  the queue's name, which is also the channel
+-- Reply: 1 if MSETEX can be used, else 0; then the commands of the scripts that are refused.
+-- Cost: O(1).
+-- Limits: none.
+
+local reads = {
+  { 'EXISTS' },
+  { 'GET' },
+  { 'HEXISTS', '' },
+  { 'HGET', '' },
+  { 'HLEN' },
+  { 'HMGET', '' },
+  { 'HSCAN', 0 },
+  { 'HSTRLEN', '' },
+  { 'LLEN' },
+  { 'LPOS', '' },
+  { 'LRANGE', 0, 0 },
+  { 'MGET' },
+  { 'PTTL' },
+  { 'SCARD' },
+  { 'SMISMEMBER', '' },
+  { 'STRLEN' },
+  { 'XLEN' },
+  { 'XRANGE', '-', '+', 'COUNT', 1 },
+  { 'XREVRANGE', '+', '-', 'COUNT', 1 },
+  { 'ZCARD' },
+  { 'ZMSCORE', '' },
+  { 'ZRANGE', 0, 0 },
+  { 'ZRANGEBYSCORE', 0, 0 },
+  { 'ZSCAN', 0 },
+  { 'ZSCORE', '' },
+}
+local writes = {
+  { 'HDEL', '' },
+  { 'HSET', '', '' },
+  { 'LMOVE', probe, 'LEFT', 'RIGHT' },
+  { 'LPUSH', '' },
+  { 'LREM', 0, '' },
+  { 'LSET', 0, '' },
+  { 'LTRIM', 0, 0 },
+  { 'MSET', '' },
+  { 'PERSIST' },
+  { 'PEXPIRE', 1000 },
+  { 'RPUSH', '' },
+  { 'SADD', '' },
+  { 'XADD', '*', '', '' },
+  { 'XTRIM', 'MAXLEN', 1 },
+  { 'ZADD', 0, '' },
+  { 'ZREM', '' },
+}
+
+local refused = { 0 }
+-- Call a command; returns whether the access rules permit it. Redis up to 7.0 has other words for this.
+local function try(command, ...)
+  local reply = redis.pcall(command, ...)
+  local text = type(reply) == 'table' and reply.err or ''
+  local permitted = not (
+    string.find(text, 'ACL failure', 1, true)
+    or string.find(text, 'NOPERM', 1, true)
+    or string.find(text, 'The user executing the script can', 1, true)
+  )
+  if not permitted then
+    refused[#refused + 1] = command
+  end
+  return permitted, text == ''
+end
+
+for _, read in ipairs(reads) do
+  try(read[1], probe, unpack(read, 2))
+end
+try('SCAN', 0, 'MATCH', probe, 'COUNT', 1)
+try('TIME')
+
+-- UNLINK first: after it a server that has reached its `maxmemory` accepts the others. COPY finds no source.
+local can_write = try('UNLINK', probe) and try('SET', probe, '', 'PX', 1000)
+for _, write in ipairs(writes) do
+  if can_write then
+    try(write[1], probe, unpack(write, 2))
+  else
+    refused[#refused + 1] = write[1] -- it would leave a key
+  end
+end
+if can_write then
+  try('COPY', none, probe)
+  try('PUBLISH', prefix, '')
+  local _, works = try('MSETEX', 1, probe, '', 'PX', 1000)
+  refused[1] = works and 1 or 0
+  redis.call('UNLINK', probe)
+else
+  refused[#refused + 1] = 'COPY'
+end
+return refused
