@@ -5,21 +5,30 @@
 -- Needs: items
 -- Gives: add_rows
 
--- Return the ids of the rows, and how many of their data keys and lease keys exist: usually none does.
-local function read_rows(count)
-  local ids, keys = {}, {}
+-- Read the rows; returns their ids, the data keys with the data, all keys that show that an id is in use, and whether
+-- all ids are different and to be added without a delay.
+local function read_rows(count, before)
+  local ids, values, keys, seen, plain = {}, {}, {}, {}, true
   for i = 1, count do
-    ids[i] = ARGV[items + 4 * i - 3]
-    keys[i] = data_key(ids[i])
+    local row = items + 4 * (i - 1)
+    local id = ARGV[row + 1]
+    local key = data_key(id)
+    ids[i], values[2 * i - 1], values[2 * i] = id, key, ARGV[row + 2]
+    keys[3 * i - 2], keys[3 * i - 1] = key, prefix .. ':lease:' .. id
+    keys[3 * i] = prefix .. ':leased_by_session:' .. id
+    plain = plain and not seen[id] and not before[i] and ARGV[row + 3] == '0'
+    seen[id] = true
   end
-  for i, key in ipairs(lease_keys_of(ids)) do
-    keys[count + i] = key
-  end
+  return ids, values, keys, plain
+end
+
+-- Return how many of the keys exist: usually none does.
+local function count_existing(keys)
   local exist = 0
   for from = 1, #keys, 1000 do
     exist = exist + redis.call('EXISTS', unpack(keys, from, math.min(from + 999, #keys)))
   end
-  return ids, exist
+  return exist
 end
 
 -- Return the answer to each row that `before` has none for: 1 to add it, 0 the id exists. Also return which ids are
@@ -66,38 +75,43 @@ local function find_places(ids, answers, listed)
   return waiting, delayed, due_at
 end
 
--- Store the data of the rows that are added, which makes the items exist.
-local function store(ids, answers)
-  local values = {}
+-- Return where each row goes: its answer, the ids that are added, the data to store, the ids that wait and those that
+-- are delayed from now on, and when these fall due.
+local function place_rows(ids, values, before, exist)
+  local answers, listed = answer_rows(ids, before, exist)
+  local added, stored = {}, {}
   for i, id in ipairs(ids) do
     if answers[i] == 1 then
-      values[#values + 1], values[#values + 2] = data_key(id), ARGV[items + 4 * i - 2]
+      added[#added + 1] = id
+      stored[#stored + 1], stored[#stored + 2] = values[2 * i - 1], values[2 * i]
     end
   end
-  in_chunks('MSET', nil, values)
+  return answers, added, stored, find_places(ids, answers, listed)
 end
 
 -- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0 the id
--- exists), and the ids that were added.
+-- exists), and the ids that were added. Usually all rows are plain and all ids new.
 local function add_rows(before)
   local count = (#ARGV - items) / 4
-  local ids, exist = read_rows(count)
-  local answers, listed = answer_rows(ids, before, exist)
-  local added = {}
-  for i, id in ipairs(ids) do
-    added[#added + 1] = answers[i] == 1 and id or nil
+  local ids, values, keys, plain = read_rows(count, before)
+  local exist = count_existing(keys)
+  local answers, added, stored, waiting, delayed, due_at = {}, ids, values, ids, {}, {}
+  if not plain or exist > 0 then
+    answers, added, stored, waiting, delayed, due_at = place_rows(ids, values, before, exist)
+  else
+    for i = 1, count do
+      answers[i] = 1
+    end
   end
   if #added > 0 then
-    local waiting, delayed, due_at = find_places(ids, answers, listed)
     local earlier = find_earlier(added, exist == 0)
     enter_waiting(waiting, false)
     enter_scheduled(delayed)
     forget_earlier(added, earlier)
-    store(ids, answers)
+    in_chunks('MSET', nil, stored) -- makes the items exist
     for i = 1, emitting and count or 0 do
       if answers[i] == 1 then
-        local row = items + 4 * (i - 1)
-        emit('added', ids[i], { size = #ARGV[row + 2], due = due_at[i] })
+        emit('added', ids[i], { size = #values[2 * i], due = due_at[i] })
       end
     end
     flush()

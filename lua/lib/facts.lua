@@ -3,7 +3,7 @@
 -- Most queues have none. Then one command is the only cost.
 --
 -- Needs: options, errors
--- Gives: forget_facts, note_errors, errors_of
+-- Gives: any_facts, forget_facts, note_errors, errors_of
 
 local any_facts = redis.call('EXISTS', options, errors) > 0
 if any_facts then

@@ -33,13 +33,13 @@ end
 
 -- Return the reply of a command that answers a list, one entry for each value.
 local function read_in_chunks(command, key, values)
+  if #values > 0 and #values <= 1000 then
+    return redis.call(command, key, unpack(values))
+  end
   local all = {}
   for from = 1, #values, 1000 do
-    local replies = redis.call(command, key, unpack(values, from, math.min(from + 999, #values)))
-    if #values <= 1000 then
-      return replies
-    end
-    for _, reply in ipairs(replies) do
+    local to = math.min(from + 999, #values)
+    for _, reply in ipairs(redis.call(command, key, unpack(values, from, to))) do
       all[#all + 1] = reply
     end
   end

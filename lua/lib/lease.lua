@@ -19,20 +19,16 @@ local bytes = 0
 local unreadable, foreign = {}, {}
 
 -- Read an item; returns its data (without `with_data`: its size), false if there is none, or nil if its key is no
--- string, and whether a foreign client holds it.
-local function look_at(id, first_key, second_key, with_data)
-  local key = data_key(id)
-  local values = redis.call('MGET', first_key, second_key, with_data and key or first_key)
-  local data = values[3]
-  if not with_data then
-    data = redis.pcall('STRLEN', key)
+-- string.
+local function look_at(key, with_data)
+  local data = redis.pcall(with_data and 'GET' or 'STRLEN', key)
+  if data == 0 then
+    return redis.call('EXISTS', key) == 1 and 0
   end
-  if not data or data == 0 then
-    data = redis.call('EXISTS', key) == 1 and (data or nil)
-  elseif type(data) == 'table' then
-    data = nil
+  if type(data) == 'table' then
+    return nil
   end
-  return data, is_foreign(values[1]) or is_foreign(values[2])
+  return data
 end
 
 -- Choose the items that can be leased from up to `limit` ids of a list, after the first `skip` at its right end; or
@@ -47,10 +43,12 @@ local function choose(source, skip, limit, with_data, room)
   local scores = first_end and redis.call('ZMSCORE', deadlines, unpack(next_ids)) or {}
   local due = first_due and redis.call('ZMSCORE', scheduled, unpack(next_ids)) or {}
   local next_keys = lease_keys_of(next_ids)
+  local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
   for i = #next_ids, 1, -1 do
     local id, score = next_ids[i], scores[i]
     if not (taken[id] or due[i] or is_ours(score)) then
-      local data, is_held = look_at(id, next_keys[2 * i - 1], next_keys[2 * i], with_data)
+      local data = look_at(data_key(id), with_data)
+      local is_held = any_lease and foreign_lease_left(id)
       if data == nil then
         unreadable[#unreadable + 1] = id
       elseif data and not is_held then
@@ -71,6 +69,7 @@ local function choose(source, skip, limit, with_data, room)
 end
 
 local ends, records, shortest, parts, old_records = {}, {}, nil, {}, nil
+local first_time = string.format(' 1 %.0f', now)
 
 -- Read the ledger. Tokens grow even if the fence was removed.
 local function read_records()
@@ -101,7 +100,11 @@ local function prepare_leases(limit, lease_ms, reply)
     attempt = (attempt or 0) + 1
     ends[2 * i - 1], ends[2 * i] = ends_at, id
     records[2 * i - 1] = id
-    records[2 * i] = string.format('%.0f %s %d %.0f', first or token, number, attempt, now)
+    if first then
+      records[2 * i] = string.format('%.0f %s %d %.0f', first, number, attempt, now)
+    else
+      records[2 * i] = number .. ' ' .. number .. first_time
+    end
     if reply then
       local n = 4 * i
       reply[n], reply[n + 1], reply[n + 2], reply[n + 3] = id, found[i], token, attempt
