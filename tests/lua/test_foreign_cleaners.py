@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.space import NOW, Held, Space, State, items_of, lease_keys, picture
+from tests.lua.space import NOW, Held, Space, State, items_of, lease_keys, listed, picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ async def test_notes_whose_entries_a_foreign_cleaner_has_removed_go_with_the_nex
     again = items_of(await space.run("lease_many", [(200, 60_000)], now_ms=NOW + 5))
     assert [given.id for given in again] == young
     assert await space.run("counts") == [0, 400, 0, 0]
-    assert {item.decode() for item in await space.redis.lrange(space.key("processing"), 0, -1)} == {*leases}
+    assert {*listed((await space.snapshot())["processing"])} == {*leases}
     assert not await space.redis.exists(space.key("gone"))
 
     # The same with items that are completed: their notes match no entry.

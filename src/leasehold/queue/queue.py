@@ -502,7 +502,10 @@ class AsyncWorkQueue:
         return (await self.counts()).waiting
 
     async def processing(self) -> int:
-        """Return how many items are under lease, including expired leases that are not reclaimed yet."""
+        """Return how many items are under lease, including expired leases that are not reclaimed yet.
+
+        Leases of clients of other libraries are counted once a clean or a lease has found them.
+        """
         return (await self.counts()).leased
 
     async def inspect(
