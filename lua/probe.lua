@@ -45,8 +45,7 @@ local writes = {
   { 'LREM', 0, '' },
   { 'LSET', 0, '' },
   { 'LTRIM', 0, 0 },
-  { 'MSET', '' },
-  { 'PERSIST' },
+  { 'MSET', '', probe }, -- an odd number of values, as it would remove the time to live
   { 'PEXPIRE', 1000 },
   { 'RPUSH', '' },
   { 'SADD', '' },
@@ -78,7 +77,7 @@ end
 try('SCAN', 0, 'MATCH', probe, 'COUNT', 1)
 try('TIME')
 
--- UNLINK first: after it a server that has reached its `maxmemory` accepts the others. COPY finds no source.
+-- UNLINK first: after it a server that has reached its `maxmemory` accepts the others. COPY and PERSIST find no key.
 local can_write = try('UNLINK', probe) and try('SET', probe, '', 'PX', 1000)
 for _, write in ipairs(writes) do
   if can_write then
@@ -89,11 +88,13 @@ for _, write in ipairs(writes) do
 end
 if can_write then
   try('COPY', none, probe)
+  try('PERSIST', none)
   try('PUBLISH', prefix, '')
   local _, works = try('MSETEX', 1, probe, '', 'PX', 1000)
   refused[1] = works and 1 or 0
   redis.call('UNLINK', probe)
 else
   refused[#refused + 1] = 'COPY'
+  refused[#refused + 1] = 'PERSIST'
 end
 return refused

@@ -129,6 +129,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "list_ids": _call(state=["waiting", "leased"], cursor="0"),
     "once_drop": _call(run="run", job="job", ended_ms=SHORT, keep_ms=[0, SHORT], report="report"),
     "once_run": _call(job="job", run="another", keep_ms=SHORT),
+    "probe": _call(),
     "register": _call(keep_ms=SHORT),
     "release_many": _call(lambda draw: draw.held([0, 0, SHORT], [0, 1])),
     "renew_many": _call(lambda draw: draw.held([SHORT, 900_000])),
