@@ -1,6 +1,8 @@
 -- Add items whose id does not exist yet; replace the data of items that are given as unique.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
+-- If one item is added to an empty queue for which a process waits, it is delivered: see `lib/deliver`.
+--
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, idle, options, errors, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
@@ -9,5 +11,10 @@
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
 
-local answers = add_rows({})
+local alone = #ARGV - items == 4 and can_deliver(#ARGV[items + 2])
+local answers, _, waiting = add_rows({})
+if alone and waiting[1] then
+  deliver(waiting[1], ARGV[items + 2])
+end
+flush()
 return answers

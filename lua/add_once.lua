@@ -29,4 +29,5 @@ if #added > 0 then
   redis.call('SADD', once, unpack(added))
   redis.call('PEXPIRE', once, keep_ms)
 end
+flush()
 return answers

@@ -4,15 +4,32 @@
 -- session that is not registered, and ids that arrive for a process that has died are found through its
 -- session.
 --
--- Keys: deadlines, scheduled, sessions
+-- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see `lib/deliver`. The
+-- session acknowledges deliveries with this script as well.
+--
+-- Keys: deadlines, scheduled, ledger, sessions, idle
 -- Arguments:
---   now_ms   integer  the time; empty: the server's time
---   session  text     the session that waits
---   keep_ms  integer  how long it is registered
+--   prefix    text     the queue's name
+--   now_ms    integer  the time; empty: the server's time
+--   session   text     the session that waits
+--   keep_ms   integer  how long it is registered
+--   lease_ms  integer  the lease time of items that are delivered to it; empty: deliver none
+--   accepted  rest     deliveries that it has accepted: `<token> <id>`
 -- Reply: ms until the next item falls due or lease expires (0: one has, or a session has expired whose inbox has to be
 --   reclaimed; -1: none will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
+
+local delivered_key = prefix .. ':delivered:' .. session
+
+-- Count the first attempt of a delivered item, unless it was leased again since.
+local function count_attempt(entry)
+  local token, id = string.match(entry, '^(%d+) (.*)$')
+  local first, _, attempt, at = read_ledger(redis.call('HGET', ledger, id))
+  if first == tonumber(token) and attempt == 0 then
+    redis.call('HSET', ledger, id, string.format('%s %s 1 %.0f', token, token, at))
+  end
+end
 
 local wait = next_due_in()
 local first = redis.call('ZRANGE', sessions, 0, 1, 'WITHSCORES')
@@ -21,5 +38,18 @@ for i = 1, #first, 2 do
     wait = 0
   end
 end
+redis.call('ZCARD', idle)
+redis.call('HLEN', ledger)
+redis.call('STRLEN', delivered_key)
 redis.call('ZADD', sessions, now + keep_ms, session)
+for row = accepted + 1, #ARGV do
+  if redis.call('GET', delivered_key) == ARGV[row] then
+    redis.call('UNLINK', delivered_key)
+  end
+  count_attempt(ARGV[row])
+end
+if lease_ms then
+  redis.call('ZADD', idle, now + keep_ms, string.format('%.0f', lease_ms) .. ' ' .. session)
+  redis.call('PEXPIRE', idle, keep_ms)
+end
 return wait

@@ -90,7 +90,8 @@ local function place_rows(ids, values, before, exist)
 end
 
 -- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0 the id
--- exists), and the ids that were added. Usually all rows are plain and all ids new.
+-- exists), the ids that were added, and those of them that wait. Call `flush` after it. Usually all rows are plain and
+-- all ids new.
 local function add_rows(before)
   local count = (#ARGV - items) / 4
   local ids, values, keys, plain = read_rows(count, before)
@@ -114,7 +115,7 @@ local function add_rows(before)
         emit('added', ids[i], { size = #values[2 * i], due = due_at[i] })
       end
     end
-    flush()
+    return answers, added, waiting
   end
-  return answers, added
+  return answers, added, {}
 end

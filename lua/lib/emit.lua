@@ -60,16 +60,16 @@ if emitting then
     end
     -- Search between an event that is too old and one that stays in any case.
     local old = tonumber(string.match(oldest[1], '^%d+'))
-    local stays = old + 2 * #emitted + 8
-    while stays - old > 1 do
-      local middle = math.floor((old + stays) / 2)
+    local newer = old + 2 * #emitted + 8
+    while newer - old > 1 do
+      local middle = math.floor((old + newer) / 2)
       if is_old(redis.call('XRANGE', events, id_of(middle), '+', 'COUNT', 1)[1]) then
         old = middle
       else
-        stays = middle
+        newer = middle
       end
     end
-    redis.call('XTRIM', events, 'MINID', id_of(stays))
+    redis.call('XTRIM', events, 'MINID', id_of(newer))
   end
 
   -- Call this at the end of a script: it removes events beyond the bounds, and notifies followers.

@@ -39,6 +39,11 @@ KEYS = {
     ),
     "fence": Key("counter", "the last token"),
     "sessions": Key("zset", "session → until when it is alive"),
+    "idle": Key(
+        "zset, with a time to live",
+        "`<lease time in ms> <session>` → until when the session waits for an item that is added, to be "
+        "leased for it at once",
+    ),
     "options": Key("hash", "id → what the item carries beyond its data; absent when unused"),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),
@@ -60,6 +65,10 @@ KEYS = {
 NONE = "none"
 #: The keys whose names the scripts make of the queue's name and an id, or with another name.
 MADE_KEYS = {
+    "delivered:<session>": Key(
+        "string, `PX`",
+        "`<token> <id>`: the item delivered to the session last, unless it has acknowledged it",
+    ),
     "item:<id>": Key("string", "the data, raw bytes. The item exists if and only if this key does"),
     "lease:<id>": Key(
         "string, `PX`",
@@ -124,13 +133,14 @@ class KeyPrefix(str):
 
 
 class QueueKeys:
-    """The keys of one queue that scripts declare, by their names in `KEYS`, and its channel `due`."""
+    """The keys of one queue that scripts declare, by their names in `KEYS`, and its channels."""
 
     def __init__(self, prefix: str, session: str) -> None:
         self.prefix = prefix.encode()
         self.session = session.encode()
         self._by_name = {name: f"{prefix}:{name}".encode() for name in (*KEYS, "due")}
-        self._by_name["inbox"] = f"{prefix}:inbox:{session}".encode()
+        for name in ("inbox", "push"):
+            self._by_name[name] = f"{prefix}:{name}:{session}".encode()
 
     def __getitem__(self, name: str) -> bytes:
         return self._by_name[name]

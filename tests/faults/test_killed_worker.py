@@ -14,7 +14,7 @@ import pytest
 from leasehold import Item
 from leasehold.queue import listener
 from tests.faults.worker_program import STEPS
-from tests.queue.asking import blocked, command, take, until
+from tests.queue.asking import blocked, command, keys_like, registered, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
@@ -123,12 +123,31 @@ async def test_killed_when_the_server_has_moved_the_item_to_its_session(
         worker.proceed()
         await blocked(redis, 1)
         worker.stop()
+        await redis.delete(f"{name}:idle")  # otherwise the item would be leased for it
         await queue.add_item(Item(b"x", id="x"))
         await blocked(redis, 0)
         await worker.kill()
     assert (await audit(redis, name)).waiting == [b"x"]
     assert await redis.llen(f"{name}:queue") == 0
     assert await queue.lease(30, block=False) is None
+    await recovered(queue, redis, attempt=1)
+
+
+async def test_killed_when_an_item_was_delivered_that_it_never_received(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+) -> None:
+    """The item is leased, and returns when the lease expires; a run that never began is no attempt."""
+    async with worker_on(redis_url, name) as worker:
+        await worker.reach("lease")
+        worker.proceed()
+        await registered(redis, queue)
+        worker.stop()
+        await queue.add_item(Item(b"x", id="x"))
+        await worker.kill()
+    assert (await audit(redis, name)).leased == [b"x"]
+    [note] = await keys_like(redis, f"{name}:delivered:*")
+    assert await redis.pttl(note) > 0
+    await redis.delete(note)
     await recovered(queue, redis, attempt=1)
 
 

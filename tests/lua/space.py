@@ -238,6 +238,7 @@ class Space:
             "started_ms": 0,
             "cursor": "0",
             "which": "all",
+            "lease_ms": "",
             **call.arguments,
         }
         bound = bind(call.script, QueueKeys(self.prefix, str(arguments["session"])))

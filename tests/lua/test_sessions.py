@@ -31,10 +31,10 @@ async def test_leaving_returns_the_inbox_to_the_front_and_unregisters_the_sessio
     others = {"lh:other": NOW + 1.0}
     mine: State = {f"inbox:{ME}": ["b", "ghost", "a"], "sessions": {ME: NOW + 1.0, **others}}
     await space.seed(picture(waiting=["w"]) | mine | {f"item:{i}": data_of(i) for i in "ab"})
-    assert await space.run("leave", stays=0) == 3
+    assert await space.run("leave", stays=0) == [3]
     after = picture(waiting=["a", "b", "w"]) | {"queue": ["w", "b", "ghost", "a"], "sessions": others}
     assert await space.snapshot() == after
-    assert await space.run("leave", stays=0) == 0
+    assert await space.run("leave", stays=0) == [0]
     assert await space.snapshot() == after
 
 
@@ -42,17 +42,17 @@ async def test_a_session_with_a_long_inbox_stays_registered_until_it_is_empty(sp
     ids = [f"i{n}" for n in range(1_500)]
     inbox: State = {f"inbox:{ME}": ids[::-1], "sessions": {ME: NOW + 1.0}}
     await space.seed({f"item:{item_id}": data_of(item_id) for item_id in ids} | inbox)
-    assert await space.run("leave", stays=0) == 1_000
+    assert await space.run("leave", stays=0) == [1_000]
     assert (await space.snapshot())["sessions"] == {ME: NOW + 1}
-    assert await space.run("leave", stays=0) == 500
+    assert await space.run("leave", stays=0) == [500]
     assert await space.snapshot() == picture(waiting=ids)
 
 
 async def test_a_session_without_an_inbox_can_leave(space: Space) -> None:
-    assert await space.apply({"sessions": {ME: NOW + 1.0}}, "leave", stays=0) == (0, {})
+    assert await space.apply({"sessions": {ME: NOW + 1.0}}, "leave", stays=0) == ([0], {})
 
 
 async def test_a_session_can_return_its_inbox_and_stay_registered(space: Space) -> None:
     await space.seed({"queue": ["w"], f"inbox:{ME}": ["a"], "item:a": "data", "sessions": {ME: NOW + 100.0}})
-    assert await space.run("leave", stays=1) == 1
+    assert await space.run("leave", stays=1) == [1]
     assert await space.snapshot() == {"queue": ["w", "a"], "item:a": "data", "sessions": {ME: NOW + 100.0}}

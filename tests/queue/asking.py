@@ -127,3 +127,12 @@ async def tick_all(queue: AsyncWorkQueue) -> float:
 async def only(queue: AsyncWorkQueue) -> ScheduleView:
     [view] = await queue.schedules.list()
     return view
+
+
+async def registered(redis: Redis, queue: AsyncWorkQueue) -> None:
+    """Wait until a session of the queue has registered for a delivery."""
+
+    async def is_registered() -> bool:
+        return bool(await redis.zcard(f"{queue.name}:idle"))
+
+    await until("the session has registered for a delivery", is_registered)

@@ -155,8 +155,8 @@ async def test_numbers_continue_after_a_failed_lease(
 ) -> None:
     await queue.events.keep(count=100)
     await queue.add_item(Item(b"1", id="late"), delay=5)
-    await redis.lpush(f"{name}:queue", "broken")
-    await redis.rpush(f"{name}:item:broken", "a list")
+    await redis.delete(f"{name}:item:late")
+    await redis.rpush(f"{name}:item:late", "a list")
     clock.now += 5
     with pytest.raises(WrongKeyType):
         await queue.lease(30, block=False)  # which has requeued the due item

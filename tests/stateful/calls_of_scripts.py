@@ -106,7 +106,7 @@ def _each_id(draw: Draw) -> Rows:
 
 
 _DRAWN: dict[str, Callable[[Draw], Call]] = {
-    "add_items": _call(Draw.added),
+    "add_items": _call(lambda draw: draw.added()[: draw.random.choice([1, 6])]),
     "add_once": _call(Draw.added, run="run", keep_ms=SHORT),
     "complete_many": _call(lambda draw: draw.held(FENCED)),
     "counts": _call(),
@@ -124,13 +124,13 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "inspect": _call(state=["waiting", "leased", "scheduled"]),
     "lease_many": _call(lambda draw: [(draw.random.randint(1, 3), SHORT), (99, 2 * SHORT)]),
     "lease_set": _call(**STREAM | {"set": "s:2"}, known=0, count=[3, 99], hold_ms=SHORT, keep_ms=SHORT),
-    "leave": _call(session=[DEAD, ME], stays=[0, 1]),
+    "leave": _call(session=[DEAD, ME], stays=[0, 1], lease_ms=["", SHORT]),
     "light_clean": _call(count=[2, 500]),
     "list_ids": _call(state=["waiting", "leased"], cursor="0"),
     "once_drop": _call(run="run", job="job", ended_ms=SHORT, keep_ms=[0, SHORT], report="report"),
     "once_run": _call(job="job", run="another", keep_ms=SHORT),
     "probe": _call(),
-    "register": _call(keep_ms=SHORT),
+    "register": _call(lambda _: [("1 a",)], keep_ms=SHORT, lease_ms=["", SHORT]),
     "release_many": _call(lambda draw: draw.held([0, 0, SHORT], [0, 1])),
     "renew_many": _call(lambda draw: draw.held([SHORT, 900_000])),
     "requeue_many": _call(Draw.dead, max_bytes=[1, 1 << 20]),

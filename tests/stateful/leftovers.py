@@ -210,7 +210,7 @@ class Steps:
 
     async def inbox(self) -> None:
         for session, lives in ((DEAD, -1), ("lh:me", 600_000)):
-            await self._call("register", session=session, keep_ms=lives)
+            await self._call("register", session=session, keep_ms=lives, lease_ms=9_000)
             await self.space.send(
                 "LMOVE", self.space.key("queue"), self.space.key(f"inbox:{session}"), "RIGHT", "LEFT"
             )

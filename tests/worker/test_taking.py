@@ -150,7 +150,7 @@ async def test_a_busy_worker_does_not_wait_for_items_of_its_other_queues(
         await asyncio.sleep(0.05)
         await second.add_item(Item(b"x", id="x"))
         lease = await waiting
-        assert (lease.id, lease.token) == ("x", 1)
+        assert (lease.id, lease.attempt) == ("x", 1)
         await other.complete(lease)
         gate.opened.set()
     assert not never

@@ -78,11 +78,15 @@ class Engine:
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeaseholdError | None = None
         self._closing: asyncio.Task[None] | None = None
+        listener = Listener(session, keys, register=self._script("register"), leave=self._script("leave"))
+        #: What is delivered to this session.
+        self.deliveries = listener.deliveries
         self._dispatcher = LeaseDispatcher(
             self._runner,
             self._script("lease_many"),
-            Listener(session, keys, register=self._script("register"), leave=self._script("leave")),
+            listener,
             release=self._release_spare,
+            deliver=self._deliver,
         )
         session.members[self._name] = self
 
@@ -215,6 +219,10 @@ class Engine:
         if name not in self._scripts:
             self._scripts[name] = bind(name, self.keys, self._common)
         return self._scripts[name]
+
+    def _deliver(self, watcher: Watcher, item: LeasedItem) -> bool:
+        """Give a watcher an item that was delivered; return whether it has taken it."""
+        return watcher.delivered(item)
 
     def _release_spare(self, spare: list[LeasedItem]) -> None:
         """Release items that were leased for callers that have been cancelled."""

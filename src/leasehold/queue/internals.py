@@ -5,12 +5,12 @@ Internal to Leasehold: this module may change at any time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.bulk import Bulk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from leasehold.queue.engine import Engine
     from leasehold.queue.leasing import Watcher
@@ -68,14 +68,21 @@ def is_listening(queue: AsyncWorkQueue) -> bool:
 
 
 async def release_arrivals(queue: AsyncWorkQueue) -> int:
-    """Return ids on their way to this session to the front of the queue, and return how many there were.
+    """Return what is on its way to this session to the front of the queue; return how many ids there were.
 
     For an event loop that assists another one, while that is blocked and cannot take them.
 
     Raises:
         QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
     """
-    return int(await _lifecycle(queue).engine().run("leave", stays=1))
+    engine = _lifecycle(queue).engine()
+
+    def leave(accepted: list[bytes]) -> Awaitable[Any]:
+        return engine.run("leave", accepted, stays=1, lease_ms=b"")
+
+    others = [one for one in _lifecycle(queue).engines if one.session.id == engine.session.id]
+    waiting = next((one for one in others if one is not engine), engine)
+    return await waiting.deliveries.recall(leave)
 
 
 async def stop_listening(queue: AsyncWorkQueue) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from leasehold.errors import LeaseholdError
+    from leasehold.queue.deliveries import Delivery
     from leasehold.queue.listener import Listener
     from leasehold.scripting.runner import BoundScript, Runner
 
@@ -66,6 +67,14 @@ class Watcher(Protocol):
         """Handle an error that makes waiting useless, such as QueueClosed."""
         ...
 
+    def wanted_lease_ms(self) -> int | None:
+        """Return the lease time of an item that is delivered now, in ms; None: there is no room for it."""
+        ...
+
+    def delivered(self, item: LeasedItem) -> bool:
+        """Take an item that was leased for this session when it was added; return whether there is room."""
+        ...
+
 
 class LeaseDispatcher:
     """Leases items and distributes them to the callers of one queue object.
@@ -75,6 +84,7 @@ class LeaseDispatcher:
         script: `lease_many`, bound to the queue.
         listener: Listens for new items.
         release: Called with leased items whose callers were cancelled, to release them to the front.
+        deliver: Called with an item for a watcher; returns whether the watcher has taken it.
     """
 
     def __init__(
@@ -84,10 +94,12 @@ class LeaseDispatcher:
         listener: Listener,
         *,
         release: Callable[[list[LeasedItem]], None],
+        deliver: Callable[[Watcher, LeasedItem], bool],
     ) -> None:
         self._gate = TripGate(runner, script, self._send)
         self._listener = listener
         self._release = release
+        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         #: Requests that no trip has carried yet.
         self._new: deque[LeaseRequest] = deque()
@@ -103,6 +115,8 @@ class LeaseDispatcher:
         self._due_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._sessions = 1
+        #: By how much the server's clock was ahead of `time.monotonic()`, at most (s).
+        self._offset = 0.0
 
     async def lease(
         self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
@@ -123,6 +137,7 @@ class LeaseDispatcher:
             request.timer = self._loop.call_later(timeout, self._expire, request)
         if blocks and self._empty and self._listener.listening and not self._new:
             self._waiting.append(request)  # a trip would find nothing
+            self._listener.start(self)
         else:
             self._new.append(request)
             self.wake()
@@ -185,6 +200,29 @@ class LeaseDispatcher:
             self.wake()
         else:
             self._offer()
+
+    def wanted_lease_ms(self) -> int | None:
+        """See `Waiter`."""
+        if not self._empty:
+            return None
+        for request in self._waiting:
+            if not request.future.done():
+                return request.lease_ms
+        for watcher, expects in self._watchers.items():
+            if expects and (lease_ms := watcher.wanted_lease_ms()) is not None:
+                return lease_ms
+        return None
+
+    def delivered(self, delivery: Delivery) -> None:
+        """See `Waiter`. Give the item to the oldest request, or to a watcher, or release it."""
+        # The server's clock was ahead of this one by at most `_offset`: the lease began no earlier.
+        began = min(time.monotonic(), delivery.now_ms / 1000 - self._offset)
+        item = (*delivery[4:], delivery.token, delivery.attempt, delivery.lease_ms, began, delivery.now_ms)
+        if not self._reassign([item]):
+            self._linger()
+            return
+        if not any(self._deliver(watcher, item) for watcher, expects in self._watchers.items() if expects):
+            self._release([item])
 
     def due_in(self, seconds: float) -> None:
         """Lease in `seconds`, when a lease expires or an item falls due, unless another is due earlier."""
@@ -338,6 +376,7 @@ class LeaseDispatcher:
     ) -> None:
         """Give the leased items to the requests of a trip, in their order."""
         now_ms, wait_ms, sessions = reply[:3]
+        self._offset = now_ms / 1000 - asked_at
         at, end = 3, len(reply)
         spare: list[LeasedItem] = []
         unserved: list[LeaseRequest] = []

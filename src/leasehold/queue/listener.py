@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from leasehold.errors import LeaseholdError
+from leasehold.queue.deliveries import Deliveries, read_delivery
 from leasehold.retry import Backoff
 from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from leasehold.keys import QueueKeys
+    from leasehold.queue.deliveries import Delivery
     from leasehold.scripting.connection import Connection
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.runner import BoundScript
@@ -27,6 +31,8 @@ MARGIN_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 #: How long the session stays registered: longer than the blocking move that follows (ms).
 KEEP_MS = 10_000
+#: How long to wait for the end of a recall (s).
+RECALL_SECONDS = 0.002
 #: How many ids `leave` returns to the queue in one step.
 LEAVE_STEP = 1000
 #: How many connections one event loop opens at once.
@@ -53,9 +59,17 @@ class Waiter(Protocol):
         """Handle the news that a lease expires or an item falls due in `seconds`."""
         ...
 
+    def wanted_lease_ms(self) -> int | None:
+        """Return the lease time of an item that is delivered now, in ms; None: it could not be used."""
+        ...
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Handle an item that was leased for this session when it was added."""
+        ...
+
 
 class Listener:
-    """Moves the next waiting id into the inbox of this session, and notifies the dispatcher.
+    """Moves the next waiting id into the inbox of this session, or receives an item that is delivered to it.
 
     One blocking move follows another on one connection until an id arrives. After an error the connection is
     replaced.
@@ -79,6 +93,11 @@ class Listener:
         self._register = register
         self._leave = leave
         self._channel = keys["due"]
+        self._push_channel = keys["push"]
+        #: Shared with the background thread of a worker.
+        self.deliveries = Deliveries()
+        #: The lease time that the session has registered with for one delivery; None: it gets none.
+        self._lease_ms: int | None = None
         self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
         self._loop = asyncio.get_running_loop()
         #: What is notified when listening ends; None: not listening.
@@ -92,9 +111,10 @@ class Listener:
         self._connection: Connection | None = None
         #: The last connection on which the session was registered, so that the server knows the script.
         self._registered_on: Connection | None = None
-        #: The channel on which it is announced what falls due.
-        self._announcements: Subscription | None = None
+        #: The channels on which it is announced what falls due, and items are delivered.
+        self._subscriptions: list[Subscription] = []
         self._leaving: asyncio.Task[None] | None = None
+        self._returning: asyncio.Task[bool] | None = None
         self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
 
     @property
@@ -114,6 +134,7 @@ class Listener:
             waiter: Notified when listening has ended, and of what falls due.
         """
         if self._waiter is not None:
+            self._want_delivery(waiter)
             return
         self._waiter = waiter
         self._attached = True
@@ -125,7 +146,7 @@ class Listener:
 
     def return_id(self) -> None:
         """Return the id that has arrived to the front of the queue, and remain registered."""
-        self._session.runner.send(self._leave, (), lambda _reply, _error: None, stays=1)
+        self._returning = asyncio.create_task(self._return_arrivals(stays=1), name="leasehold return")
 
     def stop_soon(self) -> None:
         """Begin to stop listening, and return at once."""
@@ -151,11 +172,21 @@ class Listener:
         self._unsubscribe()
         if not certain:
             return  # an id may still be moved here; it returns to the queue when the session expires
+        while await self._return_arrivals(stays=0):
+            pass
+
+    async def _return_arrivals(self, *, stays: int) -> bool:
+        """Return what is on its way to this session to the queue, and whether there may be more."""
+        lease_ms: bytes | int = b"" if self._lease_ms is None else self._lease_ms
+
+        def leave(accepted: list[bytes]) -> Awaitable[Any]:
+            return self._session.runner.run(self._leave, accepted, stays=stays, lease_ms=lease_ms)
+
+        self._lease_ms = None
         try:
-            while await self._session.runner.run(self._leave, stays=0) == LEAVE_STEP:
-                pass
+            return await self.deliveries.recall(leave) == LEAVE_STEP
         except LeaseholdError:
-            return  # the server is unavailable; the inbox returns to the queue when the session expires
+            return False  # the server is unavailable; it returns to the queue when the session expires
 
     async def _open(self, waiter: Waiter) -> None:
         """Open a connection, and listen on it."""
@@ -179,7 +210,8 @@ class Listener:
         known = self._registered_on is connection
         register = self._register.by_hash if known else self._register.command
         try:
-            connection.post(register({"keep_ms": KEEP_MS}), partial(self._registered, connection, waiter))
+            arguments = self._registration(waiter)
+            connection.post(register(arguments), partial(self._registered, connection, waiter))
             connection.post((*self._move, b"%.3f" % seconds), partial(self._moved, connection, waiter))
         except LeaseholdError as error:
             self._failed(connection, waiter, error)
@@ -236,23 +268,57 @@ class Listener:
         self._waiter = self._task = None
         waiter.arrived(error)
 
+    def _registration(self, waiter: Waiter) -> dict[str, bytes | int]:
+        """Return the arguments of `register`, which asks for a delivery if one can be used."""
+        self._lease_ms = waiter.wanted_lease_ms()
+        return {"keep_ms": KEEP_MS, "lease_ms": b"" if self._lease_ms is None else self._lease_ms}
+
+    def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:
+        """Register for a delivery, unless the session has, and acknowledge what was accepted."""
+        if not accepted and (self._lease_ms is not None or not self._subscriptions):
+            return
+        registration = self._registration(waiter)
+        if accepted or self._lease_ms is not None:
+            answered = partial(self._acknowledged, accepted)
+            self._session.runner.send(self._register, accepted, answered, large=False, **registration)
+
+    def _acknowledged(self, accepted: tuple[bytes, ...], _: Any, error: BaseException | None) -> None:
+        if error is None:
+            self.deliveries.acknowledged(accepted)
+        else:
+            self._lease_ms = None  # perhaps; it registers again before the next move
+
+    def _pushed(self, waiter: Waiter, message: bytes) -> None:
+        delivery = read_delivery(message)
+        if delivery is not None:
+            self._received(waiter, delivery)
+
+    def _received(self, waiter: Waiter, delivery: Delivery) -> None:
+        """Accept an item that was delivered, unless the background thread has recalled it."""
+        accepted = self.deliveries.accept(delivery)
+        if accepted is None:
+            self._loop.call_later(RECALL_SECONDS, self._received, waiter, delivery)
+        elif accepted:
+            self._lease_ms = None
+            waiter.delivered(delivery)
+            self._want_delivery(waiter, (delivery.entry,))
+
     async def _connect(self, waiter: Waiter) -> Connection:
         # Before the session registers: what falls due is in the reply to that, or is published later.
-        if self._announcements is None:
-            self._announcements = await self._session.subscribe(
-                self._channel,
-                lambda message: _announced(waiter, message),
-                # An announcement may have been missed.
-                lambda: waiter.due_in(FIRST_WAIT),
-            )
+        if not self._subscriptions:
+            # A message may have been missed.
+            missed = partial(waiter.due_in, FIRST_WAIT)
+            for channel, handle in ((self._channel, _announced), (self._push_channel, self._pushed)):
+                one = await self._session.subscribe(channel, partial(handle, waiter), missed)
+                self._subscriptions.append(one)
         return await self._session.open(
             "waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS, on_end=lambda: None
         )
 
     def _unsubscribe(self) -> None:
-        announcements, self._announcements = self._announcements, None
-        if announcements is not None:
-            announcements.close()
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for one in subscriptions:
+            one.close()
 
     async def _close_connection(self) -> bool:
         """Close the connection; return whether the server is certain to move no more ids for it.

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.log import Log
 from leasehold.queue.internals import unwatch, watch
+from leasehold.queue.lease import Lease
 from leasehold.worker.run import ActiveRun
 from leasehold.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold.queue.lease import Lease
+    from leasehold.queue.leasing import LeasedItem
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.executor import Executor
     from leasehold.worker.handler import Handler
@@ -77,6 +78,8 @@ class Fetcher:
         self._measured = (time.monotonic(), 0)
         #: How many items to lease ahead at the pace of the last measurement.
         self._most_ahead = 0
+        #: Those that would have had an item delivered while there was no room.
+        self._declined: dict[Source, None] = {}
         self.fetched_at = time.monotonic()
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
 
@@ -111,6 +114,11 @@ class Fetcher:
             if room > 0 and (unclaimed > 0 or 2 * room >= self._most_ahead):
                 self._fill()
 
+        if self._declined and self._unclaimed() > 0:
+            declined, self._declined = self._declined, {}
+            for source in declined:
+                self._watch(source)
+
     def accept(self, handler: Handler, leases: list[Lease]) -> None:
         """Start runs on items that were leased outside of the fetcher."""
         self._arrived(_runs(handler, leases))
@@ -130,6 +138,20 @@ class Fetcher:
         if self._unclaimed() > 0:
             self._fill()
         return source.call is not None
+
+    def wanted_lease_ms(self, source: Source) -> int | None:
+        """Return the lease time of an item that is delivered now, in ms; None: there is no room for it."""
+        if self._unclaimed() > 0:
+            return source.lease_ms
+        self._declined[source] = None
+        return None
+
+    def delivered(self, source: Source, item: LeasedItem) -> bool:
+        """Start a run on an item that was delivered; return whether there is room."""
+        if self._unclaimed() <= 0:
+            return False
+        self._arrived(_runs(source.handler, [Lease(source.handler.queue, *item)]))
+        return True
 
     def failed(self, source: Source, error: LeaseholdError) -> None:
         """Handle an error of a source: try again after a pause, or end if its queue is closed."""
@@ -222,14 +244,19 @@ class Fetcher:
         if self._ended.done():
             return
         self._turns.end(source, runs)
-        try:
-            watched = short and watch(source.handler.queue, self._watchers[source])
-        except QueueClosed as error:
-            self.failed(source, error)
-            return
-        if not watched:
+        if not (short and self._watch(source)):
             self._turns.go_on(source)
         self._fill()
+
+    def _watch(self, source: Source) -> bool:
+        """Wait for the next item of a source that is empty; return False if it may have items now."""
+        if self._ended.done():
+            return False
+        try:
+            return watch(source.handler.queue, self._watchers[source])
+        except QueueClosed as error:
+            self.failed(source, error)
+            return True
 
     def _arrived(self, runs: list[ActiveRun]) -> None:
         self.fetched_at = time.monotonic()
@@ -251,11 +278,13 @@ class Fetcher:
 class _Watcher:
     """What a queue object notifies of its items: the fetcher, about one source."""
 
-    __slots__ = ("arrived", "failed")
+    __slots__ = ("arrived", "delivered", "failed", "wanted_lease_ms")
 
     def __init__(self, fetcher: Fetcher, source: Source) -> None:
         self.arrived = partial(fetcher.may_have_items, source)
         self.failed = partial(fetcher.failed, source)
+        self.wanted_lease_ms = partial(fetcher.wanted_lease_ms, source)
+        self.delivered = partial(fetcher.delivered, source)
 
 
 def _runs(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:

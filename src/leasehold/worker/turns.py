@@ -13,6 +13,7 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
+from leasehold.durations import to_ms
 from leasehold.queue.leasing import MAX_ITEMS
 from leasehold.retry import Backoff
 
@@ -38,6 +39,7 @@ class Source:
     Attributes:
         handler: Its handler.
         place: Its place among the handlers.
+        lease_ms: For how long its items are leased, in ms.
         call: The call in flight.
         asked: How many runs that may bring.
         turn: How many runs its turn brings.
@@ -59,6 +61,7 @@ class Source:
         "handler",
         "is_new",
         "is_ready",
+        "lease_ms",
         "most",
         "place",
         "reserve",
@@ -69,6 +72,7 @@ class Source:
         self.handler = handler
         self.place = place
         self.call: asyncio.Task[None] | None = None
+        self.lease_ms = to_ms("lease_time", handler.lease_time)
         self.asked = 0
         self.credit = self.turn = 0.0
         self.most = max(1, MAX_ITEMS // (handler.batch or 1))

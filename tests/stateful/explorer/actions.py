@@ -146,12 +146,12 @@ def _dead_letter(board: Board, action: Action, _: State, now_ms: int) -> Command
 
 
 def _register(board: Board, action: Action, _: State, now_ms: int) -> Command:
-    return board.script("register", session=action.of, now_ms=now_ms, keep_ms=ms(REGISTERED))
+    return board.script("register", session=action.of, now_ms=now_ms, keep_ms=ms(REGISTERED), lease_ms="")
 
 
 def _leave(board: Board, action: Action, state: State, now_ms: int) -> Command:
     stays = state.memory.blocking[action.of][action.token] != NONE
-    return board.script("leave", session=action.of, stays=int(stays), now_ms=now_ms)
+    return board.script("leave", session=action.of, stays=int(stays), now_ms=now_ms, lease_ms="")
 
 
 def _move(board: Board, action: Action, _: State, __: int) -> Command:

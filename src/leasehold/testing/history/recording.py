@@ -15,7 +15,7 @@ from leasehold.worker.run import Interruption
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from leasehold.queue.leasing import LeasedItem
+    from leasehold.queue.leasing import LeasedItem, Watcher
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.testing.history.events import HistoryLog, Kind
     from leasehold.worker.run import Run
@@ -117,6 +117,10 @@ class _RecordingEngine(Engine):
         leased = await super().lease(count, lease_ms, blocks=blocks, timeout=timeout)
         self._write_leases(leased)
         return leased
+
+    def _deliver(self, watcher: Watcher, item: LeasedItem) -> bool:
+        self._write_leases([item])
+        return super()._deliver(watcher, item)
 
     def _release_spare(self, spare: list[LeasedItem]) -> None:
         self._write_leases(spare)

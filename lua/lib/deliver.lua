@@ -1,0 +1,70 @@
+-- Deliver an item that was just added to a session that waits for one: lease it, and send it there.
+--
+-- A process that waits registers in `idle`, as `<lease time in ms> <session>`. An item that is the only one of its
+-- queue is leased for the session that has waited longest, and sent on the channel `:push:<session>`, as
+-- `<token> <attempt> <lease time in ms> <time> <size of the id> <id><data>`. This saves the trip of leasing.
+--
+-- Until the process acknowledges it, the item is noted in `:delivered:<session>`, as `<token> <id>`. If the
+-- process cannot take it, its background thread recalls it; after the end of the process, the lease expires. Only an
+-- acknowledged delivery counts as an attempt.
+--
+-- Needs: prefix, queue, processing, idle, ledger, fence, deadlines
+-- Gives: can_deliver, deliver
+
+local token
+
+-- Return whether an item of this size may be delivered. Call it before the first write. Larger items wait in the queue, as
+-- the server buffers what it sends.
+local function can_deliver(size)
+  if size > 65536 or redis.call('ZCARD', idle) == 0 or redis.call('LLEN', queue) > 0 then
+    return false
+  end
+  redis.call('LLEN', processing)
+  token = tonumber(redis.call('GET', fence) or 0)
+  return token
+end
+
+-- Send an item to a session, and lease it; returns whether a process has received it. Last, its id is dropped from the
+-- queue.
+local function deliver_to(holder, ms, id, data)
+  token = token + 1
+  local number, sent_at = string.format('%.0f', token), string.format('%.0f', now)
+  redis.call('SET', fence, number) -- first: a token that was sent is never given again
+  local message = table.concat({ number, 1, ms, sent_at, #id, id }, ' ') .. data
+  local heard = redis.pcall('PUBLISH', prefix .. ':push:' .. holder, message)
+  if type(heard) == 'table' or heard == 0 then
+    return false
+  end
+  redis.call('SET', prefix .. ':delivered:' .. holder, number .. ' ' .. id, 'PX', ms)
+  redis.call('LPUSH', processing, id)
+  redis.call('HSET', ledger, id, number .. ' ' .. number .. ' 0 ' .. sent_at)
+  for _, key in ipairs(lease_keys_of({ id })) do
+    redis.call('SET', key, holder, 'PX', ms)
+  end
+  redis.call('ZADD', deadlines, now + ms, id)
+  redis.call('LREM', queue, 1, id)
+  announce(tonumber(ms))
+  if emitting then
+    emit(
+      'leased',
+      id,
+      { holder = holder, token = number, attempt = 1, size = #data, due = now + ms }
+    )
+  end
+  return true
+end
+
+-- Deliver an item that was just added and waits alone to the session that has waited longest.
+local function deliver(id, data)
+  for _ = 1, 10 do
+    local first = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
+    local ms, holder = string.match(first[1] or '', '^(%d+) (.+)$')
+    if not holder then
+      return
+    end
+    redis.call('ZREM', idle, first[1])
+    if tonumber(first[2]) > now and deliver_to(holder, ms, id, data) then
+      return
+    end
+  end
+end

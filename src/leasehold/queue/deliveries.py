@@ -1,0 +1,94 @@
+"""Deliveries: items that the server has leased for a waiting session, and sent to it as they were added."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+_MESSAGE = re.compile(rb"(\d{1,16}) (\d{1,16}) (\d{1,16}) (\d{1,16}) (\d{1,4}) ")
+
+
+class Delivery(NamedTuple):
+    """An item that was leased for this session when it was added."""
+
+    token: int
+    attempt: int
+    #: The lease time in ms, and when the lease began by the server's clock, in ms.
+    lease_ms: int
+    now_ms: int
+    id: bytes
+    data: bytes
+
+    @property
+    def entry(self) -> bytes:
+        """What the server keeps until this session has acknowledged the delivery."""
+        return b"%d %b" % (self.token, self.id)
+
+
+def read_delivery(message: bytes) -> Delivery | None:
+    """Read a message of the session's channel; None if it is no delivery: any client may publish."""
+    head = _MESSAGE.match(message)
+    if head is None:
+        return None
+    token, attempt, lease_ms, now_ms, size = map(int, head.groups())
+    start = head.end()
+    if len(message) < start + size:
+        return None
+    return Delivery(token, attempt, lease_ms, now_ms, message[start : start + size], message[start + size :])
+
+
+class Deliveries:
+    """Decides, for each delivery, whether the event loop takes it or the background thread recalls it.
+
+    While a handler blocks the event loop of a worker, the background thread recalls what was sent there, so
+    that another worker gets it. What the event loop has accepted is not recalled, and what was recalled is
+    not accepted later.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: How many recalls are in flight.
+        self._recalls = 0
+        self._accepted: set[bytes] = set()
+        self._recalled: set[int] = set()
+
+    def accept(self, delivery: Delivery) -> bool | None:
+        """Return whether the item is this event loop's; None while that is being decided: ask again."""
+        with self._lock:
+            if self._recalls:
+                return None
+            if delivery.token in self._recalled:
+                self._recalled.discard(delivery.token)
+                return False
+            self._accepted.add(delivery.entry)
+            return True
+
+    def acknowledged(self, entries: Iterable[bytes]) -> None:
+        """Note that the server has been told of these accepted deliveries."""
+        with self._lock:
+            self._accepted.difference_update(entries)
+
+    async def recall(self, leave: Callable[[list[bytes]], Awaitable[Any]]) -> int:
+        """Recall what has not been accepted. Return how many ids of the inbox were returned.
+
+        Args:
+            leave: Sends the script `leave` with what was accepted, and returns its reply.
+
+        Raises:
+            LeaseholdError: As `leave` does. It is unknown then what was recalled.
+        """
+        with self._lock:
+            self._recalls += 1
+            accepted = sorted(self._accepted)
+        tokens: list[int] = []
+        try:
+            returned, *tokens = await leave(accepted)
+        finally:
+            with self._lock:
+                self._recalls -= 1
+                self._recalled.update(tokens)
+        return int(returned)

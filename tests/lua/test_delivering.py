@@ -1,0 +1,124 @@
+"""Delivery: an item that is added to an empty queue is leased for a waiting session, and sent to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold.queue.deliveries import Delivery, read_delivery
+from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, new, picture
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio.client import PubSub
+
+pytestmark = pytest.mark.core
+
+IDLE: State = {"idle": {f"30000 {ME}": NOW + 10_000.0}}
+DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000, attempt=0)}, fence=1) | {
+    f"delivered:{ME}": Expiring("1 a")
+}
+
+
+@pytest.fixture
+async def channel(space: Space) -> AsyncIterator[PubSub]:
+    """Subscribe as a waiting process does."""
+    async with space.redis.pubsub() as channel:
+        await channel.subscribe(space.key(f"push:{ME}"))
+        await channel.get_message(timeout=5)
+        yield channel
+
+
+async def test_an_item_is_leased_for_the_session_and_sent_to_it(space: Space, channel: PubSub) -> None:
+    assert await space.apply(IDLE, "add_items", [new("a")]) == ([1], DELIVERED)
+    message = await channel.get_message(timeout=5)
+    assert message is not None
+    assert read_delivery(message["data"]) == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode())
+
+
+@pytest.mark.usefixtures("channel")
+async def test_the_session_that_has_waited_longest_gets_the_item(space: Space) -> None:
+    idle: State = {"idle": {f"30000 {ME}": NOW + 10_000.0, "500 lh:later": NOW + 10_001.0}}
+    assert await space.apply(idle, "add_items", [new("a")]) == (
+        [1],
+        DELIVERED | {"idle": {"500 lh:later": NOW + 10_001.0}},
+    )
+
+
+@pytest.mark.usefixtures("channel")
+async def test_a_session_without_a_subscription_is_passed_over(space: Space) -> None:
+    idle: State = {"idle": {"500 lh:gone": NOW + 1.0, f"30000 {ME}": NOW + 2.0}}
+    after = picture(leased={"a": Held(2, ends=NOW + 30_000, attempt=0)}, fence=2)
+    after |= {f"delivered:{ME}": Expiring("2 a")}
+    assert await space.apply(idle, "add_items", [new("a")]) == ([1], after)
+
+
+async def test_if_no_process_receives_the_item_it_waits(space: Space) -> None:
+    assert await space.apply(IDLE, "add_items", [new("a")]) == ([1], picture(waiting=["a"], fence=1))
+
+
+@pytest.mark.parametrize(
+    ("before", "rows"),
+    {
+        "a registration that has ended": ({"idle": {f"30000 {ME}": NOW + 0.0}}, [new("a")]),
+        "other items wait": (IDLE | picture(waiting=["w"]), [new("a")]),
+        "two items": (IDLE, [new("a"), new("b")]),
+    }.values(),
+)
+@pytest.mark.usefixtures("channel")
+async def test_an_item_is_not_delivered(space: Space, before: State, rows: list[tuple[object, ...]]) -> None:
+    await space.apply(before, "add_items", rows)
+    after = await space.snapshot()
+    assert "deadlines" not in after
+    assert "a" in after["queue"]
+
+
+@pytest.mark.usefixtures("channel")
+async def test_a_delayed_item_is_not_delivered(space: Space) -> None:
+    after = IDLE | picture(scheduled={"a": NOW + 900})
+    assert await space.apply(IDLE, "add_items", [new("a", delay=900)]) == ([1], after)
+
+
+@pytest.mark.usefixtures("channel")
+async def test_a_large_item_is_not_delivered(space: Space) -> None:
+    await space.apply(IDLE, "add_items", [("a", "x" * 65_537, 0, 0)])
+    assert (await space.snapshot())["queue"] == ["a"]
+
+
+async def test_a_session_registers_for_deliveries_and_acknowledges_them(space: Space) -> None:
+    registered: State = {"sessions": {ME: NOW + 10_000.0}, "idle": Expiring({f"30000 {ME}": NOW + 10_000.0})}
+    assert await space.run("register", keep_ms=10_000, lease_ms=30_000) == -1
+    assert await space.snapshot() == registered
+    await space.seed(DELIVERED)
+    await space.run("register", [("1 a",)], keep_ms=10_000, lease_ms=30_000)
+    counted = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1)
+    assert await space.snapshot() == counted | registered
+
+
+async def test_acknowledging_an_older_delivery_keeps_the_newer(space: Space) -> None:
+    both = picture(leased={"a": Held(1, attempt=0), "b": Held(2, attempt=0)}, fence=2)
+    newer: State = {f"delivered:{ME}": Expiring("2 b")}
+    _, after = await space.apply(both | newer, "register", [("1 a",)], keep_ms=10_000)
+    counted = picture(leased={"a": Held(1), "b": Held(2, attempt=0)}, fence=2)
+    assert after == counted | newer | {"sessions": {ME: NOW + 10_000.0}}
+
+
+async def test_leaving_recalls_what_the_session_has_not_accepted(space: Space) -> None:
+    before = picture(waiting=["w"], leased={"a": Held(1), "b": Held(2, attempt=0)}, fence=2)
+    sent: State = {f"delivered:{ME}": Expiring("2 b"), "sessions": {ME: NOW + 1.0}, **IDLE}
+    reply, after = await space.apply(before | sent, "leave", [("1 a",)], stays=0, lease_ms=30_000)
+    assert reply == [0, 2]
+    assert after == picture(waiting=["b", "w"], leased={"a": Held(1)}, fence=2)
+
+
+async def test_what_the_session_has_accepted_is_not_recalled(space: Space) -> None:
+    reply, after = await space.apply(DELIVERED, "leave", [("1 a",)], stays=1)
+    assert (reply, after) == ([0], DELIVERED)
+
+
+async def test_a_delivery_whose_item_was_leased_again_is_not_recalled(space: Space) -> None:
+    before = picture(leased={"a": Held(5, first=1)}, fence=5)
+    sent: State = {f"delivered:{ME}": Expiring("1 a")}
+    assert await space.apply(before | sent, "leave", stays=1) == ([0], before | sent)

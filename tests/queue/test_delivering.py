@@ -1,0 +1,131 @@
+"""Deliveries: an item that is added while a caller waits is leased and sent to it in one step."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue, Item
+from leasehold.queue.deliveries import Deliveries, Delivery, read_delivery
+from leasehold.queue.internals import release_arrivals
+from tests.queue.asking import blocked, registered, take
+from tests.queue.keyspace import audit, calls, left_over
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def waiting_caller(queue: AsyncWorkQueue, redis: Redis, lease_time: float = 30) -> asyncio.Task[object]:
+    """Start a call that waits, and return when the session has registered for a delivery."""
+    waiting: asyncio.Task[object] = asyncio.create_task(queue.lease(lease_time))
+    await registered(redis, queue)
+    await blocked(redis, 1)
+    return waiting
+
+
+async def test_a_waiting_caller_gets_an_item_without_a_trip_of_its_own(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(take(waiter, 25))
+    await registered(redis, waiter)
+    await adder.counts()
+    moved = await calls(redis, "lrange")
+    await adder.add_item(Item(b"data", id="a"))
+    lease = await waiting
+    assert (lease.id, lease.data, lease.token, lease.attempt) == ("a", b"data", 1, 1)
+    assert 20 < lease.remaining() <= 25
+    assert await calls(redis, "lrange") == moved, "no lease script has run"
+    assert await waiter.complete(lease)
+    await waiter.close()
+    await audit(redis, name)
+    assert await left_over(redis, name) == set()
+
+
+async def test_an_item_that_is_delivered_to_a_cancelled_caller_goes_back_to_the_front(
+    make_queue: MakeQueue, redis: Redis
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = await waiting_caller(waiter, redis)
+    waiting.cancel()
+    await adder.add_item(Item(b"data", id="a"))
+    lease = await take(adder)
+    assert (lease.id, lease.attempt) == ("a", 1)
+
+
+async def test_each_of_many_waiting_callers_gets_an_item(make_queue: MakeQueue, redis: Redis) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = [asyncio.create_task(take(waiter)) for _ in range(20)]
+    await registered(redis, waiter)
+    for number in range(20):
+        await adder.add_item(Item(b"data", id=f"{number}"))
+    leases = await asyncio.gather(*waiting)
+    assert {lease.id for lease in leases} == {f"{number}" for number in range(20)}
+    assert len({lease.token for lease in leases}) == 20
+
+
+async def test_only_a_caller_with_the_same_lease_time_gets_the_delivery(
+    make_queue: MakeQueue, redis: Redis
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    first = await waiting_caller(waiter, redis, 30)
+    second = asyncio.create_task(take(waiter, 60))
+    await asyncio.sleep(0)
+    first.cancel()
+    await adder.add_item(Item(b"data", id="a"))
+    assert 50 < (await second).remaining() <= 60
+
+
+async def test_without_the_right_to_subscribe_items_are_leased_by_a_trip(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(take(waiter))
+    await registered(redis, waiter)
+    await redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")  # type: ignore[no-untyped-call]  # theirs
+    await adder.add_item(Item(b"data", id="a"))
+    assert (await waiting).id == "a"
+    await audit(redis, name)
+
+
+async def test_a_delivery_that_was_not_accepted_is_recalled(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(take(waiter))
+    await registered(redis, waiter)
+    deliveries = waiter._engine().deliveries
+    deliveries._recalls += 1  # the event loop decides nothing while a recall is in flight
+    await adder.add_item(Item(b"data", id="a"))
+    assert await release_arrivals(waiter) == 0, "no id was in the inbox"
+    lease = await waiting  # it was in the queue again
+    assert (lease.id, lease.token, lease.attempt) == ("a", 2, 1)
+    deliveries._recalls -= 1
+    await audit(redis, name)
+    assert await waiter.complete(lease)
+
+
+def test_what_was_recalled_is_not_accepted_later() -> None:
+    deliveries, delivery = Deliveries(), Delivery(7, 1, 30_000, 0, b"a", b"data")
+
+    async def leave(accepted: list[bytes]) -> list[int]:
+        assert accepted == [b"6 b"]
+        assert deliveries.accept(delivery) is None, "undecided while a recall is in flight"
+        return [3, 7]
+
+    assert deliveries.accept(delivery._replace(token=6, id=b"b")) is True
+    assert asyncio.run(deliveries.recall(leave)) == 3
+    assert deliveries.accept(delivery) is False
+    deliveries.acknowledged([b"6 b"])
+    assert deliveries._accepted == set()
+
+
+@pytest.mark.parametrize("message", [b"", b"hello", b"1 2 3", b"1 2 3 4 9 short", b"a b c d e f"])
+def test_any_client_may_publish_anything(message: bytes) -> None:
+    assert read_delivery(message) is None
