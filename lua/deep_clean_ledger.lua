@@ -1,7 +1,7 @@
 -- Drop entries of the ledger of items that a foreign client has completed while they waited, one step at a
 -- time.
 --
--- Keys: deadlines, ledger, options, errors, events
+-- Keys: gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time

@@ -3,7 +3,7 @@
 -- An id that has been leased since then is left alone. An id that a foreign client has taken but not yet
 -- leased gets a short grace, as in `light_clean`.
 --
--- Keys: queue, processing, deadlines, scheduled, ledger, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix      text     the queue's name
 --   now_ms      integer  the time; empty: the server's time

@@ -1,6 +1,6 @@
 -- Drop dead letters by their ids.
 --
--- Keys: dead, events
+-- Keys: gone, scheduled, dead, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time

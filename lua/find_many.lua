@@ -4,7 +4,7 @@
 -- searched. If an id was added again after its item died, the reply has both the item and the dead letter, as
 -- of the same moment.
 --
--- Keys: deadlines, scheduled, ledger, dead, options, errors
+-- Keys: gone, deadlines, scheduled, ledger, dead, options, errors
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time

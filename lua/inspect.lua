@@ -1,6 +1,6 @@
 -- Return items of one state.
 --
--- Keys: queue, deadlines, scheduled, ledger, options, errors
+-- Keys: queue, gone, deadlines, scheduled, ledger, options, errors
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time

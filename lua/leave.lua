@@ -3,7 +3,7 @@
 -- That are the ids in its inbox, and the item delivered to it last, if it has not accepted that. With `stays`, it stays
 -- registered: a blocking move may still be running.
 --
--- Keys: queue, inbox, processing, gone, deadlines, scheduled, ledger, sessions, idle, events
+-- Keys: queue, inbox, processing, gone, deadlines, scheduled, ledger, sessions, idle, options, errors, events
 -- Arguments:
 --   prefix    text     the queue's name
 --   now_ms    integer  the time; empty: the server's time

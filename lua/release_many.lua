@@ -2,7 +2,7 @@
 --
 -- The attempt is not counted.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time

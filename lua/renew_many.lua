@@ -1,6 +1,6 @@
 -- Renew the leases of current holders, counted from now.
 --
--- Keys: deadlines, scheduled, ledger, events
+-- Keys: gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time

@@ -34,7 +34,9 @@ end
 
 local earlier = find_earlier(requeued)
 enter_waiting(requeued, false)
-forget_earlier(requeued, earlier)
+if earlier then
+  forget_earlier(requeued, earlier)
+end
 for _, id in ipairs(requeued) do
   redis.call('SET', data_key(id), data_of[id])
 end

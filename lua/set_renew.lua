@@ -5,7 +5,7 @@
 -- of the ends, where reclaimed items are; deeper in the list it stays behind as a double. An item that is not
 -- held after that keeps its place, too, as it may have been read before; `set_read` gives it up.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time

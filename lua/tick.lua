@@ -58,7 +58,9 @@ end
 
 local earlier = find_earlier(added)
 enter_waiting(added, false)
-forget_earlier(added, earlier)
+if earlier then
+  forget_earlier(added, earlier)
+end
 for _, id in ipairs(added) do
   if size_of[id] == 0 then
     redis.call('SET', data_key(id), '')

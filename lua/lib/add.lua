@@ -5,10 +5,10 @@
 -- Needs: items
 -- Gives: add_rows
 
--- Read the rows; returns their ids, the data keys with the data, all keys that show that an id is in use, and whether
--- all ids are different and to be added without a delay.
+-- Read the rows; returns their ids, the data keys with the data, how many of the keys exist that show that an id is in
+-- use, whether all ids are different and to be added without a delay, and the answers if so.
 local function read_rows(count, before)
-  local ids, values, keys, seen, plain = {}, {}, {}, {}, true
+  local ids, values, keys, seen, plain, answers = {}, {}, {}, {}, true, {}
   for i = 1, count do
     local row = items + 4 * (i - 1)
     local id = ARGV[row + 1]
@@ -17,18 +17,13 @@ local function read_rows(count, before)
     keys[3 * i - 2], keys[3 * i - 1] = key, prefix .. ':lease:' .. id
     keys[3 * i] = prefix .. ':leased_by_session:' .. id
     plain = plain and not seen[id] and not before[i] and ARGV[row + 3] == '0'
-    seen[id] = true
+    seen[id], answers[i] = true, 1
   end
-  return ids, values, keys, plain
-end
-
--- Return how many of the keys exist: usually none does.
-local function count_existing(keys)
   local exist = 0
   for from = 1, #keys, 1000 do
     exist = exist + redis.call('EXISTS', unpack(keys, from, math.min(from + 999, #keys)))
   end
-  return exist
+  return ids, values, exist, plain, answers
 end
 
 -- Return the answer to each row that `before` has none for: 1 to add it, 0 the id exists. Also return which ids are
@@ -94,28 +89,26 @@ end
 -- all ids new.
 local function add_rows(before)
   local count = (#ARGV - items) / 4
-  local ids, values, keys, plain = read_rows(count, before)
-  local exist = count_existing(keys)
-  local answers, added, stored, waiting, delayed, due_at = {}, ids, values, ids, {}, {}
+  local ids, values, exist, plain, answers = read_rows(count, before)
+  local added, stored, waiting, delayed, due_at = ids, values, ids, {}, {}
   if not plain or exist > 0 then
     answers, added, stored, waiting, delayed, due_at = place_rows(ids, values, before, exist)
-  else
-    for i = 1, count do
-      answers[i] = 1
-    end
   end
   if #added > 0 then
     local earlier = find_earlier(added, exist == 0)
     enter_waiting(waiting, false)
-    enter_scheduled(delayed)
-    forget_earlier(added, earlier)
+    if delayed[1] then
+      enter_scheduled(delayed)
+    end
+    if earlier then
+      forget_earlier(added, earlier)
+    end
     in_chunks('MSET', nil, stored) -- makes the items exist
     for i = 1, emitting and count or 0 do
       if answers[i] == 1 then
         emit('added', ids[i], { size = #values[2 * i], due = due_at[i] })
       end
     end
-    return answers, added, waiting
   end
-  return answers, added, {}
+  return answers, added, waiting
 end

@@ -5,12 +5,12 @@
 -- Gives: find_earlier, forget_earlier
 
 -- Read what is left of earlier incarnations of ids. Call it before the first write. Returns nothing if nothing is left.
--- `no_lease_keys`: the caller knows that there are none.
-local function find_earlier(ids, no_lease_keys)
+-- `no_keys`: the caller knows that there are none.
+local function find_earlier(ids, no_keys)
   local scores = read_in_chunks('ZMSCORE', deadlines, ids)
-  local due = read_in_chunks('ZMSCORE', scheduled, ids)
+  local due = any_rare and read_in_chunks('ZMSCORE', scheduled, ids) or {}
   local records = read_in_chunks('HMGET', ledger, ids)
-  local any = not no_lease_keys or any_facts
+  local any = not no_keys or any_facts
   for i = 1, #ids do
     any = any or scores[i] or due[i] or records[i]
   end
@@ -29,13 +29,11 @@ local function find_earlier(ids, no_lease_keys)
   return earlier
 end
 
--- Remove it. Call it after `enter_…` and before the data is stored: until then new ids are ghosts.
+-- Remove it, if there is any. Call it after `enter_…` and before the data is stored: until then new ids are ghosts.
 local function forget_earlier(ids, earlier)
-  if earlier then
-    leave_scheduled(earlier.delayed)
-    in_chunks('HDEL', ledger, earlier.recorded)
-    forget_facts(ids)
-    leave_leased(earlier.leased)
-    drop_lease_keys(ids)
-  end
+  leave_scheduled(earlier.delayed)
+  in_chunks('HDEL', ledger, earlier.recorded)
+  forget_facts(ids)
+  leave_leased(earlier.leased)
+  drop_lease_keys(ids)
 end

@@ -6,42 +6,38 @@
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
 -- Gives: complete
 
-local ids = {}
-for row = entries + 1, #ARGV, 3 do
-  ids[#ids + 1] = ARGV[row]
-end
-local records = redis.call('HMGET', ledger, unpack(ids))
-local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
-
--- Return whether the token of a row is accepted.
-local function is_accepted(i, id)
-  local row = entries + 3 * (i - 1)
+-- Return whether the token of a row is accepted, given the item's entries in the ledger and in `deadlines`.
+local function is_accepted(row, record, score)
   local token = tonumber(ARGV[row + 2])
   -- Reading the rest of the record would cost a µs.
-  local first, last = string.match(records[i] or '', '^(%d+) (%d+)')
+  local first, last = string.match(record, '^(%d+) (%d+)')
   first, last = tonumber(first), tonumber(last)
   if not (first and token >= first and token <= last) then
     return false
   end
   local fenced = string.byte(ARGV[row + 3]) == 49
-  return not fenced or (is_ours(scores[i]) and token == last and not foreign_lease_left(id))
+  return not fenced or (is_ours(score) and token == last and not foreign_lease_left(ARGV[row + 1]))
 end
 
--- Return the answer to each row. Usually all tokens are accepted and all items exist, and one command is enough.
-local function answer_rows()
-  local answers, keys, at_key, seen = {}, {}, {}, {}
-  for i, id in ipairs(ids) do
-    if not is_accepted(i, id) then
+-- Return the answer to each row. Usually all tokens are accepted and all
+-- items exist, and one command is enough.
+local function answer_rows(ids, records, scores)
+  local answers, keys, seen, count = {}, {}, {}, 0
+  for i = 1, #ids do
+    local id = ids[i]
+    if not (records[i] and is_accepted(entries + 3 * i - 3, records[i], scores[i])) then
       answers[i] = -redis.call('EXISTS', data_key(id))
     elseif seen[id] then
       answers[i] = 0
     else
-      keys[#keys + 1], at_key[#at_key + 1], seen[id] = data_key(id), i, true
+      count = count + 1
+      answers[i], keys[count], seen[id] = 1, data_key(id), true
     end
   end
-  local all_exist = #keys > 0 and redis.call('EXISTS', unpack(keys)) == #keys
-  for n, i in ipairs(at_key) do
-    answers[i] = all_exist and 1 or redis.call('EXISTS', keys[n])
+  if count > 0 and redis.call('EXISTS', unpack(keys)) < count then
+    for i, answer in ipairs(answers) do
+      answers[i] = answer == 1 and redis.call('EXISTS', data_key(ids[i])) or answer
+    end
   end
   return answers
 end
@@ -66,18 +62,26 @@ end
 
 -- Complete the items of all rows; returns an answer per row.
 local function complete()
-  local answers = answer_rows()
+  local ids = {}
+  for i = 1, (#ARGV - entries) / 3 do
+    ids[i] = ARGV[entries + 3 * i - 2]
+  end
+  local records = redis.call('HMGET', ledger, unpack(ids))
+  local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+  local answers = answer_rows(ids, records, scores)
   local leased, finished, handled, places, keys, results = {}, {}, {}, {}, {}, {}
-  for i, id in ipairs(ids) do
+  local count = 0
+  for i = 1, #ids do
+    local id = ids[i]
     if answers[i] == 1 and #ARGV[entries + 3 * i] > 1 then
       results[#results + 1] = i
     end
     -- Remove all bookkeeping of the item, no matter which client deleted its data.
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not handled[id] then
-      handled[id] = true
-      finished[#finished + 1] = id
-      keys[#keys + 1], keys[#keys + 2] = data_key(id), prefix .. ':lease:' .. id
-      keys[#keys + 1] = prefix .. ':leased_by_session:' .. id
+      count = count + 1
+      handled[id], finished[count] = true, id
+      keys[3 * count - 2], keys[3 * count - 1] = data_key(id), prefix .. ':lease:' .. id
+      keys[3 * count] = prefix .. ':leased_by_session:' .. id
       if scores[i] then
         leased[#leased + 1] = id
       else

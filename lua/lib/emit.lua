@@ -5,18 +5,17 @@
 -- Events are kept only while there is the hash `:events:keep`: how many events are kept, for how long, and
 -- the number of the last one. The numbers have no gap, so a reader knows whether it has missed an event.
 --
--- Needs: prefix, events
+-- Needs: events
 -- Gives: emitting, emit, emit_all, flush
 
-local keep_key = prefix .. ':events:keep'
 -- Read before anything is written, as all keys are.
-local emitting = redis.call('EXISTS', keep_key) == 1
+local emitting = any_rare and redis.call('EXISTS', keep_hash) == 1
 local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
 
 -- If no events are kept, the functions are not created: that would take a few per cent of a call for one item.
 if emitting then
-  local keep = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms')
+  local keep = redis.call('HMGET', keep_hash, 'last', 'count', 'age_ms')
   local number, emitted = tonumber(keep[1]), {}
   redis.call('XLEN', events)
 
@@ -85,7 +84,7 @@ if emitting then
         end
       end
       local last, kept_ms = string.format('%.0f', number + #emitted), tonumber(keep[3])
-      redis.call('HSET', keep_key, 'last', last)
+      redis.call('HSET', keep_hash, 'last', last)
       if keep[2] ~= '0' then
         redis.call('XTRIM', events, 'MAXLEN', '~', keep[2])
       end

@@ -1,11 +1,9 @@
 -- Read and forget the facts that an item carries beyond its data: its options, and its last error.
 --
--- Most queues have none. Then one command is the only cost.
---
 -- Needs: options, errors
 -- Gives: any_facts, forget_facts, note_errors, errors_of
 
-local any_facts = redis.call('EXISTS', options, errors) > 0
+local any_facts = any_rare and redis.call('EXISTS', options, errors) > 0
 if any_facts then
   -- Read before anything is written, as all keys are.
   redis.call('HLEN', options)

@@ -5,19 +5,15 @@
 -- key disappears early, the item is free at once.
 --
 -- Needs: prefix, deadlines
--- Gives: is_foreign, foreign_lease_left, watch_foreign, is_ours
-
--- Return whether the value of a lease key is the session of a foreign client.
-local function is_foreign(holder)
-  return type(holder) == 'string' and string.sub(holder, 1, 3) ~= 'lh:'
-end
+-- Gives: foreign_lease_left, watch_foreign, is_ours
 
 -- Return in how many ms a foreign lease on this item expires; nil: there is none.
 local function foreign_lease_left(id)
   for _, name in ipairs({ ':lease:', ':leased_by_session:' }) do
     local key = prefix .. name .. id
     -- A key of another type is no lease, and must not end the script.
-    if is_foreign(redis.pcall('GET', key)) then
+    local holder = redis.pcall('GET', key)
+    if type(holder) == 'string' and string.sub(holder, 1, 3) ~= 'lh:' then
       local left = redis.call('PTTL', key)
       -- A lease key without a time to live is checked again after a minute.
       return left >= 0 and left or 60000

@@ -1,10 +1,8 @@
--- Read when the first lease expires and when the first item falls due; nil: none will.
+-- Read when the first lease expires and when the first item falls due, if any does.
 --
 -- Needs: deadlines, scheduled
 -- Gives: first_end, first_due
 
-local function head_of(key)
-  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or '')
-end
-
-local first_end, first_due = head_of(deadlines), head_of(scheduled)
+local first_end = tonumber(redis.call('ZRANGE', deadlines, 0, 0, 'WITHSCORES')[2] or '')
+local first_due = any_rare
+  and tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2] or '')

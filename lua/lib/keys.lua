@@ -47,9 +47,9 @@ local function read_in_chunks(command, key, values)
 end
 
 local function reversed(values)
-  local found = {}
+  local turned = {}
   for i = #values, 1, -1 do
-    found[#found + 1] = values[i]
+    turned[#turned + 1] = values[i]
   end
-  return found
+  return turned
 end

@@ -3,7 +3,7 @@
 -- Also dropped are ids without data (ghosts) and ids of leased or scheduled items (doubles). Until an id is dropped,
 -- an item whose lease was written is such a double.
 --
--- Needs: queue, processing, gone, deadlines, scheduled, ledger, fence, session
+-- Needs: queue, deadlines, scheduled, ledger, fence, session
 -- Gives: choose, prepare_leases, write_leases, begin_leases, drop_checked, chosen, last_token, unreadable, unreadable_error
 
 -- The token of the n-th chosen item is `last_token + n`.
@@ -13,23 +13,10 @@ if not last_token then
   return redis.error_reply('WRONGTYPE ' .. fence .. ' is not a number')
 end
 
-local chosen, found, sizes, lease_keys, taken = {}, {}, {}, {}, {}
+local chosen, found, lease_keys, taken = {}, {}, {}, {}
 local bytes = 0
 -- Ids whose data key is no string, and ids under a foreign lease with the time that it has left.
 local unreadable, foreign = {}, {}
-
--- Read an item; returns its data (without `with_data`: its size), false if there is none, or nil if its key is no
--- string.
-local function look_at(key, with_data)
-  local data = redis.pcall(with_data and 'GET' or 'STRLEN', key)
-  if data == 0 then
-    return redis.call('EXISTS', key) == 1 and 0
-  end
-  if type(data) == 'table' then
-    return nil
-  end
-  return data
-end
 
 -- Choose the items that can be leased from up to `limit` ids of a list, after the first `skip` at its right end; or
 -- from a table of ids, the last one first.
@@ -43,13 +30,18 @@ local function choose(source, skip, limit, with_data, room)
   local scores = first_end and redis.call('ZMSCORE', deadlines, unpack(next_ids)) or {}
   local due = first_due and redis.call('ZMSCORE', scheduled, unpack(next_ids)) or {}
   local next_keys = lease_keys_of(next_ids)
+  local look = with_data and 'GET' or 'STRLEN'
   local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
   for i = #next_ids, 1, -1 do
     local id, score = next_ids[i], scores[i]
     if not (taken[id] or due[i] or is_ours(score)) then
-      local data = look_at(data_key(id), with_data)
+      local key = data_key(id)
+      local data = redis.pcall(look, key) -- false: there is none; a table: the key is no string
+      if data == 0 then
+        data = redis.call('EXISTS', key) == 1 and 0
+      end
       local is_held = any_lease and foreign_lease_left(id)
-      if data == nil then
+      if type(data) == 'table' then
         unreadable[#unreadable + 1] = id
       elseif data and not is_held then
         -- If its lease is watched all the same, the foreign client has returned it early.
@@ -58,7 +50,7 @@ local function choose(source, skip, limit, with_data, room)
           return #next_ids - i, true
         end
         bytes = bytes + size
-        chosen[n], found[n], sizes[n], taken[id] = id, data, size, true
+        chosen[n], found[n], taken[id] = id, data, true
         lease_keys[2 * n - 1], lease_keys[2 * n] = next_keys[2 * i - 1], next_keys[2 * i]
       elseif data and not score then
         foreign[#foreign + 1] = id
@@ -71,22 +63,15 @@ end
 local ends, records, shortest, parts, old_records = {}, {}, nil, {}, nil
 local first_time = string.format(' 1 %.0f', now)
 
--- Read the ledger. Tokens grow even if the fence was removed.
-local function read_records()
-  old_records = read_in_chunks('HMGET', ledger, chosen)
-  for i = 1, #chosen do
-    if old_records[i] then
-      local _, last = read_ledger(old_records[i])
-      last_token = math.max(last_token, last or 0)
-    end
-  end
-end
-
 -- Prepare the leases of up to `limit` chosen items, after those that are prepared already. Each adds four values to
 -- `reply`, after its first three: id, data, token and attempt.
 local function prepare_leases(limit, lease_ms, reply)
   if not old_records then
-    read_records()
+    old_records = redis.call('HMGET', ledger, unpack(chosen))
+    for i = 1, #chosen do
+      local _, last = read_ledger(old_records[i])
+      last_token = math.max(last_token, last or 0) -- tokens grow even if the fence was removed
+    end
   end
   local done, ms = #parts > 0 and parts[#parts][2] or 0, tonumber(lease_ms)
   local till = math.min(done + limit, #chosen)
@@ -114,7 +99,7 @@ local function prepare_leases(limit, lease_ms, reply)
         holder = session,
         token = token,
         attempt = attempt,
-        size = sizes[i],
+        size = type(found[i]) == 'string' and #found[i] or found[i],
         due = now + ms,
       })
     end
@@ -123,13 +108,11 @@ end
 
 -- Write down the leases, except that the items are leased: `begin_leases` does that.
 local function write_leases()
-  -- This write needs no memory, and fails if `gone` has another type; the next fails if `processing` has.
-  in_chunks('ZREM', gone, chosen)
-  in_chunks('LPUSH', processing, chosen)
+  enter_processing(chosen) -- fails if `gone` or `processing` has another type
   redis.call('SET', fence, string.format('%.0f', last_token + #ends / 2))
-  if #ends > 32 then
+  if #ends > 32 or (last_token + 1) % 16 == 0 then
     -- The server searches a small hash of short values linearly: 2 µs a field at 500 fields. One value of over 64
-    -- bytes turns it into a hash table.
+    -- bytes turns it into a hash table, until the hash is empty.
     records[2] = records[2] .. string.rep(' ', 65)
   end
   in_chunks('HSET', ledger, records)

@@ -9,13 +9,14 @@
 -- removed an entry that is noted; a light clean drops such notes.
 --
 -- Needs: processing, gone, deadlines
--- Gives: check_processing, sift, without, unlist_or_note, unlist
+-- Gives: check_processing, enter_processing, sift, without, unlist_or_note, unlist
 
-local at_first = {}
+local at_first = { notes = any_rare }
 
 -- Read the keys before the first write, and how many entries they have. Returns how many are noted.
 local function check_processing()
-  at_first.length, at_first.noted = redis.call('LLEN', processing), redis.call('ZCARD', gone)
+  at_first.length = redis.call('LLEN', processing)
+  at_first.noted = at_first.notes and redis.call('ZCARD', gone) or 0
   return at_first.noted
 end
 
@@ -57,6 +58,15 @@ local function note(ids)
     notes[2 * i - 1], notes[2 * i] = now, id
   end
   in_chunks('ZADD', gone, notes)
+  at_first.notes = true
+end
+
+-- Put ids into the list. An entry that is noted must not be taken for the new one.
+local function enter_processing(ids)
+  if at_first.notes then
+    in_chunks('ZREM', gone, ids)
+  end
+  in_chunks('LPUSH', processing, ids)
 end
 
 -- Remove ids from a short list. Those of a long one are only noted: another script finds their entries.

@@ -57,8 +57,8 @@ FAULTS = [
     Fault(
         "RWQ-B4",
         "lua/lib/lease.lua",
-        "redis.pcall(with_data and 'GET' or 'STRLEN', key)",
-        "redis.pcall(with_data and 'GET' or 'STRLEN', key) or ''",
+        "redis.pcall(look, key) --",
+        "redis.pcall(look, key) or '' --",
     ),
     Fault("RWQ-B5", "lua/light_clean.lua", "or grace_ms", "or grace_ms * 0"),
     Fault("RWQ-B6", "lua/lib/reclaim.lua", "    in_chunks('ZREM', deadlines, ended)\n", ""),

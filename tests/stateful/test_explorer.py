@@ -90,12 +90,15 @@ MORE_FAULTS = {
         Bound(groups=WITH_FOREIGN, depth=8),
         *LONG_LISTS,
         Fault(
-            "lib/lease.lua",
-            "  in_chunks('ZREM', gone, chosen)\n  in_chunks('LPUSH', processing, chosen)\n",
-            "  for _, id in ipairs(chosen) do\n"
-            "    if redis.call('ZREM', gone, id) == 0 then\n"
-            "      redis.call('LPUSH', processing, id)\n"
+            "lib/processing.lua",
+            "    in_chunks('ZREM', gone, ids)\n  end\n  in_chunks('LPUSH', processing, ids)\n",
+            "    for _, id in ipairs(ids) do\n"
+            "      if redis.call('ZREM', gone, id) == 0 then\n"
+            "        redis.call('LPUSH', processing, id)\n"
+            "      end\n"
             "    end\n"
+            "  else\n"
+            "    in_chunks('LPUSH', processing, ids)\n"
             "  end\n",
         ),
     ),

@@ -189,7 +189,7 @@ def test_pieces_come_after_those_that_they_use() -> None:
         "b": piece("third", function("third", "return second()")),
         "c": piece("second", function("second")),
     }
-    lines = [line for line in composed("return first()", pieces) if "function" in line]
+    lines = [line for line in composed("return first() + second() + third()", pieces) if "function" in line]
     assert lines == [f"local function {name}()" for name in ("second", "third", "first")]
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
+from leasehold.scripting.nesting import nest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -120,7 +122,7 @@ class Library:
         if missing:
             piece = next(block.piece for block in blocks if missing[0] in block.names)
             raise BrokenContract(f"{script}: does not declare {', '.join(missing)}, which lib/{piece} needs")
-        return "\n".join(block.code for block in blocks)
+        return _composed(blocks, code)
 
     def _used_by(self, piece: Piece | None, names: frozenset[str]) -> Iterator[Block]:
         """Yield the blocks that code of a piece (None: of a script) uses directly, by the names in it."""
@@ -142,6 +144,15 @@ class Library:
         except CycleError as error:
             circle = " -> ".join(f"lib/{name}" for name in reversed(error.args[1]))
             raise BrokenContract(f"{script}: pieces use each other: {circle}") from error
+
+
+def _composed(blocks: list[Block], own: str) -> str:
+    """Return the code of blocks: statements in their order, and functions nested in each other."""
+    name_of = {block: match[1] for block in blocks if (match := _FUNCTION.match(block.code))}
+    functions = {name: block.code for block, name in name_of.items()}
+    at_top = nest(functions, [own, *(block.code for block in blocks if block not in name_of)])
+    parts = ((at_top.get(name_of[block]) if block in name_of else block.code) for block in blocks)
+    return "\n".join(part for part in parts if part)
 
 
 def read_piece(name: str, text: str) -> Piece:

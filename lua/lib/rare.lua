@@ -1,0 +1,9 @@
+-- Look for the keys that most queues do not have: delays, notes of `gone`, facts and events.
+--
+-- One command says that there are none. Only if there are some, others look at each.
+--
+-- Needs: prefix, scheduled, gone, options, errors
+-- Gives: keep_hash, any_rare
+
+local keep_hash = prefix .. ':events:keep'
+local any_rare = redis.call('EXISTS', scheduled, gone, options, errors, keep_hash) > 0
