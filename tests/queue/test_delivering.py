@@ -29,6 +29,13 @@ async def waiting_caller(queue: AsyncWorkQueue, redis: Redis, lease_time: float 
     return waiting
 
 
+def push_connection(queue: AsyncWorkQueue) -> int:
+    """Return the server's number for the connection that receives deliveries."""
+    [number] = [one.id for one in queue._engine().session.connections if one.purpose == "pushes"]
+    assert number is not None
+    return number
+
+
 async def test_a_waiting_caller_gets_an_item_without_a_trip_of_its_own(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
@@ -109,6 +116,30 @@ async def test_a_delivery_that_was_not_accepted_is_recalled(
     deliveries._recalls -= 1
     await audit(redis, name)
     assert await waiter.complete(lease)
+
+
+@pytest.mark.parametrize("first", ["the item is added", "the connection is lost"])
+async def test_a_delivery_whose_connection_is_lost_is_recalled(
+    make_queue: MakeQueue, redis: Redis, name: str, first: str
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(take(waiter))
+    await registered(redis, waiter)
+    async with redis.pubsub() as other, redis.pipeline(transaction=True) as step:
+        await other.psubscribe("*")  # receives the delivery, too
+        await other.get_message(timeout=5)
+        kill = ("CLIENT", "KILL", "ID", push_connection(waiter))
+        if first == "the item is added":
+            adder.add_item_to_pipeline(step, Item(b"data", id="a"))
+            step.execute_command(*kill)
+        else:
+            step.execute_command(*kill)
+            adder.add_item_to_pipeline(step, Item(b"data", id="a"))
+        await step.execute()
+        lease = await waiting
+    assert (lease.id, lease.attempt) == ("a", 1)
+    assert await waiter.complete(lease)
+    await audit(redis, name)
 
 
 def test_what_was_recalled_is_not_accepted_later() -> None:

@@ -303,12 +303,18 @@ class Listener:
             waiter.delivered(delivery)
             self._want_delivery(waiter, (delivery.entry,))
 
+    def _missed(self) -> None:
+        """Recall an item that may have been sent while the session did not receive."""
+        if self._attached:
+            self.return_id()
+
     async def _connect(self, waiter: Waiter) -> Connection:
         # Before the session registers: what falls due is in the reply to that, or is published later.
         if not self._subscriptions:
-            # A message may have been missed.
-            missed = partial(waiter.due_in, FIRST_WAIT)
-            for channel, handle in ((self._channel, _announced), (self._push_channel, self._pushed)):
+            for channel, handle, missed in (
+                (self._channel, _announced, partial(waiter.due_in, FIRST_WAIT)),
+                (self._push_channel, self._pushed, self._missed),
+            ):
                 one = await self._session.subscribe(channel, partial(handle, waiter), missed)
                 self._subscriptions.append(one)
         return await self._session.open(
