@@ -28,16 +28,19 @@ end
 -- queue.
 local function deliver_to(holder, ms, id, data)
   token = token + 1
-  local number, sent_at = string.format('%.0f', token), string.format('%.0f', now)
-  redis.call('SET', fence, number) -- first: a token that was sent is never given again
-  local message = table.concat({ number, 1, ms, sent_at, #id, id }, ' ') .. data
-  local heard = redis.pcall('PUBLISH', prefix .. ':push:' .. holder, message)
+  local text, time = string.format('%.0f', token), string.format('%.0f', now)
+  redis.call('SET', fence, text) -- first: a token that was sent is never given again
+  local heard = redis.pcall(
+    'PUBLISH',
+    prefix .. ':push:' .. holder,
+    table.concat({ text, 1, ms, time, #id, id }, ' ') .. data
+  )
   if type(heard) == 'table' or heard == 0 then
     return false
   end
-  redis.call('SET', prefix .. ':delivered:' .. holder, number .. ' ' .. id, 'PX', ms)
+  redis.call('SET', prefix .. ':delivered:' .. holder, text .. ' ' .. id, 'PX', ms)
   redis.call('LPUSH', processing, id)
-  redis.call('HSET', ledger, id, number .. ' ' .. number .. ' 0 ' .. sent_at)
+  redis.call('HSET', ledger, id, text .. ' ' .. text .. ' 0 ' .. time)
   for _, key in ipairs(lease_keys_of({ id })) do
     redis.call('SET', key, holder, 'PX', ms)
   end
@@ -45,11 +48,7 @@ local function deliver_to(holder, ms, id, data)
   redis.call('LREM', queue, 1, id)
   announce(tonumber(ms))
   if emitting then
-    emit(
-      'leased',
-      id,
-      { holder = holder, token = number, attempt = 1, size = #data, due = now + ms }
-    )
+    emit('leased', id, { holder = holder, token = text, attempt = 1, size = #data, due = now + ms })
   end
   return true
 end
@@ -63,7 +62,11 @@ local function deliver(id, data)
       return
     end
     redis.call('ZREM', idle, first[1])
-    if tonumber(first[2]) > now and deliver_to(holder, ms, id, data) then
+    if
+      tonumber(first[2]) > now
+      and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
+      and deliver_to(holder, ms, id, data)
+    then
       return
     end
   end

@@ -133,7 +133,10 @@ class ServerOutOfMemory(ServerError):
 
 
 class ServerBusy(ServerError):
-    """The server is loading its data or running a long script. Nothing was applied; try again."""
+    """The server is loading its data, running a long script, or moving the queue to another node.
+
+    Nothing was applied; try again.
+    """
 
     transient = True
 

@@ -117,7 +117,7 @@ async def test_lease(
             fence = int(await redis.get(f"{queue.name}:fence") or 0)
             released += fence > len(held)
 
-    for _ in range(5):  # how many turns a trip takes varies
+    for _ in range(30):  # how many turns a trip takes varies
         await at_every_step(once)
         if released:
             break

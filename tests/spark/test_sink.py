@@ -110,10 +110,10 @@ async def test_a_repeated_batch_adds_nothing_twice(
     source.run(redis_url, name)
     # The first time, `a` was already there from the batch before.
     assert await waiting(queue) == ["a"]
-    once = {key.rpartition(b":")[2]: key async for key in redis.scan_iter(f"{name}:once:*")}
-    assert await redis.smembers(once.pop(b"0")) == {b""}, "only its end is recorded"
-    assert await redis.smembers(once.pop(b"1")) == {b"a", b"c", b"d"}
-    assert not once
+    ended, added = sorted([key async for key in redis.scan_iter(f"{name}:once:*")], reverse=True, key=len)
+    assert ended.endswith(b":0:ended"), "only its end is recorded"
+    assert added.endswith(b":1")
+    assert await redis.smembers(added) == {b"a", b"c", b"d"}
 
 
 async def test_a_task_that_outlives_its_batch_adds_nothing(
@@ -122,11 +122,12 @@ async def test_a_task_that_outlives_its_batch_adds_nothing(
     source.put("a")
     source.put("b")
     source.run(redis_url, name)
-    (run,) = [key async for key in redis.scan_iter(f"{name}:once:*:0")]
-    assert 0 < await redis.pttl(run) <= 3600 * 1000, "there may be many batches"
+    (ended,) = [key async for key in redis.scan_iter(f"{name}:once:*:0:ended")]
+    assert 0 < await redis.pttl(ended) <= 3600 * 1000, "there may be many batches"
+    run = ended.removeprefix(f"{name}:once:".encode()).removesuffix(b":ended")
     await queue.complete(await take(queue))
     rows = [b"a", b"", b"0", b"0", b"c", b"", b"0", b"0"]
-    assert await bulk(queue).add_once(run.removeprefix(f"{name}:once:".encode()), rows) == [2, 2]
+    assert await bulk(queue).add_once(run, rows) == [2, 2]
     assert await waiting(queue) == ["b"]
 
 

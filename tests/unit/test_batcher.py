@@ -287,7 +287,7 @@ async def test_callers_wait_while_too_many_bytes_wait(server: Server, batcher: B
     await turn()
     held_back = [call(batcher, b"d"), call(batcher, b"e")]
     await turn()
-    assert batcher._small._waiting_bytes == 2000
+    assert batcher._small.waiting_bytes == 2000
     held_back[0].cancel()
     for _ in range(4):
         if server.under_way:
@@ -296,7 +296,7 @@ async def test_callers_wait_while_too_many_bytes_wait(server: Server, batcher: B
     assert server.trips[:3] == [[b"a"], [b"b"], [b"c"]]
     assert server.trips[3:] == [[b"e"]]
     assert [await each for each in (first, *waiting, held_back[1])] == [[b"A"], [b"B"], [b"C"], [b"E"]]
-    assert batcher._small._waiting_bytes == 0
+    assert batcher._small.waiting_bytes == 0
 
 
 async def test_settled_waits_for_calls_in_flight(server: Server, batcher: Batcher) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def make(*weights: float, order: Order = "weighted") -> tuple[Turns, list[Source]]:
     """Make sources with these weights, all of which may have items."""
-    handlers: list[Any] = [SimpleNamespace(weight=weight, batch=None) for weight in weights]
+    handlers: list[Any] = [SimpleNamespace(weight=weight, batch=None, lease_time=30) for weight in weights]
     sources = [Source(cast("Any", handler), place) for place, handler in enumerate(handlers)]
     turns = Turns(sources, order)
     for source in sources:

@@ -90,6 +90,23 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_event_loop(
     assert attempts == [1]
 
 
+async def test_a_renewed_lease_names_the_session_that_leased_it(
+    make_queue: MakeQueue, redis: Redis, clock: Clock
+) -> None:
+    """The thread that renews has its own connections, and acts for the session of the main event loop."""
+    queue = make_queue(clock=clock)
+    worker = new_worker(lease_time=SHORT_LEASE)
+    gate = Gate(worker, queue)
+    await add(queue, b"x")
+    async with working(worker):
+        await gate.reached(1)
+        await redis.delete(f"{queue.name}:lease:1")
+        await renewed(redis, queue, clock, "1")
+        assert await redis.get(f"{queue.name}:lease:1") == queue.session.encode()
+        gate.opened.set()
+        await finished(queue)
+
+
 @pytest.mark.long
 @pytest.mark.seed("WRQ-G10", "GLD-B10")
 async def test_a_handler_that_blocks_the_event_loop_for_20_s_under_a_2_s_lease_runs_once(

@@ -92,7 +92,7 @@ async def _run_maintenance(url: str, names: list[str], maintenance: Maintenance,
         log.info("watching %s", ", ".join(queues))
         for queue in queues.values():
             await _clean_first(queue, maintenance, deep=deep)
-        await maintenance.run(queues)
+        await maintenance.run(queues.values())
 
 
 async def _clean_first(queue: AsyncWorkQueue, maintenance: Maintenance, *, deep: bool) -> None:

@@ -129,9 +129,13 @@ class Lifecycle:
                 session,
                 return_front=self._return_front,
                 clock=self.clock,
-                on_abandon=partial(self._engines.pop, session.loop, None),
+                on_abandon=partial(self._forget, session.loop),
             )
             return engine
+
+    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._engines.pop(loop, None)
+        self._closing = [engine for engine in self._closing if engine.loop is not loop]
 
 
 def _close_elsewhere(engine: Engine) -> asyncio.Future[None] | None:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from leasehold.errors import LeaseholdError
 from leasehold.queue.deliveries import Deliveries, read_delivery
 from leasehold.retry import Backoff
+from leasehold.scripting.endpoints import is_cluster
 from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class Listener:
         self._push_channel = keys["push"]
         #: Shared with the background thread of a worker.
         self.deliveries = Deliveries()
+        #: On a cluster, a message also reaches subscribers of other nodes, which the sender does not count.
+        self._can_receive = not is_cluster(session.client)
         #: The lease time that the session has registered with for one delivery; None: it gets none.
         self._lease_ms: int | None = None
         self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
@@ -270,7 +273,7 @@ class Listener:
 
     def _registration(self, waiter: Waiter) -> dict[str, bytes | int]:
         """Return the arguments of `register`, which asks for a delivery if one can be used."""
-        self._lease_ms = waiter.wanted_lease_ms()
+        self._lease_ms = waiter.wanted_lease_ms() if self._can_receive else None
         return {"keep_ms": KEEP_MS, "lease_ms": b"" if self._lease_ms is None else self._lease_ms}
 
     def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:

@@ -76,7 +76,8 @@ class AsyncWorkQueue:
             are used; closing it remains your task.
         return_to: Where items go whose lease has expired: `"end"` of the queue, as in redis-work-queue, or
             `"front"`, as in Worqr.
-        reply_timeout: Seconds to wait for a reply before the connection counts as lost.
+        reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
+            connection counts as lost.
         clock: For tests: returns the time in seconds since 1970, in place of the server's clock.
 
     Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from leasehold.scripting.link import LARGE_BYTES
@@ -48,6 +49,7 @@ class TripGate:
 
     Attributes:
         in_flight: How many trips have no reply yet.
+        changed: Set when a trip has been sent, or has ended. See `change`.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class TripGate:
         self._flushing = False
         #: Whether the last trip carried one call. Where calls come together, the first waits for the others.
         self._last_was_lone = True
-        self._change = asyncio.Event()
+        self.changed = asyncio.Event()
         self.in_flight = 0
 
     @property
@@ -75,9 +77,14 @@ class TripGate:
         """Whether a trip is in flight, or will be at the end of this turn of the event loop."""
         return self.in_flight > 0 or self._scheduled
 
+    @property
+    def asleep(self) -> bool:
+        """Whether one more trip may be sent, and none will be unless the gate is woken."""
+        return not self._scheduled and self.in_flight < self._max_in_flight
+
     def wake(self) -> None:
-        """Flush at once if calls come one at a time, otherwise at the end of this turn of the event loop."""
-        if self._scheduled or self.in_flight >= self._max_in_flight:
+        """Flush: at once if calls come one at a time, otherwise at the end of this turn of the event loop."""
+        if not self.asleep:
             return
         if self._last_was_lone and not self.in_flight and not self._flushing:
             self.flush()
@@ -94,7 +101,7 @@ class TripGate:
             self._flush()
         finally:
             self._flushing = False
-            self._change.set()
+            self.changed.set()
 
     def send(
         self,
@@ -125,13 +132,8 @@ class TripGate:
 
     async def change(self) -> None:
         """Wait until a trip has been sent, or has ended."""
-        self._change.clear()
-        await self._change.wait()
-
-    def ended(self) -> None:
-        """Count a trip as ended, and wake those who wait in `change`."""
-        self.in_flight -= 1
-        self._change.set()
+        self.changed.clear()
+        await self.changed.wait()
 
     def _flush_scheduled(self) -> None:
         self._scheduled = False
@@ -150,7 +152,8 @@ class _Trip:
     def __call__(self, reply: Any, error: BaseException | None) -> None:
         on_reply, self._on_reply = self._on_reply, None
         if on_reply is not None:
-            self._gate.ended()
+            self._gate.in_flight -= 1
+            self._gate.changed.set()
             on_reply(reply, error)
 
 
@@ -196,9 +199,9 @@ class Batcher:
         max_in_flight: int = 4,
     ) -> None:
         self._large_bytes = large_bytes
-        limits = _Limits(
-            max_rows, min(small_trip_rows, max_rows), max_bytes, max_waiting_bytes, max_in_flight
-        )
+        self._max_waiting_bytes = max_waiting_bytes
+        self._loop = asyncio.get_running_loop()
+        limits = _Limits(max_rows, min(small_trip_rows, max_rows), max_bytes, max_in_flight)
         self._small = _Lane(
             runner, script, limits._replace(max_bytes=min(max_bytes, large_bytes)), large=False
         )
@@ -219,9 +222,14 @@ class Batcher:
             LeaseholdError: The error that the trip failed with.
         """
         lane = self._large if large or size > self._large_bytes else self._small
-        while lane.full:
+        while lane.waiting_bytes >= self._max_waiting_bytes:
             await lane.gate.change()
-        return await lane.add(values, row_count, size)
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        lane.gathered.append(_Gathered(values, row_count, size, future))
+        lane.waiting_bytes += size
+        if lane.gate.asleep:
+            lane.gate.wake()
+        return await future
 
     async def drained(self) -> None:
         """Wait until every call has been answered."""
@@ -234,7 +242,6 @@ class _Limits(NamedTuple):
     max_rows: int
     small_trip_rows: int
     max_bytes: int
-    max_waiting_bytes: int
     max_in_flight: int
 
 
@@ -244,23 +251,9 @@ class _Lane:
     def __init__(self, runner: Sender, script: BoundScript, limits: _Limits, *, large: bool) -> None:
         self._limits = limits
         self._is_large = large
-        self._loop = asyncio.get_running_loop()
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self.gathered: deque[_Gathered] = deque()
         self.gate = TripGate(runner, script, self._flush, max_in_flight=limits.max_in_flight)
-
-    @property
-    def full(self) -> bool:
-        """Whether so much waits that further callers wait before they add to it."""
-        return self._waiting_bytes >= self._limits.max_waiting_bytes
-
-    def add(self, values: Sequence[bytes], row_count: int, size: int) -> asyncio.Future[list[Any]]:
-        """Add a call, and return its answers to come."""
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self.gathered.append(_Gathered(values, row_count, size, future))
-        self._waiting_bytes += size
-        self.gate.wake()
-        return future
 
     def _flush(self) -> None:
         while self.gathered and self.gate.open:
@@ -268,12 +261,8 @@ class _Lane:
             if batch:
                 self._send(batch, values)
 
-    def _next_batch(self) -> tuple[Sequence[_Gathered], Sequence[bytes]]:
+    def _next_batch(self) -> tuple[list[_Gathered], list[bytes]]:
         gathered, limits = self.gathered, self._limits
-        if len(gathered) == 1:
-            call = gathered.popleft()
-            self._waiting_bytes -= call.size
-            return ((call,), call.values) if not call.future.done() else ((), ())
         batch: list[_Gathered] = []
         values: list[bytes] = []
         row_count = size = 0
@@ -284,7 +273,7 @@ class _Lane:
             if batch and (row_count + call.row_count > max_rows or size + call.size > limits.max_bytes):
                 break
             gathered.popleft()
-            self._waiting_bytes -= call.size
+            self.waiting_bytes -= call.size
             if call.future.done():
                 continue  # cancelled before it was sent
             batch.append(call)
@@ -294,19 +283,21 @@ class _Lane:
         return batch, values
 
     def _send(self, batch: Sequence[_Gathered], values: Sequence[bytes]) -> None:
-        def answered(reply: list[Any] | None, error: BaseException | None) -> None:
-            at = 0
-            for call in batch:
-                if not call.future.done():
-                    if isinstance(reply, list):
-                        call.future.set_result(reply[at : at + call.row_count])
-                    else:
-                        call.future.set_exception(copied(error))
-                at += call.row_count
-            if self.gathered:
-                self.gate.flush()
+        self.gate.send(values, partial(self._answered, batch), calls=len(batch), large=self._is_large)
 
-        self.gate.send(values, answered, calls=len(batch), large=self._is_large)
+    def _answered(
+        self, batch: Sequence[_Gathered], reply: list[Any] | None, error: BaseException | None
+    ) -> None:
+        at = 0
+        for call in batch:
+            if not call.future.done():
+                if reply.__class__ is list:
+                    call.future.set_result(reply[at : at + call.row_count])
+                else:
+                    call.future.set_exception(copied(error))
+            at += call.row_count
+        if self.gathered:
+            self.gate.flush()
 
 
 def copied(error: BaseException | None) -> BaseException:

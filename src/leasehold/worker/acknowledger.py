@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from leasehold.queue.lease import Lease
-    from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
@@ -47,8 +46,7 @@ class Acknowledger:
     """Acknowledges the runs of one handler.
 
     An outcome is sent again after an outage, which is safe: the server accepts it from the holder of the
-    lease alone. Until then the lease is renewed. `queue` is the handler's queue as an object of this event
-    loop, if it is not the handler's own. `backlog` counts what waits to be sent, over all handlers.
+    lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over all handlers.
 
     Attributes:
         waiting: What waits to be sent, without what is in flight.
@@ -62,11 +60,8 @@ class Acknowledger:
         renewer: LeaseRenewer,
         coordinator: Coordinator | None,
         backlog: Backlog,
-        *,
-        queue: AsyncWorkQueue | None = None,
     ) -> None:
         self._handler = handler
-        self._queue = handler.queue if queue is None else queue
         self._renewer = renewer
         self._coordinator = coordinator
         self._backlog = backlog
@@ -171,7 +166,7 @@ class Acknowledger:
         backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         while True:
             try:
-                return await type(outcomes[0]).acknowledge(self._queue, leases, outcomes)
+                return await type(outcomes[0]).acknowledge(self._handler.queue, leases, outcomes)
             except QueueClosed:
                 raise
             except Exception as error:

@@ -17,7 +17,6 @@ from leasehold.queue.internals import assist
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.handler import Handler
 
 #: How long the thread may take to close (s).
@@ -29,19 +28,19 @@ MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
 log = Log("leasehold.worker")
 
 
-#: Is called with the queues, and runs until it is cancelled.
-Task: TypeAlias = "Callable[[dict[Handler, AsyncWorkQueue]], Coroutine[Any, Any, None]]"
+#: Runs until it is cancelled.
+Task: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 
 
 class BackgroundThread:
-    """Runs tasks in a thread.
+    """Runs tasks in a thread. There, the queues act for the sessions of the main event loop.
 
-    Attributes:
-        queues: For each handler, its queue. In the thread, it acts for the session of the main event loop.
+    Args:
+        handlers: The handlers, with the queues.
+        tasks: What to run, for as long as the thread lives.
     """
 
     def __init__(self, handlers: Sequence[Handler], tasks: Sequence[Task]) -> None:
-        self.queues: dict[Handler, AsyncWorkQueue] = {}
         self._handlers = handlers
         self._tasks = tasks
         #: For each handler, the session of the main event loop, which holds the leases.
@@ -96,7 +95,6 @@ class BackgroundThread:
         reply_timeout = min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, shortest / 4))
         for handler, session in self._sessions.items():
             assist(handler.queue, session, reply_timeout=reply_timeout)
-        self.queues = {handler: handler.queue for handler in self._handlers}
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
         try:
@@ -111,7 +109,7 @@ class BackgroundThread:
     async def _run_forever(self, task: Task) -> None:
         while True:
             try:
-                await task(self.queues)
+                await task()
             except Exception:
                 log.exception("a background task failed; restarting it")
             await asyncio.sleep(1)

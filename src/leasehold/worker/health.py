@@ -14,10 +14,11 @@ from leasehold.errors import LeaseholdError
 from leasehold.queue.internals import is_listening, release_arrivals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.executor import Executor
     from leasehold.worker.fetcher import Fetcher
-    from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
 
 #: How often to check whether items wait while none is fetched (s), and how many queues each time.
@@ -64,10 +65,10 @@ class Monitor:
             self._beat_at = time.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def watch(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
+    async def watch(self, queues: Sequence[AsyncWorkQueue]) -> None:
         """Check whether items wait that are not fetched, until cancelled."""
         fetched_at = self._fetcher.fetched_at
-        in_turn = cycle(queues.values())
+        in_turn = cycle(queues)
         while True:
             await asyncio.sleep(CHECK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
             idle = self._fetcher.fetched_at == fetched_at and self._executor.free > 0
@@ -77,13 +78,13 @@ class Monitor:
             found.update(islice(in_turn, min(MAX_CHECKED, len(queues))))
             await asyncio.gather(*(self._check(queue, idle=idle) for queue in found))
 
-    async def release_arrivals(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
+    async def release_arrivals(self, queues: Sequence[AsyncWorkQueue]) -> None:
         """While the event loop is blocked, release items that were moved to its session, until cancelled."""
         left: list[AsyncWorkQueue] = []
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             if self.blocked_for() <= 2 * BEAT_SECONDS:
-                left = [*queues.values()]
+                left = [*queues]
                 continue
             # While the event loop is blocked, no new move begins: at most one item arrives for each queue.
             asked = [queue for queue in left if is_listening(queue)]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasehold.queue.lease import Lease
-    from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
     from leasehold.worker.run import ActiveRun
@@ -52,7 +51,6 @@ class LeaseRenewer:
         self._idle = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
-        self._queues: dict[Handler, AsyncWorkQueue] = {}
         #: The handlers whose leases are being renewed.
         self._renewing: set[Handler] = set()
 
@@ -87,14 +85,13 @@ class LeaseRenewer:
 
     # ------------------------------------------------------------------ background thread
 
-    async def run(self, queues: dict[Handler, AsyncWorkQueue]) -> None:
-        """Renew leases and release stale runs until cancelled. `queues` are objects of this thread."""
+    async def run(self, handlers: Sequence[Handler]) -> None:
+        """Renew leases and release stale runs until cancelled."""
         self._loop = asyncio.get_running_loop()
-        self._queues = queues
         self._renewing.clear()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_waiting())
-            for tick in {_tick(handler) for handler in queues}:
+            for tick in {_tick(handler) for handler in handlers}:
                 tasks.create_task(self._keep_renewed(tick, tasks))
 
     async def _watch_waiting(self) -> None:
@@ -119,7 +116,7 @@ class LeaseRenewer:
 
     async def _release(self, handler: Handler, runs: Sequence[ActiveRun]) -> None:
         try:
-            await self._queues[handler].release_many([lease for run in runs for lease in run.leases])
+            await handler.queue.release_many([lease for run in runs for lease in run.leases])
         except LeaseholdError:
             # The server is away: they wait again, and their leases are renewed.
             self.waiting.extendleft(reversed(runs))
@@ -157,7 +154,7 @@ class LeaseRenewer:
         return found
 
     async def _renew(self, handler: Handler, due: Sequence[tuple[ActiveRun, Lease]]) -> None:
-        queue = self._queues[handler]
+        queue = handler.queue
         try:
             answers = await queue.renew_many([lease for _, lease in due], handler.lease_time)
         except LeaseholdError as error:

@@ -11,7 +11,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from leasehold.queue.queue import AsyncWorkQueue
 
@@ -38,9 +38,9 @@ class Maintenance:
         self._cleaning: set[AsyncWorkQueue] = set()
         self._ticking: set[AsyncWorkQueue] = set()
 
-    async def run(self, queues: Mapping[Any, AsyncWorkQueue]) -> None:
+    async def run(self, queues: Iterable[AsyncWorkQueue]) -> None:
         """Clean queues and tick schedules until cancelled."""
-        ours = [*queues.values()]
+        ours = [*queues]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._clean_in_turn(ours, tasks))
             tasks.create_task(self._tick_in_turn(ours, tasks))

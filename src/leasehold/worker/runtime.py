@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -71,9 +72,15 @@ class WorkerRuntime(Coordinator):
         }
         self._fetcher = Fetcher(handlers, order, self._renewer, self._executor, self)
         self.monitor = Monitor(self._executor, self._renewer, self._fetcher)
-        tasks = [self._renewer.run, self.monitor.watch, self.monitor.release_arrivals]
+        queues = [handler.queue for handler in handlers]
+        tasks = [
+            partial(self._renewer.run, handlers),
+            partial(self.monitor.watch, queues),
+            partial(self.monitor.release_arrivals, queues),
+        ]
         if clean_every is not None:
-            tasks.append(Maintenance(clean_every=clean_every, keep_dead=keep_dead).run)
+            maintenance = Maintenance(clean_every=clean_every, keep_dead=keep_dead)
+            tasks.append(partial(maintenance.run, queues))
         self._background = BackgroundThread(handlers, tasks)
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
@@ -223,8 +230,7 @@ class WorkerRuntime(Coordinator):
         """Acknowledge the runs that have finished, and release all others, in the background thread."""
         acknowledgers = []
         for handler, runs in by_handler(list(self._renewer.held)).items():
-            queue = self._background.queues[handler]
-            acknowledger = Acknowledger(handler, self._renewer, None, Backlog(), queue=queue)
+            acknowledger = Acknowledger(handler, self._renewer, None, Backlog())
             for run in runs:
                 # The server may have accepted some of the outcomes; to send them again changes nothing.
                 run.unacknowledged = len(run.leases)
