@@ -46,7 +46,7 @@ local function deliver_to(holder, ms, id, data)
   end
   redis.call('ZADD', deadlines, now + ms, id)
   redis.call('LREM', queue, 1, id)
-  announce(tonumber(ms))
+  announce(ms + 0)
   if emitting then
     emit('leased', id, { holder = holder, token = text, attempt = 1, size = #data, due = now + ms })
   end

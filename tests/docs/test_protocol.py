@@ -31,10 +31,8 @@ def test_a_contract_says_what_the_header_says() -> None:
     contract = generated.contract("renew_many")
     assert "| `ARGV[2]` | `now_ms` | integer | " in contract
     assert "| `ARGV[5…]` | `entries` | rest | id, token, " in contract
-    assert (
-        "- **Keys**, in this order: `P:deadlines`, `P:scheduled`, `P:ledger`, `P:events`, `P:none`\n"
-        in contract
-    )
+    keys = ("gone", "deadlines", "scheduled", "ledger", "options", "errors", "events", "none")
+    assert f"- **Keys**, in this order: {', '.join(f'`P:{key}`' for key in keys)}\n" in contract
     assert "- **Limits**: at most 1,000 items a call.\n" in contract
     assert contract.endswith("- **Events**: `renewed`")
     inbox = generated.contract("leave")
