@@ -70,8 +70,10 @@ def test_at_no_pace_each_queue_gets_one_slot() -> None:
 def test_a_turn_that_is_not_over_goes_on_unless_its_call_takes_long() -> None:
     turns, [first, second] = make(1, 1)
     assert turns.begin(10, 0, 10_000.0) is first
+    assert not turns
     assert turns.begin(10, 0, 10_000.0) is None
     turns.give_way(first)
+    assert turns
     assert turns.begin(10, 0, 10_000.0) is second
 
 
@@ -91,6 +93,10 @@ def test_a_queue_in_which_an_item_has_arrived_leaves_room_to_others() -> None:
     turns.add(first, is_new=True)
     assert turns.begin(100, 100, 0.0) is first
     assert first.asked == 25
+    turns.end(first, 25)
+    turns.go_on(first)
+    assert turns.begin(100, 100, 0.0) is first
+    assert first.asked == 100, "it has many"
 
 
 @pytest.mark.parametrize("failing", [False, True])

@@ -108,7 +108,8 @@ class Turns:
         self._current: Source | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._ready or self._places)
+        """Return whether the next call may begin now."""
+        return bool(self._places or (self._ready and self._current is None))
 
     def add(self, source: Source, *, is_new: bool = False) -> None:
         """Let a source that may have items have a turn, after those that are ready.
@@ -183,6 +184,7 @@ class Turns:
         source.is_ready = False
         if source.is_new:
             runs = (runs + 3) // 4  # leave room for items that arrive in other queues
+            source.is_new = False
         # A queue whose server is away must not hold room that others could use.
         source.asked = 1 if source.failing else min(runs, source.most)
         self._called[source] = None
