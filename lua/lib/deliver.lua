@@ -26,7 +26,7 @@ end
 
 -- Send an item to a session, and lease it; returns whether a process has received it. Last, its id is dropped from the
 -- queue.
-local function deliver_to(holder, ms, id, data)
+local function send_to(holder, ms, id, data)
   token = token + 1
   local text, time = string.format('%.0f', token), string.format('%.0f', now)
   redis.call('SET', fence, text) -- first: a token that was sent is never given again
@@ -63,9 +63,9 @@ local function deliver(id, data)
     end
     redis.call('ZREM', idle, first[1])
     if
-      tonumber(first[2]) > now
+      first[2] - now > 0
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
-      and deliver_to(holder, ms, id, data)
+      and send_to(holder, ms, id, data)
     then
       return
     end

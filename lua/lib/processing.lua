@@ -107,7 +107,7 @@ local function unlist_old(ids)
     in_chunks('LPUSH', processing, staying)
     redis.call('LTRIM', processing, 0, -#old - 1)
   end
-  if #old == at_first.length then
+  if #old == at_first.length and not next(noted) then
     redis.call('UNLINK', gone) -- nothing that is noted is in the list
     return
   end
