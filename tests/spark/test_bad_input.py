@@ -34,7 +34,7 @@ from leasehold.spark.bulk_writer import BulkWriter
 from leasehold.spark.columns import Columns, check_rows
 from leasehold.spark.options import Options, Target
 from leasehold.spark.portal import check_server
-from tests.faults.test_cluster import cluster, nodes, port_of
+from tests.faults.test_cluster import cluster, kind, nodes, port_of
 from tests.spark.tables import names, numbered, waiting, writer
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
 
-__all__ = ["cluster", "nodes"]
+__all__ = ["cluster", "kind", "nodes"]
 
 #: In messages of failed tasks, but not of a failed plan.
 IN_A_TASK = "stage failure"

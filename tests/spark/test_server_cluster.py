@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import AsyncWorkQueue
 from leasehold.spark import add, process
-from tests.faults.test_cluster import cluster, nodes, port_of
+from tests.faults.test_cluster import cluster, kind, nodes, port_of
 from tests.spark.streaming import drained
 from tests.spark.tables import names, numbered
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from redis.asyncio import Redis, RedisCluster
 
-__all__ = ["cluster", "nodes"]
+__all__ = ["cluster", "kind", "nodes"]
 
 pytestmark = pytest.mark.long
 

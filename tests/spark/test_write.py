@@ -238,7 +238,7 @@ async def test_a_task_that_outlives_its_job_adds_nothing(
     assert isinstance(late, PartitionReport)
     assert (late.rows, late.added) == (7, 0)
     assert not any(await queue.counts())
-    assert 23 * 3600 * 1000 < await redis.pttl(f"{queue.name}:once:{job.run}") <= 24 * 3600 * 1000
+    assert 23 * 3600 * 1000 < await redis.pttl(f"{queue.name}:once:{job.run}:ended") <= 24 * 3600 * 1000
     newer = await asyncio.to_thread(bulk_writer, queue, **options)
     message = await asyncio.to_thread(newer.write, rows_of(5))
     assert isinstance(message, PartitionReport)
