@@ -137,7 +137,7 @@ async def test_killed_when_an_item_was_delivered_that_it_never_received(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
     """The item is leased, and returns when the lease expires; a run that never began is no attempt."""
-    async with worker_on(redis_url, name) as worker:
+    async with worker_on(redis_url, name, 20) as worker:
         await worker.reach("lease")
         worker.proceed()
         await registered(redis, queue)

@@ -55,13 +55,15 @@ class Deliveries:
         self._recalls = 0
         self._accepted: set[bytes] = set()
         self._recalled: set[int] = set()
+        #: Whether it is unknown what the last recall has returned, as its reply was lost.
+        self.doubtful = False
 
     def accept(self, delivery: Delivery) -> bool | None:
         """Return whether the item is this event loop's; None while that is being decided: ask again."""
         with self._lock:
             if self._recalls:
                 return None
-            if delivery.token in self._recalled:
+            if self.doubtful or delivery.token in self._recalled:
                 self._recalled.discard(delivery.token)
                 return False
             self._accepted.add(delivery.entry)
@@ -79,16 +81,20 @@ class Deliveries:
             leave: Sends the script `leave` with what was accepted, and returns its reply.
 
         Raises:
-            LeaseholdError: As `leave` does. It is unknown then what was recalled.
+            LeaseholdError: As `leave` does. It is unknown then what was recalled; until a recall succeeds,
+                nothing is accepted.
         """
         with self._lock:
             self._recalls += 1
             accepted = sorted(self._accepted)
         tokens: list[int] = []
+        doubtful = True
         try:
             returned, *tokens = await leave(accepted)
+            doubtful = False
         finally:
             with self._lock:
                 self._recalls -= 1
                 self._recalled.update(tokens)
+                self.doubtful = doubtful
         return int(returned)

@@ -32,6 +32,8 @@ MARGIN_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 #: How long the session stays registered: longer than the blocking move that follows (ms).
 KEEP_MS = 10_000
+#: The longest lease time of an item that is delivered (ms): a process that stands still holds it for so long.
+MAX_DELIVERY_MS = 30_000
 #: How long to wait for the end of a recall (s).
 RECALL_SECONDS = 0.002
 #: How many ids `leave` returns to the queue in one step.
@@ -168,7 +170,8 @@ class Listener:
     async def _stop(self, task: asyncio.Task[None] | None, before: asyncio.Task[None] | None) -> None:
         if task is not None:
             task.cancel()
-        await asyncio.gather(*(one for one in (task, before) if one), return_exceptions=True)
+        before_this = (task, before, self._returning)
+        await asyncio.gather(*(one for one in before_this if one), return_exceptions=True)
         certain = await self._close_connection()
         if self._waiter is not None:
             return  # listening has begun again
@@ -226,7 +229,8 @@ class Listener:
             # The server has forgotten the script, and the move is blocked on this connection.
             self._registered_on = None
             registered = partial(self._registered, connection, waiter)
-            self._session.runner.send(self._register, (), registered, keep_ms=KEEP_MS)
+            registration = self._registration(waiter)
+            self._session.runner.send(self._register, (), registered, large=False, **registration)
         elif error is not None:
             self._failed(connection, waiter, error)
         else:
@@ -273,7 +277,8 @@ class Listener:
 
     def _registration(self, waiter: Waiter) -> dict[str, bytes | int]:
         """Return the arguments of `register`, which asks for a delivery if one can be used."""
-        self._lease_ms = waiter.wanted_lease_ms() if self._can_receive else None
+        wanted = waiter.wanted_lease_ms() if self._can_receive and self._attached else None
+        self._lease_ms = wanted if wanted is None or wanted <= MAX_DELIVERY_MS else None
         return {"keep_ms": KEEP_MS, "lease_ms": b"" if self._lease_ms is None else self._lease_ms}
 
     def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:
@@ -282,14 +287,18 @@ class Listener:
             return
         registration = self._registration(waiter)
         if accepted or self._lease_ms is not None:
-            answered = partial(self._acknowledged, accepted)
+            answered = partial(self._acknowledged, waiter, accepted)
             self._session.runner.send(self._register, accepted, answered, large=False, **registration)
 
-    def _acknowledged(self, accepted: tuple[bytes, ...], _: Any, error: BaseException | None) -> None:
+    def _acknowledged(
+        self, waiter: Waiter, accepted: tuple[bytes, ...], _: Any, error: BaseException | None
+    ) -> None:
         if error is None:
             self.deliveries.acknowledged(accepted)
-        else:
-            self._lease_ms = None  # perhaps; it registers again before the next move
+            return
+        self._lease_ms = None  # perhaps; it registers again before the next move
+        if accepted and self._attached:
+            self._loop.call_later(FIRST_WAIT, self._want_delivery, waiter, accepted)
 
     def _pushed(self, waiter: Waiter, message: bytes) -> None:
         delivery = read_delivery(message)
@@ -305,6 +314,8 @@ class Listener:
             self._lease_ms = None
             waiter.delivered(delivery)
             self._want_delivery(waiter, (delivery.entry,))
+        elif self.deliveries.doubtful:
+            self._missed()
 
     def _missed(self) -> None:
         """Recall an item that may have been sent while the session did not receive."""
