@@ -65,6 +65,10 @@ async def test_if_no_process_receives_the_item_it_waits(space: Space) -> None:
         "a registration that has ended": ({"idle": {f"30000 {ME}": NOW + 0.0}}, [new("a")]),
         "other items wait": (IDLE | picture(waiting=["w"]), [new("a")]),
         "two items": (IDLE, [new("a"), new("b")]),
+        "an earlier one is on its way to the session": (
+            IDLE | {f"inbox:{ME}": ["w"], "item:w": data_of("w")},
+            [new("a")],
+        ),
     }.values(),
 )
 @pytest.mark.usefixtures("channel")

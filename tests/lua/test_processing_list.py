@@ -195,3 +195,15 @@ async def test_a_completion_keeps_a_noted_entry_if_its_item_waits_nowhere(space:
     assert "taken" in listed(after["processing"])
     assert "released" not in listed(after["processing"])
     assert after["gone"] == {"taken": NOW - 9.0, "i0200": NOW}
+
+
+async def test_the_note_of_an_entry_stays_as_long_as_the_entry(space: Space) -> None:
+    """Its item waits deep in the queue: the entry may be that of a client that has just taken it."""
+    waiting = [f"w{n}" for n in range(300)]
+    noted: State = {"processing": ["a", "deep"], "gone": {"deep": float(NOW)}}
+    before = picture(
+        waiting=[*waiting, "deep", *(f"v{n}" for n in range(300))], leased={"a": Held(1)}, fence=1
+    )
+    reply, after = await space.apply(before | noted, "complete_many", [("a", 1, 0)])
+    assert reply == [1]
+    assert (after["processing"], after["gone"]) == (["deep"], {"deep": float(NOW)})
