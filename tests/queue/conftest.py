@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.queue.fixtures import clock, make_queue, plain, queue, tidy
+from tests.queue.fixtures import admin, clock, make_queue, own, plain, queue, tidy
 
-__all__ = ["clock", "make_queue", "plain", "queue", "tidy"]
+__all__ = ["admin", "clock", "make_queue", "own", "plain", "queue", "tidy"]

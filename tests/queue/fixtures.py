@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis as redis_py
+from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+    from leasehold import EmbeddedServer
+    from tests.conftest import MakeServer
 
 
 class Clock:
@@ -99,4 +103,17 @@ def clock() -> Clock:
 def plain(redis_url: str) -> Iterator[redis_py.Redis]:
     """Return a client for tests that run their own event loops."""
     with redis_py.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+async def own(make_server: MakeServer) -> EmbeddedServer:
+    """Start a server that the test may configure."""
+    return await make_server()
+
+
+@pytest.fixture
+async def admin(own: EmbeddedServer) -> AsyncIterator[Redis]:
+    """Return a client of that server."""
+    async with Redis.from_url(own.url) as client:
         yield client

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from leasehold import Item, ServerRefused
@@ -15,26 +14,12 @@ from tests.queue.asking import command, take
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from redis.asyncio import Redis
 
     from leasehold import EmbeddedServer
-    from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
-
-
-@pytest.fixture
-async def own(make_server: MakeServer) -> EmbeddedServer:
-    """Start a server that the test may configure."""
-    return await make_server()
-
-
-@pytest.fixture
-async def admin(own: EmbeddedServer) -> AsyncIterator[Redis]:
-    """Return a client of that server."""
-    async with Redis.from_url(own.url) as client:
-        yield client
 
 
 async def test_a_forbidden_command_raises_server_refused(

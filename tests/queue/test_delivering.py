@@ -89,7 +89,7 @@ async def test_only_a_caller_with_the_same_lease_time_gets_the_delivery(
     assert 15 < (await second).remaining() <= 20
 
 
-async def test_without_the_right_to_subscribe_items_are_leased_by_a_trip(
+async def test_after_the_push_connection_was_killed_items_are_leased_by_a_trip(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     waiter, adder = make_queue(), make_queue()

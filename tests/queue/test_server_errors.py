@@ -9,7 +9,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from redis.asyncio import Redis
 
 from leasehold import (
     AsyncWorkQueue,
@@ -30,10 +29,11 @@ from tests.queue.keyspace import audit, snapshot
 from tests.queue.pretender import Pretender, bulk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
+
+    from redis.asyncio import Redis
 
     from leasehold import EmbeddedServer
-    from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -49,19 +49,6 @@ WRITES: dict[str, Callable[[AsyncWorkQueue, Lease], Awaitable[Any]]] = {
     "release": lambda q, lease: q.release(lease),
     "release, delayed": lambda q, lease: q.release(lease, delay=5),
 }
-
-
-@pytest.fixture
-async def own(make_server: MakeServer) -> EmbeddedServer:
-    """Start a server that the test may configure."""
-    return await make_server()
-
-
-@pytest.fixture
-async def admin(own: EmbeddedServer) -> AsyncIterator[Redis]:
-    """Return a client of that server."""
-    async with Redis.from_url(own.url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ class Deliveries:
             return True
 
     def acknowledged(self, entries: Iterable[bytes]) -> None:
-        """Note that the server has been told of these accepted deliveries."""
+        """Note that the server knows of these accepted deliveries."""
         with self._lock:
             self._accepted.difference_update(entries)
 

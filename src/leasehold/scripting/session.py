@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leasehold.errors import LeaseholdError
     from leasehold.scripting.endpoints import Client, Endpoint
 
-#: How long a session may take to say goodbye when its event loop ends (s).
+#: How long a session may take to close when its event loop ends (s).
 END_SECONDS = 1.0
 
 
