@@ -7,6 +7,10 @@ from typing import Any, NoReturn
 from leasehold.worker import Reject, Retry
 
 
+class Escape(BaseException):
+    """What `except Exception` lets through, as SystemExit; but pytest can show an object that raises it."""
+
+
 class Delegating(Exception):
     """`__getattr__` calls itself for ever, as after unpickling without `__init__`."""
 
@@ -24,10 +28,10 @@ class Silent(Exception):
 
 
 class Exiting(Exception):
-    """Its text ends the process."""
+    """Its text raises what is no `Exception`."""
 
     def __str__(self) -> str:
-        raise SystemExit(9)
+        raise Escape(9)
 
     __repr__ = __str__
 
@@ -133,7 +137,7 @@ class SilentReject(Reject):
         super().__init__("silent")
 
     def __str__(self) -> str:
-        raise SystemExit(9)
+        raise Escape(9)
 
 
 def _looped() -> Exception:
