@@ -9,7 +9,6 @@
 --   now_ms    integer  the time; empty: the server's time
 --   session   text     whose inbox
 --   stays     flag     1: the session stays registered
---   lease_ms  integer  the lease time that it has registered with last; empty: none
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
 -- Reply: how many ids of the inbox were returned, then the token of the delivery that was recalled.
 -- Cost: O(1) per id. An inbox holds one or two.
@@ -53,9 +52,7 @@ redis.call('ZCARD', scheduled)
 check_processing()
 
 local token, id = find_delivered()
-if lease_ms then
-  redis.call('ZREM', idle, string.format('%.0f', lease_ms) .. ' ' .. session)
-end
+redis.call('ZREM', idle, session)
 if token then
   recall(id)
 end

@@ -13,7 +13,7 @@
 --   now_ms    integer  the time; empty: the server's time
 --   session   text     the session that waits
 --   keep_ms   integer  how long it is registered
---   lease_ms  integer  the lease time of items that are delivered to it; empty: deliver none
+--   lease_ms  integer  the lease time of items that are delivered to it, at most 32,767; empty: deliver none
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
 -- Reply: ms until the next item falls due or lease expires (0: one has, or a session has expired whose inbox has to be
 --   reclaimed; -1: none will).
@@ -49,7 +49,10 @@ for row = accepted + 1, #ARGV do
   count_attempt(ARGV[row])
 end
 if lease_ms then
-  redis.call('ZADD', idle, now + keep_ms, string.format('%.0f', lease_ms) .. ' ' .. session)
+  local ends = math.floor((now + keep_ms) / 100) * 32768
+  redis.call('ZADD', idle, string.format('%.0f', ends + lease_ms), session)
   redis.call('PEXPIRE', idle, keep_ms)
+else
+  redis.call('ZREM', idle, session)
 end
 return wait

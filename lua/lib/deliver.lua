@@ -1,8 +1,9 @@
 -- Deliver an item that was just added to a session that waits for one: lease it, and send it there.
 --
--- A process that waits registers in `idle`, as `<lease time in ms> <session>`. An item that is the only one of its
--- queue is leased for the session that has waited longest, and sent on the channel `:push:<session>`, as
--- `<token> <attempt> <lease time in ms> <time> <size of the id> <id><data>`. This saves the trip of leasing.
+-- A session that waits registers in `idle`; the score holds until when, in units of 100 ms, and in its last 15 bits the
+-- lease time in ms. An item that is the only one of its queue is leased for the session that has waited longest, and
+-- sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time> <size of the id> <id><data>`.
+-- This saves the trip of leasing.
 --
 -- Until the process acknowledges it, the item is noted in `:delivered:<session>`, as `<token> <id>`. If the
 -- process cannot take it, its background thread recalls it; after the end of the process, the lease expires. Only an
@@ -46,7 +47,7 @@ local function send_to(holder, ms, id, data)
   end
   redis.call('ZADD', deadlines, now + ms, id)
   redis.call('LREM', queue, 1, id)
-  announce(ms + 0)
+  announce(ms)
   if emitting then
     emit('leased', id, { holder = holder, token = text, attempt = 1, size = #data, due = now + ms })
   end
@@ -56,14 +57,14 @@ end
 -- Deliver an item that was just added and waits alone to the session that has waited longest.
 local function deliver(id, data)
   for _ = 1, 10 do
-    local first = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
-    local ms, holder = string.match(first[1] or '', '^(%d+) (.+)$')
+    local holder, score = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
     if not holder then
       return
     end
-    redis.call('ZREM', idle, first[1])
+    redis.call('ZREM', idle, holder)
+    local ms = score % 32768
     if
-      first[2] - now > 0
+      score - now / 100 * 32768 > 0
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
       and send_to(holder, ms, id, data)
     then

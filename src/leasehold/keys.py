@@ -41,8 +41,8 @@ KEYS = {
     "sessions": Key("zset", "session → until when it is alive"),
     "idle": Key(
         "zset, with a time to live",
-        "`<lease time in ms> <session>` → until when the session waits for an item that is added, to be "
-        "leased for it at once",
+        "session → until when it waits for an item that is added, to be leased for it at once, in units of "
+        "100 ms, times 32,768, plus the lease time in ms",
     ),
     "options": Key("hash", "id → what the item carries beyond its data; absent when unused"),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),

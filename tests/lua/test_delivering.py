@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-IDLE: State = {"idle": {f"30000 {ME}": NOW + 10_000.0}}
+
+def registered(until_ms: float, lease_ms: int = 30_000) -> float:
+    """Return the score of a session that is registered."""
+    return until_ms // 100 * 32_768 + lease_ms
+
+
+IDLE: State = {"idle": {ME: registered(NOW + 10_000)}}
 DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000, attempt=0)}, fence=1) | {
     f"delivered:{ME}": Expiring("1 a")
 }
@@ -40,16 +46,16 @@ async def test_an_item_is_leased_for_the_session_and_sent_to_it(space: Space, ch
 
 @pytest.mark.usefixtures("channel")
 async def test_the_session_that_has_waited_longest_gets_the_item(space: Space) -> None:
-    idle: State = {"idle": {f"30000 {ME}": NOW + 10_000.0, "500 lh:later": NOW + 10_001.0}}
+    idle: State = {"idle": {ME: registered(NOW + 10_000), "lh:later": registered(NOW + 10_100, 500)}}
     assert await space.apply(idle, "add_items", [new("a")]) == (
         [1],
-        DELIVERED | {"idle": {"500 lh:later": NOW + 10_001.0}},
+        DELIVERED | {"idle": {"lh:later": registered(NOW + 10_100, 500)}},
     )
 
 
 @pytest.mark.usefixtures("channel")
 async def test_a_session_without_a_subscription_is_passed_over(space: Space) -> None:
-    idle: State = {"idle": {"500 lh:gone": NOW + 1.0, f"30000 {ME}": NOW + 2.0}}
+    idle: State = {"idle": {"lh:gone": registered(NOW + 100, 500), ME: registered(NOW + 200)}}
     after = picture(leased={"a": Held(2, ends=NOW + 30_000, attempt=0)}, fence=2)
     after |= {f"delivered:{ME}": Expiring("2 a")}
     assert await space.apply(idle, "add_items", [new("a")]) == ([1], after)
@@ -62,7 +68,7 @@ async def test_if_no_process_receives_the_item_it_waits(space: Space) -> None:
 @pytest.mark.parametrize(
     ("before", "rows"),
     {
-        "a registration that has ended": ({"idle": {f"30000 {ME}": NOW + 0.0}}, [new("a")]),
+        "a registration that has ended": ({"idle": {ME: registered(NOW - 100)}}, [new("a")]),
         "other items wait": (IDLE | picture(waiting=["w"]), [new("a")]),
         "two items": (IDLE, [new("a"), new("b")]),
         "an earlier one is on its way to the session": (
@@ -92,13 +98,18 @@ async def test_a_large_item_is_not_delivered(space: Space) -> None:
 
 
 async def test_a_session_registers_for_deliveries_and_acknowledges_them(space: Space) -> None:
-    registered: State = {"sessions": {ME: NOW + 10_000.0}, "idle": Expiring({f"30000 {ME}": NOW + 10_000.0})}
+    both: State = {"sessions": {ME: NOW + 10_000.0}, "idle": Expiring({ME: registered(NOW + 10_000)})}
     assert await space.run("register", keep_ms=10_000, lease_ms=30_000) == -1
-    assert await space.snapshot() == registered
+    assert await space.snapshot() == both
     await space.seed(DELIVERED)
     await space.run("register", [("1 a",)], keep_ms=10_000, lease_ms=30_000)
     counted = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1)
-    assert await space.snapshot() == counted | registered
+    assert await space.snapshot() == counted | both
+
+
+async def test_a_session_that_registers_for_no_delivery_gets_none(space: Space) -> None:
+    _, after = await space.apply(IDLE, "register", keep_ms=10_000)
+    assert after == {"sessions": {ME: NOW + 10_000.0}}
 
 
 async def test_acknowledging_an_older_delivery_keeps_the_newer(space: Space) -> None:
@@ -112,13 +123,13 @@ async def test_acknowledging_an_older_delivery_keeps_the_newer(space: Space) -> 
 async def test_leaving_recalls_what_the_session_has_not_accepted(space: Space) -> None:
     before = picture(waiting=["w"], leased={"a": Held(1), "b": Held(2, attempt=0)}, fence=2)
     sent: State = {f"delivered:{ME}": Expiring("2 b"), "sessions": {ME: NOW + 1.0}, **IDLE}
-    reply, after = await space.apply(before | sent, "leave", [("1 a",)], stays=0, lease_ms=30_000)
+    reply, after = await space.apply(before | sent, "leave", [("1 a",)], stays=0)
     assert reply == [0, 2]
     assert after == picture(waiting=["b", "w"], leased={"a": Held(1)}, fence=2)
 
 
 async def test_what_the_session_has_accepted_is_not_recalled(space: Space) -> None:
-    reply, after = await space.apply(DELIVERED, "leave", [("1 a",)], stays=1)
+    reply, after = await space.apply(DELIVERED | IDLE, "leave", [("1 a",)], stays=1)
     assert (reply, after) == ([0], DELIVERED)
 
 

@@ -184,6 +184,23 @@ async def test_no_item_is_delivered_under_a_long_lease(make_queue: MakeQueue, re
     assert (await waiting).id == "a"
 
 
+async def test_a_registration_ends_with_the_next_that_asks_for_none(
+    make_queue: MakeQueue, redis: Redis
+) -> None:
+    waiter = make_queue()
+    waiting = asyncio.create_task(take(waiter, 30))
+    await registered(redis, waiter)
+    await waiter.add_items([Item(b"data", id="a"), Item(b"data", id="b")])  # two: none is delivered
+    assert (await waiting).id == "a"
+    assert (await take(waiter, 31)).id == "b"
+    waiting = asyncio.create_task(take(waiter, 31))
+    await blocked(redis, 1)
+    assert not await redis.exists(f"{waiter.name}:idle")
+    await waiter.close()
+    assert not await redis.exists(f"{waiter.name}:idle")
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 @pytest.mark.parametrize("message", [b"", b"hello", b"1 2 3", b"1 2 3 4 9 short", b"a b c d e f"])
 def test_any_client_may_publish_anything(message: bytes) -> None:
     assert read_delivery(message) is None

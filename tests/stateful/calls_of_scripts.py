@@ -124,7 +124,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "inspect": _call(state=["waiting", "leased", "scheduled"]),
     "lease_many": _call(lambda draw: [(draw.random.randint(1, 3), SHORT), (99, 2 * SHORT)]),
     "lease_set": _call(**STREAM | {"set": "s:2"}, known=0, count=[3, 99], hold_ms=SHORT, keep_ms=SHORT),
-    "leave": _call(session=[DEAD, ME], stays=[0, 1], lease_ms=["", SHORT]),
+    "leave": _call(session=[DEAD, ME], stays=[0, 1]),
     "light_clean": _call(count=[2, 500]),
     "list_ids": _call(state=["waiting", "leased"], cursor="0"),
     "once_drop": _call(run="run", job="job", ended_ms=SHORT, keep_ms=[0, SHORT], report="report"),

@@ -55,6 +55,8 @@ class Deliveries:
         self._recalls = 0
         self._accepted: set[bytes] = set()
         self._recalled: set[int] = set()
+        #: Whether the session is registered for the next delivery, as far as is known here.
+        self.registered = False
         #: Whether it is unknown what the last recall has returned, as its reply was lost.
         self.doubtful = False
 
@@ -86,6 +88,7 @@ class Deliveries:
         """
         with self._lock:
             self._recalls += 1
+            self.registered = False  # `leave` ends the registration
             accepted = sorted(self._accepted)
         tokens: list[int] = []
         doubtful = True

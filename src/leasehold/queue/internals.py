@@ -78,7 +78,7 @@ async def release_arrivals(queue: AsyncWorkQueue) -> int:
     engine = _lifecycle(queue).engine()
 
     def leave(accepted: list[bytes]) -> Awaitable[Any]:
-        return engine.run("leave", accepted, stays=1, lease_ms=b"")
+        return engine.run("leave", accepted, stays=1)
 
     others = [one for one in _lifecycle(queue).engines if one.session.id == engine.session.id]
     waiting = next((one for one in others if one is not engine), engine)

@@ -101,8 +101,6 @@ class Listener:
         self.deliveries = Deliveries()
         #: On a cluster, a message also reaches subscribers of other nodes, which the sender does not count.
         self._can_receive = not is_cluster(session.client)
-        #: The lease time that the session has registered with for one delivery; None: it gets none.
-        self._lease_ms: int | None = None
         self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
         self._loop = asyncio.get_running_loop()
         #: What is notified when listening ends; None: not listening.
@@ -183,12 +181,10 @@ class Listener:
 
     async def _return_arrivals(self, *, stays: int) -> bool:
         """Return what is on its way to this session to the queue, and whether there may be more."""
-        lease_ms: bytes | int = b"" if self._lease_ms is None else self._lease_ms
 
         def leave(accepted: list[bytes]) -> Awaitable[Any]:
-            return self._session.runner.run(self._leave, accepted, stays=stays, lease_ms=lease_ms)
+            return self._session.runner.run(self._leave, accepted, stays=stays)
 
-        self._lease_ms = None
         try:
             return await self.deliveries.recall(leave) == LEAVE_STEP
         except LeaseholdError:
@@ -278,15 +274,15 @@ class Listener:
     def _registration(self, waiter: Waiter) -> dict[str, bytes | int]:
         """Return the arguments of `register`, which asks for a delivery if one can be used."""
         wanted = waiter.wanted_lease_ms() if self._can_receive and self._attached else None
-        self._lease_ms = wanted if wanted is None or wanted <= MAX_DELIVERY_MS else None
-        return {"keep_ms": KEEP_MS, "lease_ms": b"" if self._lease_ms is None else self._lease_ms}
+        self.deliveries.registered = wanted is not None and wanted <= MAX_DELIVERY_MS
+        return {"keep_ms": KEEP_MS, "lease_ms": wanted if wanted and self.deliveries.registered else b""}
 
     def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:
         """Register for a delivery, unless the session has, and acknowledge what was accepted."""
-        if not accepted and (self._lease_ms is not None or not self._subscriptions):
+        if not accepted and (self.deliveries.registered or not self._subscriptions):
             return
         registration = self._registration(waiter)
-        if accepted or self._lease_ms is not None:
+        if accepted or self.deliveries.registered:
             answered = partial(self._acknowledged, waiter, accepted)
             self._session.runner.send(self._register, accepted, answered, large=False, **registration)
 
@@ -296,7 +292,7 @@ class Listener:
         if error is None:
             self.deliveries.acknowledged(accepted)
             return
-        self._lease_ms = None  # perhaps; it registers again before the next move
+        self.deliveries.registered = False  # perhaps; it registers again before the next move
         if accepted and self._attached:
             self._loop.call_later(FIRST_WAIT, self._want_delivery, waiter, accepted)
 
@@ -311,7 +307,7 @@ class Listener:
         if accepted is None:
             self._loop.call_later(RECALL_SECONDS, self._received, waiter, delivery)
         elif accepted:
-            self._lease_ms = None
+            self.deliveries.registered = False
             waiter.delivered(delivery)
             self._want_delivery(waiter, (delivery.entry,))
         elif self.deliveries.doubtful:

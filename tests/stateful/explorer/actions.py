@@ -151,7 +151,7 @@ def _register(board: Board, action: Action, _: State, now_ms: int) -> Command:
 
 def _leave(board: Board, action: Action, state: State, now_ms: int) -> Command:
     stays = state.memory.blocking[action.of][action.token] != NONE
-    return board.script("leave", session=action.of, stays=int(stays), now_ms=now_ms, lease_ms="")
+    return board.script("leave", session=action.of, stays=int(stays), now_ms=now_ms)
 
 
 def _move(board: Board, action: Action, _: State, __: int) -> Command:
