@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import NamedTuple
 
 from leasehold.errors import InvalidArgument
@@ -149,6 +150,31 @@ class QueueKeys:
     def data_pattern(self) -> bytes:
         """A glob that matches the data keys of this queue, and no others: see `check_prefix`."""
         return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix) + b":item:*"
+
+
+class SessionOrigin(NamedTuple):
+    """The process that a session belongs to."""
+
+    host: str
+    pid: int
+
+
+def new_session(host: str, pid: int) -> str:
+    """Return a new id for a session of a process: `lh:<host>/<pid>/<16 hexadecimal digits>`.
+
+    Args:
+        host: The machine's name. Its first 64 letters are used; signs other than A-Z, a-z, 0-9, ., _ and -
+            become -.
+        pid: The number of the process.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64]
+    return f"lh:{name}/{pid}/{secrets.token_hex(8)}"
+
+
+def session_origin(session: str) -> SessionOrigin | None:
+    """Return the process that a session belongs to; None if its id does not say so."""
+    parts = re.fullmatch(r"lh:([A-Za-z0-9._-]*)/(\d+)/[0-9a-f]{16}", session, re.ASCII)
+    return SessionOrigin(parts[1], int(parts[2])) if parts else None
 
 
 def check_prefix(name: object) -> str:

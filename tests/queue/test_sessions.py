@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item
+from leasehold.keys import session_origin
 from leasehold.scripting.session import SESSIONS
 from tests.eventually import eventually
 from tests.queue.asking import alone, until
@@ -33,6 +34,7 @@ async def test_the_queues_of_one_client_share_a_session_and_its_connection(
         assert names_of(await redis.client_list()) == [f"leasehold:commands:{host}"]
         mine = session(queues[0])
         assert (mine.pid, mine.host, mine.worker) == (os.getpid(), socket.gethostname(), None)
+        assert session_origin(queues[0].session) == (socket.gethostname(), os.getpid())
         [connection] = mine.connections
         ids = {client["name"]: int(client["id"]) for client in await redis.client_list()}
         assert connection.id == ids[f"leasehold:commands:{host}"]

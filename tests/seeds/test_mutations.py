@@ -84,7 +84,7 @@ FAULTS = [
         'return Counts(*await self._engine().run("counts"))',
         'a, b = [await self._engine().run("counts") for _ in "ab"]\n        return Counts(*a[:1], *b[1:])',
     ),
-    Fault("RWQ-G16", "src/leasehold/scripting/session.py", 'f"lh:{uuid.uuid4().hex}"', "uuid.uuid4().hex"),
+    Fault("RWQ-G16", "src/leasehold/keys.py", 'f"lh:{name}/', 'f"{name}/'),
     Fault("RWQ-O19", "src/leasehold/keys.py", 'b":item:*"', 'b":*:*"'),
     Fault(
         "GLD-B6",

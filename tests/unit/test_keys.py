@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.keys import KEYS, KeyPrefix, QueueKeys, check_prefix
+from leasehold.keys import (
+    KEYS,
+    KeyPrefix,
+    QueueKeys,
+    SessionOrigin,
+    check_prefix,
+    new_session,
+    session_origin,
+)
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
@@ -83,3 +92,18 @@ def test_a_pattern_matches_only_its_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["x", " ", "a b", "a:b", "\0", "ü" * 256, "x" * 512], ids=lambda n: n[:5])
 def test_a_name_may_be_any_text_of_512_bytes(name: str) -> None:
     assert check_prefix(name) == name
+
+
+@given(st.text(), st.integers(1, 2**31))
+def test_a_session_tells_its_process(host: str, pid: int) -> None:
+    session = new_session(host, pid)
+    assert re.fullmatch(r"lh:[A-Za-z0-9._-]*/\d+/[0-9a-f]{16}", session), "no space, colon or glob"
+    assert session_origin(session) == SessionOrigin(re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64], pid)
+    assert session != new_session(host, pid)
+
+
+@pytest.mark.parametrize(
+    "session", ["", "lh:scheduled", f"lh:{'0f' * 16}", "lh:a/b/0123456789abcdef", "other"]
+)
+def test_other_holders_tell_no_process(session: str) -> None:
+    assert session_origin(session) is None

@@ -12,11 +12,11 @@ import contextlib
 import os
 import socket
 import threading
-import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leasehold.errors import ConnectionLost
+from leasehold.keys import new_session
 from leasehold.scripting import sockets
 from leasehold.scripting.connection import Connection, open_connection
 from leasehold.scripting.endpoints import close_client, endpoint_of, separate_client, slot_of
@@ -70,7 +70,7 @@ class Session:
     """One event loop's identity on one server. Made by `SESSIONS.join`.
 
     Attributes:
-        id: The value of the lease keys: `lh:` and 32 hexadecimal digits.
+        id: The value of the lease keys: `lh:<host>/<pid>/<16 hexadecimal digits>`.
         host: The name of this machine.
         pid: The number of this process.
         worker: The name of the worker that runs in it, if one does.
@@ -82,9 +82,9 @@ class Session:
         self, client: Client, key: bytes, *, reply_timeout: float, session_id: str | None = None
     ) -> None:
         self.adopted = session_id is not None
-        self.id = session_id or f"lh:{uuid.uuid4().hex}"
         self.host = socket.gethostname()
         self.pid = os.getpid()
+        self.id = session_id or new_session(self.host, self.pid)
         self.worker: str | None = None
         self.loop = asyncio.get_running_loop()
         self.client = client
