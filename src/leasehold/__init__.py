@@ -11,6 +11,7 @@ from leasehold.errors import (
     InvalidArgument,
     LeaseholdError,
     LimitExceeded,
+    NoCurrentRun,
     NoEventsKept,
     PayloadError,
     QueueClosed,
@@ -39,7 +40,7 @@ from leasehold.queue import (
     ScheduleView,
 )
 from leasehold.retry import RetryPolicy
-from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker
+from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker, current_run
 
 __all__ = [
     "AsyncWorkQueue",
@@ -63,6 +64,7 @@ __all__ = [
     "Lease",
     "LeaseholdError",
     "LimitExceeded",
+    "NoCurrentRun",
     "NoEventsKept",
     "PayloadError",
     "QueueClosed",
@@ -83,4 +85,5 @@ __all__ = [
     "Worker",
     "WorkerBusy",
     "WrongKeyType",
+    "current_run",
 ]

@@ -19,6 +19,7 @@ LeaseholdError
 ├── PayloadError               an item's data does not fit its handler
 ├── WorkerBusy                 the worker is already running
 ├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
+├── NoCurrentRun               `current_run` was called outside of a run
 ├── ExtraMissing               an optional library is not installed
 └── EmbeddedServerError        no server program was found, or it did not start
 
@@ -218,6 +219,16 @@ class TimeLimitExceeded(LeaseholdError):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(f"the run took longer than its limit of {seconds:g} s")
+
+
+class NoCurrentRun(LeaseholdError):
+    """`current_run` was called outside of a run, or in the separate process of a handler."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no run calls this code: current_run() is for handlers, tasks and what they call, in the event "
+            "loop and in threads; pass values to code that runs elsewhere"
+        )
 
 
 class WorkerBusy(LeaseholdError):

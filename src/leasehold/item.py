@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from leasehold.codec import dump_compact
 from leasehold.errors import InvalidArgument
 
 #: The longest id, in bytes of UTF-8.
@@ -83,6 +84,11 @@ class Item:
     def from_json_data(cls, obj: Any, id: str | None = None) -> Item:  # noqa: A002 - the seeds' name
         """Make an item whose data is `obj` as compact JSON.
 
+        Args:
+            obj: What a handler can take: JSON's types, dataclasses, msgspec structs, pydantic models,
+                datetime, UUID, Decimal, bytes (as Base64), enums, and lists and dicts of them.
+            id: See the class.
+
         Raises:
             InvalidArgument: If `obj` cannot be encoded as JSON.
         """
@@ -145,7 +151,9 @@ def _random_id() -> str:
 
 
 def _dump_json(obj: Any) -> str:
+    if isinstance(obj, (bytes, bytearray, memoryview)):  # in an object they are Base64; alone they are data
+        raise InvalidArgument("obj", obj, "a value to encode as JSON; Item(data) takes bytes as they are")
     try:
-        return json.dumps(obj, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+        return dump_compact(obj)
+    except Exception as error:  # also what the code of the user's classes raises
         raise InvalidArgument("obj", obj, "a value that can be encoded as JSON") from error

@@ -251,7 +251,8 @@ def test_data() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    not_json: list[Any] = [object(), {1: object()}, b"x", {(1, 2): 3}, {1, 2}, endless, deep]
+    not_json: list[Any] = [object(), {1: object()}, b"x", {(1, 2): 3}, {1, object()}, endless, deep]
+    not_json += [float("nan"), {"x": [float("inf")]}, b"x"[:0], "\ud800".encode("utf-16", "surrogatepass")]
     assert not accepted(Item.from_json_data, "obj", not_json)
 
 

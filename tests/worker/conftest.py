@@ -6,8 +6,9 @@ import pytest
 
 from leasehold.testing import Clock
 from tests.queue.fixtures import make_queue, queue, tidy
+from tests.worker.processes import processes
 
-__all__ = ["clock", "make_queue", "queue", "tidy"]
+__all__ = ["clock", "make_queue", "processes", "queue", "tidy"]
 
 
 @pytest.fixture

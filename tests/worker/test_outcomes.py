@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +75,8 @@ async def test_the_returned_value_is_kept_as_the_result_only_with_keep_result(
     assert [await one.results.get("1") for one in (queue, without)] == [kept, None]
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
-async def test_an_item_whose_result_cannot_be_encoded_is_a_dead_letter_and_is_not_run_again(
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, object()}, {"x": [float("inf")]}])
+async def test_an_item_whose_result_cannot_be_written_is_completed_with_an_error_as_its_result(
     queue: AsyncWorkQueue, value: object
 ) -> None:
     runs: list[str] = []
@@ -84,9 +85,11 @@ async def test_an_item_whose_result_cannot_be_encoded_is_a_dead_letter_and_is_no
         runs.append(payload)
         return value if payload == "bad" else payload
 
-    letter = await dead_letter_of(queue, handle, "good", "bad", "fine", keep_result=60)
-    assert (letter.id, sorted(runs)) == ("2", ["bad", "fine", "good"])
-    assert "cannot be kept as a result" in letter.error
+    await work(queue, handle, "good", "bad", "fine", keep_result=60)
+    assert sorted(runs) == ["bad", "fine", "good"]
+    assert not any(await queue.counts())
+    error = json.loads(await queue.results.get("2") or b"")["error"]
+    assert (error["type"], error["message"][:28]) == ("ResultError", "the result cannot be written")
     assert await queue.results.get("3") == b'"fine"'
 
 
@@ -209,7 +212,8 @@ async def test_a_worker_continues_if_its_log_handler_raises(
     payloads = ["good", "reject", "odd", "good"]
     await work(queue, handle, *payloads, worker=new_worker(concurrency=1), keep_result=60)
     assert ran == payloads
-    assert {letter.id for letter in await queue.dead_letters.list()} == {"2", "3"}
+    assert [letter.id for letter in await queue.dead_letters.list()] == ["2"]
+    assert b"ResultError" in (await queue.results.get("3") or b"")
     problems = capsys.readouterr().err
     assert all(f"cannot log {level}" in problems for level in ("DEBUG", "INFO", "WARNING", "ERROR"))
 

@@ -26,23 +26,13 @@ from tests.worker.working import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from leasehold import AsyncWorkQueue
     from leasehold.worker import Run
 
 ONCE = RetryPolicy(attempts=1)
 request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
-
-
-@pytest.fixture
-async def processes() -> AsyncIterator[None]:
-    """End the processes of handlers, which otherwise end with the event loop."""
-    yield
-    for task in asyncio.all_tasks():
-        if "process pool" in task.get_name():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_plain_function_runs_in_threads_that_end_with_the_worker(queue: AsyncWorkQueue) -> None:

@@ -14,7 +14,7 @@ from leasehold import Item
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.worker import RetryPolicy
 from tests.unreadable import SIGNALS, UNREADABLE, Escape
-from tests.worker.working import add, dead_letter_of, finished, new_worker, working
+from tests.worker.working import add, dead_letter_of, finished, new_worker, work, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,12 +64,11 @@ def assert_named(letter: DeadLetter, make: Callable[[], Exception]) -> None:
 
 
 class Unkept:
-    """A value that cannot be encoded as a result."""
+    """A value that cannot be encoded as a result: it looks like a pydantic model."""
 
-    __struct_fields__ = ()
+    model_validate_json = None
 
-    @property
-    def model_dump_json(self) -> NoReturn:
+    def model_dump(self, **_: object) -> NoReturn:
         raise Escape(9)
 
 
@@ -87,16 +86,15 @@ VALUES = UNREADABLE | {"Unkept": Unkept}
 
 
 @pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
-async def test_a_result_whose_encoding_raises_anything_is_a_dead_letter(
+async def test_an_item_whose_result_raises_anything_when_it_is_encoded_is_completed(
     queue: AsyncWorkQueue, make: Callable[[], object]
 ) -> None:
     async def handle(payload: str) -> object:
         return make() if payload == "bad" else payload
 
-    letter = await dead_letter_of(
-        queue, handle, "bad", "good", worker=new_worker(concurrency=1), keep_result=60
-    )
-    assert (letter.id, letter.attempt) == ("1", 1)
+    await work(queue, handle, "bad", "good", worker=new_worker(concurrency=1), keep_result=60)
+    assert not any(await queue.counts())
+    assert json.loads(await queue.results.get("1") or b"")["error"]["type"] == "ResultError"
     assert json.loads(await queue.results.get("2") or b"") == "good"
 
 

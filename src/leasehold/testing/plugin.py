@@ -134,9 +134,8 @@ class Workers:
         """
         made = copy.copy(worker)
         made._loop = made._runtime = None  # noqa: SLF001 - part of making the copy
-        made._handlers = [copy.copy(handler) for handler in worker.handlers]  # noqa: SLF001 - as above
-        for handler in made.handlers:
-            handler.queue = self._queues(handler.queue.name)
+        made._handlers = [one.on(self._queues(one.queue.name)) for one in worker._consumers()]  # noqa: SLF001 - as above
+        made._sources = ()  # noqa: SLF001 - as above
         self._made.append(made)
         return made
 

@@ -4,7 +4,7 @@ from leasehold.retry import RetryPolicy
 from leasehold.worker.handler import Handler
 from leasehold.worker.health import Health
 from leasehold.worker.outcomes import Reject, Retry, Signal, Snooze
-from leasehold.worker.run import Interruption, Run
+from leasehold.worker.run import Interruption, Run, current_run
 from leasehold.worker.worker import Worker
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "Signal",
     "Snooze",
     "Worker",
+    "current_run",
 ]

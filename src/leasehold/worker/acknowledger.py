@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.coordinator import Coordinator
-    from leasehold.worker.handler import Handler
+    from leasehold.worker.handler import Consumer
     from leasehold.worker.lease_renewer import LeaseRenewer
     from leasehold.worker.run import ActiveRun
 
-#: How many calls of one handler may be in flight; outcomes gather until one returns.
+#: How many calls of one queue may be in flight; outcomes gather until one returns.
 MAX_IN_FLIGHT = 2
 #: The maximum of outcomes that one task sends.
 MAX_BATCH = 500
@@ -34,7 +34,7 @@ Entry: TypeAlias = "tuple[ActiveRun, Lease, Outcome]"
 
 
 class Backlog:
-    """Counts the outcomes that wait to be sent, over all handlers of a worker."""
+    """Counts the outcomes that wait to be sent, over all queues of a worker."""
 
     __slots__ = ("size",)
 
@@ -43,10 +43,10 @@ class Backlog:
 
 
 class Acknowledger:
-    """Acknowledges the runs of one handler.
+    """Acknowledges the runs of one queue.
 
     An outcome is sent again after an outage, which is safe: the server accepts it from the holder of the
-    lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over all handlers.
+    lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over all queues.
 
     Attributes:
         waiting: What waits to be sent, without what is in flight.
@@ -56,12 +56,12 @@ class Acknowledger:
 
     def __init__(
         self,
-        handler: Handler,
+        consumer: Consumer,
         renewer: LeaseRenewer,
         coordinator: Coordinator | None,
         backlog: Backlog,
     ) -> None:
-        self._handler = handler
+        self._consumer = consumer
         self._renewer = renewer
         self._coordinator = coordinator
         self._backlog = backlog
@@ -133,7 +133,7 @@ class Acknowledger:
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("outcomes of %s could not be sent", self._handler.name, exc_info=error)
+            log.error("outcomes of %s could not be sent", self._consumer.name, exc_info=error)
         self._flush()
         if self._coordinator is not None:
             self._coordinator.wake_fetcher()
@@ -166,7 +166,7 @@ class Acknowledger:
         backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         while True:
             try:
-                return await type(outcomes[0]).acknowledge(self._handler.queue, leases, outcomes)
+                return await type(outcomes[0]).acknowledge(self._consumer.queue, leases, outcomes)
             except QueueClosed:
                 raise
             except Exception as error:
@@ -177,11 +177,11 @@ class Acknowledger:
                 if not (isinstance(error, LeaseholdError) and error.transient):
                     # Another try would fail as well: let the leases expire, so that the items are reclaimed.
                     log.exception(
-                        "outcomes of %s cannot be acknowledged; the items run again", self._handler.name
+                        "outcomes of %s cannot be acknowledged; the items run again", self._consumer.name
                     )
                     return [False] * len(leases)
                 if not backoff.failures:
-                    log.warning("outcomes of %s wait for the server: %s", self._handler.name, error)
+                    log.warning("outcomes of %s wait for the server: %s", self._consumer.name, error)
                 await backoff.wait()
 
     def _forget(self, run: ActiveRun) -> None:

@@ -17,7 +17,7 @@ from leasehold.queue.internals import assist
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from leasehold.worker.handler import Handler
+    from leasehold.worker.handler import Consumer
 
 #: How long the thread may take to close (s).
 CLOSE_SECONDS = 1.0
@@ -36,15 +36,15 @@ class BackgroundThread:
     """Runs tasks in a thread. There, the queues act for the sessions of the main event loop.
 
     Args:
-        handlers: The handlers, with the queues.
+        consumers: What items are leased for, with the queues.
         tasks: What to run, for as long as the thread lives.
     """
 
-    def __init__(self, handlers: Sequence[Handler], tasks: Sequence[Task]) -> None:
-        self._handlers = handlers
+    def __init__(self, consumers: Sequence[Consumer], tasks: Sequence[Task]) -> None:
+        self._consumers = consumers
         self._tasks = tasks
-        #: For each handler, the session of the main event loop, which holds the leases.
-        self._sessions: dict[Handler, str] = {}
+        #: For each of them, the session of the main event loop, which holds the leases.
+        self._sessions: dict[Consumer, str] = {}
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._closing: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="leasehold background", daemon=True)
@@ -55,7 +55,7 @@ class BackgroundThread:
         Raises:
             QueueClosed: If a queue is closed.
         """
-        self._sessions = {handler: handler.queue.session for handler in self._handlers}
+        self._sessions = {one: one.queue.session for one in self._consumers}
         self._thread.start()
         try:
             await self._started()
@@ -91,10 +91,11 @@ class BackgroundThread:
 
     async def _main(self) -> None:
         # With a short timeout, a connection that fell silent costs no lease.
-        shortest = min((handler.lease_time for handler in self._handlers), default=MAX_REPLY_TIMEOUT)
+        times = [handler.lease_time for one in self._consumers for handler in one.handlers]
+        shortest = min(times, default=MAX_REPLY_TIMEOUT)
         reply_timeout = min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, shortest / 4))
-        for handler, session in self._sessions.items():
-            assist(handler.queue, session, reply_timeout=reply_timeout)
+        for consumer, session in self._sessions.items():
+            assist(consumer.queue, session, reply_timeout=reply_timeout)
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
         try:

@@ -21,8 +21,8 @@ from leasehold.worker.outcomes import (
     consequences,
     outcome_of,
 )
-from leasehold.worker.payload import encode_result
-from leasehold.worker.run import Interruption
+from leasehold.worker.payload import encode_error
+from leasehold.worker.run import RUNNING, Interruption
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -190,6 +190,7 @@ class Executor:
         if not run.start(task, self._loop):
             run.outcomes = [INTERRUPTED] * len(run.leases)  # the server rejects those whose lease has expired
             return
+        running = RUNNING.set(run)
         try:
             value = await self.calls[run.handler](run)
         except (KeyboardInterrupt, GeneratorExit):
@@ -206,6 +207,8 @@ class Executor:
             run.outcomes = _after_return(run, value)
             if self._debug:
                 log.debug("%r returned", run, extra=run.log_fields)
+        finally:
+            RUNNING.reset(running)
 
     def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
         why = run.interruption
@@ -245,13 +248,13 @@ def _complete(run: ActiveRun, value: Any) -> Outcome:
     if keep is None:
         return DONE
     try:
-        return Complete(encode_result(value), keep)
+        return Complete(run.handler.encode(value), keep)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # No retry: the handler has done its work, and only its result cannot be kept.
-        log.exception("the result of %r cannot be encoded as JSON", run)
-        return Fail(f"the handler returned what cannot be kept as a result: {describe(error)}", None)
+        # The handler has done its work: neither a retry nor a dead letter would be right.
+        log.exception("%r is completed, but its result cannot be written as JSON", run)
+        return Complete(encode_error("ResultError", f"the result cannot be written: {describe(error)}"), keep)
 
 
 def _decide_all(run: ActiveRun, error: BaseException) -> list[Outcome]:

@@ -19,6 +19,7 @@ from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.log import Log
 from leasehold.queue.internals import unwatch, watch
 from leasehold.queue.lease import Lease
+from leasehold.worker.dispatch import Dispatcher
 from leasehold.worker.run import ActiveRun
 from leasehold.worker.turns import Source, Turns
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from leasehold.queue.leasing import LeasedItem
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.executor import Executor
-    from leasehold.worker.handler import Handler
+    from leasehold.worker.handler import Consumer, Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
     from leasehold.worker.turns import Order
 
@@ -58,13 +59,13 @@ class Fetcher:
 
     def __init__(
         self,
-        handlers: Sequence[Handler],
+        consumers: Sequence[Consumer],
         order: Order,
         renewer: LeaseRenewer,
         executor: Executor,
         coordinator: Coordinator,
     ) -> None:
-        self._sources = {handler: Source(handler, place) for place, handler in enumerate(handlers)}
+        self._sources = {one: Source(one, place) for place, one in enumerate(consumers)}
         self._turns = Turns([*self._sources.values()], order)
         self._renewer = renewer
         self._executor = executor
@@ -99,7 +100,7 @@ class Fetcher:
         finally:
             self._ended.cancel()
             for source, watcher in watchers.items():
-                unwatch(source.handler.queue, watcher)
+                unwatch(source.consumer.queue, watcher)
             calls = [source.call for source in watchers if source.call is not None]
             for call in calls:
                 call.cancel()
@@ -119,9 +120,9 @@ class Fetcher:
             for source in declined:
                 self._watch(source)
 
-    def accept(self, handler: Handler, leases: list[Lease]) -> None:
+    def accept(self, consumer: Consumer, leases: list[Lease]) -> None:
         """Start runs on items that were leased outside of the fetcher."""
-        self._arrived(_runs(handler, leases))
+        self._arrived(_runs(consumer, leases))
 
     def slow_down(self) -> None:
         """Fetch nothing ahead until the pace has been measured again: runs had to wait for too long."""
@@ -150,7 +151,7 @@ class Fetcher:
         """Start a run on an item that was delivered; return whether there is room."""
         if self._unclaimed() <= 0:
             return False
-        self._arrived(_runs(source.handler, [Lease(source.handler.queue, *item)]))
+        self._arrived(_runs(source.consumer, [Lease(source.consumer.queue, *item)]))
         return True
 
     def failed(self, source: Source, error: LeaseholdError) -> None:
@@ -161,7 +162,7 @@ class Fetcher:
             self._ended.set_exception(error)
             return
         if source not in self.failing:
-            log.warning("%s cannot be leased from: %s", source.handler.queue.name, error)
+            log.warning("%s cannot be leased from: %s", source.consumer.queue.name, error)
             self.failing[source] = (time.monotonic(), error)
             source.failing = True
         self._loop.call_later(source.backoff.next(), self._try_again, source)
@@ -202,7 +203,7 @@ class Fetcher:
                 return
             self._requested += source.asked
             source.reserve = self._loop.call_later(RESERVE_SECONDS, self._give_way, source)
-            name = f"leasehold fetch {source.handler.name}"
+            name = f"leasehold fetch {source.consumer.name}"
             source.call = self._loop.create_task(self._fetch(source), name=name)
 
     def _give_way(self, source: Source) -> None:
@@ -219,11 +220,11 @@ class Fetcher:
 
     async def _fetch(self, source: Source) -> None:
         """Lease items that wait, for as many runs as the source may have now."""
-        handler, runs = source.handler, list[ActiveRun]()
-        count = source.asked * (handler.batch or 1)
+        consumer, runs = source.consumer, list[ActiveRun]()
+        count = source.asked * (consumer.batch or 1)
         try:
-            leases = await handler.queue.lease_many(count, handler.lease_time, block=False)
-            runs = _runs(handler, leases)
+            leases = await consumer.queue.lease_many(count, consumer.lease_time, block=False)
+            runs = _runs(consumer, leases)
         except LeaseholdError as error:
             self._turns.end(source, 0)
             self.failed(source, error)
@@ -253,7 +254,7 @@ class Fetcher:
         if self._ended.done():
             return False
         try:
-            return watch(source.handler.queue, self._watchers[source])
+            return watch(source.consumer.queue, self._watchers[source])
         except QueueClosed as error:
             self.failed(source, error)
             return True
@@ -287,7 +288,13 @@ class _Watcher:
         self.delivered = partial(fetcher.delivered, source)
 
 
-def _runs(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:
+def _runs(consumer: Consumer, leases: list[Lease]) -> list[ActiveRun]:
+    if isinstance(consumer, Dispatcher):
+        return [run for handler, some in consumer.assign(leases) for run in _runs_of(handler, some)]
+    return _runs_of(consumer.handlers[0], leases)
+
+
+def _runs_of(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:
     size = handler.batch
     if size is None:
         return [ActiveRun(handler, (lease,)) for lease in leases]

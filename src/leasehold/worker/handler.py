@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
 from leasehold.durations import Duration, check_int, seconds
 from leasehold.errors import InvalidArgument
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
-from leasehold.worker.payload import decoder
+from leasehold.worker.payload import Decode, decoder, encode_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
 RunIn = Literal["loop", "thread", "process"]
@@ -22,12 +24,59 @@ RunIn = Literal["loop", "thread", "process"]
 MAX_BATCH = 1000
 
 
-class Handler:
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a worker passes to a function.
+
+    Attributes:
+        decode: Turns a lease into the first argument of the function, or into an item of a batch.
+        by_name: Whether it is no batch, and `decode` returns arguments by their names instead.
+        lease_names: The parameters that take the lease.
+        resource_names: The parameters that take what the lifespan provides.
+        required: Those of them that have no default.
+    """
+
+    decode: Decode
+    by_name: bool = False
+    lease_names: Sequence[str] = ()
+    resource_names: Sequence[str] = ()
+    required: Sequence[str] = ()
+
+
+class Consumer:
+    """What a worker leases the items of a queue for: a handler, or a dispatcher, which has several.
+
+    Attributes:
+        queue: The queue.
+        name: What it is called in logs.
+        batch: The maximum of items in each of its runs, at least; None: 1.
+        weight: Its share of the slots.
+        lease_time: For how long items are leased, in seconds; the worker renews the leases.
+    """
+
+    queue: AsyncWorkQueue
+    name: str
+    batch: int | None
+    weight: float
+    lease_time: float
+
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        """The handlers that its runs may have."""
+        raise NotImplementedError
+
+    def on(self, queue: AsyncWorkQueue) -> Self:
+        """Return a copy for the items of another queue."""
+        raise NotImplementedError
+
+
+class Handler(Consumer):
     """A function and its settings. `Worker.handler` makes it; `Worker.handlers` lists them.
 
     Attributes:
-        name: The function's name, for logs.
+        name: The function's name, or that of the task, for logs.
         queue: The queue whose items it is called with.
+        consumer: What its items are leased for: itself, or the dispatcher of a task queue.
         function: The function.
         run_in: Where it runs: `"loop"`, `"thread"` or `"process"`.
         batch: The maximum of items in one call; None: each call takes one item, not a list.
@@ -37,10 +86,8 @@ class Handler:
         timeout: The longest that a run may take, in seconds, or None.
         lease_time: For how long items are leased, in seconds; the worker renews the leases.
         keep_result: How long results are kept, in seconds; None: not at all.
-        decode: Turns a lease into the first argument of the function, or into an item of a batch.
-        lease_names: The parameters that take the lease.
-        resource_names: The parameters that take what the lifespan provides.
-        required: Those of them that have no default.
+        inputs: What is passed to the function.
+        encode: Turns what the function returns into a result.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -55,13 +102,17 @@ class Handler:
         timeout: Duration | None,
         lease_time: Duration,
         keep_result: Duration | None,
+        name: str | None = None,
+        inputs: Inputs | None = None,
+        encode: Callable[[Any], bytes] = encode_result,
     ) -> None:
         if not isinstance(queue, AsyncWorkQueue):
             raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
         self.queue = queue
+        self.consumer: Consumer = self
         self.function = function
-        self.name = getattr(function, "__qualname__", repr(function))
-        self.run_in = _run_in(function, run_in)
+        self.name = name or str(getattr(function, "__qualname__", repr(function)))
+        self.run_in = check_run_in(function, run_in)
         self.batch = None if batch is None else check_int("batch", batch, minimum=1, maximum=MAX_BATCH)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e6:
             raise InvalidArgument("weight", weight, "a number above 0")
@@ -73,25 +124,51 @@ class Handler:
         self.timeout = None if timeout is None else seconds("timeout", timeout, zero=False)
         self.lease_time = seconds("lease_time", lease_time, zero=False)
         self.keep_result = None if keep_result is None else seconds("keep_result", keep_result, zero=False)
-        first, *others = _parameters(function)
-        payload = _item_type(first) if self.batch else first.annotation
-        self.decode = decoder(payload)
-        self.lease_names = [one.name for one in others if one.annotation is Lease]
-        resources = [one for one in others if one.annotation is not Lease]
-        self.resource_names = [one.name for one in resources]
-        self.required = [one.name for one in resources if one.default is inspect.Parameter.empty]
-        if self.lease_names and (self.batch or self.run_in == "process"):
-            raise InvalidArgument(
-                "handler",
-                function,
-                "no Lease beside the payload: a batch takes list[Lease] as its first "
-                "parameter, and a lease cannot be sent to another process",
-            )
-        if self.run_in == "process" and payload is Lease:
-            raise InvalidArgument("handler", function, "a payload: a lease cannot be sent to another process")
+        self.inputs = _inputs(function, self.run_in, self.batch) if inputs is None else inputs
+        self.encode = encode
+
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        """Itself."""
+        return (self,)
+
+    def on(self, queue: AsyncWorkQueue) -> Self:
+        """Return a copy for the items of another queue."""
+        made = copy.copy(self)
+        made.queue = queue
+        made.consumer = made
+        return made
 
 
-def _run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:
+def _inputs(function: Callable[..., Any], run_in: RunIn, batch: int | None) -> Inputs:
+    """Read from a function's signature what is passed to it."""
+    first, *others = _parameters(function)
+    payload = item_type(first) if batch else first.annotation
+    resources = [one for one in others if one.annotation is not Lease]
+    inputs = Inputs(
+        decode=decoder(payload),
+        lease_names=[one.name for one in others if one.annotation is Lease],
+        resource_names=[one.name for one in resources],
+        required=[one.name for one in resources if one.default is inspect.Parameter.empty],
+    )
+    if inputs.lease_names and (batch or run_in == "process"):
+        raise InvalidArgument(
+            "handler",
+            function,
+            "no Lease beside the payload: a batch takes list[Lease] as its first "
+            "parameter, and a lease cannot be sent to another process",
+        )
+    if run_in == "process" and payload is Lease:
+        raise InvalidArgument("handler", function, "a payload: a lease cannot be sent to another process")
+    return inputs
+
+
+def check_run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:
+    """Check where a function is to run, and return that; None chooses by the function.
+
+    Raises:
+        InvalidArgument: If it is no function, or cannot run there.
+    """
     if not callable(function):
         raise InvalidArgument("handler", function, "a function")
     called: Any = function
@@ -113,9 +190,14 @@ def _run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:
     return wanted or ("loop" if is_async else "thread")
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, with its annotations evaluated.
+
+    Raises:
+        InvalidArgument: If that is not possible.
+    """
     try:
-        signature = inspect.signature(function, eval_str=True)
+        return inspect.signature(function, eval_str=True)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise InvalidArgument(
             "handler",
@@ -125,7 +207,10 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         ) from error
     except ValueError as error:
         raise InvalidArgument("handler", function, f"a function written in Python ({error})") from error
-    found = list(signature.parameters.values())
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    found = list(signature_of(function).parameters.values())
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if not found or found[0].kind in (*variadic, inspect.Parameter.KEYWORD_ONLY):
         raise InvalidArgument("handler", function, "a function whose first parameter takes the payload")
@@ -135,7 +220,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return found
 
 
-def _item_type(parameter: inspect.Parameter) -> Any:
+def item_type(parameter: inspect.Parameter) -> Any:
     """Return the type of the items in a batch handler's list."""
     annotation = parameter.annotation
     if annotation in (inspect.Parameter.empty, list):

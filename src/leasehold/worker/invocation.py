@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold.describing import shown
 from leasehold.errors import InvalidArgument, PayloadError
+from leasehold.worker.outcomes import Signal
 from leasehold.worker.pools import in_process, in_thread
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Executes a run, and returns what the handler returned.
 Call: TypeAlias = "Callable[[ActiveRun], Awaitable[Any]]"
+
+NO_NAMES: dict[str, Any] = {}
 
 
 def build_call(
@@ -37,7 +40,7 @@ def build_call(
         InvalidArgument: If the handler has a parameter that the lifespan does not provide, or cannot be sent
             to another process.
     """
-    missing = [name for name in handler.required if name not in resources]
+    missing = [name for name in handler.inputs.required if name not in resources]
     if missing:
         raise InvalidArgument(
             "handler",
@@ -45,7 +48,7 @@ def build_call(
             f"parameters that the lifespan provides; it does not provide {', '.join(missing)} "
             f"(it provides {', '.join(resources) or 'nothing'})",
         )
-    given = {name: resources[name] for name in handler.resource_names if name in resources}
+    given = {name: resources[name] for name in handler.inputs.resource_names if name in resources}
     function = functools.partial(handler.function, **given) if given else handler.function
     execute = _execute_batch if handler.batch else _execute
     call: Call
@@ -62,10 +65,10 @@ def build_call(
 
 
 async def _execute(handler: Handler, invoke: Callable[..., Awaitable[Any]], run: ActiveRun) -> Any:
-    lease = run.leases[0]
-    if handler.lease_names:
-        return await invoke(handler.decode(lease), **dict.fromkeys(handler.lease_names, lease))
-    return await invoke(handler.decode(lease))
+    lease, inputs = run.leases[0], handler.inputs
+    payload = inputs.decode(lease)
+    names = dict.fromkeys(inputs.lease_names, lease) if inputs.lease_names else NO_NAMES
+    return await (invoke(**payload, **names) if inputs.by_name else invoke(payload, **names))
 
 
 async def _execute_batch(handler: Handler, invoke: Callable[..., Awaitable[Any]], run: ActiveRun) -> Any:
@@ -73,9 +76,9 @@ async def _execute_batch(handler: Handler, invoke: Callable[..., Awaitable[Any]]
     decoded, payloads = [], []
     for at, lease in enumerate(run.leases):
         try:
-            payloads.append(handler.decode(lease))
+            payloads.append(handler.inputs.decode(lease))
             decoded.append(at)
-        except PayloadError as error:
+        except (PayloadError, Signal) as error:
             answers[at] = error
     returned = await invoke(payloads) if payloads else None
     if returned is None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
-from leasehold.worker.run import by_handler
+from leasehold.worker.run import by_consumer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.coordinator import Coordinator
-    from leasehold.worker.handler import Handler
+    from leasehold.worker.handler import Consumer, Handler
     from leasehold.worker.run import ActiveRun
 
 #: A run that has waited for a slot so long is released, since another worker may be idle (s).
@@ -111,12 +111,12 @@ class LeaseRenewer:
             return
         if time.monotonic() - oldest < STALE_SECONDS:
             return
-        stale = by_handler(self.pop_all())
-        await asyncio.gather(*(self._release(handler, runs) for handler, runs in stale.items()))
+        stale = by_consumer(self.pop_all())
+        await asyncio.gather(*(self._release(consumer, runs) for consumer, runs in stale.items()))
 
-    async def _release(self, handler: Handler, runs: Sequence[ActiveRun]) -> None:
+    async def _release(self, consumer: Consumer, runs: Sequence[ActiveRun]) -> None:
         try:
-            await handler.queue.release_many([lease for run in runs for lease in run.leases])
+            await consumer.queue.release_many([lease for run in runs for lease in run.leases])
         except LeaseholdError:
             # The server is away: they wait again, and their leases are renewed.
             self.waiting.extendleft(reversed(runs))

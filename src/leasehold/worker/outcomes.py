@@ -126,8 +126,7 @@ class Complete(Outcome):
 
     Attributes:
         result: What to keep as its result.
-        keep_result: How long to keep the result, in seconds, the same for all items of a handler; None: not
-            at all.
+        keep_result: How long to keep the result, in seconds; None: not at all.
     """
 
     counted_as = "completed"
@@ -146,6 +145,11 @@ class Complete(Outcome):
             return await queue.complete_many(leases)
         results = [outcome.result for outcome in outcomes]
         return await queue.complete_many(leases, results=results, keep_result=keep)
+
+    @property
+    def group(self) -> object:
+        """Items whose results are kept for the same time."""
+        return type(self), self.keep_result
 
     def __str__(self) -> str:
         return "completed"

@@ -67,14 +67,14 @@ class Threads:
 
 
 async def in_thread(
-    threads: Threads, function: Callable[..., Any], run: ActiveRun, payload: Any, **names: Any
+    threads: Threads, function: Callable[..., Any], run: ActiveRun, /, *payload: Any, **names: Any
 ) -> Any:
     """Call a function in a thread, in a copy of the caller's context.
 
     If this is cancelled while the thread works, the thread is noted in the run.
     """
     context = contextvars.copy_context()
-    thread = threads.submit(functools.partial(context.run, _call_plain, function, payload, **names))
+    thread = threads.submit(functools.partial(context.run, _call_plain, function, *payload, **names))
     try:
         return await asyncio.wrap_future(thread)
     except asyncio.CancelledError:
@@ -99,9 +99,9 @@ def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityL
             f"for a process, a function of a module, and resources that can be pickled: {error}",
         ) from error
 
-    async def invoke(payload: Any) -> Any:
+    async def invoke(*payload: Any, **names: Any) -> Any:
         value, raised = await anyio.to_process.run_sync(
-            call, os.getpid(), payload, cancellable=True, limiter=limiter
+            call, os.getpid(), payload, names, cancellable=True, limiter=limiter
         )
         if raised is not None:
             error: BaseException = pickle.loads(raised)  # noqa: S301 - pickled by our own process
@@ -111,10 +111,10 @@ def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityL
     return invoke
 
 
-def _call_plain(function: Callable[..., Any], payload: Any, **names: Any) -> Any:
+def _call_plain(function: Callable[..., Any], /, *payload: Any, **names: Any) -> Any:
     """Call a function. Convert exceptions that have a meaning for the event loop or for generators."""
     try:
-        value = function(payload, **names)
+        value = function(*payload, **names)
     except (StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError) as error:
         raise RuntimeError(f"the handler raised {type(error).__name__}") from error
     if inspect.isawaitable(value):
@@ -126,7 +126,9 @@ def _call_plain(function: Callable[..., Any], payload: Any, **names: Any) -> Any
     return value
 
 
-def _in_child(function: Callable[..., Any], parent: int, payload: Any) -> tuple[Any, bytes | None]:
+def _in_child(
+    function: Callable[..., Any], parent: int, payload: tuple[Any, ...], names: dict[str, Any]
+) -> tuple[Any, bytes | None]:
     """Call a function in the child process; return its value and, pickled, what it raised."""
     # A terminal and some supervisors signal the whole process group. The worker decides when this process
     # ends.
@@ -134,7 +136,7 @@ def _in_child(function: Callable[..., Any], parent: int, payload: Any) -> tuple[
         signal.signal(number, signal.SIG_IGN)
     exit_with(parent)
     try:
-        return _call_plain(function, payload), None
+        return _call_plain(function, *payload, **names), None
     except Exception as error:  # noqa: BLE001 - raised again in the worker
         return None, _pickled(error)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 import time
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+from leasehold.errors import NoCurrentRun
 
 if TYPE_CHECKING:
     import asyncio
@@ -13,8 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from leasehold.queue.lease import Lease
-    from leasehold.worker.handler import Handler
+    from leasehold.worker.handler import Consumer, Handler
     from leasehold.worker.outcomes import Outcome
+
+#: The run of the present context.
+RUNNING: ContextVar[Run | None] = ContextVar("leasehold run", default=None)
 
 
 class Interruption(enum.Enum):
@@ -137,9 +143,21 @@ class ActiveRun(Run):
             self.interrupt(Interruption.LEASE_LOST)
 
 
-def by_handler(runs: Iterable[ActiveRun]) -> dict[Handler, list[ActiveRun]]:
-    """Group runs by their handler, in order."""
-    found: dict[Handler, list[ActiveRun]] = {}
+def by_consumer(runs: Iterable[ActiveRun]) -> dict[Consumer, list[ActiveRun]]:
+    """Group runs by what their items were leased for, and so by their queue, in order."""
+    found: dict[Consumer, list[ActiveRun]] = {}
     for run in runs:
-        found.setdefault(run.handler, []).append(run)
+        found.setdefault(run.handler.consumer, []).append(run)
     return found
+
+
+def current_run() -> Run:
+    """Return the run that calls this: anywhere below its handler, also in tasks and threads that it started.
+
+    Raises:
+        NoCurrentRun: Outside of a run, and in a separate process.
+    """
+    run = RUNNING.get()
+    if run is None:
+        raise NoCurrentRun
+    return run

@@ -22,13 +22,13 @@ from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.maintenance import Maintenance
 from leasehold.worker.outcomes import Outcome
 from leasehold.worker.pools import Threads
-from leasehold.worker.run import by_handler
+from leasehold.worker.run import by_consumer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.queue.lease import Lease
-    from leasehold.worker.handler import Handler
+    from leasehold.worker.handler import Consumer
     from leasehold.worker.run import ActiveRun
     from leasehold.worker.turns import Order
 
@@ -54,7 +54,7 @@ class WorkerRuntime(Coordinator):
 
     def __init__(
         self,
-        handlers: Sequence[Handler],
+        consumers: Sequence[Consumer],
         *,
         concurrency: int,
         order: Order,
@@ -62,17 +62,18 @@ class WorkerRuntime(Coordinator):
         keep_dead: float | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._handlers = handlers
+        self._consumers = consumers
+        handlers = [handler for consumer in consumers for handler in consumer.handlers]
         self._concurrency = concurrency
         self._renewer = LeaseRenewer(self)
         self._executor = Executor(concurrency, self._renewer, self)
         self._backlog = Backlog()
         self._acknowledgers = {
-            handler: Acknowledger(handler, self._renewer, self, self._backlog) for handler in handlers
+            one: Acknowledger(one, self._renewer, self, self._backlog) for one in consumers
         }
-        self._fetcher = Fetcher(handlers, order, self._renewer, self._executor, self)
+        self._fetcher = Fetcher(consumers, order, self._renewer, self._executor, self)
         self.monitor = Monitor(self._executor, self._renewer, self._fetcher)
-        queues = [handler.queue for handler in handlers]
+        queues = [consumer.queue for consumer in consumers]
         tasks = [
             partial(self._renewer.run, handlers),
             partial(self.monitor.watch, queues),
@@ -81,7 +82,7 @@ class WorkerRuntime(Coordinator):
         if clean_every is not None:
             maintenance = Maintenance(clean_every=clean_every, keep_dead=keep_dead)
             tasks.append(partial(maintenance.run, queues))
-        self._background = BackgroundThread(handlers, tasks)
+        self._background = BackgroundThread(consumers, tasks)
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()
@@ -100,7 +101,8 @@ class WorkerRuntime(Coordinator):
         processes = anyio.CapacityLimiter(self._concurrency)
         self._executor.calls = {
             handler: build_call(handler, resources, middleware, threads=self._threads, processes=processes)
-            for handler in self._handlers
+            for consumer in self._consumers
+            for handler in consumer.handlers
         }
 
     async def end(self, *, grace: float) -> None:
@@ -114,12 +116,12 @@ class WorkerRuntime(Coordinator):
         fetching.cancel()
         await asyncio.gather(fetching, return_exceptions=True)
         waiting = self._renewer.pop_all()
-        leaving = [asyncio.create_task(stop_listening(handler.queue)) for handler in self._handlers]
+        leaving = [asyncio.create_task(stop_listening(one.queue)) for one in self._consumers]
         # This releases items that were being moved to this session. They are later in the queue than those
         # that wait here, and all of them go to its front: so they go first.
         await asyncio.wait(leaving, timeout=SHORTEST_ACKNOWLEDGE)
-        for handler, runs in by_handler(waiting).items():
-            self._acknowledgers[handler].release(runs)
+        for consumer, runs in by_consumer(waiting).items():
+            self._acknowledgers[consumer].release(runs)
         await self._executor.finish(within=grace, hurry=self.hurry)
         await self._acknowledge_rest(
             until=max(interrupt_at + ACKNOWLEDGE_SECONDS, self._loop.time() + SHORTEST_ACKNOWLEDGE)
@@ -160,7 +162,7 @@ class WorkerRuntime(Coordinator):
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing was done"
 
     def __str__(self) -> str:
-        names = ", ".join(handler.queue.name for handler in self._handlers)
+        names = ", ".join(consumer.queue.name for consumer in self._consumers)
         return f"{names}, {self._concurrency} runs at once"
 
     async def drained(self) -> None:
@@ -181,10 +183,10 @@ class WorkerRuntime(Coordinator):
         Counting would not do: it does not reclaim items that are due, and items that are being moved to the
         fetcher's session are in no queue.
         """
-        for handler in self._handlers:
-            leases = await handler.queue.lease_many(handler.batch or 1, handler.lease_time, block=False)
+        for one in self._consumers:
+            leases = await one.queue.lease_many(one.batch or 1, one.lease_time, block=False)
             if leases:
-                self._fetcher.accept(handler, leases)
+                self._fetcher.accept(one, leases)
                 return True
         return False
 
@@ -192,7 +194,7 @@ class WorkerRuntime(Coordinator):
 
     def run_finished(self, run: ActiveRun) -> None:
         """See `Coordinator`."""
-        self._acknowledgers[run.handler].add(run)
+        self._acknowledgers[run.handler.consumer].add(run)
         self._fetcher.wake()
 
     def wake_fetcher(self) -> None:
@@ -229,8 +231,8 @@ class WorkerRuntime(Coordinator):
     async def _release_held(self) -> None:
         """Acknowledge the runs that have finished, and release all others, in the background thread."""
         acknowledgers = []
-        for handler, runs in by_handler(list(self._renewer.held)).items():
-            acknowledger = Acknowledger(handler, self._renewer, None, Backlog())
+        for consumer, runs in by_consumer(list(self._renewer.held)).items():
+            acknowledger = Acknowledger(consumer, self._renewer, None, Backlog())
             for run in runs:
                 # The server may have accepted some of the outcomes; to send them again changes nothing.
                 run.unacknowledged = len(run.leases)

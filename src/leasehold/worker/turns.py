@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from leasehold.worker.handler import Handler
+    from leasehold.worker.handler import Consumer
 
 Order = Literal["weighted", "strict"]
 
@@ -37,8 +37,8 @@ class Source:
     """A queue that work is leased from.
 
     Attributes:
-        handler: Its handler.
-        place: Its place among the handlers.
+        consumer: What its items are leased for.
+        place: Its place among the consumers.
         lease_ms: For how long its items are leased, in ms.
         call: The call in flight.
         asked: How many runs that may bring.
@@ -56,9 +56,9 @@ class Source:
         "asked",
         "backoff",
         "call",
+        "consumer",
         "credit",
         "failing",
-        "handler",
         "is_new",
         "is_ready",
         "lease_ms",
@@ -68,14 +68,14 @@ class Source:
         "turn",
     )
 
-    def __init__(self, handler: Handler, place: int) -> None:
-        self.handler = handler
+    def __init__(self, consumer: Consumer, place: int) -> None:
+        self.consumer = consumer
         self.place = place
         self.call: asyncio.Task[None] | None = None
-        self.lease_ms = to_ms("lease_time", handler.lease_time)
+        self.lease_ms = to_ms("lease_time", consumer.lease_time)
         self.asked = 0
         self.credit = self.turn = 0.0
-        self.most = max(1, MAX_ITEMS // (handler.batch or 1))
+        self.most = max(1, MAX_ITEMS // (consumer.batch or 1))
         self.is_ready = self.is_new = self.failing = False
         self.reserve: asyncio.TimerHandle | None = None
         self.backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
@@ -95,7 +95,7 @@ class Turns:
     """
 
     def __init__(self, sources: Sequence[Source], order: Order) -> None:
-        weights = [source.handler.weight for source in sources]
+        weights = [source.consumer.weight for source in sources]
         self._strict = order == "strict"
         self._lowest = min(weights)
         self._lowest_share = self._lowest * len(weights) / sum(weights)
@@ -197,4 +197,4 @@ class Turns:
             free / active,
         )
         # At least one for the source with the lowest weight.
-        return max(1.0, runs * self._lowest_share) * source.handler.weight / self._lowest
+        return max(1.0, runs * self._lowest_share) * source.consumer.weight / self._lowest

@@ -14,7 +14,7 @@ from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
-from leasehold.worker.handler import Handler, RunIn
+from leasehold.worker.handler import Consumer, Handler, RunIn
 from leasehold.worker.health import Health
 from leasehold.worker.runtime import WorkerRuntime
 from leasehold.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
@@ -23,6 +23,7 @@ from leasehold.worker.turns import Order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from leasehold.worker.dispatch import HandlerSource
 
 #: Provides resources for handlers, by name, while the worker runs.
 Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
@@ -53,6 +54,7 @@ class Worker:
     Execution is at least once: if a lease is lost, a handler may run twice for one item.
 
     Args:
+        sources: The task queues whose tasks it runs; see `TaskQueue`.
         concurrency: The maximum number of runs at once, over all handlers: 1 to 10,000.
         order: How to choose among queues with work: `"weighted"`, by the handlers' weights, or `"strict"`, in
             the order in which the handlers were defined.
@@ -71,9 +73,9 @@ class Worker:
         InvalidArgument: If an argument is invalid.
     """
 
-    def __init__(  # noqa: PLR0913 - all by name
+    def __init__(  # noqa: PLR0913 - all but the sources by name
         self,
-        *,
+        *sources: HandlerSource,
         concurrency: int = 100,
         order: Order = "weighted",
         lease_time: Duration = 30.0,
@@ -105,7 +107,13 @@ class Worker:
             if keep_dead is None
             else seconds("keep_dead", keep_dead, zero=False, longest=LONGEST_KEPT_SECONDS)
         )
-        self._handlers: list[Handler] = []
+        for source in sources:
+            if isinstance(source, AsyncWorkQueue) or not hasattr(source, "consumers"):
+                raise InvalidArgument(
+                    "sources", source, "a TaskQueue; for a queue, write @worker.handler(queue)"
+                )
+        self._sources = sources
+        self._handlers: list[Consumer] = []
         self._runtime: WorkerRuntime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -115,8 +123,8 @@ class Worker:
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """The handlers, in the order in which they were defined."""
-        return tuple(self._handlers)
+        """The handlers, in the order in which they were defined, and those of its task queues."""
+        return tuple(handler for consumer in self._consumers() for handler in consumer.handlers)
 
     def handler(
         self,
@@ -271,8 +279,8 @@ class Worker:
     # -------------------------------------------------------------------------- inside
 
     async def _work(self, *, drain: bool = False) -> WorkerRuntime | None:
-        if not self._handlers:
-            raise InvalidArgument("handler", None, "at least one: see Worker.handler")
+        if not self.handlers:
+            raise InvalidArgument("handler", None, "at least one: see TaskQueue.task and Worker.handler")
         if self._loop is not None:
             raise WorkerBusy
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
@@ -289,12 +297,21 @@ class Worker:
 
     def _new_runtime(self, *, maintains: bool) -> WorkerRuntime:
         return WorkerRuntime(
-            self._handlers,
+            self._consumers(),
             concurrency=self.concurrency,
             order=self._order,
             clean_every=self._clean_every if maintains else None,
             keep_dead=self._keep_dead,
         )
+
+    def _consumers(self) -> list[Consumer]:
+        """Return what items are leased for, one for each queue. Tasks may be defined until it starts."""
+        tasks = [
+            consumer
+            for source in self._sources
+            for consumer in source.consumers(retry=self._retry, lease_time=self._lease_time)
+        ]
+        return [*self._handlers, *tasks]
 
     async def _resources(self, stack: AsyncExitStack) -> Mapping[str, Any] | None:
         """Start the lifespan and return what it yields; None if the worker is stopped before that."""
@@ -312,7 +329,8 @@ class Worker:
 
     async def _close_queues(self) -> None:
         """Close the queues, so that no item is moved to the session of a process that is about to end."""
-        closing = [asyncio.create_task(handler.queue.close()) for handler in self._handlers]
+        queues = {handler.queue: None for handler in self.handlers}
+        closing = [asyncio.create_task(queue.close()) for queue in queues]
         _, late = await asyncio.wait(closing, timeout=CLOSE_SECONDS)
         if late:
             log.warning("the server is unavailable: disconnecting; the session expires later")

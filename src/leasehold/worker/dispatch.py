@@ -1,0 +1,95 @@
+"""A queue whose items name the handler that they are for: which of several handlers a run gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+from leasehold.errors import InvalidArgument
+from leasehold.worker.handler import Consumer, Handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from leasehold.queue.lease import Lease
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.retry import RetryPolicy
+
+
+class HandlerSource(Protocol):
+    """What a `Worker` takes handlers from, besides `Worker.handler`: a `TaskQueue`."""
+
+    def consumers(self, *, retry: RetryPolicy, lease_time: float) -> Sequence[Dispatcher]:
+        """Return a dispatcher for each queue.
+
+        Args:
+            retry: The worker's policy, for tasks without one.
+            lease_time: The worker's lease time, in seconds, for tasks without one.
+        """
+
+
+class Dispatcher(Consumer):
+    """The handlers of one queue, and the choice between them.
+
+    Items are leased for the longest lease time of the handlers, since it is not known before for which of
+    them they are; they are renewed for that of their handler. A batch has those items for its handler that
+    were leased together, so it is smaller than in a queue of its own.
+
+    Args:
+        queue: The queue.
+        handlers: Its handlers, at least one.
+        choose: Returns the name of the handler that an item is for.
+        otherwise: The handler of items for which there is no other one.
+
+    Raises:
+        InvalidArgument: If two handlers have the same name.
+    """
+
+    def __init__(
+        self,
+        queue: AsyncWorkQueue,
+        handlers: Sequence[Handler],
+        *,
+        choose: Callable[[Lease], str],
+        otherwise: Handler,
+    ) -> None:
+        self.queue = queue
+        self.name = queue.name
+        self.batch = min(handler.batch or 1 for handler in handlers)
+        self.weight = max(handler.weight for handler in handlers)
+        self.lease_time = max(handler.lease_time for handler in handlers)
+        self._choose = choose
+        self._by_name: dict[str, Handler] = {}
+        for handler in handlers:
+            if handler.name in self._by_name:
+                raise InvalidArgument(
+                    "handler", handler.name, "a name that no other handler of the queue has"
+                )
+            self._by_name[handler.name] = handler
+        self._otherwise = otherwise
+        for handler in self.handlers:
+            handler.consumer = self
+
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        """The handlers that its runs may have; the last one is for items that no other is for."""
+        return (*self._by_name.values(), self._otherwise)
+
+    def assign(self, leases: Sequence[Lease]) -> Iterator[tuple[Handler, list[Lease]]]:
+        """Return the handlers of items, in order, each with one item or with all those for its batches."""
+        batches: dict[Handler, list[Lease]] = {}
+        for lease in leases:
+            handler = self._by_name.get(self._choose(lease), self._otherwise)
+            if handler.batch is None:
+                yield handler, [lease]
+            else:
+                batches.setdefault(handler, []).append(lease)
+        yield from batches.items()
+
+    def on(self, queue: AsyncWorkQueue) -> Self:
+        """Return a copy for the items of another queue."""
+        return type(self)(
+            queue,
+            [handler.on(queue) for handler in self._by_name.values()],
+            choose=self._choose,
+            otherwise=self._otherwise.on(queue),
+        )
