@@ -6,7 +6,7 @@
 -- To keep a result, let `fenced` be followed by `:`, the time to keep it in ms, `:` and the result:
 -- `0:60000:done`.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time

@@ -3,7 +3,7 @@
 -- The data of a dead letter leaves the keys that foreign clients know, so that none of them can restore the
 -- item.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, options, errors, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
@@ -22,7 +22,7 @@ local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local answers, failed, to_end, delayed, dying, seen = {}, {}, {}, {}, {}, {}
-local fields, notes = {}, {}
+local fields, notes, died = {}, {}, {}
 for i, id in ipairs(ids) do
   local row = entries + 4 * (i - 1)
   local token, delay = tonumber(ARGV[row + 2]), tonumber(ARGV[row + 3])
@@ -41,7 +41,7 @@ for i, id in ipairs(ids) do
       fields[#failed] = { token = token, attempt = attempt, error = last_part }
       if dies then
         fields[#failed].size = #data
-        dying[#dying + 1] = { id, token, attempt, text, data }
+        dying[#dying + 1], died[#died + 1] = { id, token, attempt, text, data }, id
       elseif text ~= '' then
         notes[#notes + 1], notes[#notes + 2] = id, last_part
       end
@@ -81,4 +81,5 @@ for i, id in ipairs(emitting and failed or {}) do
   end
 end
 flush()
+notify_watchers(died)
 return answers

@@ -3,7 +3,7 @@
 -- The rows are those that `set_read` has returned and not given up. Such an item was read, so its holder may
 -- complete it even if the lease has expired.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time

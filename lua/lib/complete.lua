@@ -116,5 +116,6 @@ local function complete()
   unlist(leased)
   in_chunks('ZREM', deadlines, leased)
   flush()
+  notify_watchers(finished)
   return answers
 end

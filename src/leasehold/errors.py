@@ -16,6 +16,8 @@ LeaseholdError
 ├── EventsError                the kept events cannot be read
 │   ├── NoEventsKept           the queue keeps none
 │   └── EventsLost             some of the requested events are no longer kept
+├── ItemFailed                 the item that a caller waits for is a dead letter
+├── ItemUnknown                there is neither the item that a caller waits for nor its result
 ├── PayloadError               an item's data does not fit its handler
 ├── WorkerBusy                 the worker is already running
 ├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
@@ -191,6 +193,36 @@ class EventsLost(EventsError):
             )
             usual = f"continue with since={first_kept - 1}"
         super().__init__(f"{loss}: {advice or usual}")
+
+
+class ItemFailed(LeaseholdError):
+    """The item whose result was to be waited for is a dead letter.
+
+    Attributes:
+        item_id: The item's id.
+        error: The error of its last attempt, as the dead letter has it.
+    """
+
+    def __init__(self, item_id: str, error: str) -> None:
+        self.item_id = item_id
+        self.error = error
+        last = (error.strip().splitlines() or ["without an error"])[-1]
+        super().__init__(f"the item {item_id!r} is a dead letter: {last}")
+
+
+class ItemUnknown(LeaseholdError):
+    """There is neither an item of this id nor a result nor a dead letter.
+
+    Attributes:
+        item_id: The id.
+    """
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(
+            f"there is neither an item {item_id!r} nor a result: it was never added, was completed without a "
+            "result, or the result has expired (`keep_result` says how long it is kept)"
+        )
 
 
 class PayloadError(LeaseholdError):

@@ -45,6 +45,7 @@ KEYS = {
         "session → until when it waits for an item that is added, to be leased for it at once, in units of "
         "100 ms, times 32,768, plus the lease time in ms",
     ),
+    "watchers": Key("hash, with a time to live", "id → the sessions that wait for the end of the item"),
     "options": Key("hash", "id → what the item carries beyond its data; absent when unused"),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),

@@ -76,6 +76,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
             "keep_ms": 60_000,
         },
     ),
+    "await_results": ([("d1",), ("held",)], {"keep_ms": 15_000}),
     "leave": ([], {"stays": 0}),
     "light_clean": ([], {}),
     "list_ids": ([], {"cursor": "0"}),

@@ -108,6 +108,7 @@ def _each_id(draw: Draw) -> Rows:
 _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "add_items": _call(lambda draw: draw.added()[: draw.random.choice([1, 6])]),
     "add_once": _call(Draw.added, run="run", keep_ms=SHORT),
+    "await_results": _call(_each_id, keep_ms=SHORT),
     "complete_many": _call(lambda draw: draw.held(FENCED)),
     "counts": _call(),
     "dead_list": _call(start=0, count=9),

@@ -23,7 +23,7 @@ ROUNDS = 3
 LONG = 2_000_000
 #: Scripts that create a key and give it a time to live with the next command, as no command of Redis 6.2 does
 #: both. If they are interrupted in between, it gets one when the caller repeats the call.
-GIVE_TIME_TO_LIVE = {"add_once", "lease_set", "probe", "register", "stream_hold"}
+GIVE_TIME_TO_LIVE = {"add_once", "await_results", "lease_set", "probe", "register", "stream_hold"}
 
 #: Removes the lease keys of foreign clients, as if they had expired.
 EXPIRE = """
@@ -213,7 +213,9 @@ class Recovery:
             await self._run("schedule_drop", [(name,) for name in names])
         left = (await self.space.snapshot()).items()
         own = (
-            ("set:", "stream:", "once:", "idle", "probe") if call and call.script in GIVE_TIME_TO_LIVE else ()
+            ("set:", "stream:", "once:", "idle", "probe", "watchers")
+            if call and call.script in GIVE_TIME_TO_LIVE
+            else ()
         )
         return [
             f"the key {key} is left: {contents!r}"

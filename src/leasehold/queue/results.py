@@ -1,9 +1,11 @@
-"""Results of completed items, kept for the time that the completion has set."""
+"""Results of completed items, kept for the time that the completion has set, and waiting for them."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from leasehold.durations import Duration, seconds
 from leasehold.queue.encoding import encoded_id
 
 if TYPE_CHECKING:
@@ -33,3 +35,35 @@ class Results:
         """
         found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])
         return found[0]
+
+    async def wait(self, item_id: str, timeout: Duration | None = None) -> bytes | None:
+        """Wait until an item is completed, and return its result.
+
+        The client that completes the item notifies this process, if that client is a Leasehold one too; of an
+        item that another client has completed it learns within 5 s. All callers of one event loop share one
+        connection, and wait on when it has been lost and opened again.
+
+        Args:
+            item_id: The item's id.
+            timeout: The maximum to wait, in seconds; None: no limit.
+
+        Returns:
+            The result; None if the item was completed without one, or was removed.
+
+        Raises:
+            ItemFailed: If it is a dead letter; `error` says why.
+            ItemUnknown: If there is neither an item of this id nor a result: it was never added, or it has
+                been completed without a result, or the result has expired.
+            TimeoutError: If it is still unfinished after `timeout`.
+            InvalidArgument: If an argument cannot be used.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`, if the first request fails; later ones
+                are repeated after a transient error.
+        """
+        key = encoded_id(item_id)
+        limit = None if timeout is None else seconds("timeout", timeout, zero=False)
+        wait = self._engine().result_waits.begin(key)
+        try:
+            async with asyncio.timeout(limit):
+                return await wait
+        except TimeoutError as error:
+            raise TimeoutError(f"the item {item_id!r} is still unfinished after {limit:g} s") from error

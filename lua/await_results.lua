@@ -1,0 +1,52 @@
+-- Return what has become of items. Of each that is unfinished, note that a session waits for its end.
+--
+-- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`. Other clients publish nothing,
+-- and a message may be lost, so the session asks again after a while, which also renews the notes.
+--
+-- Keys: queue, dead, watchers
+-- Arguments:
+--   prefix   text     the queue's name
+--   session  text     the session that waits
+--   keep_ms  integer  how long the notes of all sessions are kept from now on
+--   entries  rest     ids
+-- Reply: a list with two values per item: 1 and its result, 2 and the error of the dead letter, 0 and nothing (unfinished),
+--   -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not read, nor any after it: ask again).
+-- Cost: O(1) per id.
+-- Limits: at most 1,000 ids a call. After 1 MiB of results no more are read.
+
+redis.call('LLEN', queue)
+redis.call('ZCARD', dead)
+local reply, unfinished, bytes = {}, {}, 0
+for row = entries + 1, #ARGV do
+  local id, code, text = ARGV[row], -2, ''
+  if bytes < 1048576 then
+    code = 0
+    if redis.call('EXISTS', data_key(id)) == 1 then
+      unfinished[#unfinished + 1] = id
+    else
+      code, text = 1, redis.call('GET', prefix .. ':result:' .. id)
+      if not text then
+        code, text = 2, redis.call('HGET', dead_key(id), 'error')
+      end
+      if not text then
+        code, text = -1, ''
+      end
+      bytes = bytes + #text
+    end
+  end
+  reply[#reply + 1], reply[#reply + 2] = code, text
+end
+
+local known, notes = read_in_chunks('HMGET', watchers, unfinished), {}
+for i, id in ipairs(unfinished) do
+  local sessions = known[i]
+  if not (sessions and string.find(sessions, session, 1, true)) then
+    notes[#notes + 1], notes[#notes + 2] = id, sessions and sessions .. ' ' .. session or session
+  end
+end
+if #unfinished > 0 then
+  begin_writes() -- waiting must be possible if the server has reached its `maxmemory`
+  in_chunks('HSET', watchers, notes)
+  redis.call('PEXPIRE', watchers, keep_ms)
+end
+return reply

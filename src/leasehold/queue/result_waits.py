@@ -1,0 +1,166 @@
+"""Waiting for the ends of items: one request for all callers, and a notification from the server."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leasehold.errors import ItemFailed, ItemUnknown, LeaseholdError
+from leasehold.queue.encoding import TRIP_ROWS
+from leasehold.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+#: How often a process asks again for all items that it waits for (s): another client that completes an item
+#: notifies no process, and a message may be lost. The server keeps in mind who waits for three times as long.
+ASK_SECONDS = 5.0
+KEEP_MS = 15_000
+#: The first and the longest wait after a transient error (s).
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+#: The codes in the reply of `await_results`.
+NOT_READ, UNKNOWN, UNFINISHED, RESULT = -2, -1, 0, 1
+
+_ENDED = b"ended "
+
+
+class Engine(Protocol):
+    """What asks the server, and subscribes: the engine of a queue in one event loop."""
+
+    async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
+        """Send a script, and return its reply."""
+        ...
+
+    async def subscribe(
+        self, channel: str, notify: Callable[[], None], on_message: Callable[[bytes], None]
+    ) -> object:
+        """Receive a channel until the engine is closed."""
+        ...
+
+
+class ResultWaits:
+    """Waits for the ends of items, for all callers in one event loop.
+
+    It asks for many items in one trip: when callers have begun to wait, when the server notifies it of the
+    end of an item, when the connection for notifications was lost, and every 5 s.
+
+    Args:
+        engine: The engine of the queue in this event loop.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._waits: dict[bytes, set[asyncio.Future[bytes | None]]] = {}
+        #: The items that have been unfinished since a caller began to wait.
+        self._unfinished: set[bytes] = set()
+        #: The items to ask for, in this order.
+        self._asked: dict[bytes, None] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_subscribed = False
+        self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
+
+    @property
+    def count(self) -> int:
+        """For how many items callers wait."""
+        return len(self._waits)
+
+    def begin(self, item_id: bytes) -> asyncio.Future[bytes | None]:
+        """Return a future that gets the result of an item. If it is cancelled, it is forgotten."""
+        wait: asyncio.Future[bytes | None] = self._loop.create_future()
+        self._waits.setdefault(item_id, set()).add(wait)
+        wait.add_done_callback(lambda _: self._forget(item_id, wait))
+        if self._timer is None:
+            self._ask_later()
+        self._ask([item_id])
+        return wait
+
+    def _forget(self, item_id: bytes, wait: asyncio.Future[bytes | None]) -> None:
+        waits = self._waits.get(item_id, set())
+        waits.discard(wait)
+        if not waits:
+            self._waits.pop(item_id, None)
+            self._unfinished.discard(item_id)
+            self._asked.pop(item_id, None)
+        if not self._waits and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ask_later(self) -> None:
+        # Not all processes at the same time.
+        delay = ASK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+        self._timer = self._loop.call_later(delay, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._ask_later()
+        self._ask(self._waits)
+
+    def _missed(self) -> None:
+        """Ask for all items: notifications may have been missed, or the queue object is closed."""
+        self._ask(self._waits)
+
+    def _notified(self, message: bytes) -> None:
+        item_id = message.removeprefix(_ENDED)
+        if item_id in self._waits and message.startswith(_ENDED):
+            self._ask([item_id])
+
+    def _ask(self, item_ids: Iterable[bytes]) -> None:
+        self._asked.update(dict.fromkeys(item_ids))
+        if self._asked and self._asking is None:
+            self._asking = self._loop.create_task(self._ask_all(), name="leasehold await results")
+
+    async def _ask_all(self) -> None:
+        """Ask for the items, as many in each trip as the script takes, until none is left."""
+        try:
+            while self._asked:
+                if not self._is_subscribed:
+                    # First, so that the end of no item is missed.
+                    await self._engine.subscribe("push", self._missed, self._notified)
+                    self._is_subscribed = True
+                batch = [*self._asked][:TRIP_ROWS]
+                for item_id in batch:
+                    del self._asked[item_id]
+                await self._ask_for([item_id for item_id in batch if item_id in self._waits])
+        except LeaseholdError as error:
+            await self._handle(error)
+        finally:
+            self._asking = None
+            self._ask(())
+
+    async def _ask_for(self, item_ids: list[bytes]) -> None:
+        reply = await self._engine.run("await_results", item_ids, keep_ms=KEEP_MS)
+        self._backoff.reset()
+        for item_id, code, value in zip(item_ids, reply[::2], reply[1::2], strict=True):
+            if code == UNFINISHED:
+                self._unfinished.add(item_id)
+            elif code == NOT_READ:
+                self._asked[item_id] = None
+            elif code == RESULT or (code == UNKNOWN and item_id in self._unfinished):
+                self._end(item_id, value if code == RESULT else None)
+            else:
+                name = item_id.decode(errors="surrogateescape")
+                known = code != UNKNOWN
+                error = ItemFailed(name, value.decode(errors="replace")) if known else ItemUnknown(name)
+                self._end(item_id, error)
+
+    def _end(self, item_id: bytes, end: bytes | LeaseholdError | None) -> None:
+        for wait in self._waits.pop(item_id, ()):
+            if wait.done():
+                continue
+            if isinstance(end, LeaseholdError):
+                wait.set_exception(copy.copy(end))
+            else:
+                wait.set_result(end)
+
+    async def _handle(self, error: LeaseholdError) -> None:
+        """Fail the waits that have just begun, and all of them if it is of no use to ask again."""
+        self._asked.clear()
+        for item_id in [*self._waits]:
+            if not error.transient or item_id not in self._unfinished:
+                self._end(item_id, error)
+        if error.transient:
+            await self._backoff.wait()
+            self._asked.update(dict.fromkeys(self._unfinished))

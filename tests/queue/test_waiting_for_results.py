@@ -1,0 +1,145 @@
+"""Waiting for results: any number of callers, over one connection that may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import ConnectionLost, InvalidArgument, Item, ItemFailed, ItemUnknown, QueueClosed
+from leasehold.queue import result_waits
+from leasehold.queue.internals import engines
+from tests.queue.asking import take, until
+from tests.queue.keyspace import left_over
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.testing import Proxy
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def watched(redis: Redis, queue: AsyncWorkQueue, count: int) -> None:
+    """Wait until the server knows that the ends of so many items are waited for."""
+
+    async def is_known() -> bool:
+        return int(await redis.hlen(f"{queue.name}:watchers")) == count
+
+    await until(f"{count} items are watched", is_known)
+
+
+async def test_a_result_reaches_each_caller_that_waits(make_queue: MakeQueue, redis: Redis) -> None:
+    queue, other = make_queue(), make_queue()
+    await queue.add_item(Item(b"x", id="a"))
+    waits = [asyncio.create_task(one.results.wait("a", timeout=20)) for one in (queue, queue, other)]
+    await watched(redis, queue, 1)
+    assert await queue.complete(await take(queue), result=b"done")
+    assert await asyncio.gather(*waits) == [b"done"] * 3
+    assert await other.results.wait("a") == b"done", "it has ended before"
+    await queue.close()
+    await other.close()
+    assert await left_over(redis, queue.name) == {f"{queue.name}:result:a".encode()}
+
+
+async def test_an_item_without_a_result_has_none(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    wait = asyncio.create_task(queue.results.wait("a"))
+    await watched(redis, queue, 1)
+    await queue.complete(await take(queue))
+    assert await wait is None
+    with pytest.raises(ItemUnknown, match="neither an item 'a' nor a result"):
+        await queue.results.wait("a")
+
+
+async def test_a_dead_letter_is_an_error(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    wait = asyncio.create_task(queue.results.wait("a"))
+    await watched(redis, queue, 1)
+    assert await queue.fail(await take(queue), "Traceback …\nValueError: bad")
+    with pytest.raises(ItemFailed, match="the item 'a' is a dead letter: ValueError: bad") as caught:
+        await wait
+    assert caught.value.error == "Traceback …\nValueError: bad"
+    with pytest.raises(ItemFailed):
+        await queue.results.wait("a")
+
+
+async def test_an_unfinished_item_is_a_timeout(queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    with pytest.raises(TimeoutError, match=r"the item 'a' is still unfinished after 0\.05 s"):
+        await queue.results.wait("a", timeout=0.05)
+    await queue.complete(await take(queue), result=b"late")
+    assert await queue.results.wait("a", timeout=5) == b"late"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "soon", float("nan")])
+async def test_a_timeout_that_is_none_is_refused(queue: AsyncWorkQueue, timeout: float) -> None:
+    with pytest.raises(InvalidArgument, match="timeout"):
+        await queue.results.wait("a", timeout=timeout)
+
+
+async def test_what_another_client_completes_is_noticed(
+    queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_waits, "ASK_SECONDS", 0.1)
+    await queue.add_item(Item(b"x", id="a"))
+    wait = asyncio.create_task(queue.results.wait("a"))
+    await watched(redis, queue, 1)
+    await redis.delete(f"{queue.name}:item:a")
+    assert await wait is None
+
+
+async def test_a_thousand_waits_take_few_trips(queue: AsyncWorkQueue, redis: Redis) -> None:
+    ids = [f"{n}" for n in range(1000)]
+    await queue.add_items(Item(b"x", id=one) for one in ids)
+    waits = [asyncio.create_task(queue.results.wait(one)) for one in ids]
+    await watched(redis, queue, 1000)
+    calls = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    leases = await queue.lease_many(1000, 60)
+    await queue.complete_many(leases, results=[lease.id.encode() for lease in leases])
+    assert await asyncio.gather(*waits) == [one.encode() for one in ids]
+    after = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    assert after - calls < 100
+
+
+async def test_a_wait_outlives_its_connections(make_queue: MakeQueue, redis: Redis, proxy: Proxy) -> None:
+    queue, other = make_queue(url=proxy.url), make_queue()
+    await other.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
+    waits = [asyncio.create_task(queue.results.wait(one)) for one in "ab"]
+    await watched(redis, queue, 2)
+    await proxy.cut()
+    assert await other.complete(await take(other), result=b"1")
+    assert await waits[0] == b"1"
+    assert await other.complete(await take(other), result=b"2")
+    assert await waits[1] == b"2"
+
+
+async def test_a_wait_that_cannot_begin_fails(make_queue: MakeQueue, proxy: Proxy) -> None:
+    queue = make_queue(url=proxy.url)
+    proxy.refuse()
+    await proxy.cut()
+    with pytest.raises(ConnectionLost):
+        await queue.results.wait("a", timeout=20)
+
+
+async def test_closing_ends_all_waits(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    wait = asyncio.create_task(queue.results.wait("a"))
+    await watched(redis, queue, 1)
+    await queue.close()
+    with pytest.raises(QueueClosed):
+        await wait
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    waits = [asyncio.create_task(queue.results.wait("a")) for _ in range(2)]
+    await watched(redis, queue, 1)
+    waits[0].cancel()
+    await queue.complete(await take(queue), result=b"done")
+    assert await waits[1] == b"done"
+    (engine,) = engines(queue)
+    assert engine.result_waits.count == 0
