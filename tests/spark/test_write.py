@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from leasehold import Item, ServerError
 from leasehold.queue.internals import bulk
-from leasehold.spark import add
+from leasehold.spark import add, register
 from leasehold.spark.add_rows import PartitionReport, add_batches
 from leasehold.spark.bulk_writer import BulkWriter
 from leasehold.spark.columns import Columns
 from leasehold.spark.options import Options, Target
-from leasehold.spark.portal import active
+from leasehold.spark.sessions import active
 from tests.queue.asking import take
 from tests.spark.tables import names, numbered, waiting, writer
 
@@ -273,6 +274,23 @@ async def test_rows_are_added_from_any_thread(spark: SparkSession, queue: AsyncW
     assert report.added == 3
     await asyncio.to_thread(in_a_new_session, spark, queue)
     assert (await queue.counts()).waiting == 5
+
+
+async def test_a_thread_that_registers_can_write(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    def plain() -> None:
+        writer(spark.range(3).selectExpr("string(id) id"), queue).save()
+
+    def registered() -> bool:
+        assert SparkSession.getActiveSession() is None
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            plain()
+        register(spark)
+        plain()
+        return SparkSession.getActiveSession() is not None
+
+    with ThreadPoolExecutor(1) as new_thread:
+        assert await asyncio.get_running_loop().run_in_executor(new_thread, registered)
+    assert (await waiting(queue)).keys() == {"0", "1", "2"}
 
 
 def in_a_new_session(spark: SparkSession, queue: AsyncWorkQueue) -> None:

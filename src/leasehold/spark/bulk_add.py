@@ -7,13 +7,12 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.utils import is_remote
-
 from leasehold.errors import ServerError
 from leasehold.spark.bulk_writer import WRITE_OPTIONS, Report, job_name
 from leasehold.spark.columns import Columns, check_rows
-from leasehold.spark.options import LOCATION, Options, server_options
-from leasehold.spark.portal import active, call_with_retries, check_server, open_queue
+from leasehold.spark.options import LOCATION, Options, has_password, server_options
+from leasehold.spark.portal import call_with_retries, check_server, open_queue
+from leasehold.spark.sessions import active, is_connect
 from leasehold.spark.source import register
 
 if TYPE_CHECKING:
@@ -54,9 +53,9 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
     job = job_name(parsed) or f"job:{uuid.uuid4().hex}"
     check_server(target)
     kept = {name: text for name, text in texts.items() if name.lower() not in ("job", "queue")}
-    if is_remote():  # the workers read the files and the environment of the Connect server
+    if is_connect(df) and has_password(target.url):  # the Connect server reads its own variable or file
         location: AbstractContextManager[dict[str, str]] = nullcontext({})
-    else:  # Spark's workers have the environment that Spark was started with: pass on the URL of this one
+    else:  # the workers have the environment that Spark was started with: pass on the URL of this one
         kept = {name: text for name, text in kept.items() if name.lower() not in LOCATION}
         location = server_options(target.url, cluster=target.cluster)
     with active(df.sparkSession), location as server:

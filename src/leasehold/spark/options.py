@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.utils import is_remote
+
 from leasehold.durations import seconds
 from leasehold.errors import InvalidArgument
 from leasehold.keys import check_prefix
@@ -150,16 +152,27 @@ def _url_of_environment() -> str | None:
 def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[str, str]]:
     """Return the options that locate the server, for the length of a block.
 
-    A URL with a password is passed in a file that only this user can read, as Spark logs options.
+    A URL with a password is passed in a file that only this user can read, as Spark logs options. With Spark
+    Connect, whose server cannot read this machine's files, it has to come from the environment of both.
 
     Args:
         url: The server's URL; None: that of the environment, or this machine's default port.
         cluster: Whether the server is a node of a cluster.
+
+    Raises:
+        InvalidArgument: If the URL has a password and is not that of the environment, with Spark Connect.
     """
-    url = url or _url_of_environment() or DEFAULT_URL
+    of_environment = _url_of_environment()
+    url = url or of_environment or DEFAULT_URL
     kind = {"cluster": "true"} if cluster else {}
     if not has_password(url):
         yield {"url": url, **kind}
+        return
+    if is_remote():
+        if url != of_environment:
+            allowed = f"with Spark Connect: {URL_VARIABLES[0]}, set here and on the Connect server"
+            raise InvalidArgument("url", "one with a password", allowed)
+        yield kind
         return
     handle, name = tempfile.mkstemp(prefix="leasehold-", text=True)
     try:

@@ -6,11 +6,15 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 
 from leasehold.errors import InvalidArgument
 from leasehold.spark.errors import OutputTakenOver
+
+try:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+except ModuleNotFoundError:  # pyspark-client, which has no JVM and only sessions of Spark Connect
+    Py4JJavaError = PySparkException
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +48,8 @@ class OutputFolder:
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        # The only way from Python to Spark's file systems; a Spark Connect session has none.
-        jvm: Any = getattr(spark, "_jvm", None)
-        if jvm is None:
-            raise InvalidArgument("spark", spark, "a classic session, not one of Spark Connect")
+        # The only way from Python to Spark's file systems. The callers refuse Spark Connect, which has none.
+        jvm: Any = spark._jvm  # noqa: SLF001 - as above
         self.path = path.rstrip("/") or path
         self.default_checkpoint = f"{path.rstrip('/')}/_checkpoint"
         self._jvm = jvm

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
-from pyspark.sql.utils import is_remote
 
 from leasehold.errors import InvalidArgument, LeaseholdError, ScriptFailed
 from leasehold.queue import AsyncWorkQueue
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from anyio.from_thread import BlockingPortal
-    from pyspark.sql import SparkSession
 
     from leasehold.queue import Counts
     from leasehold.queue.bulk import Bulk
@@ -123,24 +121,3 @@ async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: flo
             if not error.transient or time.monotonic() + pause > until:
                 raise
         await asyncio.sleep(pause)
-
-
-@contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread for the length of a block.
-
-    Spark looks up formats in the active session, and a new thread has none.
-    """
-    if is_remote() or (jvm := spark._jvm) is None:  # noqa: SLF001 - there is no public way
-        yield
-        return
-    sessions = spark._get_j_spark_session_class(jvm)  # noqa: SLF001 - as above
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - as above
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from leasehold.errors import InvalidArgument
 from leasehold.spark.leases import LeasesReader
 from leasehold.spark.output import OutputFolder
+from leasehold.spark.sessions import check_classic
 from leasehold.spark.source import LeaseholdSource, register
 
 if TYPE_CHECKING:
@@ -115,12 +116,13 @@ def process(  # noqa: PLR0913 - all but the first two are options
             the number of the session's cores. None are allowed if `source` is a stream.
 
     Raises:
-        InvalidArgument: If an argument cannot be used, the queue does not exist, or `output` was written with
-            another checkpoint or from another queue.
+        InvalidArgument: If an argument cannot be used, the session is one of Spark Connect, the queue does
+            not exist, or `output` was written with another checkpoint or from another queue.
         ServerError: If the server does not answer when a new checkpoint is created.
         pyspark.errors.StreamingQueryException: If the handler, the server or the file system fails, or
             another run takes over.
     """
+    check_classic(source, "process")
     if kind not in ("arrow", "pandas"):
         raise InvalidArgument("kind", kind, "'arrow' or 'pandas'")
     columns = _columns(schema)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.utils import is_remote
 
 import leasehold
 from leasehold.errors import InvalidArgument
+from leasehold.spark.sessions import activate, is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Register `format("leasehold")` with a session. Registering twice is harmless.
 
+    The session becomes the active one of this thread. Spark's writer looks up a format written in Python in
+    the thread's active session, and a new thread has none: so register in each thread that writes.
+
     With a master `local[…]`, Spark's Python workers are then run by this interpreter, unless
     `PYSPARK_PYTHON` names another.
     """
-    if not is_remote():
+    if not is_connect(spark):
         _set_up_workers(spark.sparkContext)
+        activate(spark)
     # Spark rejects a source with `pushFilters` unless this is set.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(LeaseholdSource)

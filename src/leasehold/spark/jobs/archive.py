@@ -10,6 +10,7 @@ from leasehold.spark.jobs.session import no_progress
 from leasehold.spark.options import server_options
 from leasehold.spark.output import OutputFolder
 from leasehold.spark.process import drain, query_id
+from leasehold.spark.sessions import check_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,9 +51,11 @@ def archive(  # noqa: PLR0913 - each is an option of the command
         `events`: how many this run added; `batches`; `first` and `last`: their numbers.
 
     Raises:
-        InvalidArgument: If the archive was written with another checkpoint or from another queue.
+        InvalidArgument: If the session is one of Spark Connect, or the archive was written with another
+            checkpoint or from another queue.
         pyspark.errors.StreamingQueryException: If the queue keeps no events, or no longer has the next ones.
     """
+    check_classic(spark, "archive")
     folder = OutputFolder(spark, output)
     location = checkpoint or folder.default_checkpoint
     folder.check_checkpoint(location)

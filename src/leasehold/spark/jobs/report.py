@@ -10,6 +10,7 @@ from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.item_history import ItemHistory
 from leasehold.spark.jobs.session import no_progress
 from leasehold.spark.output import OutputFolder
+from leasehold.spark.sessions import check_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,10 +58,12 @@ def report(
         The totals, and `now`: how many items were in each state after the last event.
 
     Raises:
-        InvalidArgument: If not one of `events` and `queue` is given, or it has no events.
+        InvalidArgument: If the session is one of Spark Connect, not one of `events` and `queue` is given, or
+            it has no events.
         ExtraMissing: If matplotlib is not installed.
         pyspark.errors.PySparkException: If the events cannot be read.
     """
+    check_classic(spark, "report")
     if (events is None) == (queue is None):
         raise InvalidArgument("events", events, "an archive of events, or a queue")
     if slowest < 1:

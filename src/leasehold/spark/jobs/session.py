@@ -9,12 +9,13 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from leasehold.spark.jobs.failures import JobFailed
+from leasehold.spark.sessions import is_connect
 from leasehold.spark.source import register
 
 if TYPE_CHECKING:
@@ -60,13 +61,26 @@ def run_job(job: Callable[..., dict[str, Any]], given: dict[str, Any], progress:
 
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
-    """Yield the active session, or one on all cores of this machine for the length of the block."""
+    """Yield the active session, or one for the length of the block.
+
+    If `SPARK_REMOTE` names a server of Spark Connect, it runs there, else on all cores of this machine.
+    """
     running = SparkSession.getActiveSession()
-    if running is not None:
-        register(running)
-        with _counted(running):
-            yield running
-        return
+    remote = is_remote() or "SPARK_REMOTE" in os.environ
+    spark = running or (SparkSession.builder.getOrCreate() if remote else _started(name))
+    register(spark)
+    try:
+        with _counted(spark):
+            yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _started(name: str) -> SparkSession:
+    """Start a classic session, on all cores of this machine unless the user has set a master."""
+    from pyspark import SparkConf, SparkContext  # pyspark-client, for Spark Connect, has neither
+
     # Workers would otherwise run the `python3` on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     SparkContext._ensure_initialized()  # noqa: SLF001 - it starts the JVM, which knows the user's settings
@@ -87,12 +101,7 @@ def session(name: str) -> Iterator[SparkSession]:
         spark.sparkContext.setLogLevel("ERROR")
     if local and not given.contains(SHUFFLE_PARTITIONS):
         spark.conf.set(SHUFFLE_PARTITIONS, 2 * spark.sparkContext.defaultParallelism)
-    register(spark)
-    try:
-        with _counted(spark):
-            yield spark
-    finally:
-        spark.stop()
+    return spark
 
 
 def under_spark_submit() -> bool:
@@ -113,7 +122,13 @@ def task_counts() -> tuple[int, int]:
 
 @contextmanager
 def _counted(spark: SparkSession) -> Iterator[SparkSession]:
-    """Let `task_counts` ask this session, but not while it starts or stops, when it cannot answer."""
+    """Let `task_counts` ask this session, but not while it starts or stops, when it cannot answer.
+
+    A session of Spark Connect does not know the tasks.
+    """
+    if is_connect(spark):
+        yield spark
+        return
     with _LOCK:
         _RUNNING.append(spark)
     try:
