@@ -1,6 +1,7 @@
 -- Return ids of items in one state, one step of a walk at a time.
 --
--- An item that is in that state from the first step to the last is returned at least once.
+-- An item that is in that state from the first step to the last is returned at least once. The cursor is that of the
+-- key's own command, `ZSCAN`, or a position for `LRANGE`: a client may read the rest of a long listing with these.
 --
 -- Keys: queue, processing, sessions, deadlines, scheduled, dead, fence
 -- Arguments:

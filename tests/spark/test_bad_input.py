@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DoubleType,
     IntegerType,
@@ -31,7 +32,7 @@ from leasehold.spark import add
 from leasehold.spark.add_rows import PartitionReport, add_batches
 from leasehold.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
 from leasehold.spark.bulk_writer import BulkWriter
-from leasehold.spark.columns import Columns, check_rows
+from leasehold.spark.columns import Columns
 from leasehold.spark.options import Options, Target
 from leasehold.spark.portal import check_server
 from tests.faults.test_cluster import cluster, kind, nodes, port_of
@@ -73,7 +74,9 @@ TABLE = StructType(
         StructField("data", BinaryType()),
         StructField("wait", DoubleType()),
         StructField("at", TimestampType()),
-        StructField("pairs", MapType(StringType(), IntegerType())),
+        StructField("nested", StructType().add("l", ArrayType(StructType().add("x", DoubleType())))),
+        StructField("map", MapType(StringType(), ArrayType(DoubleType()))),
+        StructField("pairs", MapType(IntegerType(), StringType())),
     ]
 )
 
@@ -94,7 +97,7 @@ def located(queue: AsyncWorkQueue, options: dict[str, str]) -> dict[str, str]:
         ({"idColumn": "idd"}, "idColumn: got 'idd'.*did you mean 'id'"),
         ({"idColumn": "wait"}, "idColumn: got 'wait double', expected a string or a whole number"),
         ({"idFrom": "data,missing"}, "idFrom: got 'missing', expected one of the columns"),
-        ({"idFrom": "data,pairs"}, "idFrom: got 'pairs map<string,int>'"),
+        ({"idFrom": "data,pairs"}, "idFrom: got 'pairs map<int,string>'"),
         ({"idFrom": "data", "idColumn": "id"}, "no idColumn when there is idFrom"),
         ({"dataColumn": "wait"}, "dataColumn: got 'wait double', expected bytes or a string"),
         ({"dataColumn": "dta"}, "did you mean 'data'"),
@@ -136,10 +139,16 @@ async def test_an_invalid_option_ends_a_query_before_any_task_runs(
     ("schema", "options", "said"),
     [
         (table("wait"), {}, "idColumn or idFrom, as there is no column 'id'"),
-        (table("id", "pairs"), {}, "to_json"),
+        (table("id", "pairs"), {}, "the keys of a map must be strings.*to_json"),
+        (
+            StructType().add("ID", StringType()).add("Id", StringType()),
+            {},
+            "'ID and Id', expected one column",
+        ),
+        (table("id").add("Data", StringType()), {"dataColumn": "DATE"}, "one of the columns id, Data"),
         (table("id").add("at", TimestampNTZType()), {"atColumn": "at"}, "has no time zone"),
     ],
-    ids=["no id", "no JSON", "no time zone"],
+    ids=["no id", "no JSON", "two ids", "no data", "no time zone"],
 )
 async def test_a_table_that_cannot_be_items_is_refused(
     queue: AsyncWorkQueue, schema: StructType, options: dict[str, str], said: str
@@ -176,10 +185,18 @@ def added(queue: AsyncWorkQueue, batch: pa.Table, schema: StructType, **options:
     [
         ({"id": [""]}, "column 'id', row 1 of partition 0: got ''"),
         ({"id": ["a", "ü" * 257]}, "column 'id', row 2 of partition 0: got"),
-        ({"id": ["a"], "data": [None]}, "column 'data', row 1 of partition 0: got None"),
-        ({"id": ["a"], "wait": [math.nan]}, "the row as JSON, row 1 of partition 0: got"),
+        ({"id": ["a"], "data": [None]}, "column 'data', row 1 of partition 0, id 'a': got None"),
+        ({"id": ["a"], "wait": [math.nan]}, "column 'wait', row 1 of partition 0, id 'a': got nan"),
+        (
+            {"id": ["a", "b"], "nested": [None, {"l": [{"x": 1.0}, {"x": -math.inf}]}]},
+            "column 'nested.l[1].x', row 2 of partition 0, id 'b': got -inf, expected numbers that are",
+        ),
+        (
+            {"id": ["a"], "map": [[("k", [math.nan])]]},
+            "column 'map.k[0]', row 1 of partition 0, id 'a': got nan",
+        ),
     ],
-    ids=["an empty id", "a long id", "no data", "NaN as JSON"],
+    ids=["an empty id", "a long id", "no data", "NaN as JSON", "a nested infinity", "NaN in a map"],
 )
 async def test_a_batch_with_a_row_that_cannot_be_an_item_adds_nothing(
     queue: AsyncWorkQueue, values: dict[str, list[Any]], said: str
@@ -211,7 +228,7 @@ async def test_the_largest_data_are_added_and_larger_ones_refused(queue: AsyncWo
 async def test_a_delay_out_of_bounds_is_refused(queue: AsyncWorkQueue, wait: float) -> None:
     schema = table("id", "data", "wait")
     batch = pa.table({"id": ["a", "b"], "data": [b"", b""], "wait": [0.0, wait]})
-    with pytest.raises(InvalidArgument, match="column 'wait', row 2 of partition 0: got"):
+    with pytest.raises(InvalidArgument, match="column 'wait', row 2 of partition 0, id 'b': got"):
         await asyncio.to_thread(added, queue, batch, schema, delayColumn="wait")
     assert not any(await queue.counts())
 
@@ -250,80 +267,6 @@ async def test_an_invalid_url_is_shown_without_its_password(
         trace = "".join(traceback.TracebackException.from_exception(error).format())
         assert "s3c" not in trace
         assert "r3tpw" not in trace
-
-
-#: Invalid values: the column, an SQL expression, and the message.
-NO_ITEMS = {
-    "null": ("id", "null", "column 'id' of 1 row: got None, expected a string of 1 to 512 bytes"),
-    "empty": ("id", "''", "column 'id' of 1 row: got '', expected a string of 1 to 512 bytes"),
-    "long": ("id", "repeat('ü', 257)", "column 'id' of 1 row: got '514 bytes'"),
-    "no data": ("data", "null", "column 'data' of 1 row: got None, expected bytes"),
-    "much data": ("data", "repeat('x', 67108865)", "'data' of 1 row: got '67108865 bytes', expected bytes"),
-    "negative": ("wait", "-1", "column 'wait' of 1 row: got -1.0, expected seconds"),
-    "nan": ("wait", "double('nan')", "column 'wait' of 1 row: got nan, expected seconds"),
-    "for ever": ("wait", "double('infinity')", "column 'wait' of 1 row: got inf, expected seconds"),
-}
-
-
-def with_bad_row(spark: SparkSession, case: str) -> DataFrame:
-    """Make a table whose last row, in the second of two partitions, cannot be an item."""
-    column, bad, _ = NO_ITEMS[case]
-    table = numbered(spark, 10).withColumn("data", F.col("data").cast("string"))
-    table = table.withColumn("wait", F.lit(None).cast("double"))
-    return table.withColumn(column, F.when(F.col("id") == "i9", F.expr(bad)).otherwise(F.col(column)))
-
-
-async def test_nothing_is_added_if_one_row_cannot_be_an_item(
-    spark: SparkSession, queue: AsyncWorkQueue
-) -> None:
-    with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS["null"][2])):
-        add(with_bad_row(spark, "null"), queue.name, url=queue.url, delayColumn="wait")
-    assert not any(await queue.counts())
-
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.long] if case == "much data" else []) for case in NO_ITEMS],
-)
-def test_the_check_of_all_rows_finds_one_that_cannot_be_an_item(spark: SparkSession, case: str) -> None:
-    df = with_bad_row(spark, case)
-    columns = Columns.chosen(Options({"delayColumn": "wait"}, OPTIONS), df.schema)
-    with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS[case][2])):
-        check_rows(df, columns)
-
-
-async def test_the_check_finds_rows_that_json_cannot_hold(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    table = spark.createDataFrame([("a", 1.0), ("b", math.nan)], "id string, `x.y ``z` double")
-    with pytest.raises(InvalidArgument, match=r"column 'x\.y `z' of 1 row: got nan, expected numbers"):
-        add(table, queue.name, url=queue.url)
-    with pytest.raises(InvalidArgument, match=r"column 'x\.y `z' of 1 row: got nan, expected numbers"):
-        add(table, queue.name, url=queue.url, idFrom="id,x.y `z", dataColumn="id")
-    long = table.select(F.repeat("id", F.lit(40_000_000)).alias("a"), F.lit("b").alias("id"))
-    long = long.withColumn("c", F.col("a"))
-    with pytest.raises(InvalidArgument, match="the row as JSON of 2 rows: got '80000001 bytes'"):
-        add(long, queue.name, url=queue.url)
-    nothing = spark.createDataFrame([("a",), (None,)], "data string")
-    with pytest.raises(InvalidArgument, match="column 'data' of 1 row: got None, expected something to hash"):
-        add(nothing, queue.name, url=queue.url, idFrom="data")
-    assert not any(await queue.counts())
-
-
-async def test_the_longest_id_and_the_longest_delay_pass_the_check(
-    spark: SparkSession, queue: AsyncWorkQueue
-) -> None:
-    table = spark.sql(
-        "select repeat('ü', 256) id, '' data, -0.0005 wait union all select 'b', 'x', 30 * 86400"
-    )
-    report = add(table, queue.name, url=queue.url, delayColumn="wait")
-    assert report.added == 2
-
-
-async def test_without_the_check_valid_rows_are_added(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    table = numbered(spark, 10)
-    table = table.withColumn("id", F.when(F.col("id") == "i9", None).otherwise(F.col("id")))
-    with pytest.raises(PySparkException, match="row 5 of partition 1"):
-        add(table, queue.name, url=queue.url, check=False)
-    assert (await waiting(queue)).keys() <= names(5)
 
 
 async def test_add_reads_the_current_environment_of_the_driver(

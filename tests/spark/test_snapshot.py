@@ -10,7 +10,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from leasehold import Item
 from leasehold.spark.schema import ITEMS
-from leasehold.spark.snapshot import SnapshotReader
 from tests.lua.space import Space
 from tests.queue.asking import take
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import InputPartition
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
@@ -159,6 +157,20 @@ async def test_many_items_are_divided_into_partitions(spark: SparkSession, queue
     assert snapshot(spark, queue).rdd.getNumPartitions() == 1
 
 
+@pytest.mark.usefixtures("unchanged")
+def test_pushed_filters_are_in_the_plan(
+    spark: SparkSession, queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that are not pushed are Spark's."""
+    table = snapshot(spark, queue).where("state = 'waiting' and id in ('w', 'b') and age > 3 and size > 2")
+    table.explain("formatted")
+    plan = capsys.readouterr().out
+    pushed = next(line for line in plan.splitlines() if line.startswith("PushedFilters"))
+    assert all(one in pushed for one in ("EqualTo(state,waiting)", "In(id, [", "GreaterThan(age,3.0)"))
+    assert "size" not in pushed
+    assert "size" in next(line for line in plan.splitlines() if line.startswith("Condition"))
+
+
 async def test_ids_and_errors_of_any_bytes(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
     await redis.set(f"{queue.name}:item:".encode() + b"\xff", b"\xfe")
     await redis.lpush(f"{queue.name}:queue", b"\xff")
@@ -178,23 +190,6 @@ async def test_items_leased_by_foreign_clients_are_rows(
     await redis.lpush(f"{prefix}:queue", "ghost")
     (row,) = snapshot(spark, queue).collect()
     assert (row["id"], row["state"], row["holder"]) == ("f", "leased", "another")
-
-
-@pytest.mark.usefixtures("spark")
-async def test_items_that_change_between_listing_and_lookup_are_found(queue: AsyncWorkQueue) -> None:
-    await states(queue)
-    assert queue.url is not None
-    reader = SnapshotReader({"url": queue.url, "queue": queue.name}, ITEMS)
-    parts: list[InputPartition] = await asyncio.to_thread(reader.partitions)
-    assert await queue.dead_letters.requeue("d")
-    leases = await queue.lease_many(10, 600)
-    for lease in leases:
-        assert await queue.fail(lease, "no", retry_in=None)
-    batches = await asyncio.to_thread(lambda: [batch for part in parts for batch in reader.read(part)])
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    assert {row["id"]: row["state"] for row in rows} == (
-        {"l": "leased", "s": "scheduled"} | {lease.id: "dead" for lease in leases}
-    )
 
 
 async def test_an_id_that_died_and_was_added_again_is_two_rows(

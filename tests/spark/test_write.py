@@ -22,7 +22,7 @@ from leasehold.queue.internals import bulk
 from leasehold.spark import add, register
 from leasehold.spark.add_rows import PartitionReport, add_batches
 from leasehold.spark.bulk_writer import BulkWriter
-from leasehold.spark.columns import Columns
+from leasehold.spark.columns import OPTIONS, Columns
 from leasehold.spark.options import Options, Target
 from leasehold.spark.sessions import active
 from tests.queue.asking import take
@@ -113,6 +113,30 @@ async def test_without_a_data_column_the_row_is_json(spark: SparkSession, queue:
         "day": "2026-01-02",
         "at": "2100-01-01T00:00:00.001500+00:00",
     }
+
+
+async def test_a_map_is_a_json_object(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """Its keys are sorted: equal maps give equal rows, and the same hash."""
+    table = spark.sql(
+        """select 'a' as id, map('z', 1, 'b', null) as m,
+             array(map('k', struct(map('x', X'00') as inner))) as n, cast(null as map<string, int>) as none"""
+    )
+    writer(table, queue).save()
+    (data,) = (await waiting(queue)).values()
+    assert data == b'{"id":"a","m":{"b":null,"z":1},"n":[{"k":{"inner":{"x":"AA=="}}}],"none":null}'
+    both = spark.sql("select map('a', 1, 'b', 2) as m union all select map('b', 2, 'a', 1)")
+    report = add(both, queue.name, url=queue.url, idFrom="m")
+    assert (report.rows, report.added) == (2, 1)
+
+
+async def test_the_case_of_column_names_does_not_matter(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """As in Spark. A name that is written in the same way goes first."""
+    table = spark.sql("select 'a' as Id, 'data' as DATA, 0.0d as `Wait`")
+    writer(table, queue, idColumn="ID", dataColumn="data", delayColumn="wAIT").save()
+    writer(table.withColumn("Id", F.lit("b")), queue).save()
+    assert await waiting(queue) == {"a": b"data", "b": b"data"}
+    columns = Columns.chosen(Options({"idColumn": "ID"}, OPTIONS), StructType.fromDDL("id int, ID int"))
+    assert columns.id == "ID"
 
 
 async def test_the_hash_of_one_column_is_the_content_id(spark: SparkSession, queue: AsyncWorkQueue) -> None:

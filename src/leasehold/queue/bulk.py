@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 from leasehold.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from leasehold.queue.engine import Engine
 
-#: The maximum number of rows of one call, and of ids that one step lists.
+#: The maximum number of rows of one call.
 MAX_ROWS = 500
-MAX_IDS = 1000
+#: How many ids the first and each further step of a listing returns.
+FIRST_PAGE, PAGE = 1000, 4000
+#: What `list_ids` lists, each with its key.
+_LISTS = {"waiting": "queue", "processing": "processing"}
+_SETS = {"leased": "deadlines", "scheduled": "scheduled", "dead": "dead"}
 #: How long the ids that a run of a job has added are kept, unless it ends (ms): a week.
 KEEP_RUN_MS = 7 * 24 * 3600 * 1000
 #: How long after its start a run is found by the job's name (ms). Longer than its ids are kept, which each
@@ -125,26 +129,62 @@ class Bulk:
             answers += [answer for answer in reply if answer != _NO_ROOM]
         return answers
 
-    async def ids_of(self, state: str) -> tuple[list[bytes], bool]:
-        """Return the ids of all items of one state.
-
-        Items that are in that state during the whole call are among them; some may be listed twice.
-
-        Args:
-            state: A state that `list_ids` knows.
-
-        Returns:
-            The ids, and whether any item of the queue was ever leased.
+    async def was_used(self) -> bool:
+        """Return whether any item of the queue was ever leased.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        ids: list[bytes] = []
-        cursor = b"0"
+        _, used, *_ = await self.run("list_ids", state=b"dead", cursor=b"0", count=1)
+        return bool(used)
+
+    async def pages(self, state: str) -> AsyncIterator[list[bytes]]:
+        """List the ids of all items of one state, page by page.
+
+        Items that are in that state during the whole listing are on some page; others may be, and an id may
+        come twice.
+
+        Args:
+            state: A state that `list_ids` knows.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        cursor, _, *first = await self.run("list_ids", state=state.encode(), cursor=b"0", count=FIRST_PAGE)
+        yield first
+        if cursor == b"0":
+            return
+        others = (
+            self._slices(_LISTS[state], frozenset(first))
+            if state in _LISTS
+            else self._scan(_SETS[state], cursor)
+        )
+        async for page in others:
+            yield page
+
+    async def _slices(self, key: str, before: frozenset[bytes]) -> AsyncIterator[list[bytes]]:
+        """List what follows the first page of a list.
+
+        Each slice begins with the last id of the one before, unless the list changes. If they have no id in
+        common, ids before the slice may have left the list, and others moved up past it: then it is read
+        again from further up.
+        """
+        start, checked = FIRST_PAGE - 1, 0
         while True:
-            cursor, used, *page = await self.run(
-                "list_ids", state=state.encode(), cursor=cursor, count=MAX_IDS
-            )
-            ids += page
-            if cursor == b"0":
-                return ids, used == 1
+            page: list[bytes] = await self._read("LRANGE", key, start, start + PAGE - 1)
+            if before.isdisjoint(page) and start > checked:
+                checked, start = start, max(0, start - PAGE)
+                continue
+            yield page
+            if len(page) < PAGE:
+                return
+            start, before = start + PAGE - 1, frozenset(page)
+
+    async def _scan(self, key: str, cursor: bytes) -> AsyncIterator[list[bytes]]:
+        """List what follows the first page of a sorted set."""
+        while cursor != b"0":
+            cursor, page = await self._read("ZSCAN", key, cursor, b"COUNT", PAGE)
+            yield page[::2]
+
+    async def _read(self, command: str, key: str, *arguments: bytes | int) -> Any:
+        return await self._engine().read("list_ids", command, key, *arguments)

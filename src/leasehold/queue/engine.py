@@ -149,6 +149,19 @@ class Engine:
         self._expect_open()
         return await self._runner.run(self._script(name), rest, **arguments)
 
+    async def read(self, name: str, command: str, key: str, *arguments: bytes | int) -> Any:
+        """Send a command with which a script would read a large reply. See `Runner.read`.
+
+        Args:
+            name: The script.
+            command: The command's name.
+            key: The name of its key among the keys.
+            arguments: What follows the key.
+        """
+        self._expect_open()
+        values = [one if isinstance(one, bytes) else b"%d" % one for one in arguments]
+        return await self._runner.read(self._script(name), command.encode(), self.keys[key], *values)
+
     def command(self, name: str, rest: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return a script as a plain command, for a pipeline of the user."""
         return self._script(name).command({}, rest)

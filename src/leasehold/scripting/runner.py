@@ -166,18 +166,21 @@ class Runner:
         Raises:
             LeaseholdError: See `leasehold.errors`; each says whether anything was applied.
         """
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def on_reply(reply: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(reply)
-            else:
-                future.set_exception(error)
-
+        future, on_reply = _future_reply()
         values = tuple(rest)
         self.send(script, values, on_reply, large=sum(map(len, values)) > LARGE_BYTES, **arguments)
+        return await future
+
+    async def read(self, script: BoundScript, *command: bytes) -> Any:
+        """Send a command with which a script would read a large reply, and return the reply.
+
+        A script would copy each value twice: alone, the command takes the server a tenth of the time.
+
+        Raises:
+            LeaseholdError: As `run`.
+        """
+        future, on_reply = _future_reply()
+        self._link.post(Call(self._link, script.script, command, on_reply))
         return await future
 
     def probe_with(self, keys: QueueKeys) -> None:
@@ -248,6 +251,21 @@ class Runner:
                 EvictionWarning,
                 stacklevel=2,
             )
+
+
+def _future_reply() -> tuple[asyncio.Future[Any], OnReply]:
+    """Return a future, and the function that sets it to a reply or an error."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def on_reply(reply: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(reply)
+        else:
+            future.set_exception(error)
+
+    return future, on_reply
 
 
 def bind(name: str, keys: QueueKeys, common: CommonArguments | None = None) -> BoundScript:

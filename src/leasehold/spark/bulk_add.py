@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import ServerError
 from leasehold.spark.bulk_writer import WRITE_OPTIONS, Report, job_name
-from leasehold.spark.columns import Columns, check_rows
+from leasehold.spark.columns import Columns
 from leasehold.spark.options import LOCATION, Options, has_password, server_options
 from leasehold.spark.portal import call_with_retries, check_server, open_queue
+from leasehold.spark.row_checks import check_rows
 from leasehold.spark.sessions import active, is_connect
 from leasehold.spark.source import register
 
@@ -52,6 +53,8 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
     target = parsed.target()
     job = job_name(parsed) or f"job:{uuid.uuid4().hex}"
     check_server(target)
+    exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    columns = Columns.chosen(parsed, df.schema, exact=exact)
     kept = {name: text for name, text in texts.items() if name.lower() not in ("job", "queue")}
     if is_connect(df) and has_password(target.url):  # the Connect server reads its own variable or file
         location: AbstractContextManager[dict[str, str]] = nullcontext({})
@@ -61,7 +64,7 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
     with active(df.sparkSession), location as server:
         register(df.sparkSession)
         if check:
-            check_rows(df, Columns.chosen(parsed, df.schema))
+            check_rows(df, columns)
         writer = df.write.format("leasehold").options(**kept, **server, queue=queue, job=job)
         writer.mode("append").save()
     with open_queue(target) as portal:

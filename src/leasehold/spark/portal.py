@@ -82,7 +82,7 @@ def check_server(target: Target) -> Counts:
             raise
 
 
-def check_queue(target: Target, instead: str) -> None:
+def check_queue(target: Target, instead: str) -> Counts:
     """Check at plan time that the queue exists.
 
     Args:
@@ -93,13 +93,15 @@ def check_queue(target: Target, instead: str) -> None:
         InvalidArgument: If the server knows nothing of the queue; or as `check_server`.
         ServerError: If the server cannot be reached or refuses.
     """
-    if any(check_server(target)):
-        return
+    counts = check_server(target)
+    if any(counts):
+        return counts
     with open_queue(target) as portal:
-        _, was_used = portal.call(portal.bulk.ids_of, "leased")
+        was_used = portal.call(portal.bulk.was_used)
     if not was_used:
         allowed = f"a queue that has been used; with the option mayBeMissing {instead}"
         raise InvalidArgument("queue", target.queue, allowed)
+    return counts
 
 
 async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:
