@@ -135,7 +135,9 @@ async def test_the_case_of_column_names_does_not_matter(spark: SparkSession, que
     writer(table, queue, idColumn="ID", dataColumn="data", delayColumn="wAIT").save()
     writer(table.withColumn("Id", F.lit("b")), queue).save()
     assert await waiting(queue) == {"a": b"data", "b": b"data"}
-    columns = Columns.chosen(Options({"idColumn": "ID"}, OPTIONS), StructType.fromDDL("id int, ID int"))
+    columns = Columns.chosen(
+        Options({"idColumn": "ID"}, OPTIONS), StructType().add("id", "int").add("ID", "int")
+    )
     assert columns.id == "ID"
 
 
