@@ -45,8 +45,8 @@ def test_an_interval_without_values_is_a_gap() -> None:
     row = none | unknown | {name.replace("wait", "service"): None for name in unknown}
     totals = row | {"first": BEGIN, "last": TIMES[2], "events": 2, "ids": 2, "per_second": 0.0}
     spans = [row | {"begin": BEGIN, "added": 60}, row | {"begin": TIMES[2], "added": 60}]
-    found: dict[str, Rows] = {"hours": [], "workers": [], "slowest": []}
-    html = page_of("q", totals, {}, found, spans, 60)
+    found: dict[str, Rows] = {"hours": [], "spans": spans, "workers": [], "errors": [], "slowest": []}
+    html = page_of("q", totals, {}, found, 60)
     rates = html[html.index("Throughput") : html.index("Queue wait over time")]
     (_, first), (_, empty), (_, last) = points(rates, "var(--first)")
     assert first == last < empty

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import signal
+import socket
 import sys
 import sysconfig
 from collections import Counter
@@ -102,6 +103,7 @@ async def test_each_file_is_processed_archived_and_reported_once(
     assert load(spark, queue.name, table, url=redis_url)["added"] == len(wanted)
 
     async with workers(3, queue, record) as running:
+        pids = {process.pid for process in running}
         await start_work(queue, len(running), record)
         for share in (4, 2):
             await until_lines(record, len(wanted) // share)
@@ -145,6 +147,9 @@ async def test_each_file_is_processed_archived_and_reported_once(
 
     workers_rows = spark.read.parquet(str(tmp_path / "report" / "workers")).collect()
     assert len(workers_rows) == 3
+    assert {(row["host"], row["pid"]) for row in workers_rows} == {
+        (socket.gethostname(), pid) for pid in pids
+    }
     assert sum(row["completed"] for row in workers_rows) == result["completed"]
     assert sum(row["expired_leases"] for row in workers_rows) == result["expired_leases"]
     page = (tmp_path / "report" / PAGE).read_text()

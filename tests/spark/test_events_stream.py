@@ -1,4 +1,4 @@
-"""The kept events as a stream: each once, with numbers without a gap."""
+"""The kept events as a table, and as a stream: each once, with numbers without a gap."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from leasehold import AsyncWorkQueue, EventsLost, Failure, InvalidArgument, Item, NoEventsKept
-from leasehold.spark.events import EventRange, EventsReader
+from leasehold.spark.events import EventRange, EventsReader, EventsTable
 from leasehold.spark.schema import EVENTS as SCHEMA
 from tests.queue.asking import command, take, until
 from tests.queue.keyspace import calls
@@ -51,6 +51,44 @@ async def test_events_are_rows_with_the_same_fields(
             assert row[field] == getattr(event, field)
         assert row["at"].timestamp() == pytest.approx(event.at)
         assert (row["due"] and row["due"].timestamp()) == (event.due and pytest.approx(event.due))
+
+
+async def test_the_kept_events_are_a_table(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    begin = await queue.events.keep(count=10_000)
+    table = spark.read.format("leasehold").options(url=queue.url, queue=queue.name, **EVENTS)
+    assert table.load().collect() == []
+    await add(queue, 1_200)
+    streamed = [row for _, rows in drained(stream(spark, queue, **EVENTS), tmp_path) for row in rows]
+    rows = table.option("partitions", 2).load().orderBy("number").collect()
+    assert [row["number"] for row in rows] == [*range(begin + 1, begin + 1_201)]
+    assert rows == sorted(streamed, key=lambda row: row["number"])
+    # Dropped events are no loss here: the table has those that are kept.
+    await redis.xtrim(f"{queue.name}:events", maxlen=700, approximate=False)
+    narrow = table.schema("number long").load()
+    assert sorted(row["number"] for row in narrow.collect()) == [*range(begin + 501, begin + 1_201)]
+    await queue.events.stop()
+    with pytest.raises(PySparkException, match="keeps no events"):
+        table.load().collect()
+
+
+async def test_events_that_are_dropped_between_plan_and_read_of_a_table_are_noticed(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.events.keep(count=10_000)
+    await add(queue, 10)
+    read: dict[str, object] = {}
+    for lossless in ("true", "false"):
+        given = {"url": str(queue.url), "queue": queue.name, "failOnLoss": lossless}
+        table = EventsTable(given, SCHEMA)
+        (part,) = await asyncio.to_thread(table.partitions)
+        await redis.xtrim(f"{queue.name}:events", maxlen=7 if lossless == "true" else 5, approximate=False)
+        try:
+            read[lossless] = sum(batch.num_rows for batch in await asyncio.to_thread(list, table.read(part)))
+        except EventsLost as error:
+            read[lossless] = type(error)
+    assert read == {"true": EventsLost, "false": 5}
 
 
 async def test_a_run_continues_after_the_last_event_of_the_run_before(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument
-from leasehold.spark.jobs.item_history import ItemHistory
+from leasehold.spark.jobs.error_types import error_line, error_type
+from leasehold.spark.jobs.item_history import COUNTED, ItemHistory, Row
 from leasehold.spark.jobs.report import PAGE, report
 from leasehold.spark.schema import EVENTS
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 START = 1_900_000_000
+#: The number of Spark's jobs that a report of an archive takes; the how-to page says what each is for.
+MAX_JOBS = 9
 
 
 class EventLog:
@@ -83,34 +86,40 @@ def history(spark: SparkSession) -> ItemHistory:
     return history
 
 
+@pytest.fixture(scope="module")
+def groups(history: ItemHistory) -> dict[str, list[Row]]:
+    """Return the rows of that history by hour, by minute, by worker and by type of error."""
+    return history.groups(60)
+
+
 def test_totals_of_all_events(history: ItemHistory) -> None:
-    totals = history.totals()
-    assert {name: totals[name] for name in ("added", "leased", "completed", "retries", "expired_leases")} == {
+    totals, _ = history.totals()
+    assert {name: totals[name] for name in COUNTED} == {
         "added": 9,
         "leased": 9,
         "completed": 3,
         "retries": 1,
         "expired_leases": 1,
+        "released": 1,
+        "dead_letters": 3,
+        "requeued": 1,
+        "vanished": 0,
     }
-    assert (totals["dead_letters"], totals["requeued"], totals["released"], totals["vanished"]) == (
-        3,
-        1,
-        1,
-        0,
-    )
     assert (totals["events"], totals["ids"], totals["seconds"]) == (len(history.events.collect()), 8, 3710)
     # The waits: 2, 1, 4, 1 (c from its due time), 8, 3700, 1, 1, 16.
     assert (totals["wait_p50"], totals["wait_p90"], totals["wait_p99"]) == (2, 3700, 3700)
     assert (totals["service_p50"], totals["service_p99"]) == (3, 40)
     assert totals["per_second"] == pytest.approx(3 / 3710)
+    assert (totals["failures"], totals["failure_share"]) == (4, 4 / 7)
 
 
 def test_states_after_the_last_event(history: ItemHistory) -> None:
-    assert history.now() == {"waiting": 3, "leased": 1, "scheduled": 1, "dead": 1}
+    assert history.totals()[1] == {"waiting": 3, "leased": 1, "scheduled": 1, "dead": 1}
 
 
-def test_a_completion_counts_for_the_worker_of_the_completed_lease(history: ItemHistory) -> None:
-    workers = {row["worker"]: row.asDict() for row in history.workers().collect()}
+def test_a_completion_counts_for_the_worker_of_the_completed_lease(groups: dict[str, list[Row]]) -> None:
+    workers = {row["worker"]: row for row in groups["worker"]}
+    assert [*workers] == ["one", "three", "two"], "the most completions first"
     assert {name: (row["leased"], row["completed"]) for name, row in workers.items()} == {
         "one": (3, 2),
         "two": (3, 0),
@@ -120,15 +129,94 @@ def test_a_completion_counts_for_the_worker_of_the_completed_lease(history: Item
     assert {name: row["dead_letters"] for name, row in workers.items()} == {"one": 0, "two": 1, "three": 2}
     assert workers["two"]["retries"] == 1
     assert workers["one"]["service_p99"] == 40
+    assert {name: row["failure_share"] for name, row in workers.items()} == {"one": 0, "two": 1, "three": 1}
 
 
-def test_hours_add_up_to_the_totals(history: ItemHistory) -> None:
-    hours = history.hours().collect()
-    assert [row["hour"].minute for row in hours] == [0] * len(hours)
-    totals = history.totals()
-    for name in ("added", "leased", "completed", "retries", "expired_leases", "dead_letters"):
-        assert sum(row[name] for row in hours) == totals[name]
-    assert len(hours) == 2
+def test_hours_and_minutes_add_up_to_the_totals(history: ItemHistory, groups: dict[str, list[Row]]) -> None:
+    totals, _ = history.totals()
+    for key, length in (("hour", 3600), ("begin", 60)):
+        rows = groups[key]
+        begins = [row[key] for row in rows]
+        assert begins == sorted({row.at for row in _floors(history, length)})
+        for name in COUNTED:
+            assert sum(row[name] for row in rows) == totals[name]
+    assert len(groups["hour"]) == 2
+
+
+def _floors(history: ItemHistory, length: int) -> list[Any]:
+    return history.events.selectExpr(f"unix_seconds(at) div {length} * {length} as at").collect()
+
+
+def test_errors_are_counted_by_type(spark: SparkSession) -> None:
+    log = EventLog()
+    for at, (kind, error) in enumerate(
+        [
+            ("failed", traced("ValueError: bad")),
+            ("failed", traced("ValueError: worse")),
+            ("died", "ValueError: worst"),
+            ("died", traced("app.mail.Bounced")),
+            ("failed", "the disk is full"),
+        ]
+    ):
+        log.event(at, "added", f"i{at}").lease(at + 0.1, f"i{at}", at, "one")
+        log.event(at + 0.2, kind, f"i{at}", token=at, error=error)
+    rows = ItemHistory(log.table(spark)).groups(60)["error"]
+    assert [
+        (row["error"], row["failures"], row["retries"], row["dead_letters"], row["example"]) for row in rows
+    ] == [
+        ("ValueError", 3, 2, 1, "ValueError: worst"),
+        ("app.mail.Bounced", 1, 0, 1, "app.mail.Bounced"),
+        ("other", 1, 1, 0, "the disk is full"),
+    ]
+    assert rows[0]["last"].timestamp() == pytest.approx(START + 2.2)
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/x.py", line 3, in main
+  |     async with asyncio.TaskGroup() as group:
+  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/x.py", line 1, in one
+    | ValueError: bad
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/x.py", line 2, in two
+    |     raise http.Gone("http://x")
+    | http.Gone: http://x
+    +------------------------------------
+"""
+
+
+def test_the_type_of_an_error_is_the_class_that_its_text_names(spark: SparkSession) -> None:
+    cases = {
+        traced("ValueError: bad: worse"): "ValueError",
+        traced("KeyboardInterrupt"): "KeyboardInterrupt",
+        traced("app.errors.Bounced: full\nindent:\n  more\nNote: less"): "app.errors.Bounced",
+        f"{traced('KeyError: 1')}\nDuring handling of …:\n\n{traced('TypeError: no')}": "TypeError",
+        traced("E: " + "x" * 900)[-1000:]: "E",
+        GROUP: "http.Gone",
+        "TimeoutError: after 3 s": "TimeoutError",
+        "TimeoutError": "TimeoutError",
+        "TimeoutError:": "TimeoutError",
+        "mailbox full": "other",
+        "http://x is gone": "other",
+        "mailbox: full\nValueError: bad": "mailbox",
+        "": "other",
+        # Its beginning is lost, so that its first word may be any.
+        ("full: " * 200)[-1000:]: "other",
+    }
+    rows = spark.createDataFrame([*enumerate(cases)], "at int, error string").select(
+        "at", error_line("error").alias("line")
+    )
+    found = rows.orderBy("at").select(error_type("line")).collect()
+    assert [row[0] for row in found] == [*cases.values()]
+
+
+def traced(line: str) -> str:
+    """Return a traceback that ends with this line."""
+    return f'Traceback (most recent call last):\n  File "/x.py", line 1, in f\n    g()\n    ~^^\n{line}\n'
 
 
 def test_the_slowest_come_first(history: ItemHistory) -> None:
@@ -214,9 +302,11 @@ def test_the_tables_and_the_page_agree_with_the_history(
     # An earlier report in the same folder is replaced.
     spark.range(9).write.parquet(f"{output}/slowest")
     Path(output, PAGE).write_text("old")
+    spark.sparkContext.setJobGroup(output, "the report")
     result = report(spark, output, events=events, slowest=1)
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(output)) <= MAX_JOBS
     assert result["completed"] == 3
-    assert result["now"] == history.now()
+    assert result["now"] == history.totals()[1]
     assert result["page"] == f"{output}/{PAGE}"
     page = check_page(Path(output, PAGE).read_text())
     assert f"Queue report: {events}" in page.words
@@ -230,11 +320,13 @@ def test_the_tables_and_the_page_agree_with_the_history(
         "61.7 min",
     ):
         assert shown in words
-    tables = ("completed", "hours", "workers", "slowest")
+    tables = ("completed", "hours", "spans", "workers", "errors", "slowest")
     rows = {name: spark.read.parquet(f"{output}/{name}").count() for name in tables}
-    assert rows == {"completed": 3, "hours": 2, "workers": 3, "slowest": 1}
-    totals = spark.read.parquet(f"{output}/totals").collect()
-    assert [row["dead_letters"] for row in totals] == [3]
+    assert rows == {"completed": 3, "hours": 2, "spans": 6, "workers": 3, "errors": 2, "slowest": 1}
+    [totals] = spark.read.parquet(f"{output}/totals").collect()
+    # How many leases there were, and how many items are leased at the end.
+    assert (totals["leased"], totals["leased_at_end"], totals["dead_at_end"]) == (9, 1, 1)
+    assert {name: totals[name] for name in COUNTED} == {name: result[name] for name in COUNTED}
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructType
 
 from leasehold import InvalidArgument
-from leasehold.spark.schema import ITEMS
+from leasehold.spark.schema import EVENTS, ITEMS
 from leasehold.spark.source import LeaseholdSource
 from tests.spark.test_bad_input import IN_A_TASK, located
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         (StructType().add("size", StringType()), {}, "schema: got 'size string', expected bigint"),
         (ITEMS, {"partitions": "many"}, "partitions: got 'many', expected a whole number"),
         (ITEMS, {"idColumn": "id"}, "option: got 'idcolumn'"),
-        (ITEMS, {"from": "events"}, "events are a stream"),
+        (EVENTS, {"from": "events", "maxRows": "5"}, "option: got 'maxrows'"),
         (ITEMS, {"from": "there"}, "items or events"),
         (ITEMS, {"mayBeMissing": "yes"}, "true or false"),
     ],

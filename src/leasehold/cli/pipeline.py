@@ -145,7 +145,7 @@ def report(
     cluster: Cluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """Report on a queue: throughput, waits, service times, retries, workers, hours, slowest items.
+    """Report on a queue: throughput, waits, service times, failures, errors, workers, hours, slowest items.
 
     The queue wait is the time from when an item began to wait (added, due, expired, released, failed,
     requeued) until it was leased; the service time is that from a lease until its completion.

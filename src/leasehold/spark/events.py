@@ -1,4 +1,4 @@
-"""The kept events as a stream of rows that resumes exactly where it stopped."""
+"""The kept events as rows: a table of those that are there, and a stream that resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
 from leasehold.errors import EventsLost, InvalidArgument, NoEventsKept
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from leasehold.queue.bulk import Bulk
+    from leasehold.spark.options import Target
 
 #: The options of the stream, beside the common ones.
 OPTIONS = ("from", "startingFrom", "maxRows", "partitions", "idleWait", "retryTimeout", "failOnLoss")
+#: The options of the table.
+TABLE_OPTIONS = ("from", "partitions", "retryTimeout", "failOnLoss")
 #: The minimum of events for one more task.
 MIN_ROWS = 500
 #: How long to wait between two polls for new events (s).
@@ -45,6 +48,90 @@ class EventRange(InputPartition):
     last: int
 
 
+@dataclass(frozen=True)
+class EventPages:
+    """Reads ranges of events on executors.
+
+    Args:
+        target: The queue.
+        schema: The columns to read.
+        retry_timeout: How long requests are repeated while the server is unavailable, in seconds.
+        fail_on_loss: Whether events that are no longer there are an error.
+    """
+
+    target: Target
+    schema: StructType
+    retry_timeout: float
+    fail_on_loss: bool
+
+    def read(self, events: EventRange) -> Iterator[pa.RecordBatch]:
+        """Read a range of events.
+
+        Raises:
+            EventsLost: If some are no longer there.
+        """
+        with open_queue(self.target) as portal:
+            last, after = events.last, events.after
+            while after < last:
+                count = min(PAGE, last - after)
+                newest, page = portal.call(_page, portal.bulk, after, count, self.retry_timeout)
+                if self.fail_on_loss and newest < last:
+                    raise _lost(last, newest + 1)
+                first = page[0].number if page else newest + 1
+                if self.fail_on_loss and first > after + 1:
+                    raise _lost(after, first)
+                page = [event for event in page if event.number <= last]
+                if not page:
+                    return
+                after = page[-1].number
+                yield self._batch(page)
+
+    def _batch(self, events: Sequence[Event]) -> pa.RecordBatch:
+        columns: dict[str, list[Any]] = {
+            name: [getattr(event, name) for event in events]
+            for name in ("number", "what", "holder", "token", "attempt", "size", "front", "error")
+        }
+        columns["id"] = [readable(event.id.encode(errors="surrogateescape")) for event in events]
+        columns["at"] = [round(event.at * 1e6) for event in events]
+        columns["due"] = [None if event.due is None else round(event.due * 1e6) for event in events]
+        return batch_of(columns, self.schema)
+
+
+class EventsTable(DataSourceReader):
+    """Reads the events that are kept when the query is planned.
+
+    Args:
+        given: The options.
+        schema: The columns to read.
+
+    Raises:
+        InvalidArgument: If an option or a column cannot be used.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        options = Options(given, TABLE_OPTIONS)
+        check_columns(schema, EVENTS)
+        self._parts = _partitions(options)
+        self._pages = _pages(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Find the oldest and the newest event, and divide them into tasks; runs on the driver.
+
+        Raises:
+            NoEventsKept: If the queue keeps no events.
+            ServerError: If the server does not answer.
+        """
+        pages = self._pages
+        with open_queue(pages.target) as portal:
+            last, oldest = _ends(portal, 0, pages.retry_timeout)
+        return _divide(last if oldest is None else oldest - 1, last, self._parts) or [EventRange(last, last)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a range of events; runs on an executor. Lost events raise EventsLost."""
+        assert isinstance(partition, EventRange), partition  # noqa: S101 - `partitions` makes these
+        return self._pages.read(partition)
+
+
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the kept events by their numbers, which have no gaps: so it detects lost events.
 
@@ -59,16 +146,14 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options(given, OPTIONS)
         check_columns(schema, EVENTS)
-        self._schema = schema
-        self._target = options.target()
+        self._pages = _pages(options, schema)
+        self._target = self._pages.target
         self._begin = options.text("startingFrom", "earliest").lower()
         if self._begin not in ("earliest", "latest"):
             raise InvalidArgument("startingFrom", self._begin, "earliest or latest")
         self._max_rows = options.check_int("maxRows", 100_000, minimum=1, maximum=100_000_000)
-        self._parts = options.check_int("partitions", 2, minimum=1, maximum=10_000)
+        self._parts = _partitions(options)
         self._idle_wait = options.seconds("idleWait", 2.0)
-        self._retry_timeout = options.retry_timeout()
-        self._fail_on_loss = options.flag("failOnLoss", default=True)
         self._first: Offset | None = None
         #: Whether the server has confirmed, since this reader began, that the events read so far exist.
         self._confirmed = False
@@ -117,7 +202,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "is another one. Start with a new folder",
             )
         self._confirmed = True
-        if last > after and (oldest is None or oldest > after + 1) and self._fail_on_loss:
+        if last > after and (oldest is None or oldest > after + 1) and self._pages.fail_on_loss:
             raise _lost(after, last + 1 if oldest is None else oldest)
         # Offsets never go back: a restarted query may already be past the target.
         end = max(after, last if self._until is None else min(last, self._until))
@@ -131,9 +216,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[EventRange]:
         """Divide the events of a batch into tasks."""
-        after, last = self._number(start), self._number(end)
-        step = max(MIN_ROWS, math.ceil((last - after) / self._parts))
-        return [EventRange(at, min(at + step, last)) for at in range(after, last, step)]
+        return _divide(self._number(start), self._number(end), self._parts)
 
     def stop(self) -> None:
         """Close the connection."""
@@ -153,44 +236,51 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the number of the last event ever emitted, and of the first kept one after `after`."""
         if self._open is None:
             self._open = self._close.enter_context(open_queue(self._target))
-        last, events = self._open.call(_page, self._open.bulk, after, 1, self._retry_timeout)
-        return last, events[0].number if events else None
+        return _ends(self._open, after, self._pages.retry_timeout)
 
     # ----------------------------------------------------------- on executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range of events; runs on an executor. Lost events raise EventsLost."""
         assert isinstance(partition, EventRange), partition  # noqa: S101 - `partitions` makes these
-        with open_queue(self._target) as portal:
-            last = partition.last
+        return self._pages.read(partition)
 
-            def page(after: int) -> tuple[int, list[Event]]:
-                count = min(PAGE, last - after)
-                return portal.call(_page, portal.bulk, after, count, self._retry_timeout)
 
-            after = partition.after
-            while after < last:
-                newest, events = page(after)
-                if self._fail_on_loss and newest < last:
-                    raise _lost(last, newest + 1)
-                first = events[0].number if events else newest + 1
-                if self._fail_on_loss and first > after + 1:
-                    raise _lost(after, first)
-                events = [event for event in events if event.number <= last]
-                if not events:
-                    return
-                after = events[-1].number
-                yield self._batch(events)
+def has_events(given: Mapping[str, str]) -> bool:
+    """Return whether a queue has events.
 
-    def _batch(self, events: Sequence[Event]) -> pa.RecordBatch:
-        columns: dict[str, list[Any]] = {
-            name: [getattr(event, name) for event in events]
-            for name in ("number", "what", "holder", "token", "attempt", "size", "front", "error")
-        }
-        columns["id"] = [readable(event.id.encode(errors="surrogateescape")) for event in events]
-        columns["at"] = [round(event.at * 1e6) for event in events]
-        columns["due"] = [None if event.due is None else round(event.due * 1e6) for event in events]
-        return batch_of(columns, self._schema)
+    Args:
+        given: The options of a table or stream of its events.
+
+    Raises:
+        InvalidArgument: If an option cannot be used.
+        NoEventsKept: If the queue keeps no events.
+        ServerError: If the server does not answer.
+    """
+    options = Options(given, OPTIONS)
+    with open_queue(options.target()) as portal:
+        return _ends(portal, 0, options.retry_timeout())[1] is not None
+
+
+def _pages(options: Options, schema: StructType) -> EventPages:
+    lossless = options.flag("failOnLoss", default=True)
+    return EventPages(options.target(), schema, options.retry_timeout(), lossless)
+
+
+def _partitions(options: Options) -> int:
+    return options.check_int("partitions", 2, minimum=1, maximum=10_000)
+
+
+def _divide(after: int, last: int, parts: int) -> list[EventRange]:
+    """Divide events into tasks."""
+    step = max(MIN_ROWS, math.ceil((last - after) / parts))
+    return [EventRange(at, min(at + step, last)) for at in range(after, last, step)]
+
+
+def _ends(portal: QueuePortal, after: int, retry_timeout: float) -> tuple[int, int | None]:
+    """Return the number of the last event ever emitted, and of the first kept one after `after`."""
+    last, events = portal.call(_page, portal.bulk, after, 1, retry_timeout)
+    return last, events[0].number if events else None
 
 
 async def _page(bulk: Bulk, after: int, count: int, retry_timeout: float) -> tuple[int, list[Event]]:

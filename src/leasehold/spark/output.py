@@ -127,14 +127,14 @@ class OutputFolder:
         """Remove a file or folder of this folder, if it exists."""
         self._files.delete(self._at(name), True)
 
-    def put(self, name: str, text: str) -> None:
-        """Write a text into a file of this folder, and replace an earlier one."""
-        self._write(name, text)
+    def put(self, name: str, content: str | bytes) -> None:
+        """Write a small file of this folder, and replace an earlier one."""
+        self._write(name, content)
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, content: str | bytes) -> None:
         stream = self._files.create(self._at(name), True)
         try:
-            stream.write(text.encode())
+            stream.write(content.encode() if isinstance(content, str) else content)
         finally:
             stream.close()
 

@@ -71,11 +71,13 @@ class LeaseholdSource(DataSource):
         return EVENTS if self._reads_events() else ITEMS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a snapshot."""
+        """Return the reader of a snapshot, or of the kept events."""
+        if self._reads_events():
+            from leasehold.spark.events import EventsTable
+
+            return EventsTable(self.options, schema)
         from leasehold.spark.snapshot import SnapshotReader
 
-        if self._reads_events():
-            raise InvalidArgument("from", "events", "items; events are a stream: spark.readStream")
         return SnapshotReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature

@@ -77,10 +77,10 @@ class FaultyFolder(OutputFolder):
         super().drop(name)
         inject("dropped", self._number)
 
-    def put(self, name: str, text: str) -> None:
+    def put(self, name: str, content: str | bytes) -> None:
         self._files.create(self._at(name), True).close()
         inject("begun", self._number)
-        super().put(name, text)
+        super().put(name, content)
 
 
 def main(url: str, queue: str, folder: str, rows: str) -> None:

@@ -1,7 +1,7 @@
-"""The history of items, computed from the kept events: waits, service times, workers, hours.
+"""The history of items, computed from the kept events: waits, service times, workers, errors, hours.
 
-The events of one id are ordered by number. Ids are independent: all computations use windows over an id and
-run on all machines of the cluster.
+The events of one id are ordered by number. Ids are independent: the events are shuffled once, by id, and all
+else of an event comes from windows over its id. The result is cached, so that each further query is one scan.
 """
 
 from __future__ import annotations
@@ -13,13 +13,28 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from leasehold.states import DEAD_LETTERS, ENDS, ENDS_OF_DEAD_LETTERS, ENTERS, GONE, ITEM_STATES, EventKind
+from leasehold.spark.jobs.error_types import error_line, error_type
+from leasehold.states import (
+    DEAD,
+    DEAD_LETTERS,
+    ENDS,
+    ENDS_OF_DEAD_LETTERS,
+    ENTERS,
+    GONE,
+    ITEM_STATES,
+    EventKind,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+#: The columns of an archive of events that a history needs.
+NEEDED = ("number", "what", "id", "at", "holder", "token", "attempt", "size", "due", "error")
 #: The percentiles of a report, and their accuracy: one rank in 10,000.
 PERCENTILES, ACCURACY = (0.5, 0.9, 0.99), 10_000
+PERCENTILE_NAMES = tuple(f"p{share * 100:g}" for share in PERCENTILES)
+#: The durations of which percentiles are computed.
+DURATIONS = ("wait", "service")
 #: The counts of a report, and the events that they count.
 COUNTED = {
     "added": EventKind.ADDED,
@@ -32,17 +47,26 @@ COUNTED = {
     "requeued": EventKind.REQUEUED,
     "vanished": EventKind.VANISHED,
 }
+#: The events that report a failure, with its error.
+FAILURES = (EventKind.FAILED, EventKind.DIED)
+#: The columns by which `ItemHistory.groups` groups.
+KEYS = ("hour", "begin", "worker", "error")
+
+#: A row, by column name.
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ItemHistory:
-    """The tables of a report. Times are seconds.
+    """The statistics of a report. Times are seconds.
 
     - The *queue wait* of a lease is the time between its lease and the last event before it that made the
       item wait: it was added, fell due, expired, was released, failed, was requeued or restored.
     - The *service time* of a completion is the time since the lease that was completed.
     - An event under a lease counts for the lease's holder, also if it expires; a completion counts for the
       holder of the completed lease, even if another worker has leased the item since.
+    - The *share of failures* is that of the retries and dead letters among all runs that have completed or
+      failed. Expired leases are in neither: such a run may still be completed.
 
     Args:
         events: The kept events, each once.
@@ -52,94 +76,115 @@ class ItemHistory:
 
     @cached_property
     def marked(self) -> DataFrame:
-        """The events with the columns `wait` (of leases), `service` (of completions) and `worker`."""
-        of_id = Window.partitionBy("id").orderBy("number")
-        before = of_id.rowsBetween(Window.unboundedPreceding, -1)
-        of_lease = Window.partitionBy("id", "token")
+        """The events with what they say of their lease and their item. Persist it: each query scans it.
+
+        `wait` is of leases, `service` of completions; `state` is that of the item after its last event,
+        `is_dead` marks a dead letter that is still there, and `is_last` the last event of an id.
+        """
+        failed = _is(*FAILURES)
+        # What is not needed is dropped, and texts are shortened, before the shuffle.
+        events = self.events.select(
+            "number",
+            "what",
+            "id",
+            "at",
+            "holder",
+            "token",
+            "attempt",
+            "size",
+            sql.unix_millis("at").alias("ms"),
+            sql.col("due").isNotNull().alias("delayed"),
+            _if(failed, error_line("error")).alias("line"),
+        ).withColumn("error", _if(failed, error_type("line")))
+        of_id, of_lease = Window.partitionBy("id"), Window.partitionBy("id", "token")
+        before = of_id.orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
         leased, completed = _is(EventKind.LEASED), _is(EventKind.COMPLETED)
-        known = (
-            self.events.withColumn("ms", sql.unix_millis("at"))
-            .withColumn("entered", sql.last(_if(_is(*ENTERS), "ms"), ignorenulls=True).over(before))
-            .withColumn("added", sql.last(_if(_is(EventKind.ADDED), "at"), ignorenulls=True).over(before))
-            .withColumn("bytes", sql.last("size", ignorenulls=True).over(before))
-            .withColumn("last_holder", sql.last(_if(leased, "holder"), ignorenulls=True).over(before))
-            .withColumn("lease_at", sql.max(_if(leased, "ms")).over(of_lease))
-            .withColumn("lease_holder", sql.max(_if(leased, "holder")).over(of_lease))
-            .withColumn("attempt", sql.max(_if(leased, "attempt")).over(of_lease))
+        known = events.withColumns(
+            {
+                "entered": sql.last(_if(_is(*ENTERS), "ms"), ignorenulls=True).over(before),
+                "added": sql.last(_if(_is(EventKind.ADDED), "at"), ignorenulls=True).over(before),
+                "bytes": sql.last("size", ignorenulls=True).over(before),
+                "last_holder": sql.last(_if(leased, "holder"), ignorenulls=True).over(before),
+                "last": sql.max("number").over(of_id),
+                "last_of_item": sql.max(_if(~_is(*ENDS_OF_DEAD_LETTERS), "number")).over(of_id),
+                "last_of_letter": sql.max(_if(_is(*DEAD_LETTERS), "number")).over(of_id),
+            }
+        ).withColumn("wait", _if(leased, (sql.col("ms") - sql.col("entered")) / 1000))
+        of_its_lease = known.withColumns(
+            {
+                "lease_at": sql.max(_if(leased, "ms")).over(of_lease),
+                "lease_holder": sql.max(_if(leased, "holder")).over(of_lease),
+                "attempt": sql.max(_if(leased, "attempt")).over(of_lease),
+                "waited": sql.max("wait").over(of_lease),
+            }
         )
-        worker = sql.when(_is(EventKind.EXPIRED), sql.col("last_holder")).when(
-            sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder")
-        )
-        return (
-            known.withColumn("wait", _if(leased, (sql.col("ms") - sql.col("entered")) / 1000))
-            .withColumn("waited", sql.max("wait").over(of_lease))
-            .withColumn("service", _if(completed, (sql.col("ms") - sql.col("lease_at")) / 1000))
-            .withColumn("worker", worker)
-            .drop("entered", "last_holder", "lease_at", "lease_holder")
+        number, died = sql.col("number"), _is(EventKind.DIED)
+        return of_its_lease.select(
+            *("number", "what", "id", "at", "ms", "token", "attempt", "added", "bytes", "waited", "wait"),
+            *("line", "error"),
+            _if(completed, (sql.col("ms") - sql.col("lease_at")) / 1000).alias("service"),
+            sql.when(_is(EventKind.EXPIRED), sql.col("last_holder"))
+            .when(sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder"))
+            .alias("worker"),
+            (number == sql.col("last")).alias("is_last"),
+            _if(number == sql.col("last_of_item"), _state()).alias("state"),
+            ((number == sql.col("last_of_letter")) & died).alias("is_dead"),
         )
 
-    def totals(self) -> dict[str, Any]:
-        """Return the totals of all events."""
-        row = self.marked.agg(
+    def totals(self) -> tuple[Row, dict[str, int]]:
+        """Return the totals of all events, and how many items were in each state after the last.
+
+        The states are those of `AsyncWorkQueue.counts`.
+        """
+        states = {str(name): sql.col("state") == name for name in ITEM_STATES} | {DEAD: sql.col("is_dead")}
+        [row] = self.marked.agg(
             sql.count("number").alias("events"),
+            sql.count_if("is_last").alias("ids"),
             sql.min("at").alias("first"),
             sql.max("at").alias("last"),
             ((sql.max("ms") - sql.min("ms")) / 1000).alias("seconds"),
-            *_counts(),
-            *_percentiles("wait"),
-            *_percentiles("service"),
-        ).first()
-        found: dict[str, Any] = row.asDict() if row else {}
-        # A separate query: a distinct count among the others would make Spark aggregate per id.
-        found["ids"] = self.marked.select("id").distinct().count()
-        found["per_second"] = found["completed"] / found["seconds"] if found["seconds"] else None
-        return found
+            *_statistics(),
+            sql.struct(*(sql.count_if(one).alias(name) for name, one in states.items())).alias("now"),
+        ).collect()
+        found: Row = row.asDict(recursive=True)
+        now = found.pop("now")
+        totals = _spread(found)
+        totals["per_second"] = totals["completed"] / totals["seconds"] if totals["seconds"] else None
+        return totals, now
 
-    def now(self) -> dict[str, int]:
-        """Return how many items were in each state after the last event, as `AsyncWorkQueue.counts` does."""
-        what_due = sql.struct("what", "due")
-        states = self.events.groupBy("id").agg(
-            _last(what_due, ~_is(*ENDS_OF_DEAD_LETTERS)).alias("item"),
-            _last(what_due, _is(*DEAD_LETTERS)).alias("letter"),
-        )
-        what, delayed = sql.col("item.what"), sql.col("item.due").isNotNull()
-        state = sql.when(what.isNull(), GONE)
-        for kind in EventKind:
-            if kind.can_delay:
-                state = state.when((what == kind.value) & delayed, "scheduled")
-            state = state.when(what == kind.value, GONE if kind in ENDS else kind.after)
-        state = state.otherwise(sql.raise_error(sql.concat(sql.lit("unknown event: "), what)))
-        row = states.select(state.alias("state"), "letter").agg(
-            *(sql.count_if(sql.col("state") == name).alias(name) for name in ITEM_STATES),
-            sql.count_if(sql.col("letter.what") == EventKind.DIED.value).alias("dead"),
-        )
-        first = row.first()
-        return first.asDict() if first else {}
+    def groups(self, span: int) -> dict[str, list[Row]]:
+        """Return rows for each hour, interval, worker and type of error, in one query.
 
-    def hours(self) -> DataFrame:
-        """Return a row for each hour with an event."""
-        return self.spans(3600).withColumnRenamed("begin", "hour")
+        Args:
+            span: The length of an interval, in seconds.
 
-    def spans(self, seconds: int) -> DataFrame:
-        """Return a row for each interval of so many seconds with an event."""
-        begin = sql.timestamp_seconds(sql.floor(sql.col("ms") / (1000 * seconds)) * seconds)
-        return (
-            self.marked.groupBy(begin.alias("begin"))
-            .agg(*_counts(), *_percentiles("wait"), *_percentiles("service"))
-            .orderBy("begin")
-        )
-
-    def workers(self) -> DataFrame:
-        """Return a row for each worker that held leases."""
-        return (
-            self.marked.where(sql.col("worker").isNotNull())
-            .groupBy("worker")
+        Returns:
+            By key: `hour` and `begin` (both in seconds since 1970; only those with an event), in their order;
+            `worker`, the one with the most completions first; `error`, the most frequent type first.
+        """
+        rows = (
+            self.marked.withColumns({"hour": _floor("ms", 3600), "begin": _floor("ms", span)})
+            .groupingSets([[sql.col(key)] for key in KEYS], *KEYS)
             .agg(
-                *_counts("leased", "completed", "retries", "expired_leases", "dead_letters"),
-                *_percentiles("service"),
+                *(sql.grouping(key).alias(f"{key}_is_open") for key in KEYS),
+                *_statistics(),
+                sql.max("at").alias("last"),
+                sql.max_by("line", _if(sql.col("line").isNotNull(), "number")).alias("example"),
             )
-            .orderBy(sql.desc("completed"), "worker")
+            .collect()
         )
+        found: dict[str, list[Row]] = {key: [] for key in KEYS}
+        for row in rows:
+            values = _spread(row.asDict())
+            [key] = [one for one in KEYS if not values[f"{one}_is_open"]]
+            # Events without a worker, and those without an error, are a group too.
+            if values[key] is not None:
+                found[key].append(values)
+        for key in ("hour", "begin"):
+            found[key].sort(key=lambda row, key=key: row[key])  # type: ignore[misc]  # a default argument
+        found["worker"].sort(key=lambda row: (-row["completed"], row["worker"]))
+        found["error"].sort(key=lambda row: (-row["failures"], row["error"]))
+        return found
 
     def completed(self) -> DataFrame:
         """Return a row for each completion: its time, its worker, and the facts known of the item.
@@ -153,7 +198,7 @@ class ItemHistory:
             "worker",
             sql.col("waited").alias("wait"),
             "service",
-            sql.col("attempt").alias("attempt"),
+            "attempt",
             sql.col("bytes").alias("size"),
             "token",
             "number",
@@ -174,16 +219,37 @@ def _if(condition: Column, value: str | Column) -> Column:
     return sql.when(condition, sql.col(value) if isinstance(value, str) else value)
 
 
-def _last(value: Column, condition: Column) -> Column:
-    return sql.max_by(value, sql.when(condition, sql.col("number")))
+def _floor(ms: str, seconds: int) -> Column:
+    """Return the begin of the interval that contains a time, in seconds since 1970."""
+    return sql.floor(sql.col(ms) / (1000 * seconds)) * seconds
 
 
-def _counts(*names: str) -> list[Column]:
-    return [sql.count_if(_is(COUNTED[name])).alias(name) for name in names or COUNTED]
+def _state() -> Column:
+    """Return the state of an item after an event."""
+    what = sql.col("what")
+    state: Any = sql
+    for kind in EventKind:
+        if kind.can_delay:
+            state = state.when((what == kind.value) & sql.col("delayed"), "scheduled")
+        state = state.when(what == kind.value, GONE if kind in ENDS else kind.after)
+    unknown: Column = state.otherwise(sql.raise_error(sql.concat(sql.lit("unknown event: "), what)))
+    return unknown
 
 
-def _percentiles(of: str) -> list[Column]:
+def _statistics() -> list[Column]:
+    # All percentiles of a duration come from one sketch.
     return [
-        sql.percentile_approx(of, [share], ACCURACY)[0].alias(f"{of}_p{share * 100:g}")
-        for share in PERCENTILES
+        *(sql.count_if(_is(kind)).alias(name) for name, kind in COUNTED.items()),
+        *(sql.percentile_approx(of, [*PERCENTILES], ACCURACY).alias(of) for of in DURATIONS),
     ]
+
+
+def _spread(row: Row) -> Row:
+    """Give each percentile its own entry, such as `wait_p50`, and add the failures and their share."""
+    spread = {name: value for name, value in row.items() if name not in DURATIONS}
+    for of in DURATIONS:
+        values = row[of] or [None] * len(PERCENTILES)
+        spread |= {f"{of}_{name}": value for name, value in zip(PERCENTILE_NAMES, values, strict=True)}
+    failures = row["retries"] + row["dead_letters"]
+    runs = failures + row["completed"]
+    return spread | {"failures": failures, "failure_share": failures / runs if runs else None}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import InvalidArgument
-from leasehold.spark.jobs.archive import archive
-from leasehold.spark.jobs.item_history import ItemHistory
+from leasehold.spark.events import has_events
+from leasehold.spark.jobs.item_history import NEEDED, ItemHistory
+from leasehold.spark.jobs.report_tables import in_utc, tables_of, write_table
 from leasehold.spark.jobs.session import no_progress
+from leasehold.spark.options import server_options
 from leasehold.spark.output import OutputFolder
 from leasehold.spark.sessions import check_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from leasehold.spark.jobs.report_text import Rows
     from leasehold.spark.jobs.session import Progress
 
 #: The intervals of the charts (s): the shortest that gives at most `_MAX_SPANS` points is used.
@@ -36,13 +37,14 @@ def report(
     cluster: bool = False,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Report on a queue: throughput, waits, service times, retries, workers, hours, slowest items.
+    """Report on a queue: throughput, waits, service times, failures, errors, workers, hours, slowest items.
 
     The queue wait is the time from when an item began to wait (added, due, expired, released, failed,
     requeued) until it was leased; the service time is that from a lease until its completion.
 
-    Writes the tables `completed` (a row per completion), `hours`, `workers`, `slowest` and `totals` as
-    Parquet, times in seconds, and a self-contained page `report.html`.
+    Writes the tables `completed` (a row per completion), `hours`, `spans` (the intervals of the charts),
+    `workers`, `errors`, `slowest` and `totals` as Parquet, times in seconds, and a self-contained page
+    `report.html`.
 
     Args:
         spark: The session.
@@ -61,6 +63,8 @@ def report(
         InvalidArgument: If the session is one of Spark Connect, not one of `events` and `queue` is given, or
             it has no events.
         ExtraMissing: If matplotlib is not installed.
+        NoEventsKept: If the queue keeps no events.
+        ServerError: If the server does not answer.
         pyspark.errors.PySparkException: If the events cannot be read.
     """
     check_classic(spark, "report")
@@ -70,19 +74,16 @@ def report(
         raise InvalidArgument("slowest", slowest, "1 or more")
     if events is not None:
         return _report(spark, spark.read.parquet(events), output, slowest, title=events, progress=progress)
-    # In the output folder, which all machines can read.
-    folder, name = OutputFolder(spark, output), "_events"
-    folder.drop(name)
-    try:
-        done = archive(
-            spark, str(queue), f"{folder.path}/{name}", url=url, cluster=cluster, progress=progress
-        )
-        if not done["events"]:
-            raise InvalidArgument("queue", queue, "one that keeps events")
-        kept = spark.read.parquet(f"{folder.path}/{name}")
-        return _report(spark, kept, output, slowest, title=str(queue), progress=progress)
-    finally:
-        folder.drop(name)
+    name = str(queue)
+    with server_options(url, cluster=cluster) as server:
+        given = {**server, "queue": name, "from": "events"}
+        if not has_events(given):
+            raise InvalidArgument("queue", name, "one that has events")
+        progress(f"reading the events of {name}")
+        # The oldest may be dropped before they are read.
+        given |= {"failOnLoss": "false", "partitions": f"{spark.sparkContext.defaultParallelism}"}
+        kept = spark.read.format("leasehold").options(**given).load()
+        return _report(spark, kept, output, slowest, title=name, progress=progress)
 
 
 def _report(
@@ -91,8 +92,7 @@ def _report(
     # Imported here, as the other jobs need no charts, and first, to report a missing library early.
     from leasehold.spark.jobs.report_text import page_of
 
-    missing = {"number", "what", "id", "at", "holder", "token", "due", "attempt"} - {*events.columns}
-    if missing:
+    if missing := {*NEEDED} - {*events.columns}:
         raise InvalidArgument(
             "events", title, f"an archive of events; it has no {', '.join(sorted(missing))}"
         )
@@ -100,45 +100,26 @@ def _report(
     history.marked.persist()
     try:
         progress("counting the events")
-        totals, now = utc(history.totals()), history.now()
+        totals, now = history.totals()
+        totals = in_utc(totals)
         if not totals["events"]:
             raise InvalidArgument("events", title, "an archive that has events")
         span = next((one for one in _SPANS if totals["seconds"] <= one * _MAX_SPANS), _SPANS[-1])
-        tables = {"hours": history.hours(), "workers": history.workers(), "slowest": history.slowest(slowest)}
         progress("writing completed")
         history.completed().write.mode("overwrite").parquet(f"{output}/completed")
-        found: dict[str, Rows] = {}
-        for name, rows in tables.items():
-            progress(f"writing {name}")
-            rows.coalesce(1).write.mode("overwrite").parquet(f"{output}/{name}")
-            found[name] = in_utc(spark.read.parquet(f"{output}/{name}"))
-        facts = {**totals, **now}
-        schema = ", ".join(f"{name} {_type(value)}" for name, value in facts.items())
-        spark.createDataFrame([tuple(facts.values())], schema).write.mode("overwrite").parquet(
-            f"{output}/totals"
-        )
-        progress("drawing")
-        html = page_of(title, totals, now, found, in_utc(history.spans(span)), span)
-        OutputFolder(spark, output).put(PAGE, html)
+        progress("grouping the events")
+        groups = history.groups(span)
+        slow = [row.asDict() for row in history.slowest(slowest).collect()]
     finally:
         history.marked.unpersist()
+    progress("writing tables")
+    folder, tables = OutputFolder(spark, output), tables_of(groups, slow)
+    facts = totals | {f"{state}_at_end": count for state, count in now.items()}
+    for name, rows in (tables | {"totals": [facts]}).items():
+        write_table(folder, name, rows)
+    progress("drawing")
+    folder.put(PAGE, page_of(title, totals, now, tables, span))
     times = {
         name: value.isoformat() if isinstance(value, datetime) else value for name, value in totals.items()
     }
     return {**times, "now": now, "page": f"{output.rstrip('/')}/{PAGE}"}
-
-
-def in_utc(table: DataFrame) -> Rows:
-    """Collect a small table and convert its times to UTC."""
-    return [utc(row.asDict()) for row in table.collect()]
-
-
-def utc(row: dict[str, Any]) -> dict[str, Any]:
-    """Convert the times of a row to UTC: Spark returns them in this machine's time zone."""
-    return {
-        name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.items()
-    }
-
-
-def _type(value: object) -> str:
-    return {int: "bigint", datetime: "timestamp"}.get(type(value), "double")

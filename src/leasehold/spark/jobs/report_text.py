@@ -22,7 +22,6 @@ def page_of(
     totals: dict[str, Any],
     now: dict[str, int],
     found: dict[str, Rows],
-    spans: Rows,
     span: int,
 ) -> str:
     """Write the page.
@@ -31,8 +30,7 @@ def page_of(
         title: The queue or archive that the report is about.
         totals: The totals of all events.
         now: How many items were in each state after the last event.
-        found: The rows of the tables `hours`, `workers` and `slowest`.
-        spans: Rows like those of `hours`, for the intervals of the charts.
+        found: The rows of the other tables, by name.
         span: The length of an interval, in seconds.
     """
     first, last = (f"{totals[one]:%Y-%m-%d %H:%M:%S}" for one in ("first", "last"))
@@ -54,7 +52,12 @@ def page_of(
     return page(
         f"Queue report: {title}",
         subtitle,
-        [figures(main_figures), *_over_time(spans, span), *_by_worker(found["workers"]), *_lists(found)],
+        [
+            figures(main_figures),
+            *_over_time(found["spans"], span),
+            *_by_worker(found["workers"]),
+            *_lists(found),
+        ],
     )
 
 
