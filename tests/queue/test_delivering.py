@@ -201,6 +201,17 @@ async def test_a_registration_ends_with_the_next_that_asks_for_none(
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-@pytest.mark.parametrize("message", [b"", b"hello", b"1 2 3", b"1 2 3 4 9 short", b"a b c d e f"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"hello",
+        b"1 2 3",
+        b"1 2 3 4 9 short",
+        b"1 2 3 4 -1 text",
+        b"a b c d e f",
+        b"1" * 99 + b" 2 3 4 1 text",
+    ],
+)
 def test_any_client_may_publish_anything(message: bytes) -> None:
     assert read_delivery(message) is None

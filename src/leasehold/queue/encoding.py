@@ -170,13 +170,14 @@ async def all_trips(
     Raises:
         LeaseholdError: If one failed, after all have ended; a note says how many were applied.
     """
+    if len(calls) == 1:
+        return await calls[0]
     results = await asyncio.gather(*(calls[::-1] if last_first else calls), return_exceptions=True)
     results = results[::-1] if last_first else results
     failed = [result for result in results if isinstance(result, BaseException)]
     if failed:
-        if len(results) > 1:
-            applied = len(results) - len(failed)
-            failed[0].add_note(f"{applied} of the {len(results)} trips of this call were applied; repeat it")
+        applied = len(results) - len(failed)
+        failed[0].add_note(f"{applied} of the {len(results)} trips of this call were applied; repeat it")
         raise failed[0]
     return [answer for result in results if not isinstance(result, BaseException) for answer in result]
 

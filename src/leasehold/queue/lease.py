@@ -60,7 +60,7 @@ class Lease(Item):
         server_ms: int,
     ) -> None:
         # No checks and no super().__init__: the item was checked when it was added.
-        self.id = item_id.decode(errors="surrogateescape")
+        self.id = item_id.decode("utf-8", "surrogateescape")
         self.data = data
         self.token = token
         self.attempt = attempt

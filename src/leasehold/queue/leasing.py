@@ -218,11 +218,13 @@ class LeaseDispatcher:
         # The server's clock was ahead of this one by at most `_offset`: the lease began no earlier.
         began = min(time.monotonic(), delivery.now_ms / 1000 - self._offset)
         item = (*delivery[4:], delivery.token, delivery.attempt, delivery.lease_ms, began, delivery.now_ms)
-        if not self._reassign([item]):
+        if self._waiting and not self._reassign([item]):
             self._linger()
             return
-        if not any(self._deliver(watcher, item) for watcher, expects in self._watchers.items() if expects):
-            self._release([item])
+        for watcher, expects in self._watchers.items():
+            if expects and self._deliver(watcher, item):
+                return
+        self._release([item])
 
     def due_in(self, seconds: float) -> None:
         """Lease in `seconds`, when a lease expires or an item falls due, unless another is due earlier."""

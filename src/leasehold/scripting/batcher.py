@@ -82,11 +82,16 @@ class TripGate:
         """Whether one more trip may be sent, and none will be unless the gate is woken."""
         return not self._scheduled and self.in_flight < self._max_in_flight
 
+    @property
+    def sends_at_once(self) -> bool:
+        """Whether the next call is sent at once, as calls come one at a time."""
+        return self._last_was_lone and not (self.in_flight or self._scheduled or self._flushing)
+
     def wake(self) -> None:
         """Flush: at once if calls come one at a time, otherwise at the end of this turn of the event loop."""
         if not self.asleep:
             return
-        if self._last_was_lone and not self.in_flight and not self._flushing:
+        if self.sends_at_once:
             self.flush()
         else:
             self._scheduled = True
@@ -225,10 +230,7 @@ class Batcher:
         while lane.waiting_bytes >= self._max_waiting_bytes:
             await lane.gate.change()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        lane.gathered.append(_Gathered(values, row_count, size, future))
-        lane.waiting_bytes += size
-        if lane.gate.asleep:
-            lane.gate.wake()
+        lane.add(_Gathered(values, row_count, size, future))
         return await future
 
     async def drained(self) -> None:
@@ -254,6 +256,16 @@ class _Lane:
         self.waiting_bytes = 0
         self.gathered: deque[_Gathered] = deque()
         self.gate = TripGate(runner, script, self._flush, max_in_flight=limits.max_in_flight)
+
+    def add(self, call: _Gathered) -> None:
+        """Send a call, at once or together with others."""
+        if self.gate.sends_at_once and not self.gathered:
+            self._send((call,), call.values)
+            return
+        self.gathered.append(call)
+        self.waiting_bytes += call.size
+        if self.gate.asleep:
+            self.gate.wake()
 
     def _flush(self) -> None:
         while self.gathered and self.gate.open:

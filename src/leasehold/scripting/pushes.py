@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError
@@ -144,7 +145,7 @@ class PushConnection:
             else:
                 confirmed.set_exception(translate(error, maybe_applied=False))
 
-        connection.subscribe(channel, lambda message: self._received(channel, message), on_reply)
+        connection.subscribe(channel, partial(self._received, channel), on_reply)
         await confirmed
 
     def _received(self, channel: bytes, message: bytes) -> None:

@@ -151,7 +151,8 @@ class Fetcher:
         """Start a run on an item that was delivered; return whether there is room."""
         if self._unclaimed() <= 0:
             return False
-        self._arrived(_runs(source.consumer, [Lease(source.consumer.queue, *item)]))
+        consumer = source.consumer
+        self._start(_runs(consumer, [Lease(consumer.queue, *item)]), at_once=True)
         return True
 
     def failed(self, source: Source, error: LeaseholdError) -> None:
@@ -260,9 +261,13 @@ class Fetcher:
             return True
 
     def _arrived(self, runs: list[ActiveRun]) -> None:
-        self.fetched_at = time.monotonic()
         self._measure()
-        self._renewer.add(runs, at_once=len(runs) == 1 and self._executor.free > 0)
+        self._start(runs, at_once=len(runs) == 1 and self._executor.free > 0)
+
+    def _start(self, runs: list[ActiveRun], *, at_once: bool) -> None:
+        """Start runs; see `LeaseRenewer.add`."""
+        self.fetched_at = time.monotonic()
+        self._renewer.add(runs, at_once=at_once)
         self._executor.wake()
 
     def _measure(self) -> None:
