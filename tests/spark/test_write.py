@@ -136,7 +136,7 @@ async def test_the_case_of_column_names_does_not_matter(spark: SparkSession, que
     writer(table.withColumn("Id", F.lit("b")), queue).save()
     assert await waiting(queue) == {"a": b"data", "b": b"data"}
     columns = Columns.chosen(
-        Options({"idColumn": "ID"}, OPTIONS), StructType().add("id", "int").add("ID", "int")
+        Options({"idColumn": "ID"}, OPTIONS), StructType().add("id", "integer").add("ID", "integer")
     )
     assert columns.id == "ID"
 
