@@ -25,7 +25,8 @@ LeaseholdError
 ├── ExtraMissing               an optional library is not installed
 └── EmbeddedServerError        no server program was found, or it did not start
 
-Errors that only Spark raises are in `leasehold.spark`: StreamTakenOver, OutputTakenOver.
+Errors that only Spark raises are in `leasehold.spark`: StreamTakenOver, OutputTakenOver,
+QueryStopped.
 
 EvictionWarning                a warning, not an error: the server may evict keys of unfinished items
 """

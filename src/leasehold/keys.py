@@ -97,6 +97,10 @@ MADE_KEYS = {
         "list, with a time to live",
         "a set of leased items: `<token> <id>`, or `-` where one was given up",
     ),
+    "set:<name>:failures": Key(
+        "hash, with a time to live",
+        "id → `<delay in ms> <size> <error>`: items of the set to be failed when the others are completed",
+    ),
     "stream:<name>": Key(
         "hash, with a time to live", "a stream of leases: `reader`, the last that took it over"
     ),

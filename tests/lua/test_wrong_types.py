@@ -95,6 +95,11 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     ),
     "schedules": ([], {"cursor": "0"}),
     "set_complete": ([("held", 3, 1)], {"stream": "s", "reader": "r"}),
+    "set_failures": ([], {"stream": "s", "reader": "r", "set": "s:1", "cursor": "0"}),
+    "set_failures_put": (
+        [("held", "-1 3 error")],
+        {"stream": "s", "reader": "r", "set": "s:1", "anew": 1, "keep_ms": 60_000},
+    ),
     "set_read": ([], {"stream": "s", "reader": "r", "set": "s:1", "peek": 0, "give_up": 1}),
     "set_renew": ([], {"stream": "s", "reader": "r", "set": "s:1", "start": 0, "hold_ms": 60_000}),
     "stream_hold": ([("s:1", 60_000)], {"stream": "s", "reader": "r", "take": 1, "keep_ms": 60_000}),

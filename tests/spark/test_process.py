@@ -151,7 +151,7 @@ async def test_invalid_arguments_are_errors_before_any_item_is_leased(
     place: Place, queue: AsyncWorkQueue, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     await put(queue, 0, 5)
-    with pytest.raises(InvalidArgument, match="'arrow' or 'pandas'"):
+    with pytest.raises(InvalidArgument, match="'arrow', 'pandas' or 'item'"):
         place.process(kind="polars")
     with pytest.raises(InvalidArgument, match="maxRows"):
         place.process(batch=0)
@@ -227,11 +227,11 @@ async def test_a_later_run_takes_over_the_output(place: Place, tmp_path: Path) -
     class Slow(OutputFolder):
         """Lets another run start and write while this one writes."""
 
-        def _check_run(self) -> None:
+        def check_run(self) -> None:
             if [*(tmp_path / "output").glob("_batch-*")]:
                 later.check_checkpoint(str(tmp_path))
                 later.write(other, 0, "query")
-            super()._check_run()
+            super().check_run()
 
     slow = Slow(spark, path)
     slow._run = earlier._run

@@ -142,6 +142,10 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     ),
     "schedules": _call(cursor="0"),
     "set_complete": _call(Draw.places, **STREAM),
+    "set_failures": _call(**STREAM, cursor="0"),
+    "set_failures_put": _call(
+        lambda draw: [(one, "-1 3 error") for one in draw.ids], **STREAM, anew=[0, 1], keep_ms=SHORT
+    ),
     "set_read": _call(**STREAM, peek=0, give_up=1),
     "set_renew": _call(**STREAM, hold_ms=SHORT),
     "stream_hold": _call(

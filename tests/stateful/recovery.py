@@ -23,7 +23,15 @@ ROUNDS = 3
 LONG = 2_000_000
 #: Scripts that create a key and give it a time to live with the next command, as no command of Redis 6.2 does
 #: both. If they are interrupted in between, it gets one when the caller repeats the call.
-GIVE_TIME_TO_LIVE = {"add_once", "await_results", "lease_set", "probe", "register", "stream_hold"}
+GIVE_TIME_TO_LIVE = {
+    "add_once",
+    "await_results",
+    "lease_set",
+    "probe",
+    "register",
+    "set_failures_put",
+    "stream_hold",
+}
 
 #: Removes the lease keys of foreign clients, as if they had expired.
 EXPIRE = """

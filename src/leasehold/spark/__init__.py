@@ -18,7 +18,7 @@ except ImportError as error:
 
 from leasehold.spark.bulk_add import add
 from leasehold.spark.bulk_writer import Report
-from leasehold.spark.errors import OutputTakenOver, StreamTakenOver
+from leasehold.spark.errors import OutputTakenOver, QueryStopped, StreamTakenOver
 from leasehold.spark.process import Processed, process
 from leasehold.spark.source import LeaseholdSource, register
 
@@ -26,6 +26,7 @@ __all__ = [
     "LeaseholdSource",
     "OutputTakenOver",
     "Processed",
+    "QueryStopped",
     "Report",
     "StreamTakenOver",
     "add",

@@ -2,7 +2,8 @@
 
 LeaseholdError
 ├── StreamTakenOver            a second query reads the lease stream of the same checkpoint
-└── OutputTakenOver            a second run writes into the same output folder
+├── OutputTakenOver            a second run writes into the same output folder
+└── QueryStopped               the query of a run was stopped before it had ended
 """
 
 from __future__ import annotations
@@ -37,4 +38,22 @@ class OutputTakenOver(LeaseholdError):
         super().__init__(
             f"another run with the same checkpoint has begun to write into {path}: this run stops writing. "
             "Run only one of them"
+        )
+
+
+class QueryStopped(LeaseholdError):
+    """The query of a run was stopped before it had processed all its input.
+
+    The items of its last batch stay leased to the checkpoint for the lease time, and a run with the same
+    folders continues with them.
+
+    Attributes:
+        query: The id of the query.
+    """
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+        super().__init__(
+            f"the query {query} was stopped before all its input was processed, by query.stop() or because "
+            "another query was started with its checkpoint. Run it again with the same folders to continue"
         )

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 from leasehold.spark.errors import StreamTakenOver
+from leasehold.spark.failures import fail, key_of, recorded
 from leasehold.spark.portal import call_with_retries
+from leasehold.spark.schema import readable
+from leasehold.spark.set_id import SetId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,16 +60,21 @@ class LeaseSets:
         name: The stream's name, from its checkpoint.
         lease_ms: The lease time; leases are renewed every third of it.
         retry_timeout: How long a call is repeated while the server is unavailable, in seconds.
+        reader: The unique name of this reader; empty: a new one.
     """
 
-    def __init__(self, bulk: Bulk, name: str, *, lease_ms: int, retry_timeout: float) -> None:
-        self.reader = secrets.token_hex(8)
+    def __init__(
+        self, bulk: Bulk, name: str, *, lease_ms: int, retry_timeout: float, reader: str = ""
+    ) -> None:
+        self.reader = reader or secrets.token_hex(8)
         self._bulk = bulk
         self._name = name
         self._lease_ms = lease_ms
         self._retry_timeout = retry_timeout
         self._sets: dict[int, LeaseSet] = {}
         self._completed = 0
+        #: Held while sets are renewed, and while items of one are failed: those would be leased again.
+        self._renewing = asyncio.Lock()
 
     async def take_over(self) -> None:
         """Become the stream's reader. The previous one gets StreamTakenOver at its next call.
@@ -131,14 +139,22 @@ class LeaseSets:
     async def complete(self, number: int) -> None:
         """Complete the items of that set except the abandoned ones, and delete the set.
 
-        The items have been read and processed, so they are completed even if their leases have expired.
+        The items have been read and processed, so they are completed even if their leases have expired. Those
+        that are recorded as failures are failed instead.
 
         Raises:
             StreamTakenOver, ServerError: As all calls.
         """
         if number <= self._completed:
             return
-        entries = await self._entries(number)
+        failures = await recorded(self._bulk, self.set_id(number), self._retry_timeout)
+        async with self._renewing:
+            entries = await self._entries(number)
+            if failures:
+                failed = [entry for entry in entries if readable(entry[0]) in failures]
+                entries = [entry for entry in entries if readable(entry[0]) not in failures]
+                await fail(self._bulk, failed, failures, self._retry_timeout)
+                self._sets.pop(number, None)  # not renewed any more
         pages = (entries[at : at + STEP] for at in range(0, len(entries), STEP))
         await asyncio.gather(*map(self._complete, pages))
         await self._hold(drop=number)
@@ -158,8 +174,9 @@ class LeaseSets:
         while True:
             await asyncio.sleep(interval)
             try:
-                for number, leased in [*self._sets.items()]:
-                    await self._renew(number, leased)
+                async with self._renewing:
+                    for number, leased in [*self._sets.items()]:
+                        await self._renew(number, leased)
                 await self._hold()
             except StreamTakenOver:
                 return  # the next call raises it
@@ -219,7 +236,14 @@ class LeaseSets:
         sets = dict.fromkeys(self._sets, b"%d" % keep_ms)
         if drop is not None:
             sets[drop] = b"0"
-        rows = [value for number, ms in sets.items() for value in (self.set_id(number).name, ms)]
+        names = {number: self.set_id(number).name for number in sets}
+        # A set first: its failures must outlive it.
+        rows = [
+            value
+            for number, ms in sets.items()
+            for name in (names[number], key_of(names[number]))
+            for value in (name, ms)
+        ]
         mine, _ = await self._run(
             "stream_hold", rows, stream=self._bytes, reader=self._reader, take=take, keep_ms=keep_ms
         )
@@ -245,26 +269,6 @@ class LeaseSets:
         return await call_with_retries(
             partial(self._bulk.run, script, rest, **arguments), self._retry_timeout
         )
-
-
-@dataclass(frozen=True)
-class SetId:
-    """What an executor needs to read a set."""
-
-    stream: str
-    reader: str
-    number: int
-    lease_ms: int
-
-    @property
-    def name(self) -> bytes:
-        """Return the set's name on the server."""
-        return f"{self.stream}:{self.number}".encode()
-
-    @property
-    def holder(self) -> str:
-        """Return the holder of its leases."""
-        return f"lh:{self.stream}"
 
 
 async def read_set(

@@ -14,10 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from leasehold.durations import to_ms
 from leasehold.errors import InvalidArgument
-from leasehold.spark.lease_sets import FIELDS, STEP, LeaseSets, SetId, read_set
+from leasehold.spark.lease_sets import FIELDS, STEP, LeaseSets, read_set
 from leasehold.spark.options import Options
 from leasehold.spark.portal import QueuePortal, check_queue, check_server, open_queue
 from leasehold.spark.schema import ITEMS, batch_of, check_columns, readable
+from leasehold.spark.set_id import SetId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from leasehold.spark.options import Target
+
 #: The options of the stream, beside the common ones.
 OPTIONS = ("from", "maxRows", "leaseTime", "partitions", "idleWait", "retryTimeout", "mayBeMissing")
+#: The option by which `process` names the reader, to record failures in its name; not for users.
+READER = "spark.leasehold.reader"
 #: The maximum of data in one reply to an executor, except for a single larger item.
 PAGE_BYTES = 4 << 20
 #: How long to wait between two polls of an empty queue (s).
@@ -72,6 +77,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._parts = options.check_int("partitions", parts, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
         self._retry_timeout = options.retry_timeout()
+        self._reader = options.text(READER)
         self._may_be_missing = options.flag("mayBeMissing", default=False)
         self._first: Offset | None = None
         self._draining = False
@@ -87,6 +93,21 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def queue(self) -> str:
         """Return the queue's name."""
         return self._target.queue
+
+    def set_at(self, offset: Offset) -> SetId:
+        """Return the set of the batch that ends at an offset, as the reader that `process` named reads it."""
+        name, number = self._known(offset)
+        return SetId(name, self._reader, number, self._lease_ms)
+
+    @property
+    def target(self) -> Target:
+        """Return the queue and its server."""
+        return self._target
+
+    @property
+    def retry_timeout(self) -> float:
+        """Return how long a request is repeated while the server is unavailable, in seconds."""
+        return self._retry_timeout
 
     # ------------------------------------------------------- on the driver
 
@@ -185,7 +206,12 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream(self, name: str) -> tuple[QueuePortal, LeaseSets]:
         if self._open is None:
             portal = self._close.enter_context(open_queue(self._target))
-            stream = LeaseSets(portal.bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout)
+            stream = LeaseSets(
+                *(portal.bulk, name),
+                lease_ms=self._lease_ms,
+                retry_timeout=self._retry_timeout,
+                reader=self._reader,
+            )
             portal.call(stream.take_over)
             renewing = portal.start(stream.keep_renewing)
             self._close.callback(renewing.cancel)

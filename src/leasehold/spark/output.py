@@ -84,8 +84,12 @@ class OutputFolder:
             raise _unusable("output", self.path, error) from error
         return bool(metadata)
 
-    def offset(self, checkpoint: str) -> dict[str, Any]:
-        """Return the offset of a checkpoint's first source at one of its batches; empty if it has none.
+    def offset(self, checkpoint: str, batch: int | None = None) -> dict[str, Any]:
+        """Return the offset of a checkpoint's first source at the end of a batch; empty if it has none.
+
+        Args:
+            checkpoint: The checkpoint's folder.
+            batch: The number of the batch; None: any.
 
         Raises:
             InvalidArgument: If Spark cannot use the folder.
@@ -94,8 +98,9 @@ class OutputFolder:
         try:
             for status in files.listStatus(offsets) if files.exists(offsets) else ():
                 path = status.getPath()
+                wanted = path.getName().isdigit() and batch in (None, int(path.getName()))
                 # A version, Spark's metadata, and then a line for each source.
-                lines = self._read(path.toString(), files).splitlines() if path.getName().isdigit() else []
+                lines = self._read(path.toString(), files).splitlines() if wanted else []
                 if len(lines) > 2 and lines[2].startswith("{"):
                     offset: dict[str, Any] = json.loads(lines[2])
                     return offset
@@ -111,14 +116,14 @@ class OutputFolder:
             OutputTakenOver: If another run has begun to write here; the earlier output stays.
         """
         self._check_query(query)
-        self._check_run()
+        self.check_run()
         # A run that was killed while it wrote the file leaves it empty.
         if not self._read(f"{self.path}/{_QUERY}", self._files):
             self.put(_QUERY, query)
         final, draft = f"batch={batch:08}", f"{_DRAFT}{batch:08}-{self._run}"
         writer = df.write.mode("overwrite").partitionBy(*partition_by)
         writer.parquet(f"{self.path}/{draft}")
-        self._check_run()
+        self.check_run()
         self.drop(final)
         if not self._files.rename(self._at(draft), self._at(final)):
             raise OSError(f"{self.path}/{draft} cannot be renamed to {final}")
@@ -138,7 +143,12 @@ class OutputFolder:
         finally:
             stream.close()
 
-    def _check_run(self) -> None:
+    def check_run(self) -> None:
+        """Check that no later run has begun to write here.
+
+        Raises:
+            OutputTakenOver: If one has.
+        """
         last = self._read(f"{self.path}/{_RUN}", self._files)
         if last and last != self._run:
             raise OutputTakenOver(self.path)

@@ -85,5 +85,5 @@ def archive(  # noqa: PLR0913 - each is an option of the command
             .option("from", "events")
             .load()
         )
-        drain(events, location, write)
+        drain(events, location, write, folder)
     return done
