@@ -2,6 +2,8 @@
 
 LeaseholdError
 ├── InvalidArgument            an argument cannot be used; raised before anything is sent
+│   ├── InvalidTask            a function cannot be a task; raised when it is registered
+│   └── InvalidCall            the arguments of a call do not fit the task
 ├── QueueClosed                the queue object is closed
 ├── ServerError                the server, or the connection to it
 │   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
@@ -17,8 +19,11 @@ LeaseholdError
 │   ├── NoEventsKept           the queue keeps none
 │   └── EventsLost             some of the requested events are no longer kept
 ├── ItemFailed                 the item that a caller waits for is a dead letter
+│   └── JobFailed              the work of a job has failed for good
 ├── ItemUnknown                there is neither the item that a caller waits for nor its result
+│   └── JobUnknown             there is neither the item of a job nor its result
 ├── PayloadError               an item's data does not fit its handler
+├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
 ├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
 ├── NoCurrentRun               `current_run` was called outside of a run
@@ -84,6 +89,36 @@ class InvalidArgument(LeaseholdError, ValueError):
         self.given = text
         self.allowed = allowed
         super().__init__(f"{argument}: got {text}, expected {allowed}")
+
+
+class InvalidTask(InvalidArgument):
+    """A function cannot be a task. Raised when it is registered.
+
+    Attributes:
+        task: The name of the task.
+        problem: What is wrong, and what to do.
+    """
+
+    def __init__(self, task: str, problem: str) -> None:
+        super().__init__("function", task, problem)
+        self.task = task
+        self.problem = problem
+        Exception.__init__(self, f"{task} cannot be a task: {problem}")
+
+
+class InvalidCall(InvalidArgument, TypeError):
+    """The arguments of a call do not fit the task's function. Nothing was sent.
+
+    Attributes:
+        task: The name of the task.
+        problem: What is wrong.
+    """
+
+    def __init__(self, task: str, problem: str) -> None:
+        super().__init__("arguments", task, problem)
+        self.task = task
+        self.problem = problem
+        Exception.__init__(self, f"{task}: {problem}")
 
 
 class QueueClosed(LeaseholdError):
@@ -226,6 +261,39 @@ class ItemUnknown(LeaseholdError):
         )
 
 
+class JobFailed(ItemFailed):
+    """The work of a job has failed for good: its item is a dead letter, or its result is an error.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+        error: The error of its last attempt, such as a traceback.
+        type: The name of the error's class; empty if it is not known.
+        message: The error's text.
+    """
+
+    def __init__(self, item_id: str, error: str) -> None:
+        super().__init__(item_id, error)
+        self.type, self.message = _read_error(error)
+        Exception.__init__(self, f"{item_id!r} has failed: {self.type}{': ' * bool(self.type)}{self.message}")
+
+
+def _read_error(error: str) -> tuple[str, str]:
+    """Return the class and the text of the exception at the end of a traceback."""
+    lines = [line for line in error.splitlines() if line[:1].isalpha()]
+    name, colon, text = lines[-1].partition(": ") if lines else ("", "", "")
+    if name.replace(".", "").isidentifier() and (colon or lines[-1] == error.strip()):
+        return name, text
+    return "", error.strip()
+
+
+class JobUnknown(ItemUnknown):
+    """There is neither an item of this job nor a result nor a dead letter.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+    """
+
+
 class PayloadError(LeaseholdError):
     """An item's data does not fit its handler's parameter. The item becomes a dead letter at once.
 
@@ -240,6 +308,20 @@ class PayloadError(LeaseholdError):
         self.wanted = wanted
         self.problem = problem
         super().__init__(f"the data of item {item_id!r} is not a {wanted}: {problem}")
+
+
+class ResultError(LeaseholdError):
+    """The work on an item was done, but its result cannot be written or read.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+        problem: Why.
+    """
+
+    def __init__(self, item_id: str, problem: str) -> None:
+        self.item_id = item_id
+        self.problem = problem
+        super().__init__(f"{item_id!r} was completed, but {problem}")
 
 
 class TimeLimitExceeded(LeaseholdError):

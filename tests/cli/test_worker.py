@@ -285,12 +285,12 @@ def user_code(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("app", "'app' is not a target: write module:worker"),
+        ("app", "'app' is not a target: write module:tasks, module:worker or"),
         ("nosuch:worker", "there is no module 'nosuch'"),
         ("nosuch.py:worker", "there is no file .*nosuch.py"),
         ("app:nosuch", "app has no 'nosuch'; it has worker, idle, needy"),
-        ("app:not_a_worker", "app:not_a_worker is 5 .int., not a Worker"),
-        ("app:idle", "app:idle has no handler"),
+        ("app:not_a_worker", "app:not_a_worker is 5 .int., not a TaskQueue, a Worker or a f"),
+        ("app:idle", "app:idle has no task or handler"),
         ("app:fails", "LookupError: no settings"),
         ("crashing:worker", "KeyError: 'missing'"),
         ("broken:worker", "SyntaxError"),

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leasehold.cli.times import format_time
+from leasehold.tasks.wire import call_of, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +72,7 @@ _TIMES = {"due", "died_at", "start", "next_due"}
 
 
 def view_document(view: DeadLetter | ItemView | ScheduleView) -> dict[str, Any]:
-    """Return an item, a dead letter or a schedule as a JSON document."""
+    """Return an item, a dead letter or a schedule as a JSON document, with the name of its task if any."""
     document: dict[str, Any] = {}
     for name, value in asdict(view).items():
         if name == "data":
@@ -80,7 +81,8 @@ def view_document(view: DeadLetter | ItemView | ScheduleView) -> dict[str, Any]:
             document["leased_seconds_ago"] = value
         else:
             document[name] = format_time(value) if name in _TIMES else value
-    return document
+    task = task_of(getattr(view, "data", None) or b"")
+    return document if task is None else {**document, "task": task}
 
 
 def encoded(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -99,8 +101,11 @@ def readable(data: bytes) -> str:
 
 
 def preview(data: bytes | None) -> str | None:
-    """Return the beginning of data as one line."""
-    return None if data is None else shortened(readable(data[: 4 * PREVIEW]))
+    """Return the beginning of data as one line; of a task, its name and arguments."""
+    if data is None:
+        return None
+    call = call_of(data)
+    return shortened(readable(data[: 4 * PREVIEW])) if call is None else shortened(" ".join(call))
 
 
 def shortened(text: str) -> str:

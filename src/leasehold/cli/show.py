@@ -20,6 +20,7 @@ from leasehold.cli.options import choice_option, number_option
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
 from leasehold.cli.times import format_time
 from leasehold.states import ITEM_STATES, State
+from leasehold.tasks.wire import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,6 +121,7 @@ def _print_item(view: ItemView) -> None:
     print_facts(
         {
             "id": view.id,
+            "task": task_of(view.data or b""),
             "state": view.state,
             "attempt": view.attempt,
             until: format_time(view.due),
@@ -140,6 +142,7 @@ def print_dead_letter(letter: DeadLetter) -> None:
     print_facts(
         {
             "id": letter.id,
+            "task": task_of(letter.data or b""),
             "state": "dead",
             "died": format_time(letter.died_at),
             "attempt": letter.attempt,

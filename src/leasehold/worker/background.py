@@ -91,7 +91,7 @@ class BackgroundThread:
 
     async def _main(self) -> None:
         # With a short timeout, a connection that fell silent costs no lease.
-        times = [handler.lease_time for one in self._consumers for handler in one.handlers]
+        times = [handler.lease_time for one in self._consumers for handler in one.all_handlers]
         shortest = min(times, default=MAX_REPLY_TIMEOUT)
         reply_timeout = min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, shortest / 4))
         for consumer, session in self._sessions.items():

@@ -66,12 +66,17 @@ class Dispatcher(Consumer):
                 )
             self._by_name[handler.name] = handler
         self._otherwise = otherwise
-        for handler in self.handlers:
+        for handler in self.all_handlers:
             handler.consumer = self
 
     @property
     def handlers(self) -> Sequence[Handler]:
-        """The handlers that its runs may have; the last one is for items that no other is for."""
+        """Its handlers, without the one for items that no other is for."""
+        return tuple(self._by_name.values())
+
+    @property
+    def all_handlers(self) -> Sequence[Handler]:
+        """The handlers that its runs may have."""
         return (*self._by_name.values(), self._otherwise)
 
     def assign(self, leases: Sequence[Lease]) -> Iterator[tuple[Handler, list[Lease]]]:

@@ -62,8 +62,13 @@ class Consumer:
 
     @property
     def handlers(self) -> Sequence[Handler]:
-        """The handlers that its runs may have."""
+        """Its handlers, as they were defined."""
         raise NotImplementedError
+
+    @property
+    def all_handlers(self) -> Sequence[Handler]:
+        """The handlers that its runs may have."""
+        return self.handlers
 
     def on(self, queue: AsyncWorkQueue) -> Self:
         """Return a copy for the items of another queue."""

@@ -63,7 +63,7 @@ class WorkerRuntime(Coordinator):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._consumers = consumers
-        handlers = [handler for consumer in consumers for handler in consumer.handlers]
+        handlers = [handler for consumer in consumers for handler in consumer.all_handlers]
         self._concurrency = concurrency
         self._renewer = LeaseRenewer(self)
         self._executor = Executor(concurrency, self._renewer, self)
@@ -102,7 +102,7 @@ class WorkerRuntime(Coordinator):
         self._executor.calls = {
             handler: build_call(handler, resources, middleware, threads=self._threads, processes=processes)
             for consumer in self._consumers
-            for handler in consumer.handlers
+            for handler in consumer.all_handlers
         }
 
     async def end(self, *, grace: float) -> None:

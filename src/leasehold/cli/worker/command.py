@@ -21,7 +21,7 @@ def worker(  # noqa: PLR0913 - each is an option
         str,
         typer.Argument(
             metavar="MODULE:WORKER",
-            help="A worker, or a function that returns one: module:worker, path/to/file.py:worker.",
+            help="Tasks, a worker, or a function that returns one: module:tasks, path/to/file.py:worker.",
             show_default=False,
         ),
     ],

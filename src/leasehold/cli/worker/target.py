@@ -1,4 +1,4 @@
-"""Importing the worker that a command line names."""
+"""Importing the worker, or the tasks, that a command line names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import leasehold
 from leasehold.describing import traceback_of
 from leasehold.errors import LeaseholdError
+from leasehold.tasks import Task, TaskQueue
 from leasehold.worker import Worker
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Unusable(Exception):
 
 
 def find_worker(target: str) -> Worker:
-    """Import a worker, or a function that returns one, and call that.
+    """Import a worker, a task queue, or a function that returns one, and call that. Tasks get a new worker.
 
     The current folder comes first in `sys.path`; for a file, the folder of its package.
 
@@ -48,7 +49,9 @@ def find_worker(target: str) -> Worker:
     """
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise Unusable(f"{target!r} is not a target: write module:worker or path/to/file.py:worker")
+        raise Unusable(
+            f"{target!r} is not a target: write module:tasks, module:worker or path/to/file.py:worker"
+        )
     _put_first(Path.cwd())
     module = _file(Path(place)) if place.endswith(".py") else _module(place)
     try:
@@ -102,17 +105,25 @@ def _put_first(folder: Path) -> None:
 
 def _as_worker(found: Any, target: str) -> Worker:
     worker = found
-    if not isinstance(found, Worker):
-        if not callable(found) or isinstance(found, type):
-            raise Unusable(f"{target} is {_described(found)}, not a Worker or a function that returns one")
+    if not isinstance(found, (Worker, TaskQueue)):
+        if not callable(found) or isinstance(found, (type, Task)):
+            raise Unusable(
+                f"{target} is {_described(found)}, not a TaskQueue, a Worker or a function that returns one"
+            )
         try:
             worker = found()
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises
             raise Unusable(with_traceback(f"{target}() failed", error)) from None
+    if isinstance(worker, TaskQueue):
+        worker = Worker(worker)
     if not isinstance(worker, Worker):
-        raise Unusable(f"{target} returned {_described(worker)}, not a Worker")
-    if not worker.handlers:
-        raise Unusable(f"{target} has no handler: see Worker.handler")
+        raise Unusable(f"{target} returned {_described(worker)}, not a TaskQueue or a Worker")
+    try:
+        handlers = worker.handlers  # imports the modules with tasks
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        raise Unusable(with_traceback(f"a module with tasks of {target} cannot be imported", error)) from None
+    if not handlers:
+        raise Unusable(f"{target} has no task or handler: see TaskQueue.task and Worker.handler")
     return worker
 
 
@@ -122,7 +133,7 @@ def _described(thing: Any) -> str:
 
 
 def _suggestion(module: ModuleType) -> str:
-    workers = [name for name, value in vars(module).items() if isinstance(value, Worker)]
+    workers = [name for name, value in vars(module).items() if isinstance(value, (Worker, TaskQueue))]
     return f"; it has {', '.join(workers)}" if workers else ""
 
 

@@ -1,0 +1,218 @@
+"""The arguments of a task: bound, checked and written as JSON by the caller, and read by the worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from leasehold import codec
+from leasehold.describing import text_of
+from leasehold.errors import InvalidArgument, InvalidCall, InvalidTask, PayloadError
+from leasehold.queue.lease import Lease
+from leasehold.worker.handler import item_type, signature_of
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Callable, Mapping
+
+
+class _Provided:
+    """The default of a parameter that the worker fills in. Each use of it in its place is an error."""
+
+    def __repr__(self) -> str:
+        return "Provided()"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{name}: this is Provided(), which a worker replaces; when you call the function yourself, pass "
+            "a value"
+        )
+
+
+_PROVIDED = _Provided()
+
+
+def Provided() -> Any:  # noqa: N802 - it stands where a value or a class would
+    """Mark a parameter of a task that the worker fills in, by writing this as its default.
+
+    A parameter annotated `Lease` gets the lease, any other one the value of its name from the worker's
+    lifespan.
+
+        @tasks.task
+        async def send(to: str, *, smtp: Smtp = Provided(), lease: Lease = Provided()) -> None: ...
+    """
+    return _PROVIDED
+
+
+class UnknownArguments(Exception):
+    """A call has arguments that the task does not have here: a newer program has added it."""
+
+
+class Arguments:
+    """What the function of a task is called with.
+
+    Args:
+        task: The name of the task.
+        function: The function.
+        batch: Whether the function takes a list of what is the one argument of a call.
+
+    Attributes:
+        provided: The parameters that the worker fills in.
+        lease_names: Those of them that take the lease.
+
+    Raises:
+        InvalidTask: If the function cannot be a task.
+    """
+
+    def __init__(self, task: str, function: Callable[..., Any], *, batch: bool) -> None:
+        self._task = task
+        self._required: list[str] = []
+        self._positional: list[str] = []
+        self._batch = batch
+        self.provided: list[str] = []
+        self.lease_names: list[str] = []
+        types: dict[str, Any] = {}
+        for parameter in self._parameters(function):
+            if isinstance(parameter.default, _Provided):
+                self.provided.append(parameter.name)
+                if parameter.annotation is Lease:
+                    self.lease_names.append(parameter.name)
+            else:
+                types[parameter.name] = self._type_of(parameter)
+                if parameter.default is parameter.empty:
+                    self._required.append(parameter.name)
+                if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                    self._positional.append(parameter.name)
+        self._names = [*types]
+        if batch and (len(types) != 1 or not self._positional):
+            raise InvalidTask(
+                task, f"with batch= it takes one argument, a list, and not {', '.join(types) or 'none'}"
+            )
+        fields = [
+            (name, kind) if name in self._required else (name, kind, msgspec.UNSET)
+            for name, kind in types.items()
+        ]
+        self._make_decoders(fields)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Write the arguments of a call as a JSON object, without those that are left out.
+
+        Raises:
+            InvalidCall: If they do not fit the function.
+        """
+        bound = self._bind(args, kwargs)
+        try:
+            raw = codec.encode(bound)
+        except Exception as error:
+            raise InvalidCall(
+                self._task, f"the arguments cannot be written as JSON: {text_of(error)}"
+            ) from error
+        try:
+            self._decode(raw)
+        except Exception as error:
+            raise InvalidCall(self._task, text_of(error)) from error
+        return raw
+
+    def decode(self, lease: Lease) -> dict[str, Any]:
+        """Read the arguments of an item: a value for each name that the call gave.
+
+        Raises:
+            UnknownArguments: If the function does not have one of them.
+            PayloadError: If they do not fit the function in another way.
+        """
+        try:
+            arguments = self._decode_call(lease.data).args
+        except Exception as error:
+            if unknown := self._unknown(lease.data):
+                raise UnknownArguments(", ".join(unknown)) from error
+            raise PayloadError(lease.id, f"call of {self._task}", text_of(error)) from error
+        found = {}
+        for name in self._names:
+            value = getattr(arguments, name)
+            if value is not msgspec.UNSET:
+                found[name] = value
+        return found
+
+    def decode_one(self, lease: Lease) -> Any:
+        """Read the argument of an item of a batch. Raises as `decode`."""
+        return self.decode(lease)[self._names[0]]
+
+    def _make_decoders(self, fields: list[Any]) -> None:
+        kind = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        call = msgspec.defstruct("Call", [("args", kind)])
+        self._decode = codec.decoder(kind)
+        self._decode_call = codec.decoder(call)
+
+    def _parameters(self, function: Callable[..., Any]) -> list[inspect.Parameter]:
+        try:
+            found = [*signature_of(function).parameters.values()]
+        except InvalidArgument as error:
+            raise InvalidTask(self._task, error.allowed) from error
+        for one in found:
+            if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+                advice = "give each a parameter of its own, or take a list or a dict"
+                raise InvalidTask(self._task, f"it has {one}: arguments are sent by name, so {advice}")
+            if one.kind is one.POSITIONAL_ONLY:
+                raise InvalidTask(
+                    self._task, f"{one.name} is positional-only: arguments are sent by name, so remove the /"
+                )
+        return found
+
+    def _type_of(self, parameter: inspect.Parameter) -> Any:
+        if parameter.annotation is Lease:
+            raise InvalidTask(
+                self._task, f"the worker fills in {parameter.name}: write {parameter} = Provided()"
+            )
+        kind = parameter.annotation
+        if self._batch:
+            try:
+                kind = item_type(parameter)
+            except InvalidArgument as error:
+                raise InvalidTask(
+                    self._task, f"with batch= it takes a list, such as {parameter.name}: list[str]"
+                ) from error
+        if kind is parameter.empty:
+            return Any
+        try:
+            codec.check(kind)
+        except codec.UnknownType as error:
+            raise InvalidTask(
+                self._task,
+                f"{parameter.name}: {error}; if the worker fills it in, write {parameter.name} = Provided()",
+            ) from error
+        return kind
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if len(args) > len(self._positional):
+            raise InvalidCall(
+                self._task, f"it takes {len(self._positional)} positional arguments, and not {len(args)}"
+            )
+        bound = dict(zip(self._positional, args, strict=False))
+        for name, value in kwargs.items():
+            if name in self.provided:
+                raise InvalidCall(self._task, f"the worker fills in {name}: leave it out of the call")
+            if name not in self._names:
+                takes = ", ".join(self._names) or "none"
+                raise InvalidCall(self._task, f"it has no argument {name!r} (it has {takes})")
+            if name in bound:
+                raise InvalidCall(self._task, f"there are two values for {name}")
+            bound[name] = value
+        if missing := [name for name in self._required if name not in bound]:
+            raise InvalidCall(self._task, f"{', '.join(missing)} is missing")
+        return bound
+
+    def _unknown(self, data: bytes) -> list[str]:
+        """Return the names in a call that the function does not have."""
+        try:
+            given = _ANY_CALL.decode(data).args
+        except Exception:  # noqa: BLE001 - the error of the other decoder says why
+            return []
+        return sorted(given.keys() - {*self._names, *self.provided})
+
+
+class _AnyCall(msgspec.Struct):
+    args: dict[str, msgspec.Raw]
+
+
+_ANY_CALL = msgspec.json.Decoder(_AnyCall)

@@ -1,0 +1,117 @@
+"""What is known of a task: its function, arguments and result, and how a worker is to run it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+
+from leasehold import codec
+from leasehold.errors import InvalidArgument, InvalidTask
+from leasehold.tasks.arguments import Arguments
+from leasehold.worker.handler import check_run_in, signature_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.durations import Duration
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.retry import RetryPolicy
+    from leasehold.worker.handler import RunIn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a worker runs a task. The attributes are those of `Worker.handler`."""
+
+    run_in: RunIn | None
+    batch: int | None
+    weight: float
+    retry: RetryPolicy | None
+    timeout: Duration | None
+    lease_time: Duration | None
+    keep_result: Duration | None
+
+
+class Definition:
+    """A task as it was registered.
+
+    Args:
+        name: Its name.
+        function: Its function.
+        queue: The queue of its items.
+        settings: How a worker runs it.
+
+    Attributes:
+        arguments: What the function is called with.
+        read_result: Reads what the function returned.
+
+    Raises:
+        InvalidTask: If the function cannot be a task.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], queue: AsyncWorkQueue, settings: Settings
+    ) -> None:
+        try:
+            self.run_in = check_run_in(function, settings.run_in)
+        except InvalidArgument as error:
+            raise InvalidTask(name, f"{error.argument} is to be {error.allowed}") from error
+        self.name = name
+        self.function = function
+        self.queue = queue
+        self.settings = settings
+        self.arguments = Arguments(name, function, batch=settings.batch is not None)
+        if self.arguments.lease_names and (settings.batch is not None or self.run_in == "process"):
+            what = ", ".join(self.arguments.lease_names)
+            advice = (
+                "a batch has many: use current_run().leases" if settings.batch else "it stays in this process"
+            )
+            raise InvalidTask(name, f"it cannot be passed a lease as {what}: {advice}")
+        self.read_result = self._reader() if settings.keep_result is not None else _unread
+
+    def picklable(self, task: Any) -> Callable[..., Any]:
+        """Return what another process finds under the name of the function: the task, or the function."""
+        module = sys.modules.get(getattr(self.function, "__module__", ""))
+        path = getattr(self.function, "__qualname__", "").split(".")
+        found: Any = module
+        for part in path:
+            found = getattr(found, part, None)
+        return task if found is task else self.function
+
+    def _reader(self) -> Callable[[bytes], Any]:
+        annotation = signature_of(self.function).return_annotation
+        if self.settings.batch is not None:
+            annotation = _answer_of(annotation)
+        try:
+            return codec.decoder(Any if annotation is sys.modules["inspect"].Signature.empty else annotation)
+        except codec.UnknownType as error:
+            raise InvalidTask(
+                self.name, f"what it returns: {error}; or keep no results, with keep_result=None"
+            ) from error
+
+
+def _answer_of(annotation: Any) -> Any:
+    """Return the type of the answer to one item of a batch: of list[int | Exception] | None, int | None."""
+    kinds: list[Any] = []
+    for member in _members(annotation):
+        if get_origin(member) is None:
+            kinds.append(Any if member is not type(None) and member is not None else None)
+        else:
+            kinds += [
+                one
+                for one in _members(get_args(member)[0])
+                if not (isinstance(one, type) and issubclass(one, BaseException))
+            ]
+    return Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - of types that are known at run time only
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return get_args(annotation)
+    return (annotation,)
+
+
+def _unread(_: bytes) -> Any:
+    raise RuntimeError("the task keeps no results")

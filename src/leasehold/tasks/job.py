@@ -1,0 +1,128 @@
+"""A job: a task that was added, by the id of its item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+from leasehold.errors import (
+    InvalidArgument,
+    ItemFailed,
+    ItemUnknown,
+    JobFailed,
+    JobUnknown,
+    ResultError,
+)
+from leasehold.item import check_id
+from leasehold.tasks.wire import read_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.durations import Duration
+    from leasehold.queue.queue import AsyncWorkQueue
+
+R_co = TypeVar("R_co", covariant=True)
+
+#: Where a job is: unfinished in one of three states, a dead letter, completed with a result that is kept, or
+#: unknown.
+JobState: TypeAlias = Literal["waiting", "leased", "scheduled", "dead", "completed", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    """The status of a job at one instant.
+
+    Attributes:
+        state: `"waiting"`, `"leased"` (it may be running), `"scheduled"` (delayed, or to be tried again),
+            `"dead"`, `"completed"`, or `"unknown"`: never added, or nothing is kept of it.
+        attempt: How many attempts have begun; 0 if it is completed or unknown.
+        error: What is kept of the last attempt that failed; None if none has.
+        due: When it is next: when it falls due if it is scheduled, when its lease ends if it is leased;
+            seconds since 1970, by the server's clock. Else None.
+    """
+
+    state: JobState
+    attempt: int = 0
+    error: str | None = None
+    due: float | None = None
+
+
+class Job(Generic[R_co]):
+    """A task that was added. Its `id` is that of its item: `task.job(id)` makes the same job elsewhere.
+
+        job = await send_mail.add("ann@example.org")
+        receipt = await job.result(timeout=10)
+
+    Attributes:
+        id: The id of the item.
+        task: The name of the task.
+        created: Whether it was added, and not there already under this id; None if it was not this object's
+            call.
+    """
+
+    __slots__ = ("_keeps_result", "_queue", "_read", "created", "id", "task")
+
+    def __init__(
+        self,
+        queue: AsyncWorkQueue,
+        task: str,
+        item_id: str,
+        *,
+        created: bool | None,
+        read: Callable[[bytes], Any],
+        keeps_result: bool,
+    ) -> None:
+        self.id = check_id(item_id)
+        self.task = task
+        self.created = created
+        self._queue = queue
+        self._read = read
+        self._keeps_result = keeps_result
+
+    async def result(self, *, timeout: Duration | None = None) -> R_co:
+        """Wait until the job is done, and return what the function returned.
+
+        Args:
+            timeout: How long to wait, in seconds; None waits without limit.
+
+        Raises:
+            JobFailed: If its last attempt has failed.
+            JobUnknown: If there is no such job, or its result is no longer kept.
+            ResultError: If it was done, but what the function returned cannot be written or read.
+            TimeoutError: If it is unfinished after `timeout`.
+            InvalidArgument: If the task keeps no results (`keep_result=None`).
+            QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
+        """
+        if not self._keeps_result:
+            raise InvalidArgument(
+                "keep_result", None, f"a time to keep results: {self.task} has keep_result=None"
+            )
+        try:
+            data = await self._queue.results.wait(self.id, timeout=timeout)
+        except ItemFailed as error:
+            raise JobFailed(self.id, error.error) from error
+        except ItemUnknown as error:
+            raise JobUnknown(self.id) from error
+        if data is None:
+            raise ResultError(self.id, "it has no result: the client that completed it stored none")
+        value: R_co = read_result(self.id, data, self._read)
+        return value
+
+    async def status(self) -> JobStatus:
+        """Return the state of the job, its attempt, its last error, and when it is next.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        for _ in range(2):  # between two calls, a dead letter may be requeued and its item completed
+            if view := await self._queue.find(self.id, data=False):
+                return JobStatus(state=view.state, attempt=view.attempt, error=view.error, due=view.due)
+            if letter := await self._queue.dead_letters.get(self.id):
+                return JobStatus(state="dead", attempt=letter.attempt, error=letter.error)
+            if await self._queue.results.get(self.id) is not None:
+                return JobStatus(state="completed")
+        return JobStatus(state="unknown")
+
+    def __repr__(self) -> str:
+        return f"<job {self.id!r} of {self.task}>"

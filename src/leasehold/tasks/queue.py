@@ -1,0 +1,353 @@
+"""A task queue: many typed functions on one queue, by name."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import time
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+
+from leasehold.durations import Duration, check_bool, check_list, seconds
+from leasehold.errors import InvalidArgument, InvalidTask
+from leasehold.queue.queue import AsyncWorkQueue
+from leasehold.retry import RetryPolicy
+from leasehold.scripting.endpoints import Client, client_of, cluster_of
+from leasehold.tasks.definition import Definition, Settings
+from leasehold.tasks.serving import UnknownTasks, dispatcher_of, handler_of
+from leasehold.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from types import TracebackType
+
+    from leasehold.tasks.job import Job
+    from leasehold.worker.dispatch import Dispatcher
+    from leasehold.worker.handler import RunIn
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # an async function is also one that returns a coroutine
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class BatchDecorator(Protocol):
+    """Makes a task of a function that takes a list."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], Coroutine[Any, Any, None]], /
+    ) -> BatchTask[Concatenate[T, P], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], Coroutine[Any, Any, Sequence[R | Exception]]], /
+    ) -> BatchTask[Concatenate[T, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], None], /
+    ) -> BatchTask[Concatenate[T, P], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], Sequence[R | Exception]], /
+    ) -> BatchTask[Concatenate[T, P], R]: ...
+
+
+class TaskQueue:
+    """Many functions on one queue, called by name with typed arguments.
+
+        tasks = TaskQueue.from_url("redis://localhost", "default")
+
+        @tasks.task(timeout=60)
+        async def send_mail(to: str, subject: str = "Hi") -> str: ...
+
+        job = await send_mail.add("ann@example.org")     # in any process
+        await job.result(timeout=10)
+
+        Worker(tasks)                                    # or: leasehold worker app:tasks
+
+    The arguments are checked where a task is added, by type checkers and by the call. On the server, a task
+    is an item whose data is JSON, `{"task": "send_mail", "args": {"to": "ann@example.org"}, "meta": {}}`, so
+    that any language can add one.
+
+    Args:
+        name: The queue's name; see `AsyncWorkQueue`.
+        redis: A client of redis-py; see `AsyncWorkQueue`.
+        include: The names of modules with tasks; a worker imports them when it starts.
+        keep_unknown: For how long a worker releases tasks that it does not know, in seconds, from when they
+            were to run first. Then they are dead letters.
+        return_to: See `AsyncWorkQueue`.
+        reply_timeout: See `AsyncWorkQueue`.
+        clock: For tests: see `AsyncWorkQueue`.
+
+    Attributes:
+        queue: The queue.
+
+    Raises:
+        InvalidArgument: If an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        redis: Client,
+        *,
+        include: Sequence[str] = (),
+        keep_unknown: Duration = 86_400,
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._redis = redis
+        self._how: dict[str, Any] = {"return_to": return_to, "reply_timeout": reply_timeout, "clock": clock}
+        self.queue = AsyncWorkQueue(name, redis, **self._how)
+        self._include = check_list("include", include, "names of modules")
+        self._unknown = UnknownTasks(seconds("keep_unknown", keep_unknown, zero=True))
+        self._clock = clock or time.time
+        self._queues: dict[str, AsyncWorkQueue] = {name: self.queue}
+        self._tasks: dict[str, Task[..., Any]] = {}
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        name: str,
+        *,
+        include: Sequence[str] = (),
+        keep_unknown: Duration = 86_400,
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+        cluster: bool = False,
+    ) -> Self:
+        """Make a task queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
+
+        Args:
+            url: Where the server is.
+            name: The queue's name.
+            include: See the class.
+            keep_unknown: See the class.
+            return_to: See the class.
+            reply_timeout: See the class.
+            clock: See the class.
+            cluster: Whether the server is a node of a cluster; the other nodes are found through it.
+
+        Raises:
+            InvalidArgument: If the URL or another argument cannot be used.
+        """
+        client: Client = cluster_of(url) if check_bool("cluster", cluster) else client_of(url)
+        return cls(
+            name,
+            client,
+            include=include,
+            keep_unknown=keep_unknown,
+            return_to=return_to,
+            reply_timeout=reply_timeout,
+            clock=clock,
+        )
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.queue.name
+
+    @property
+    def tasks(self) -> tuple[Task[..., Any], ...]:
+        """The tasks, in the order in which they were registered."""
+        return tuple(self._tasks.values())
+
+    @overload
+    def task(  # type: ignore[overload-overlap] # an async function is also one that returns a coroutine
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        batch: int,
+        name: str | None = None,
+        queue: str | AsyncWorkQueue | None = None,
+        run_in: RunIn | None = None,
+        weight: float = 1.0,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        lease_time: Duration | None = None,
+        keep_result: Duration | None = 3600,
+    ) -> BatchDecorator: ...
+    @overload
+    def task(
+        self,
+        *,
+        batch: None = None,
+        name: str | None = None,
+        queue: str | AsyncWorkQueue | None = None,
+        run_in: RunIn | None = None,
+        weight: float = 1.0,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        lease_time: Duration | None = None,
+        keep_result: Duration | None = 3600,
+    ) -> TaskDecorator: ...
+
+    def task(  # noqa: PLR0913 - all but the function by name
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        queue: str | AsyncWorkQueue | None = None,
+        run_in: RunIn | None = None,
+        batch: int | None = None,
+        weight: float = 1.0,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        lease_time: Duration | None = None,
+        keep_result: Duration | None = 3600,
+    ) -> Any:
+        """Make a function a task: `@tasks.task`, or `@tasks.task(timeout=60)`.
+
+        Its arguments may have any type that JSON can hold, by their annotations: JSON's types, dataclasses,
+        msgspec structs, pydantic models, datetime, UUID, Decimal, bytes, enums, and these in each other. A
+        parameter whose default is `Provided()` is filled in by the worker. The task can be called like the
+        function.
+
+        Args:
+            function: The function: async, or a plain one.
+            name: Its name, by which workers know it; None: that of the function, without the module's.
+            queue: A queue of its own, or the name of one; None: that of this task queue.
+            run_in: See `Worker.handler`.
+            batch: See `Worker.handler`. The function takes a list, and a call one item of it. A batch has
+                what was leased together; give the task a queue of its own for full batches.
+            weight: The share of its queue; the highest of the tasks on a queue counts. See `Worker.handler`.
+            retry: See `Worker.handler`.
+            timeout: See `Worker.handler`.
+            lease_time: See `Worker.handler`.
+            keep_result: How long what the function returned is kept for `Job.result`, in seconds; None: not
+                at all.
+
+        Raises:
+            InvalidTask: If the function cannot be a task: the text says what to do.
+            InvalidArgument: If another argument is invalid.
+        """
+        settings = Settings(
+            run_in=run_in,
+            batch=batch,
+            weight=weight,
+            retry=retry,
+            timeout=timeout,
+            lease_time=lease_time,
+            keep_result=keep_result,
+        )
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            return self._register(function, name, self._queue_of(queue), settings)
+
+        return register if function is None else register(function)
+
+    async def add_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """Add many calls of any tasks in few trips.
+
+            jobs = await tasks.add_many([send_mail.call("ann"), resize.call("cat.jpg")])
+
+        Returns:
+            Their jobs, in order.
+
+        Raises:
+            InvalidArgument: If one is no `Call`. Nothing was sent.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.add_items`: some may have been added.
+        """
+        calls = check_list("calls", calls, "calls")
+        if wrong := [one for one in calls if not isinstance(one, Call)]:
+            raise InvalidArgument("calls", wrong[0], "calls of tasks: task.call(…)")
+        items = [call.item() for call in calls]
+        groups: dict[Any, list[int]] = {}
+        for place, call in enumerate(calls):
+            groups.setdefault((call.queue, call.delay, call.at), []).append(place)
+        added = await asyncio.gather(
+            *(
+                queue.add_items([items[place] for place in places], delay=delay, at=at)
+                for (queue, delay, at), places in groups.items()
+            )
+        )
+        created = dict(
+            pair
+            for places, answers in zip(groups.values(), added, strict=True)
+            for pair in zip(places, answers, strict=True)
+        )
+        return [
+            call.job(item.id, created=created[place])
+            for place, (call, item) in enumerate(zip(calls, items, strict=True))
+        ]
+
+    def consumers(self, *, retry: RetryPolicy, lease_time: float) -> Sequence[Dispatcher]:
+        """Import the included modules, and return what a worker needs to run the tasks. A `Worker` calls it.
+
+        Args:
+            retry: The worker's policy, for tasks without one.
+            lease_time: The worker's lease time, in seconds, for tasks without one.
+        """
+        for module in self._include:
+            importlib.import_module(module)
+        by_queue: dict[AsyncWorkQueue, list[Task[..., Any]]] = {}
+        for task in self._tasks.values():
+            by_queue.setdefault(task.queue, []).append(task)
+        return [
+            dispatcher_of(queue, tasks, self._unknown, retry=retry, lease_time=lease_time)
+            for queue, tasks in by_queue.items()
+        ]
+
+    async def close(self) -> None:
+        """Close its queues; see `AsyncWorkQueue.close`."""
+        await asyncio.gather(*(queue.close() for queue in self._queues.values()))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _queue_of(self, queue: str | AsyncWorkQueue | None) -> AsyncWorkQueue:
+        if queue is None:
+            return self.queue
+        if isinstance(queue, AsyncWorkQueue):
+            return self._queues.setdefault(queue.name, queue)
+        if queue not in self._queues:
+            self._queues[queue] = AsyncWorkQueue(queue, self._redis, **self._how)
+        return self._queues[queue]
+
+    def _register(
+        self, function: Callable[..., Any], name: str | None, queue: AsyncWorkQueue, settings: Settings
+    ) -> Task[..., Any]:
+        name = getattr(function, "__name__", "<unknown>") if name is None else name
+        if not isinstance(name, str) or not name or name.startswith("<"):
+            raise InvalidTask(str(name), 'it has no name: give it one, name="…"')
+        if other := self._tasks.get(name):
+            where = f"{other.function.__module__}.{other.function.__qualname__}"
+            raise InvalidTask(
+                name, f'there is a task of this name, {where}: give one of them another name, name="…"'
+            )
+        definition = Definition(name, function, queue, settings)
+        kind: type[Task[..., Any]]
+        if settings.batch is not None:
+            kind = BatchTask
+        else:
+            kind = AsyncTask if inspect.iscoroutinefunction(function) else PlainTask
+        task = kind(definition, self._clock)
+        handler_of(task, self._unknown, retry=RetryPolicy(), lease_time=30.0)  # refuses invalid settings now
+        self._tasks[name] = task
+        return task
+
+    def __repr__(self) -> str:
+        return f"<task queue {self.name!r} with {len(self._tasks)} tasks>"

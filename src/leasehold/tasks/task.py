@@ -1,0 +1,250 @@
+"""Tasks as the caller sees them: functions that can be added to a queue, and calls of them as values."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
+
+from leasehold.durations import Duration, check_bool, moment_ms, to_ms
+from leasehold.errors import InvalidArgument
+from leasehold.item import Item, check_id
+from leasehold.tasks.job import Job
+from leasehold.tasks.wire import content_id_of, data_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from datetime import datetime
+
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.tasks.definition import Definition
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a task is added; see `Task.options`."""
+
+    id: str | None = None
+    content_id: bool = False
+    delay: Duration | None = None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Call(Generic[R_co]):
+    """A call of a task, as a value: the arguments are checked and written. `Task.call` makes it.
+
+    await tasks.add_many([send_mail.call("ann@example.org"), resize.call("cat.jpg")])
+    """
+
+    _definition: Definition
+    _arguments: bytes
+    _options: Options
+    _clock: Callable[[], float]
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self._definition.name
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, as JSON has them; without those that were left out."""
+        found: dict[str, Any] = json.loads(self._arguments)
+        return found
+
+    @property
+    def queue(self) -> AsyncWorkQueue:
+        """The queue to whose items it is added."""
+        return self._definition.queue
+
+    @property
+    def delay(self) -> Duration:
+        """Seconds before it may run; 0 is none."""
+        return self._options.delay or 0
+
+    @property
+    def at(self) -> datetime | None:
+        """Or the time from which it may run; None: see `delay`."""
+        return self._options.at
+
+    def item(self) -> Item:
+        """Make the item, for a pipeline of your own: `queue.add_item_to_pipeline(pipeline, call.item())`.
+
+        Each one has an id of its own, unless the options give one. The delay is not part of it.
+        """
+        options = self._options
+        at_ms = round(self._clock() * 1000) + to_ms("delay", self.delay, zero=True)
+        if options.at is not None:
+            at_ms = max(at_ms, moment_ms("at", options.at))
+        item_id = content_id_of(self.task, self._arguments) if options.content_id else options.id
+        return Item(data_of(self.task, self._arguments, at_ms), item_id)
+
+    async def add(self) -> Job[R_co]:
+        """Add the task to its queue.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
+        """
+        item = self.item()
+        created = await self.queue.add_item(item, delay=self.delay, at=self.at)
+        return self.job(item.id, created=created)
+
+    def job(self, item_id: str, *, created: bool | None = None) -> Job[R_co]:
+        """Return the job of an item that was made of this call."""
+        return _job(self._definition, item_id, created=created)
+
+    def __repr__(self) -> str:
+        return f"<call of {self.task} with {self._arguments.decode():.200}>"
+
+
+class Task(Generic[P, R_co]):
+    """A function that can be added to a queue. `TaskQueue.task` makes it; calling it calls the function.
+
+    Attributes:
+        name: Its name, by which workers know it.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        clock: Callable[[], float],
+        options: Options = Options(),
+    ) -> None:
+        # A decorator for callables; mypy takes the ParamSpec of a class that is called for none at all.
+        functools.update_wrapper(cast("Callable[..., Any]", self), definition.function)
+        self._definition = definition
+        self._clock = clock
+        self._options = options
+        self.name = definition.name
+
+    @property
+    def definition(self) -> Definition:
+        """What was registered; for workers."""
+        return self._definition
+
+    @property
+    def queue(self) -> AsyncWorkQueue:
+        """The queue of its items."""
+        return self._definition.queue
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function."""
+        return self._definition.function
+
+    def options(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the name of the attribute
+        content_id: bool | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> Self:
+        """Return the task with other options. Those that are None stay as they are.
+
+            await send_mail.options(id="welcome-7", delay=60).add("ann@example.org")
+
+        Args:
+            id: The id of the item, 1 to 512 bytes of UTF-8. A second task of an id is not added while the
+                first is unfinished.
+            content_id: Whether equal calls have equal ids, made of the task's name and the arguments.
+            delay: Seconds before it may run; 0 is none.
+            at: Or the time from which it may run: a `datetime` with a time zone.
+
+        Raises:
+            InvalidArgument: If one cannot be used.
+        """
+        changes: dict[str, Any] = {}
+        if id is not None:
+            changes["id"] = check_id(id)
+        if content_id is not None:
+            changes["content_id"] = check_bool("content_id", content_id)
+        if delay is not None:
+            to_ms("delay", delay, zero=True)
+            changes["delay"] = delay
+        if at is not None:
+            moment_ms("at", at)
+            changes["at"] = at
+        options = replace(self._options, **changes)
+        if options.id is not None and options.content_id:
+            raise InvalidArgument("content_id", True, "no id beside it: the id is made of the arguments")
+        if options.delay and options.at is not None:
+            raise InvalidArgument("delay", options.delay, "a delay or a time, not both")
+        return type(self)(self._definition, self._clock, options)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """Return a call of the task as a value, to be added later.
+
+        Raises:
+            InvalidCall: If the arguments do not fit the function.
+        """
+        written = self._definition.arguments.encode(args, kwargs)
+        return Call(self._definition, written, self._options, self._clock)
+
+    async def add(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """Add the task to its queue, for a worker to call the function with these arguments.
+
+        Returns:
+            The job. `Job.created` says whether it was added, or was there already under its id.
+
+        Raises:
+            InvalidCall: If the arguments do not fit the function. Nothing was sent.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
+        """
+        return await self.call(*args, **kwargs).add()
+
+    def job(self, id: str) -> Job[R_co]:  # noqa: A002 - the name of the attribute
+        """Return a job from its id, for example in another request. Nothing is sent.
+
+        Raises:
+            InvalidArgument: If `id` cannot be an id.
+        """
+        return _job(self._definition, id, created=None)
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__  # pickled by its name, as functions are
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+
+class AsyncTask(Task[P, R_co]):
+    """A task whose function is async."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Call the function, here and now."""
+        called: Coroutine[Any, Any, R_co] = self.function(*args, **kwargs)
+        return called
+
+
+class PlainTask(Task[P, R_co]):
+    """A task whose function is a plain one, run in a thread or a process."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the function, here and now."""
+        returned: R_co = self.function(*args, **kwargs)
+        return returned
+
+
+class BatchTask(Task[P, R_co]):
+    """A task whose function takes a list: each call gives one item of it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, here and now, with a list."""
+        return self.function(*args, **kwargs)
+
+
+def _job(definition: Definition, item_id: str, *, created: bool | None) -> Job[Any]:
+    return Job(
+        definition.queue,
+        definition.name,
+        item_id,
+        created=created,
+        read=definition.read_result,
+        keeps_result=definition.settings.keep_result is not None,
+    )
