@@ -57,6 +57,8 @@ class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith("tests/spark/connect/"):
+            return "spark connect"
         alone = nodeid.startswith("tests/spark/programs/")
         shares = nodeid.startswith("tests/spark/") or "about_spark" in nodeid
         return "spark" if shares and not alone else nodeid
