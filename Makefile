@@ -19,9 +19,9 @@ ARGS           ?=#                         more arguments for pytest, the demo o
 BIN       := .venv/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 NODE_CLIENT := tests/interop/node_modules/.package-lock.json
-FOR_TESTS := .venv/ready machine-servers machine-java $(NODE_CLIENT)
+FOR_TESTS := .venv/ready machine-servers machine-java machine-postgres $(NODE_CLIENT)
 # Nothing but what `make test-one` needs for T on SERVER.
-FOR_ONE   := .venv/ready machine-servers $(if $(findstring spark,$(T)),machine-java) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+FOR_ONE   := .venv/ready machine-servers $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
 NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
 CORE       = $(shell grep -rl 'mark\.core' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
@@ -30,7 +30,7 @@ RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/read
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers soak
 .PHONY: lint format types coverage docs docs-serve lock clean
-.PHONY: machine-java machine-lint machine-servers machine-node machine-rivals
+.PHONY: machine-java machine-lint machine-servers machine-node machine-postgres machine-rivals
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -156,7 +156,7 @@ build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.j
 	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
-machine-java machine-lint machine-servers machine-node machine-rivals: machine-%:
+machine-java machine-lint machine-servers machine-node machine-postgres machine-rivals: machine-%:
 	@tests/setup-machine.sh $*
 
 tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node

@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  lint  servers  node  java  containers  rivals
+# Parts: make  venv  lint  servers  node  java  postgres  containers  rivals
 set -euo pipefail
 
 packages=()
@@ -22,6 +22,9 @@ for part in "$@"; do
         need ps procps
         ;;
     java) need java openjdk-17-jre-headless ;;
+    postgres) # Debian keeps its programs off the PATH
+        PATH=$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin) need initdb postgresql
+        ;;
     rivals) PATH=$PATH:/usr/sbin need nats-server nats-server && need beanstalkd beanstalkd ;;
     node) need node nodejs && need npm npm ;;
     containers)
@@ -56,7 +59,7 @@ echo "Installing ${packages[*]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 "${apt[@]}" update
 "${apt[@]}" install --yes --no-install-recommends "${packages[@]}" >/dev/null </dev/null
-for service in redis-server nats-server beanstalkd; do
+for service in redis-server nats-server beanstalkd postgresql; do
     if [[ " ${packages[*]} " == *" $service "* ]] && [ -d /run/systemd/system ]; then
         "${as_root[@]}" systemctl --quiet disable $service
     fi

@@ -27,6 +27,8 @@ WITH_EXAMPLES = [page for page in PAGES if any(block.language == "python" for bl
 HOW_TO = [page for page in WITH_EXAMPLES if page.parent == DOCS / "how-to"]
 #: These also start with `spark`, a session.
 WITH_SPARK = [page for page in HOW_TO if page.name.startswith("spark-")]
+#: Those of this page need a database, too: test_recipes runs them.
+RECIPES = DOCS / "how-to" / "spark-recipes.md"
 OTHERS = [page for page in WITH_EXAMPLES if page not in HOW_TO]
 #: The examples of these wait for delays and timeouts.
 SLOW = {"delays.md", "errors.md", "schedules.md", "tutorial.md"}
@@ -81,7 +83,7 @@ def test_the_examples_of_a_how_to_run(
 
 
 @pytest.mark.timeout(300)
-@each_of(WITH_SPARK)
+@each_of([page for page in WITH_SPARK if page != RECIPES])
 def test_the_examples_of_a_page_about_spark_run(
     page: Path,
     runner: asyncio.Runner,
@@ -101,7 +103,8 @@ def test_every_fence_of_a_page_is_read(page: Path) -> None:
 
 def run_page(
     page: Path, runner: asyncio.Runner, capsys: pytest.CaptureFixture[str], given: dict[str, Any]
-) -> None:
+) -> dict[str, Any]:
+    """Run the examples of a page, and return its names."""
     namespace = {"__name__": "__main__", **given}
     for block in blocks(page):
         if block.language != "python" or block.reason:
@@ -111,6 +114,7 @@ def run_page(
         else:
             run_block(page, block, runner, namespace)
         assert capsys.readouterr().out == block.output, f"printed by {name_of(page)}:{block.line}"
+    return namespace
 
 
 def run_block(page: Path, block: Block, runner: asyncio.Runner, namespace: dict[str, Any]) -> None:
