@@ -374,7 +374,7 @@ def test_odd_names_are_shown_unchanged(spark: SparkSession, tmp_path: Path) -> N
     log.table(spark).write.parquet(str(tmp_path / "events"))
     report(spark, str(tmp_path / "report"), events=str(tmp_path / "events"))
     page = check_page((tmp_path / "report" / PAGE).read_text())
-    assert page.words.count(odd) == 4, "in the chart and in two tables, as id and as worker"
+    assert page.words.count(odd) == 5, "in both forms of the chart and in two tables, as id and as worker"
 
 
 @pytest.mark.parametrize(

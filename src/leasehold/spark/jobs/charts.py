@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import dataclass
+from datetime import UTC
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import ExtraMissing
 from leasehold.spark.jobs.html_page import duration
 
 try:
+    import matplotlib.dates
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 except ImportError as error:
     raise ExtraMissing("the charts of a report", "spark") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from matplotlib.axes import Axes
@@ -54,8 +58,30 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelcolor": _TEXT,
     "legend.frameon": False,
 }
-#: The maximum of workers in a chart.
+#: The maximum of bars in a chart.
 MAX_BARS = 20
+#: Units of axes: durations, and parts of a whole.
+SECONDS, SHARE = "seconds", "share"
+#: What the end of a time axis adds to its labels, by the unit of the labels: years to seconds.
+_DATES = ["", "%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d %H:%M"]
+
+
+@dataclass(frozen=True)
+class _Size:
+    """How large a chart is drawn, so that its text can be read where it is shown."""
+
+    name: str
+    #: In inches of 72 units; the page stretches it to its own width.
+    width: float
+    height: float
+    #: About how many labels the time axis has.
+    times: int
+    #: The longest name of a bar (characters).
+    letters: int
+
+
+#: For wide and narrow screens: the page shows one of them.
+_SIZES = (_Size("wide", 9.6, 2.6, 9, 60), _Size("narrow", 3.9, 2.5, 6, 26))
 
 
 def over_time(
@@ -65,8 +91,8 @@ def over_time(
     span: timedelta,
     series: Mapping[str, Sequence[float | None]],
     *,
-    lengths: bool = False,
-) -> str:
+    unit: str,
+) -> list[str]:
     """Draw values over time as lines, with points in the middle of each interval; None leaves a gap.
 
     Args:
@@ -75,60 +101,101 @@ def over_time(
         times: The start of each interval.
         span: The length of each interval.
         series: The values by their labels.
-        lengths: Whether they are durations in seconds. Then 0 is left out, and the scale is logarithmic if
-            the longest is ten times the shortest.
+        unit: What the values are: `seconds`, `share`, or a text for their axis. Of durations 0 is left out,
+            and the scale is logarithmic if the longest is ten times the shortest.
+
+    Returns:
+        The chart for wide and for narrow screens.
     """
-    with rc_context(_STYLE):
-        figure, axes = _figure(2.6)
+    middles: list[Any] = [time + span / 2 for time in times]
+
+    def draw(axes: Axes, size: _Size) -> None:
         marker = "." if len(times) < 40 else ""
-        middles: list[Any] = [time + span / 2 for time in times]
         for colour, dashes, (label, values) in zip(_SERIES, _DASHES, series.items(), strict=False):
-            drawn: list[Any] = [None if lengths and not value else value for value in values]
+            drawn: list[Any] = [None if unit == SECONDS and not value else value for value in values]
             axes.plot(middles, drawn, dashes, label=label, color=colour, linewidth=1.5, marker=marker)
-        shown = [value for values in series.values() for value in values if value]
-        if lengths and shown and max(shown) >= 10 * min(shown):
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        else:
-            axes.set_ylim(0, 1.1 * max(shown, default=1))
-        if lengths:
-            axes.yaxis.set_major_formatter(lambda value, _: duration(value))
+        _scale(axes, [value for values in series.values() for value in values if value], unit)
+        # Some of matplotlib has no types.
+        dates: Any = matplotlib.dates
+        locator = dates.AutoDateLocator(minticks=3, maxticks=size.times, tz=UTC)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC, offset_formats=_DATES))
         axes.set_xlim(times[0], times[-1] + span)  # type: ignore[arg-type]  # matplotlib takes times
         axes.set_xlabel("UTC")
-        return _svg(figure, axes, name, title)
+
+    return [_svg(draw, size, size.height, name, title) for size in _SIZES]
 
 
-def bars(name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[int]]) -> str:
-    """Draw counts as stacked bars, one row per label, at most 20 rows."""
+def bars(
+    name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[int]], *, unit: str
+) -> list[str]:
+    """Draw counts as stacked bars, one row per label, at most 20 rows.
+
+    Args:
+        name: The chart's name, which no other chart of the page has.
+        title: The description for readers who cannot see it.
+        labels: The names of the bars.
+        series: The counts by their labels.
+        unit: What is counted.
+
+    Returns:
+        The chart for wide and for narrow screens.
+    """
     labels = labels[:MAX_BARS]
-    with rc_context(_STYLE):
-        figure, axes = _figure(0.8 + 0.28 * len(labels))
+
+    def draw(axes: Axes, size: _Size) -> None:
         begins = [0] * len(labels)
         for colour, (label, counts) in zip(_SERIES, series.items(), strict=False):
             shown = counts[:MAX_BARS]
             axes.barh(range(len(labels)), shown, left=begins, label=label, color=colour, height=0.7)
             begins = [begin + count for begin, count in zip(begins, shown, strict=True)]
         # To matplotlib, two dollars mark a formula.
-        axes.set_yticks(range(len(labels)), [label.replace("$", r"\$") for label in labels])
-        axes.invert_yaxis()
+        names = [_shortened(label, size.letters).replace("$", r"\$") for label in labels]
+        axes.set_yticks(range(len(labels)), names)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        return _svg(figure, axes, name, title)
+        axes.xaxis.set_major_locator(MaxNLocator(size.times, integer=True))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.set_xlabel(unit)
+
+    return [_svg(draw, size, 0.9 + 0.25 * len(labels), name, title) for size in _SIZES]
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(8, height), layout="constrained")
-    figure.patch.set_visible(False)
-    axes = figure.add_subplot()
-    axes.patch.set_visible(False)
-    return figure, axes
+def _scale(axes: Axes, shown: Sequence[float], unit: str) -> None:
+    """Set the scale and the labels of the axis of values."""
+    if unit == SECONDS and shown and max(shown) >= 10 * min(shown):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, 1.1 * max(shown, default=1))
+    if unit == SECONDS:
+        axes.yaxis.set_major_formatter(lambda value, _: duration(value))
+    elif unit == SHARE:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
+    else:
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.set_ylabel(unit)
 
 
-def _svg(figure: Figure, axes: Axes, name: str, title: str) -> str:
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        figure.legend(loc="outside upper left", ncols=3)
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+def _shortened(label: str, letters: int) -> str:
+    """Leave out the middle of a long label: the ends of hosts and classes distinguish them."""
+    if len(label) <= letters:
+        return label
+    return f"{label[: letters // 3]}…{label[-(letters - letters // 3 - 1) :]}"
+
+
+def _svg(draw: Callable[[Axes, _Size], None], size: _Size, height: float, name: str, title: str) -> str:
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(size.width, height), layout="constrained")
+        figure.patch.set_visible(False)
+        axes = figure.add_subplot()
+        axes.patch.set_visible(False)
+        draw(axes, size)
+        if len(axes.get_legend_handles_labels()[1]) > 1:
+            figure.legend(loc="outside upper left", ncols=3)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     # Leave out the document type of a file.
     svg = written.getvalue()
     svg = svg[svg.index("<svg") :]
@@ -136,9 +203,11 @@ def _svg(figure: Figure, axes: Axes, name: str, title: str) -> str:
         svg = svg.replace(drawn, meant)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
     # Ids must be unique in the page, so each gets the name of its chart.
-    svg = re.sub(r' id="([^"]+)"', rf' id="{name}-\1"', svg)
-    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r'<svg[^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
+    prefix = f"{name}-{size.name}"
+    svg = re.sub(r' id="([^"]+)"', rf' id="{prefix}-\1"', svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    opened = rf'<svg class="{size.name}" viewBox="\1" role="img">'
+    svg = re.sub(r'<svg[^>]*?viewBox="([^"]+)"[^>]*>', opened, svg, count=1)
     # `xlink` would need a namespace.
     svg = svg.replace("xlink:href", "href")
-    return svg.replace(">", f"><title>{title}</title>", 1)
+    return svg.replace(">", f"><title>{escape(title)}</title>", 1)

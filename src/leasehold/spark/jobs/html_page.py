@@ -31,7 +31,7 @@ _PAGE = Template("""<!doctype html>
 }
 * { box-sizing: border-box; }
 body {
-  margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 62rem;
+  margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem;
   background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
 }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
@@ -43,21 +43,31 @@ dl {
 dl div { background: var(--box); border-radius: 0.5rem; padding: 0.6rem 0.9rem; }
 dt { color: var(--soft); font-size: 0.85rem; }
 dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
-svg { display: block; width: 100%; min-width: 36rem; height: auto; }
-.table, figure { overflow-x: auto; }
+svg { display: block; width: 100%; height: auto; }
+svg.narrow { display: none; max-width: 34rem; }
+figure { margin: 0 0 1rem; }
+.table { overflow: auto; max-height: 34rem; border: 1px solid var(--line); border-radius: 0.5rem; }
 table { border-collapse: collapse; width: 100%; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.7rem 0.3rem 0; border-bottom: 1px solid var(--line); text-align: right; }
-th { font-weight: 600; vertical-align: bottom; }
-th.text, td.text { text-align: left; overflow-wrap: anywhere; }
-td.text { min-width: 9rem; }
+th, td { padding: 0.35rem 0.75rem; border-bottom: 1px solid var(--line); text-align: right; }
+tr:last-child td { border-bottom: 0; }
+th { font-weight: 600; vertical-align: bottom; position: sticky; top: 0; background: var(--box); }
+td { white-space: nowrap; }
+th.text, td.text { text-align: left; }
+td.long { min-width: 20rem; white-space: normal; overflow-wrap: anywhere; }
+@media screen and (max-width: 52rem) {
+  body { padding: 1.25rem 1rem 3rem; }
+  dl { grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 0.5rem; }
+  svg.wide { display: none; }
+  svg.narrow { display: block; }
+}
 @media print {
   :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --box: #f4f4f4; }
   body { max-width: none; padding: 0; font-size: 11pt; }
-  svg { min-width: 0; }
+  .table { max-height: none; overflow: visible; border: 0; }
+  th { position: static; }
   figure, dl div, tr { break-inside: avoid; }
   h2 { break-after: avoid; }
 }
-figure { margin: 0; }
 </style>
 </head>
 <body>
@@ -89,23 +99,40 @@ def section(title: str, text: str, *contents: str) -> str:
     return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{''.join(contents)}</section>"
 
 
-def chart(svg: str) -> str:
-    """Return a chart."""
-    return f"<figure>{svg}</figure>"
+def chart(svgs: Iterable[str]) -> str:
+    """Return a chart, drawn for wide and for narrow screens."""
+    return f"<figure>{''.join(svgs)}</figure>"
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table; columns of text are aligned to the left."""
-    texts = [any(isinstance(row[at], str) for row in rows) for at in range(len(titles))]
+def table(name: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table that scrolls in its own box; columns of text are aligned to the left."""
+    classes = [_class_of([row[at] for row in rows]) for at in range(len(titles))]
 
     def line(tag: str, cells: Iterable[str]) -> str:
-        marks = (' class="text"' if text else "" for text in texts)
+        marks = (f' class="{one}"' if one else "" for one in classes)
         shown = (f"<{tag}{mark}>{one}</{tag}>" for mark, one in zip(marks, cells, strict=True))
         return f"<tr>{''.join(shown)}</tr>"
 
     head = line("th", (escape(title) for title in titles))
     body = "".join(line("td", map(cell, row)) for row in rows)
-    return f'<div class="table"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    # The box can be reached, and scrolled, with the keyboard.
+    box = f'<div class="table" tabindex="0" role="region" aria-label="{escape(name)}">'
+    return f"{box}<table><thead>{head}</thead><tbody>{body}</tbody></table></div>"
+
+
+def _class_of(column: Sequence[Any]) -> str:
+    """Return the class of a column: only long texts are broken into lines."""
+    texts = [len(value) for value in column if isinstance(value, str)]
+    return ("text long" if max(texts) > 40 else "text") if texts else ""
+
+
+class Share(float):
+    """A part of a whole, shown in per cent."""
+
+
+def share(value: float | None) -> Share | None:
+    """Mark a number as a part of a whole."""
+    return None if value is None else Share(value)
 
 
 class Seconds(float):
@@ -123,11 +150,21 @@ def cell(value: Any) -> str:
         return "\N{EN DASH}"
     if isinstance(value, Seconds):
         return duration(value)
+    if isinstance(value, Share):
+        return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, float):
         return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else escape(str(value))
+
+
+def interval(value: int) -> str:
+    """Return a whole number of seconds as text, in the largest unit of which it is a multiple."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if value % size == 0:
+            return f"{value // size:,} {unit}"
+    return f"{value:,} s"
 
 
 def duration(value: float) -> str:

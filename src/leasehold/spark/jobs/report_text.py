@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leasehold.spark.jobs import charts
-from leasehold.spark.jobs.html_page import chart, figures, page, seconds, section, table
+from leasehold.spark.jobs.charts import SECONDS, SHARE
+from leasehold.spark.jobs.html_page import chart, figures, interval, page, seconds, section, share, table
+from leasehold.spark.jobs.item_history import PERCENTILE_NAMES
+
+if TYPE_CHECKING:
+    from leasehold.spark.jobs.item_history import Row
 
 #: The rows of a small table, by column name; times have a zone.
 Rows = list[dict[str, Any]]
 
-_PERCENTILES = ("p50", "p90", "p99")
 #: The lines of the chart of failures: their labels and columns.
 _FAILURES = {"retries": "retries", "expired leases": "expired_leases", "dead letters": "dead_letters"}
+#: How many rows of a table the page shows at most; the tables have all.
+MAX_ROWS = 750
 
 
 def page_of(
-    title: str,
-    totals: dict[str, Any],
-    now: dict[str, int],
-    found: dict[str, Rows],
-    span: int,
+    title: str, totals: dict[str, Any], now: dict[str, int], found: dict[str, Rows], span: int
 ) -> str:
     """Write the page.
 
@@ -39,30 +41,27 @@ def page_of(
         f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by Leasehold."
     )
     main_figures = {
-        **{
-            name.replace("_", " "): totals[name]
-            for name in ("added", "completed", "retries", "expired_leases")
-        },
-        "dead letters": totals["dead_letters"],
+        **{name: totals[name] for name in ("added", "completed")},
         "completed per second": totals["per_second"],
-        **{f"queue wait {one}": seconds(totals[f"wait_{one}"]) for one in _PERCENTILES},
-        **{f"service time {one}": seconds(totals[f"service_{one}"]) for one in _PERCENTILES},
+        "share of failures": share(totals["failure_share"]),
+        **{name.replace("_", " "): totals[name] for name in ("retries", "dead_letters", "expired_leases")},
+        **{f"queue wait {one}": seconds(totals[f"wait_{one}"]) for one in PERCENTILE_NAMES},
+        **{f"service time {one}": seconds(totals[f"service_{one}"]) for one in PERCENTILE_NAMES},
         **{f"{state} at the end": count for state, count in now.items()},
     }
-    return page(
-        f"Queue report: {title}",
-        subtitle,
-        [
-            figures(main_figures),
-            *_over_time(found["spans"], span),
-            *_by_worker(found["workers"]),
-            *_lists(found),
-        ],
-    )
+    parts = [
+        figures(main_figures),
+        *_over_time(found["spans"], span),
+        *_errors(found["errors"]),
+        *_workers(found["workers"]),
+        _hours(found["hours"]),
+        _slowest(found["slowest"]),
+    ]
+    return page(f"Queue report: {title}", subtitle, parts)
 
 
 def _over_time(spans: Rows, span: int) -> list[str]:
-    length = timedelta(seconds=span)
+    length, about = timedelta(seconds=span), interval(span)
     known = {row["begin"]: row for row in spans}
     times, last = [min(known)], max(known)
     while times[-1] < last:
@@ -70,76 +69,140 @@ def _over_time(spans: Rows, span: int) -> list[str]:
     # An interval without events has no row.
     rows = [known.get(time, {}) for time in times]
 
-    def counts(*names: str) -> dict[str, list[int]]:
-        return {name: [row.get(name, 0) for row in rows] for name in names}
+    def values(*names: str, default: float | None = 0) -> dict[str, list[Any]]:
+        return {name: [row.get(name, default) for row in rows] for name in names}
 
-    def times_of(kind: str) -> dict[str, list[float | None]]:
-        return {one: [row.get(f"{kind}_{one}") for row in rows] for one in _PERCENTILES}
+    def times_of(kind: str) -> dict[str, list[Any]]:
+        return {one: values(f"{kind}_{one}", default=None)[f"{kind}_{one}"] for one in PERCENTILE_NAMES}
 
-    rates = {name: [count / span for count in each] for name, each in counts("added", "completed").items()}
-    found = counts(*_FAILURES.values())
-    failures = {label: found[name] for label, name in _FAILURES.items()}
+    rates = {name: [count / span for count in each] for name, each in values("added", "completed").items()}
+    counts = values(*_FAILURES.values())
+    failures = {label: counts[name] for label, name in _FAILURES.items()}
+    shares = {"share of failures": values("failure_share", default=None)["failure_share"]}
     draw = partial(charts.over_time, times=times, span=length)
     drawn = [
         section(
             "Throughput",
-            f"Items per second, averaged over {span:,} s.",
-            chart(draw("rate", "Items per second over time", series=rates)),
+            f"Items per second, averaged over {about}.",
+            chart(draw("rate", "Items per second over time", series=rates, unit="items/s")),
         ),
         section(
             "Queue wait",
             "From when an item began to wait until it was leased.",
-            chart(draw("wait", "Queue wait over time", series=times_of("wait"), lengths=True)),
+            chart(draw("wait", "Queue wait over time", series=times_of("wait"), unit=SECONDS)),
         ),
         section(
             "Service time",
             "From a lease until its completion.",
-            chart(draw("service", "Service time over time", series=times_of("service"), lengths=True)),
+            chart(draw("service", "Service time over time", series=times_of("service"), unit=SECONDS)),
         ),
     ]
     if any(any(counts) for counts in failures.values()):
-        about = f"Retries, expired leases and dead letters in each {span:,} s."
-        drawn.append(section("Failures", about, chart(draw("failures", about, series=failures))))
+        text = f"Retries, expired leases and dead letters in each {about}."
+        drawn.append(
+            section("Failures", text, chart(draw("failures", text, series=failures, unit=f"per {about}")))
+        )
+    if any(shares["share of failures"]):
+        text = "Retries and dead letters, of the runs that completed or failed."
+        drawn.append(
+            section("Share of failures", text, chart(draw("shares", text, series=shares, unit=SHARE)))
+        )
     return drawn
 
 
-def _by_worker(workers: Rows) -> list[str]:
-    if not workers:
+def _errors(errors: Rows) -> list[str]:
+    if not errors:
         return []
-    names = ("leased", "completed", "retries", "expired_leases", "dead_letters")
+    counts = {name.replace("_", " "): [row[name] for row in errors] for name in ("retries", "dead_letters")}
+    names = [row["error"] for row in errors]
+    drawn = charts.bars("errors", "Failures by type of error", names, counts, unit="failures")
     rows = [
         [
-            row["worker"],
-            *(row[name] for name in names),
-            *(seconds(row[f"service_{one}"]) for one in _PERCENTILES),
+            row["error"],
+            row["failures"],
+            share(row["share"]),
+            row["retries"],
+            row["dead_letters"],
+            row["last"],
+            row["example"],
+        ]
+        for row in errors
+    ]
+    titles = ("type", "failures", "share", "retries", "dead letters", "last", "the last one")
+    about = f"Failures by the type that their text names.{_left_out(errors, charts.MAX_BARS, 'chart')}"
+    return [section("Errors", about, chart(drawn), _table("errors", titles, rows))]
+
+
+def _workers(workers: Rows) -> list[str]:
+    if not workers:
+        return []
+    ends = ("completed", "failures", "expired_leases")
+    counts = {name.replace("_", " "): [row[name] for row in workers] for name in ends}
+    names = [_process(row) for row in workers]
+    drawn = charts.bars("workers", "Runs of each worker", names, counts, unit="runs")
+    rows = [
+        [
+            row["host"],
+            None if row["pid"] is None else str(row["pid"]),
+            row["worker"] if row["host"] is None else row["worker"].rpartition("/")[2],
+            *(row[name] for name in ("leased", "completed", "retries", "dead_letters")),
+            share(row["failure_share"]),
+            row["expired_leases"],
+            *(seconds(row[f"service_{one}"]) for one in PERCENTILE_NAMES),
         ]
         for row in workers
     ]
-    counts = {name: [row[name] for row in workers] for name in ("completed", "expired_leases")}
-    svg = charts.bars("workers", "Completions of each worker", [row["worker"] for row in workers], counts)
-    more = len(workers) - charts.MAX_BARS
-    about = "The holders of leases" + (f"; the chart leaves out the last {more:,}." if more > 0 else ".")
-    titles = ("worker", *(name.replace("_", " ") for name in names), *_PERCENTILES)
-    return [section("Workers", about, chart(svg), table(titles, rows))]
+    titles = (
+        *("host", "process", "session", "leased", "completed", "retries", "dead letters"),
+        *("share of failures", "expired leases", *(f"service {one}" for one in PERCENTILE_NAMES)),
+    )
+    about = f"The holders of leases.{_left_out(workers, charts.MAX_BARS, 'chart')}"
+    return [section("Workers", about, chart(drawn), _table("workers", titles, rows))]
 
 
-def _lists(found: dict[str, Rows]) -> list[str]:
-    counted = ("added", "leased", "completed", "retries", "expired_leases", "dead_letters")
-    timed = [f"{kind}_{one}" for kind in ("wait", "service") for one in _PERCENTILES]
-    hours = [
-        [row["hour"], *(row[name] for name in counted), *(seconds(row[name]) for name in timed)]
-        for row in found["hours"]
+def _hours(hours: Rows) -> str:
+    counted = ("added", "leased", "completed", "retries", "dead_letters", "expired_leases")
+    timed = [f"{kind}_{one}" for kind in ("wait", "service") for one in PERCENTILE_NAMES]
+    rows = [
+        [
+            f"{row['hour']:%Y-%m-%d %H:%M}",
+            *(row[name] for name in counted),
+            share(row["failure_share"]),
+            *(seconds(row[name]) for name in timed),
+        ]
+        for row in hours
     ]
-    slow = [
-        [row["id"], seconds(row["service"]), row["worker"], row["attempt"], row["at"]]
-        for row in found["slowest"]
+    titles = ("hour", *counted, "share of failures", *timed)
+    text = "Each hour with an event, UTC."
+    return section("Hours", text, _table("hours", [one.replace("_", " ") for one in titles], rows))
+
+
+def _slowest(slowest: Rows) -> str:
+    rows = [
+        [
+            row["id"],
+            seconds(row["service"]),
+            seconds(row["wait"]),
+            row["worker"] and _process(row),
+            row["attempt"],
+            row["at"],
+        ]
+        for row in slowest
     ]
-    titles = ("hour", *(name.replace("_", " ") for name in (*counted, *timed)))
-    return [
-        section("Hours", "Each hour with an event, UTC.", table(titles, hours)),
-        section(
-            "Slowest items",
-            "The completions with the longest service times.",
-            table(("id", "service time", "worker", "attempt", "completed at"), slow),
-        ),
-    ]
+    titles = ("id", "service time", "queue wait", "worker", "attempt", "completed at")
+    text = "The completions with the longest service times."
+    return section("Slowest items", text, _table("slowest", titles, rows))
+
+
+def _process(row: Row) -> str:
+    """Return the host and the process of a worker, or its name if it does not say them."""
+    return row["worker"] if row["host"] is None else f"{row['host']}/{row['pid']}"
+
+
+def _table(name: str, titles: tuple[str, ...] | list[str], rows: list[list[Any]]) -> str:
+    more = _left_out(rows, MAX_ROWS, "page", f"; they are in the table {name}")
+    return table(name, titles, rows[:MAX_ROWS]) + (f"<p>{more.strip()}</p>" if more else "")
+
+
+def _left_out(rows: list[Any], shown: int, where: str, more: str = "") -> str:
+    return f" The {where} leaves out the last {len(rows) - shown:,}{more}." if len(rows) > shown else ""
