@@ -361,9 +361,10 @@ def test_times_are_in_utc_in_any_time_zone(spark: SparkSession, tmp_path: Path) 
     ).write.parquet(events)
     result = report(spark, str(tmp_path / "report"), events=events)
     assert (result["first"], result["last"]) == ("2030-03-17T17:46:40+00:00", "2030-03-17T17:46:42+00:00")
-    words = " ".join(check_page((tmp_path / "report" / PAGE).read_text()).words)
+    page = check_page((tmp_path / "report" / PAGE).read_text())
+    assert "2030-03-17 17:00" in page.words, "the hour"
+    words = " ".join(page.words)
     assert "from 2030-03-17 17:46:40 to 2030-03-17 17:46:42 UTC" in words
-    assert "2030-03-17 17:00:00" in words, "the hour"
     assert words.count("2030-03-17 17:46:42") == 2, "in the title, and in the table of the slowest"
 
 

@@ -154,7 +154,7 @@ def bars(
         axes.set_yticks(range(len(labels)), names)
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(size.times, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(size.times, steps=[1, 2, 5, 10], integer=True))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel(unit)
 
