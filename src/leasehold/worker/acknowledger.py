@@ -67,8 +67,8 @@ class Acknowledger:
         self._backlog = backlog
         self.waiting: list[Entry] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._scheduled = False
-        self._loop = asyncio.get_running_loop()
+        #: Whether a task will send what waits at the end of this turn of the event loop.
+        self._gathering = False
         self.counts: Counter[str] = Counter()
         self.rejected = 0
 
@@ -91,9 +91,7 @@ class Acknowledger:
                 unknown.append(outcome)
             self.rejected += 1
             self._forget(run)
-        if not self._scheduled and len(self._tasks) < MAX_IN_FLIGHT:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+        self._begin()
         if unknown:
             raise TypeError(f"{run!r} has an outcome that is no subclass of Outcome: {unknown[0]!r:.200}")
 
@@ -118,12 +116,18 @@ class Acknowledger:
         for task in self._tasks:
             task.cancel()
 
-    def _flush(self) -> None:
-        self._scheduled = False
-        while self.waiting and len(self._tasks) < MAX_IN_FLIGHT:
-            batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
-            self._backlog.size -= len(batch)
-            self._start(self._send(batch))
+    def _begin(self) -> None:
+        """Send what waits at the end of this turn of the event loop, unless enough calls are in flight."""
+        if self.waiting and not self._gathering and len(self._tasks) < MAX_IN_FLIGHT:
+            self._gathering = True
+            self._start(self._send_waiting())
+
+    async def _send_waiting(self) -> None:
+        self._gathering = False
+        batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
+        self._backlog.size -= len(batch)
+        self._begin()  # if there is more than one batch
+        await self._send(batch)
 
     def _start(self, sending: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(sending, name="leasehold acknowledge")
@@ -134,7 +138,7 @@ class Acknowledger:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("outcomes of %s could not be sent", self._consumer.name, exc_info=error)
-        self._flush()
+        self._begin()
         if self._coordinator is not None:
             self._coordinator.wake_fetcher()
 
