@@ -146,8 +146,10 @@ class Item:
 
 def _random_id() -> str:
     # uuid.uuid4().hex, made in a third of the time: the version and the variant are fixed bits.
-    number = int.from_bytes(os.urandom(16), "big")
-    return f"{number & ~(0xF << 76) & ~(0x3 << 62) | (0x4 << 76) | (0x2 << 62):032x}"
+    number = bytearray(os.urandom(16))
+    number[6] = number[6] & 0x0F | 0x40
+    number[8] = number[8] & 0x3F | 0x80
+    return number.hex()
 
 
 def _dump_json(obj: Any) -> str:
