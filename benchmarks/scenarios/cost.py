@@ -26,7 +26,7 @@ from benchmarks.measure import (
 )
 from benchmarks.scenarios.many import Drained, open_queues, produce, running
 from benchmarks.targets import Ours, Trial
-from leasehold import Item, Worker
+from leasehold import AsyncWorkQueue, Item, Worker, call_sync
 from leasehold.scripting.catalogue import load
 
 if TYPE_CHECKING:
@@ -43,10 +43,22 @@ END = "leasehold benchmark end"
 
 
 async def single(bench: Bench) -> list[Row]:
-    """Measure add_item awaited again and again, beside a bare protocol that awaits a script of two writes."""
+    """Measure add_item awaited again and again, beside `call_sync` and a bare protocol."""
     queue, connection = await bench.queue(), await bare.Connection.open(bench.url())
     count = bench.scaled(3_000, 200)
-    ours, reference = list[Sample](), list[Sample]()
+    ours, plain, reference = list[Sample](), list[Sample](), list[Sample]()
+    separate = AsyncWorkQueue.from_url(bench.url(), queue.name)
+
+    async def add_sync() -> None:
+        items = [Item(bytes(PAYLOAD)) for _ in range(count)]
+
+        def add_all() -> None:
+            for item in items:
+                call_sync(separate.add_item, item)
+
+        async with metered(bench.redis, count) as sample:
+            await asyncio.to_thread(add_all)
+        plain.append(sample)
 
     async def add() -> None:
         items = [Item(bytes(PAYLOAD)) for _ in range(count)]
@@ -62,10 +74,12 @@ async def single(bench: Bench) -> list[Row]:
                 await connection.add(item_id, bytes(PAYLOAD))
         reference.append(sample)
 
-    await take_turns(bench.scaled(7, 2), [add, add_bare])
+    await take_turns(bench.scaled(7, 2), [add, add_sync, add_bare])
     connection.close()
+    await asyncio.to_thread(call_sync, separate.close)
     return [
         speed_row("lone add", ours, costs=STEP_COSTS),
+        speed_row("lone add", plain, costs=STEP_COSTS, who="call_sync"),
         speed_row("lone add", reference, costs=STEP_COSTS, who="bare"),
     ]
 

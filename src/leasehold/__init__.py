@@ -8,6 +8,7 @@ from leasehold.errors import (
     EventsLost,
     EvictionWarning,
     ExtraMissing,
+    InsideEventLoop,
     InvalidArgument,
     InvalidCall,
     InvalidTask,
@@ -47,6 +48,7 @@ from leasehold.queue import (
     ScheduleView,
 )
 from leasehold.retry import RetryPolicy
+from leasehold.sync import call_sync
 from leasehold.tasks import Call, Job, JobStatus, Provided, Task, TaskQueue
 from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker, current_run
 
@@ -66,6 +68,7 @@ __all__ = [
     "ExtraMissing",
     "Failure",
     "Health",
+    "InsideEventLoop",
     "InvalidArgument",
     "InvalidCall",
     "InvalidTask",
@@ -106,5 +109,6 @@ __all__ = [
     "Worker",
     "WorkerBusy",
     "WrongKeyType",
+    "call_sync",
     "current_run",
 ]

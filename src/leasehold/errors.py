@@ -25,6 +25,7 @@ LeaseholdError
 ├── PayloadError               an item's data does not fit its handler
 ├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
+├── InsideEventLoop            `call_sync` was called where `await` is right
 ├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
 ├── NoCurrentRun               `current_run` was called outside of a run
 ├── ExtraMissing               an optional library is not installed
@@ -351,6 +352,21 @@ class WorkerBusy(LeaseholdError):
 
     def __init__(self) -> None:
         super().__init__("this worker is already running: stop it first, or create a second Worker")
+
+
+class InsideEventLoop(LeaseholdError, RuntimeError):
+    """`call_sync` was called in a thread that runs an event loop, which it would block. Nothing was sent.
+
+    Attributes:
+        function: The name of the function that was to be called.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        short = function.rpartition(".")[2]
+        super().__init__(
+            f"call_sync({short}, …) would block the running event loop: write `await {short}(…)` instead"
+        )
 
 
 class ExtraMissing(LeaseholdError, ImportError):

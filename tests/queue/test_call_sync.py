@@ -1,0 +1,123 @@
+"""`call_sync`: asynchronous methods from plain code, from any thread and forked process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, assert_type
+
+import pytest
+
+from leasehold import AsyncWorkQueue, InsideEventLoop, Item, Lease, QueueClosed, call_sync
+from tests.queue.test_forks import expect_success, fork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis as redis_py
+
+pytestmark = [
+    pytest.mark.core,
+    # Python warns of a fork in a process with threads.
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def queue(redis_url: str, name: str) -> Iterator[AsyncWorkQueue]:
+    """Return a queue object that only plain code uses."""
+    queue = AsyncWorkQueue.from_url(redis_url, name)
+    yield queue
+    call_sync(queue.close)
+
+
+def test_a_whole_life_of_an_item_without_an_event_loop(queue: AsyncWorkQueue) -> None:
+    assert_type(call_sync(queue.add_item, Item(b"data", id="a")), bool)
+    lease = assert_type(call_sync(queue.lease, 30, timeout=20), Lease | None)
+    assert lease is not None
+    assert lease.data == b"data"
+    assert call_sync(queue.complete, lease, result=b"done") is True
+    assert call_sync(queue.results.wait, "a", timeout=20) == b"done"
+
+
+def test_an_error_of_the_call_is_raised(queue: AsyncWorkQueue) -> None:
+    call_sync(queue.add_item, Item(b"x", id="a"))
+    with pytest.raises(TimeoutError):
+        call_sync(queue.results.wait, "a", timeout=0.05)
+    call_sync(queue.close)
+    with pytest.raises(QueueClosed):
+        call_sync(queue.counts)
+
+
+def test_many_threads_use_one_connection(queue: AsyncWorkQueue, plain: redis_py.Redis) -> None:
+    before = len(plain.client_list())
+    ready = threading.Barrier(20)
+
+    def add(number: int) -> bool:
+        if number < 20:
+            ready.wait(20)
+        return call_sync(queue.add_item, Item(b"x", id=f"{number}"))
+
+    with ThreadPoolExecutor(20) as threads:
+        assert all(threads.map(add, range(200)))
+    assert call_sync(queue.counts).waiting == 200
+    assert len(plain.client_list()) == before + 1
+
+
+def test_inside_an_event_loop_it_names_await(queue: AsyncWorkQueue) -> None:
+    async def inside() -> int:
+        with pytest.raises(InsideEventLoop, match=r"write `await add_item\(…\)` instead"):
+            call_sync(queue.add_item, Item(b"x"))
+        return (await asyncio.to_thread(call_sync, queue.counts)).waiting
+
+    assert asyncio.run(inside()) == 0, "in a thread it is allowed"
+
+
+def test_forked_processes_have_their_own(queue: AsyncWorkQueue, plain: redis_py.Redis, name: str) -> None:
+    assert call_sync(queue.add_item, Item(b"x", id="parent"))
+
+    def child() -> None:
+        assert call_sync(queue.add_item, Item(b"x"))
+
+    expect_success(fork(child), fork(child))
+    assert call_sync(queue.add_item, Item(b"x", id="later"))
+    assert plain.llen(f"{name}:queue") == 4
+
+
+PROGRAM = """
+import sys, threading
+from leasehold import AsyncWorkQueue, Item, call_sync
+queue = AsyncWorkQueue.from_url(sys.argv[1], sys.argv[2])
+call_sync(queue.add_item, Item(b"x", id="1"))
+if sys.argv[3] == "waits in a thread":
+    threading.Thread(target=call_sync, args=(queue.results.wait, "1"), daemon=True).start()
+    call_sync(queue.add_item, Item(b"x", id="2"))
+elif sys.argv[3] == "is interrupted":
+    call_sync(queue.lease, 30)
+    print("waits", flush=True)
+    call_sync(queue.lease, 30)
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "waits in a thread"])
+def test_a_process_ends_although_the_queue_is_open(redis_url: str, name: str, how: str) -> None:
+    program = [sys.executable, "-W", "error", "-c", PROGRAM, redis_url, name, how]
+    ended = subprocess.run(program, capture_output=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stdout) == (0, b"")
+    if how == "ends":
+        assert ended.stderr == b""
+
+
+def test_an_interrupted_call_is_cancelled(redis_url: str, name: str) -> None:
+    program = [sys.executable, "-c", PROGRAM, redis_url, name, "is interrupted"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waits\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=50)
+    assert b"KeyboardInterrupt" in err
+    assert process.returncode in (1, 130, -signal.SIGINT)
