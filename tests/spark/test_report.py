@@ -14,7 +14,7 @@ import pytest
 
 from leasehold import InvalidArgument
 from leasehold.spark.jobs.error_types import error_line, error_type
-from leasehold.spark.jobs.item_history import COUNTED, ItemHistory, Row
+from leasehold.spark.jobs.item_history import COUNTED, RESIZE, ItemHistory, Row
 from leasehold.spark.jobs.report import PAGE, report
 from leasehold.spark.schema import EVENTS
 
@@ -57,8 +57,8 @@ def _moment(seconds: float) -> datetime:
 
 
 @pytest.fixture(scope="module")
-def history(spark: SparkSession) -> ItemHistory:
-    """Return a small history with every case that a report distinguishes."""
+def history(spark: SparkSession) -> Iterator[ItemHistory]:
+    """Yield a small history with every case that a report distinguishes."""
     log = EventLog()
     # a: waits for 2 s, runs for 3 s.
     log.event(0, "added", "a").lease(2, "a", 1, "one").event(5, "completed", "a", token=1)
@@ -82,14 +82,31 @@ def history(spark: SparkSession) -> ItemHistory:
     # a is added again and waits for 16 s, independent of the first time.
     log.event(5, "added", "a").lease(21, "a", 9, "one").event(22, "released", "a", token=9, front=True)
     history = ItemHistory(log.table(spark))
-    history.marked.persist()
-    return history
+    with history.cached():
+        yield history
 
 
 @pytest.fixture(scope="module")
 def groups(history: ItemHistory) -> dict[str, list[Row]]:
     """Return the rows of that history by hour, by minute, by worker and by type of error."""
     return history.groups(60)
+
+
+def test_the_cache_has_as_many_partitions_as_its_size_takes(history: ItemHistory) -> None:
+    """Spark keeps the 200 of a shuffle for a cached table, and each query would run 200 tasks."""
+    conf = history.events.sparkSession.conf
+    before = {name: conf.get(name) for name in (RESIZE, "spark.sql.shuffle.partitions")}
+    conf.set("spark.sql.shuffle.partitions", "200")
+    try:
+        other = ItemHistory(history.events)
+        # The tables of equal plans share a cache.
+        vars(other)["marked"] = other.marked.withColumn("other", other.marked["number"])
+        with other.cached():
+            assert other.marked.rdd.getNumPartitions() < 5
+            assert conf.get(RESIZE) == before[RESIZE]
+    finally:
+        for name, value in before.items():
+            conf.set(name, str(value))
 
 
 def test_totals_of_all_events(history: ItemHistory) -> None:

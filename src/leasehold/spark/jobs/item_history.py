@@ -6,6 +6,7 @@ else of an event comes from windows over its id. The result is cached, so that e
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from leasehold.states import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import Column, DataFrame
 
 #: The columns of an archive of events that a history needs.
@@ -52,6 +55,9 @@ FAILURES = (EventKind.FAILED, EventKind.DIED)
 #: The columns by which `ItemHistory.groups` groups.
 KEYS = ("hour", "begin", "worker", "error")
 
+#: Spark's setting: whether it may change the number of partitions of a cached table while it computes it.
+RESIZE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+
 #: A row, by column name.
 Row = dict[str, Any]
 
@@ -76,7 +82,7 @@ class ItemHistory:
 
     @cached_property
     def marked(self) -> DataFrame:
-        """The events with what they say of their lease and their item. Persist it: each query scans it.
+        """The events with what they say of their lease and their item.
 
         `wait` is of leases, `service` of completions; `state` is that of the item after its last event,
         `is_dead` marks a dead letter that is still there, and `is_last` the last event of an id.
@@ -130,6 +136,22 @@ class ItemHistory:
             _if(number == sql.col("last_of_item"), _state()).alias("state"),
             ((number == sql.col("last_of_letter")) & died).alias("is_dead"),
         )
+
+    @contextmanager
+    def cached(self) -> Iterator[None]:
+        """Cache the marked events for the length of a block: each query scans them."""
+        conf = self.events.sparkSession.conf
+        before = conf.get(RESIZE) or "false"
+        # The number of partitions follows from the size. Spark would keep 200 for a cached table of any size.
+        conf.set(RESIZE, "true")
+        try:
+            self.marked.persist()
+        finally:
+            conf.set(RESIZE, before)
+        try:
+            yield
+        finally:
+            self.marked.unpersist()
 
     def totals(self) -> tuple[Row, dict[str, int]]:
         """Return the totals of all events, and how many items were in each state after the last.

@@ -97,8 +97,7 @@ def _report(
             "events", title, f"an archive of events; it has no {', '.join(sorted(missing))}"
         )
     history = ItemHistory(events)
-    history.marked.persist()
-    try:
+    with history.cached():
         progress("counting the events")
         totals, now = history.totals()
         totals = in_utc(totals)
@@ -110,8 +109,6 @@ def _report(
         progress("grouping the events")
         groups = history.groups(span)
         slow = [row.asDict() for row in history.slowest(slowest).collect()]
-    finally:
-        history.marked.unpersist()
     progress("writing tables")
     folder, tables = OutputFolder(spark, output), tables_of(groups, slow)
     facts = totals | {f"{state}_at_end": count for state, count in now.items()}
