@@ -257,7 +257,7 @@ async def _micro_batches(bench: Bench, spark: SparkSession, batch: int, count: i
     with TemporaryDirectory(prefix="leasehold-bench-") as folder:
         rows = (
             spark.readStream.format("leasehold")
-            .options(url=bench.server_url, queue=name, maxRows=batch, partitions=CORES)
+            .options(url=bench.server_url, queue=name, maxItemsPerTrigger=batch, partitions=CORES)
             .load()
         )
         writer = rows.writeStream.format("noop").option(

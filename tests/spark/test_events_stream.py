@@ -102,7 +102,7 @@ async def test_a_run_continues_after_the_last_event_of_the_run_before(
         with elsewhere(queue) as portal:
             portal.call(add, portal.queue, 10, 10_000 * (number + 1))
 
-    rows = stream(spark, queue, maxRows=1_200, partitions=3, **EVENTS)
+    rows = stream(spark, queue, maxEventsPerTrigger=1_200, partitions=3, **EVENTS)
     first = drained(rows, tmp_path, after_batch=produce)
     assert [len(rows) for _, rows in first] == [1_200, 1_200, 100]
     second = drained(rows, tmp_path)
@@ -167,7 +167,7 @@ async def test_lost_events_are_an_error_that_names_the_option(
     with pytest.raises(StreamingQueryException, match="no longer kept") as caught:
         drained(rows, tmp_path)
     assert "failOnLoss" in str(caught.value)
-    rest = drained(stream(spark, queue, failOnLoss="false", maxRows=3, **EVENTS), tmp_path)
+    rest = drained(stream(spark, queue, failOnLoss="false", maxEventsPerTrigger=3, **EVENTS), tmp_path)
     assert [len(rows) for _, rows in rest] == [3, 2]
     assert numbers(rest) == [*range(begin + 1, begin + 6)]
 

@@ -65,11 +65,15 @@ async def test_a_checkpoint_of_events_is_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"maxRow": "1"}, "did you mean 'maxRows'"),
-        ({"maxRows": "0"}, "a whole number from 1"),
+        ({"maxItemPerTrigger": "1"}, "did you mean 'maxItemsPerTrigger'"),
+        ({"maxRows": "1"}, "did you mean 'maxItemsPerTrigger'"),
+        ({"maxOffsetsPerTrigger": "1"}, "did you mean 'maxItemsPerTrigger'"),
+        ({"maxRows": "1", "from": "events"}, "did you mean 'maxEventsPerTrigger'"),
+        ({"maxItemsPerTrigger": "0"}, "a whole number from 1"),
         ({"leaseTime": "soon"}, "a number of seconds"),
         ({"from": "nowhere"}, "items or events"),
-        ({"queue": ""}, "name: got"),
+        ({"queue": ""}, "queue: got None, expected the queue's name, as the option queue"),
+        ({"queue": "emails:item"}, "queue: got 'emails:item', expected a name without ':item'"),
         ({"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

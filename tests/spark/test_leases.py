@@ -56,7 +56,7 @@ async def test_a_queue_is_drained_in_batches(
 ) -> None:
     names = await fill(queue, 25)
     before = time.time()
-    batches = drained(stream(spark, queue, maxRows=10), tmp_path)
+    batches = drained(stream(spark, queue, maxItemsPerTrigger=10), tmp_path)
     assert [(number, len(rows)) for number, rows in batches] == [(0, 10), (1, 10), (2, 5)]
     assert ids(batches) == names
     await nothing_left(redis, queue)
@@ -81,7 +81,7 @@ async def test_sinks_of_spark_can_be_used(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path, sink: str
 ) -> None:
     names = await fill(queue, 300)
-    rows = stream(spark, queue, maxRows=120, partitions=3)
+    rows = stream(spark, queue, maxItemsPerTrigger=120, partitions=3)
     writer = rows.writeStream.format(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
     if sink == "parquet":
         writer = writer.option("path", str(tmp_path / "out"))
@@ -102,9 +102,9 @@ async def test_a_run_leaves_later_items_to_the_next_run(
         with elsewhere(queue) as portal:
             second.extend(portal.call(fill, portal.queue, 5, 1000 * (number + 1)))
 
-    one = drained(stream(spark, queue, maxRows=10), tmp_path, after_batch=produce)
+    one = drained(stream(spark, queue, maxItemsPerTrigger=10), tmp_path, after_batch=produce)
     assert (await queue.counts())[:2] == (10, 0)
-    other = drained(stream(spark, queue, maxRows=10), tmp_path)
+    other = drained(stream(spark, queue, maxItemsPerTrigger=10), tmp_path)
     assert [(number, len(rows)) for number, rows in one + other] == [(0, 10), (1, 5), (2, 10)]
     assert (ids(one), ids(other)) == (first, second)
     await nothing_left(redis, queue)
@@ -123,7 +123,7 @@ async def test_items_reclaimed_while_a_query_was_down_are_in_the_same_batch(
         if end == "crash":
             raise ArithmeticError("the sink has written, and is killed")
 
-    rows = stream(spark, queue, leaseTime=1, maxRows=4)
+    rows = stream(spark, queue, leaseTime=1, maxItemsPerTrigger=4)
     writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
     query = writer.trigger(processingTime="1 hour").start()
 
@@ -139,7 +139,7 @@ async def test_items_reclaimed_while_a_query_was_down_are_in_the_same_batch(
 
     await until("the items are reclaimed", are_reclaimed, within=30)
     more = await fill(queue, 3, 100)
-    batches = drained(stream(spark, queue, maxRows=4), tmp_path)
+    batches = drained(stream(spark, queue, maxItemsPerTrigger=4), tmp_path)
     expected = [(0, names), (1, more)] if end == "crash" else [(1, more)]
     assert [(number, ids([(number, rows)])) for number, rows in batches] == expected
     assert [(number, ids([(number, rows)])) for number, rows in seen] == [(0, names)]
@@ -149,7 +149,8 @@ async def test_items_reclaimed_while_a_query_was_down_are_in_the_same_batch(
 
 
 @pytest.mark.parametrize(
-    ("options", "tasks"), [({}, 2), ({"maxRows": "15000"}, 3), ({"maxRows": "15000", "partitions": "4"}, 4)]
+    ("options", "tasks"),
+    [({}, 2), ({"maxItemsPerTrigger": "15000"}, 3), ({"maxItemsPerTrigger": "15000", "partitions": "4"}, 4)],
 )
 async def test_the_number_of_tasks_of_a_batch_depends_on_its_size(
     queue: AsyncWorkQueue, options: dict[str, str], tasks: int
@@ -244,14 +245,14 @@ async def test_a_failed_batch_is_read_again_with_the_same_leases(
         seen.append((number, rows.collect()))
         raise ArithmeticError("no sink")
 
-    query = running(stream(spark, queue, maxRows=6), tmp_path, take)
+    query = running(stream(spark, queue, maxItemsPerTrigger=6), tmp_path, take)
     assert "no sink" in await ended(query)
     assert (await queue.counts())[:2] == (4, 6)
     # The process that renews has ended with the query.
     assert await queue.queue_len() == 4
     await queue.close()
     await alone(redis)
-    batches = drained(stream(spark, queue, maxRows=6), tmp_path)
+    batches = drained(stream(spark, queue, maxItemsPerTrigger=6), tmp_path)
     assert batches[0][0] == seen[0][0]
     assert [(row["id"], row["token"]) for row in batches[0][1]] == [
         (row["id"], row["token"]) for row in seen[0][1]
@@ -299,7 +300,7 @@ async def test_large_items_are_read_in_several_replies(
             assert row["size"] == row["length"]
             sizes[row["id"]] = row["size"]
 
-    rows = stream(spark, queue, maxRows=20)
+    rows = stream(spark, queue, maxItemsPerTrigger=20)
     writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert sizes == {name: 2**20 // len(name) * len(name) for name in names}

@@ -153,7 +153,7 @@ async def test_invalid_arguments_are_errors_before_any_item_is_leased(
     await put(queue, 0, 5)
     with pytest.raises(InvalidArgument, match="'arrow', 'pandas' or 'item'"):
         place.process(kind="polars")
-    with pytest.raises(InvalidArgument, match="maxRows"):
+    with pytest.raises(InvalidArgument, match="maxItemsPerTrigger"):
         place.process(batch=0)
     with pytest.raises(InvalidArgument, match="leaseTime"):
         place.process(leasetim=3)
@@ -201,7 +201,7 @@ async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, que
 
 async def test_a_loaded_stream_is_processed(place: Place, queue: AsyncWorkQueue, redis_url: str) -> None:
     expected = await put(queue, 0, 30)
-    given: dict[str, Any] = {"url": redis_url, "queue": queue.name, "maxRows": 20}
+    given: dict[str, Any] = {"url": redis_url, "queue": queue.name, "maxItemsPerTrigger": 20}
     stream = place.spark.readStream.format("leasehold").options(**given).load()
     done = process(stream, measure, output=place.output, schema=SCHEMA)
     assert (done.items, done.batches) == (30, 2)
@@ -212,7 +212,7 @@ async def test_a_loaded_stream_is_processed(place: Place, queue: AsyncWorkQueue,
     for other in (rate, events, *hidden, place.spark.range(3), "files", None):
         with pytest.raises(InvalidArgument, match="a lease stream as it was loaded"):
             process(other, measure, output=place.output, schema=SCHEMA)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="options: got 'queue, maxRows, url'"):
+    with pytest.raises(InvalidArgument, match="options: got 'queue, maxItemsPerTrigger, url'"):
         process(stream, measure, output=place.output, schema=SCHEMA, queue="q", batch=3, url="u")
 
 

@@ -40,7 +40,7 @@ async def test_all_streams_work_on_a_cluster(
         assert add(numbered(spark, 30), "{first}", url=urls[0], cluster=True).added == 30
 
         leases = spark.readStream.format("leasehold").options(
-            url=urls[1], queue="{first}", cluster=True, maxRows=10
+            url=urls[1], queue="{first}", cluster=True, maxItemsPerTrigger=10
         )
         query = (
             leases.load()

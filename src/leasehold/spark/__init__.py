@@ -16,6 +16,7 @@ try:
 except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
+from leasehold.spark.backlog import Backlog, backlogs
 from leasehold.spark.bulk_add import add
 from leasehold.spark.bulk_writer import Report
 from leasehold.spark.errors import OutputTakenOver, QueryStopped, StreamTakenOver
@@ -23,6 +24,7 @@ from leasehold.spark.process import Processed, process
 from leasehold.spark.source import LeaseholdSource, register
 
 __all__ = [
+    "Backlog",
     "LeaseholdSource",
     "OutputTakenOver",
     "Processed",
@@ -30,6 +32,7 @@ __all__ = [
     "Report",
     "StreamTakenOver",
     "add",
+    "backlogs",
     "process",
     "register",
 ]

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from leasehold.spark.options import Target
 
 #: The options of the stream, beside the common ones.
-OPTIONS = ("from", "startingFrom", "maxRows", "partitions", "idleWait", "retryTimeout", "failOnLoss")
+OPTIONS = (
+    *("from", "startingFrom", "maxEventsPerTrigger", "partitions", "idleWait", "retryTimeout", "failOnLoss"),
+)
 #: The options of the table.
 TABLE_OPTIONS = ("from", "partitions", "retryTimeout", "failOnLoss")
 #: The minimum of events for one more task.
@@ -151,7 +153,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begin = options.text("startingFrom", "earliest").lower()
         if self._begin not in ("earliest", "latest"):
             raise InvalidArgument("startingFrom", self._begin, "earliest or latest")
-        self._max_rows = options.check_int("maxRows", 100_000, minimum=1, maximum=100_000_000)
+        self._max_rows = options.check_int("maxEventsPerTrigger", 100_000, minimum=1, maximum=100_000_000)
         self._parts = _partitions(options)
         self._idle_wait = options.seconds("idleWait", 2.0)
         self._first: Offset | None = None

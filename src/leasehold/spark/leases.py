@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from leasehold.durations import to_ms
 from leasehold.errors import InvalidArgument
-from leasehold.spark.lease_sets import FIELDS, STEP, LeaseSets, read_set
+from leasehold.spark.lease_sets import FIELDS, STEP, LeaseSet, LeaseSets, read_set
 from leasehold.spark.options import Options
-from leasehold.spark.portal import QueuePortal, check_queue, check_server, open_queue
+from leasehold.spark.portal import QueuePortal, call_with_retries, check_queue, check_server, open_queue
 from leasehold.spark.schema import ITEMS, batch_of, check_columns, readable
 from leasehold.spark.set_id import SetId
 
@@ -30,14 +30,17 @@ if TYPE_CHECKING:
     from leasehold.spark.options import Target
 
 #: The options of the stream, beside the common ones.
-OPTIONS = ("from", "maxRows", "leaseTime", "partitions", "idleWait", "retryTimeout", "mayBeMissing")
+OPTIONS = (
+    *("from", "maxItemsPerTrigger", "leaseTime", "partitions", "idleWait", "retryTimeout", "mayBeMissing"),
+)
 #: The option by which `process` names the reader, to record failures in its name; not for users.
 READER = "spark.leasehold.reader"
 #: The maximum of data in one reply to an executor, except for a single larger item.
 PAGE_BYTES = 4 << 20
 #: How long to wait between two polls of an empty queue (s).
 POLL_SECONDS = 0.25
-#: How many tasks a batch has without the option `partitions`: the minimum, and items of `maxRows` for each.
+#: How many tasks a batch has without the option `partitions`: the minimum, and items of the
+#: maximum for each.
 MIN_PARTS, ROWS_PER_PART = 2, 5_000
 
 Offset = dict[str, Any]
@@ -71,7 +74,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_columns(schema, ITEMS)
         self._schema = schema
         self._target = options.target()
-        self._max_rows = options.check_int("maxRows", 10_000, minimum=1, maximum=1_000_000)
+        self._max_rows = options.check_int("maxItemsPerTrigger", 10_000, minimum=1, maximum=1_000_000)
         self._lease_ms = to_ms("leaseTime", options.seconds("leaseTime", 600.0))
         parts = max(MIN_PARTS, math.ceil(self._max_rows / ROWS_PER_PART))
         self._parts = options.check_int("partitions", parts, minimum=1, maximum=10_000)
@@ -79,15 +82,17 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._retry_timeout = options.retry_timeout()
         self._reader = options.text(READER)
         self._may_be_missing = options.flag("mayBeMissing", default=False)
-        self._first: Offset | None = None
         self._draining = False
+        #: The name that this run has given to a new stream, and how many items its first batch may have.
+        self._named: tuple[str, int] | None = None
         #: How many items a query with trigger `availableNow` may still lease; None: not counted yet.
         self._left: int | None = None
         self._close = contextlib.ExitStack()
-        self._open: tuple[QueuePortal, LeaseSets] | None = None
+        self._portal: QueuePortal | None = None
+        self._sets: LeaseSets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": None, "_close": None}
+        return self.__dict__ | {"_portal": None, "_sets": None, "_close": None}
 
     @property
     def queue(self) -> str:
@@ -112,17 +117,14 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------- on the driver
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Return the position before the first batch of a new query, with a new random stream name.
+        """Return the position before the first batch of a new query, which has no name yet.
 
         Raises:
             InvalidArgument: If the queue does not exist.
             ServerError: If the server does not answer; a running query would wait for it instead.
         """
-        if self._first is None:
-            self.check_queue()
-            # Spark calls this twice and expects the same answer.
-            self._first = {"queue": self._target.queue, "query": secrets.token_hex(8), "batch": 0}
-        return self._first
+        self.check_queue()
+        return {"queue": self._target.queue}
 
     def check_queue(self) -> None:
         """Check that the server answers and, unless `mayBeMissing` is set, that the queue exists.
@@ -147,83 +149,137 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Complete the committed batch, then lease the next one, or find the one left by a crash.
 
-        Spark calls this only when everything up to `start` is in its commit log.
+        Spark calls this only when everything up to `start` is in its commit log. The first batch of a new
+        query is only announced here, with the stream's name, and leased by `partitions`: until Spark has
+        written the name into its checkpoint, no later run would find the leases.
         """
         if isinstance(limit, ReadAllAvailable):
             # Spark would not call again, so the batch would never be completed.
             raise InvalidArgument("trigger", "once", "availableNow=True, which completes all leased items")
-        stream_name, batch = self._known(start)
-        portal, stream = self._stream(stream_name)
-        portal.call(stream.complete, batch)
+        name, batch = self._known(start)
+        if name is not None:
+            stream = self._stream(name)
+            self._open().call(stream.complete, batch)
         until = time.monotonic() + self._idle_wait
         while True:
-            leased = portal.call(stream.lease, batch + 1, self._count(limit, portal, stream))
-            if leased.size:
-                break
+            named = self._announce(limit) if name is None else self._lease(name, batch + 1, limit)
+            if named:
+                return start | {"query": named, "batch": batch + 1}
             if self._draining or time.monotonic() + POLL_SECONDS > until:
                 return start
             time.sleep(POLL_SECONDS)
-        if self._left is not None and not leased.found:
-            # The items of a set left by a crash did not wait when the items were counted.
-            self._left -= leased.size
-        return start | {"batch": batch + 1}
+
+    def _announce(self, limit: ReadLimit) -> str | None:
+        """Return a name for a new stream if items wait, else None."""
+        portal, stream = self._open(), self._lease_sets(name := secrets.token_hex(8))
+        waiting = portal.call(stream.waiting)
+        if self._draining and self._left is None:
+            self._left = waiting
+        if not (waiting and (count := self._count(limit))):
+            return None
+        self._named = name, count
+        return name
+
+    def _lease(self, name: str, batch: int, limit: ReadLimit) -> str | None:
+        """Lease a batch, or find it; return the stream's name, or None if no item waits."""
+        portal, stream = self._open(), self._stream(name)
+        if self._draining and self._left is None:
+            self._left = portal.call(stream.waiting)
+        leased = portal.call(stream.lease, batch, self._count(limit))
+        self._charge(leased)
+        return name if leased.size else None
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """Return how many items are in each state after the next batch is leased.
+
+        Spark shows this in its progress as `latestOffset` of the source; it takes no metrics from sources in
+        Python. `backlogs` reads it.
+        """
+        portal = self._open()
+        counts = portal.call(call_with_retries, portal.queue.counts, self._retry_timeout)
+        if self._named:  # the batch has been announced, and will be leased next
+            count = min(self._named[1], counts.waiting)
+            counts = counts._replace(waiting=counts.waiting - count, leased=counts.leased + count)
+        return {"queue": self._target.queue, **counts._asdict()}
 
     def partitions(self, start: Offset, end: Offset) -> list[SetPartition]:
         """Divide the batch into tasks. After a crash this is Spark's first call."""
-        stream_name, last = self._known(end)
+        name, last = self._known(end)
+        if name is None:  # no item has waited yet
+            return []
         first = self._known(start)[1] if start else 0
         parts = []
         for number in range(first + 1, last + 1):
-            portal, stream = self._stream(stream_name)
-            size = portal.call(stream.restore, number).size
-            step = max(1, math.ceil(size / self._parts))
+            portal, stream = self._open(), self._stream(name)
+            if self._named and self._named[0] == name and number == 1:
+                # Only in the run that has announced the batch: a sink may skip a batch that is repeated.
+                leased = portal.call(stream.lease, number, self._named[1])
+                self._named = None
+                self._charge(leased)
+            else:
+                leased = portal.call(stream.restore, number)
+            step = max(1, math.ceil(leased.size / self._parts))
             set_id = stream.set_id(number)
-            parts += [SetPartition(set_id, at, min(at + step, size)) for at in range(0, size, step)]
+            parts += [
+                SetPartition(set_id, at, min(at + step, leased.size)) for at in range(0, leased.size, step)
+            ]
         return parts
 
     def commit(self, end: Offset) -> None:
         """Complete the committed batch again; `latestOffset` has usually done so."""
-        stream_name, batch = self._known(end)
-        portal, stream = self._stream(stream_name)
-        portal.call(stream.complete, batch)
+        name, batch = self._known(end)
+        if name is not None:
+            stream = self._stream(name)
+            self._open().call(stream.complete, batch)
 
     def stop(self) -> None:
         """Stop renewing and close the connection. A new run can continue with the leased items."""
-        self._open = None
+        self._portal = self._sets = None
         self._close.close()
 
-    def _known(self, offset: Offset) -> tuple[str, int]:
-        """Return the name of the stream and the number of the batch."""
-        if offset.get("queue") != self._target.queue or "query" not in offset:
-            kind = "leases" if "query" in offset else "events" if "number" in offset else "something else"
+    def _known(self, offset: Offset) -> tuple[str | None, int]:
+        """Return the name of the stream, None before its first batch, and the number of the batch."""
+        if offset.get("queue") != self._target.queue or "number" in offset:
+            kind = "events" if "number" in offset else "leases" if "queue" in offset else "something else"
             raise InvalidArgument(
                 "checkpointLocation",
                 f"a stream of {kind} of {offset.get('queue')}",
                 f"the checkpoint of a lease stream of the queue {self._target.queue!r}, or a new folder",
             )
-        return offset["query"], offset["batch"]
+        return offset.get("query"), offset.get("batch", 0)
 
-    def _stream(self, name: str) -> tuple[QueuePortal, LeaseSets]:
-        if self._open is None:
-            portal = self._close.enter_context(open_queue(self._target))
-            stream = LeaseSets(
-                *(portal.bulk, name),
-                lease_ms=self._lease_ms,
-                retry_timeout=self._retry_timeout,
-                reader=self._reader,
-            )
+    def _open(self) -> QueuePortal:
+        if self._portal is None:
+            self._portal = self._close.enter_context(open_queue(self._target))
+        return self._portal
+
+    def _stream(self, name: str) -> LeaseSets:
+        """Take over the stream of that name, which is in the checkpoint, and renew its leases from now on."""
+        if self._sets is None:
+            portal, stream = self._open(), self._lease_sets(name)
             portal.call(stream.take_over)
-            renewing = portal.start(stream.keep_renewing)
-            self._close.callback(renewing.cancel)
-            self._open = portal, stream
-        return self._open
+            self._close.callback(portal.start(stream.keep_renewing).cancel)
+            self._sets = stream
+        return self._sets
 
-    def _count(self, limit: ReadLimit, portal: QueuePortal, stream: LeaseSets) -> int:
+    def _lease_sets(self, name: str) -> LeaseSets:
+        return LeaseSets(
+            *(self._open().bulk, name),
+            lease_ms=self._lease_ms,
+            retry_timeout=self._retry_timeout,
+            reader=self._reader,
+        )
+
+    def _count(self, limit: ReadLimit) -> int:
         """Return how many items the next batch may have."""
-        if self._draining and self._left is None:
-            self._left = portal.call(stream.waiting)
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows
         return maximum if self._left is None else min(maximum, self._left)
+
+    def _charge(self, leased: LeaseSet) -> None:
+        """Count a new set against what a draining query may lease."""
+        if self._left is not None and not leased.found:
+            # The items of a set left by a crash did not wait when the items were counted.
+            self._left -= leased.size
 
     # ----------------------------------------------------------- on executors
 

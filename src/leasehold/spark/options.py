@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from leasehold.durations import seconds
 from leasehold.errors import InvalidArgument
 from leasehold.keys import check_prefix
 from leasehold.scripting.urls import holds_login
+from leasehold.spark.secret_file import secret_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +32,11 @@ LOCATION = ("url", "urlenv", "urlfile", "cluster")
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 #: How long a request is repeated while the server is unavailable, without the option `retryTimeout` (s).
 RETRY_TIMEOUT = 60.0
+#: What other sources call the maximum of a batch, in lower case. The name here ends like theirs.
+_LIMITS = (
+    *("maxrow", "maxrows", "maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger"),
+    *("maxrecordspertrigger", "maxitemspertrigger", "maxeventspertrigger"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,8 @@ class Options:
         known = {name.lower(): name for name in (*COMMON, *SPARKS_OWN, *allowed)}
         for name in self._given:
             if name not in known and not name.startswith("spark."):
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f" (did you mean {known[close[0]]!r}?)" if close else ""
+                close = _similar(name, known)
+                hint = f" (did you mean {known[close]!r}?)" if close else ""
                 names = ", ".join(sorted({*known.values()} - {*SPARKS_OWN}))
                 raise InvalidArgument("option", name, f"one of {names}{hint}")
 
@@ -73,7 +78,13 @@ class Options:
         Raises:
             InvalidArgument: If the queue is not named, or the URL holds a password, which Spark would log.
         """
-        queue = check_prefix(self.text("queue") or None)
+        queue = self.text("queue")
+        if not queue:
+            raise InvalidArgument("queue", queue or None, "the queue's name, as the option queue")
+        try:
+            check_prefix(queue)
+        except InvalidArgument as error:
+            raise InvalidArgument("queue", queue, error.allowed) from error
         ways = [name for name in ("url", "urlEnv", "urlFile") if self.text(name)]
         if len(ways) > 1:
             raise InvalidArgument("option", " and ".join(ways), "one of them")
@@ -139,6 +150,13 @@ class Options:
         return [part.strip() for part in self.text(name).split(",") if part.strip()]
 
 
+def _similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that an unknown one, in lower case, probably stands for."""
+    if name in _LIMITS:
+        return next((one for one in known if one.startswith("max") and one.endswith("pertrigger")), None)
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
 def has_password(url: str) -> bool:
     """Return whether a URL holds a password and must be kept out of Spark's logs."""
     return holds_login(url)
@@ -152,8 +170,9 @@ def _url_of_environment() -> str | None:
 def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[str, str]]:
     """Return the options that locate the server, for the length of a block.
 
-    A URL with a password is passed in a file that only this user can read, as Spark logs options. With Spark
-    Connect, whose server cannot read this machine's files, it has to come from the environment of both.
+    A URL with a password is passed in a file that only this user can read, as Spark logs options. The file is
+    removed at the end of the block, and if this process ends before, in whatever way. With Spark Connect,
+    whose server cannot read this machine's files, it has to come from the environment of both.
 
     Args:
         url: The server's URL; None: that of the environment, or this machine's default port.
@@ -174,10 +193,5 @@ def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[s
             raise InvalidArgument("url", "one with a password", allowed)
         yield kind
         return
-    handle, name = tempfile.mkstemp(prefix="leasehold-", text=True)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(url)
-        yield {"urlFile": name, **kind}
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with secret_file(url) as file:
+        yield {"urlFile": str(file), **kind}

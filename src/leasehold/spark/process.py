@@ -158,7 +158,7 @@ def process(  # noqa: PLR0913 - all but the first two are options
             one table: `spark.read.parquet(output)`, with the additional column `batch`.
         schema: The columns that the handler yields, by name, as a DDL string or a type.
         checkpoint: The folder where the run stores its position. None: the folder `_checkpoint` in `output`.
-        batch: The maximum of items in a batch; None: 10,000, or the stream's `maxRows`.
+        batch: The maximum of items in a batch; None: 10,000, or the stream's `maxItemsPerTrigger`.
         kind: Whether the handler takes and yields Arrow batches or pandas data frames, or takes single items.
         retry: When failed items are tried again; None: as a worker does by default.
         without_output: Whether an item may be completed without a row in the output. "refuse" ends the
@@ -184,7 +184,7 @@ def process(  # noqa: PLR0913 - all but the first two are options
         raise InvalidArgument("without_output", without_output, "'allow' or 'refuse'")
     if not isinstance(retry, (RetryPolicy, type(None))):
         raise InvalidArgument("retry", retry, "a RetryPolicy, or None")
-    stream = _stream(source, {"queue": queue, "maxRows": batch} | options)
+    stream = _stream(source, {"queue": queue, "maxItemsPerTrigger": batch} | options)
     columns = OutputColumns.of(schema, str(stream.sparkSession.conf.get("spark.sql.session.timeZone")))
     given = _options(stream) | {READER: secrets.token_hex(8)}
     reader = LeasesReader(given, stream.schema)

@@ -65,10 +65,27 @@ class LeaseholdSource(DataSource):
         return "leasehold"
 
     def schema(self) -> StructType:
-        """Return the columns of what is read."""
-        from leasehold.spark.schema import EVENTS, ITEMS
+        """Return the columns of what is read, if the options can be used.
 
-        return EVENTS if self._reads_events() else ITEMS
+        Spark calls this at `load()`, unless the caller gives columns. It does not say whether a snapshot or a
+        stream will be read.
+
+        Raises:
+            InvalidArgument: If an option cannot be used.
+        """
+        from leasehold.spark.events import EventsReader
+        from leasehold.spark.leases import LeasesReader
+        from leasehold.spark.schema import EVENTS, ITEMS
+        from leasehold.spark.snapshot import SnapshotReader
+
+        if self._reads_events():
+            EventsReader(self.options, EVENTS)
+            return EVENTS
+        try:
+            SnapshotReader(self.options, ITEMS)
+        except InvalidArgument:
+            LeasesReader(self.options, ITEMS)
+        return ITEMS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a snapshot, or of the kept events."""

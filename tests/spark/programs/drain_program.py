@@ -34,7 +34,9 @@ def main(url: str, queue: str, folder: str, rows: str) -> None:
         # The source counts from one, Spark from zero.
         inject("after_write", batch_id + 1)
 
-    stream = spark.readStream.format("leasehold").options(url=url, queue=queue, maxRows=rows).load()
+    stream = (
+        spark.readStream.format("leasehold").options(url=url, queue=queue, maxItemsPerTrigger=rows).load()
+    )
     query = (
         stream.select("id", "data", "token")
         .writeStream.foreachBatch(write)

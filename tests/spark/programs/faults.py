@@ -13,6 +13,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leasehold.spark import lease_sets
+from leasehold.spark.lease_sets import LeaseSets
 from leasehold.spark.leases import LeasesReader, SetPartition
 from leasehold.spark.source import LeaseholdSource
 
@@ -24,8 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-#: The steps of a micro-batch in their order, with the source's number of the batch.
-STEPS = ("before_lease", "after_lease", "read", "after_write", "after_commit")
+#: The steps of a micro-batch in their order, with the source's number of the batch: before it is planned;
+#: when a part of its items is leased; planned, but not yet in Spark's log of offsets; in that log; divided
+#: into tasks; read by one; written by the sink; in the log of commits. The items of the first batch are
+#: leased when it is in the log of offsets, those of all others before.
+STEPS = ("before", "mid_lease", "planned", "logged", "divided", "read", "after_write", "after_commit")
+#: How many items one call leases.
+ITEMS_PER_CALL = 20
 
 
 def place() -> Path:
@@ -70,12 +77,25 @@ class FaultyReader(LeasesReader):
     """Injects faults, and records which ids are read in which batch."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - as above
-        inject("after_commit", start["batch"])
-        inject("before_lease", start["batch"] + 1)
+        batch = start.get("batch", 0)
+        inject("after_commit", batch)
+        inject("before", batch + 1)
         end = super().latestOffset(start, limit)
         if end != start:
-            inject("after_lease", end["batch"])
+            inject("planned", end["batch"])
         return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SetPartition]:
+        inject("logged", end.get("batch", 0))
+        parts = super().partitions(start, end)
+        inject("divided", end.get("batch", 0))
+        return parts
+
+    def _lease_sets(self, name: str) -> LeaseSets:
+        vars(lease_sets)["STEP"] = ITEMS_PER_CALL
+        return FaultyLeaseSets(
+            self._open().bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SetPartition)
@@ -86,3 +106,13 @@ class FaultyReader(LeasesReader):
             yield rows
             if partition.start == 0:
                 inject("read", number)
+
+
+class FaultyLeaseSets(LeaseSets):
+    """Injects a fault when the first call for a set has leased its part."""
+
+    async def _lease(self, number: int, *, known: int, count: int) -> tuple[int, int, bool, int]:
+        had, size, more, waiting = await super()._lease(number, known=known, count=count)
+        if had == 0 and size == ITEMS_PER_CALL:
+            inject("mid_lease", number)
+        return had, size, more, waiting

@@ -28,9 +28,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROWS = 50
-IDS = [f"i{number}" for number in range(8 * ROWS)]
+IDS = [f"i{number}" for number in range(10 * ROWS)]
 #: Each step, in a separate batch.
 FAULTS = [f"{step}:{batch}" for batch, step in enumerate(STEPS, 2)]
+#: The steps of the first batch, in runs on one checkpoint, each killed one step later than the one before. A
+#: batch that is killed when it is logged is repeated without items: later steps need another checkpoint.
+FIRST = (
+    ("before:1", "planned:1", "logged:1"),
+    ("mid_lease:1", "divided:1", "read:1", "after_write:1", "after_commit:1"),
+)
 
 
 class Drain(Runs):
@@ -90,6 +96,23 @@ async def test_the_driver_or_its_jvm_is_killed_at_each_step(drain: Drain, name: 
     await check(drain, name, FAULTS)
 
 
+@pytest.mark.parametrize("victim", ["driver", "jvm", "worker"])
+@pytest.mark.parametrize("faults", FIRST, ids=["before its leases", "from its leases on"])
+async def test_a_new_query_is_killed_at_each_step_of_its_first_batch(
+    drain: Drain, name: str, victim: str, faults: Sequence[str]
+) -> None:
+    """The next run finds what is leased: a run that ends without an error has drained the queue."""
+    if (
+        victim == "worker"
+    ):  # the one that leases; those of executors are run again, and the sink is in the driver
+        faults = [fault for fault in faults if fault.partition(":")[0] not in ("read", "after_write")]
+    for fault in faults:
+        assert await drain.run(victim, [fault]) != 0
+        assert drain.done == names_of(faults[: faults.index(fault) + 1])
+    assert await drain.run(victim, []) == 0, drain.log
+    await check(drain, name, faults)
+
+
 async def test_workers_of_executors_are_killed_while_they_read(drain: Drain, name: str) -> None:
     faults = ["read:1", "read:2", "read:5", "read:8"]
     assert await drain.run("worker", faults) == 0, drain.log
@@ -98,7 +121,7 @@ async def test_workers_of_executors_are_killed_while_they_read(drain: Drain, nam
 
 async def test_the_process_that_leases_is_killed_at_each_step(drain: Drain, name: str) -> None:
     """It is a worker of the driver: the query fails, and a new run continues."""
-    faults = ["before_lease:2", "after_lease:3", "after_commit:4"]
+    faults = ["before:2", "mid_lease:3", "planned:4", "after_commit:5"]
     for fault in faults:
         assert await drain.run("worker", [fault]) != 0
     assert await drain.run("worker", []) == 0, drain.log

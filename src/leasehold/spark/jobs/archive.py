@@ -81,7 +81,7 @@ def archive(  # noqa: PLR0913 - each is an option of the command
     with server_options(url, cluster=cluster) as server:
         events = (
             spark.readStream.format("leasehold")
-            .options(**server, queue=queue, maxRows=batch, failOnLoss=not allow_loss)
+            .options(**server, queue=queue, maxEventsPerTrigger=batch, failOnLoss=not allow_loss)
             .option("from", "events")
             .load()
         )
