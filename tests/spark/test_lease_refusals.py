@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from leasehold import InvalidArgument
 from leasehold.spark.leases import LeasesReader
@@ -84,6 +84,26 @@ def test_an_invalid_option_is_an_error_of_the_driver(
     """The reader is what Spark makes on the driver when it plans a query."""
     with pytest.raises(InvalidArgument, match=said) as caught:
         LeaseholdSource({"url": str(queue.url), "queue": queue.name} | options).streamReader(ITEMS)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"maxItemPerTrigger": "1"}, "did you mean 'maxItemsPerTrigger'"),
+        ({"maxOffsetsPerTrigger": "1"}, "did you mean 'maxItemsPerTrigger'"),
+        ({"maxItemsPerTrigger": "0"}, "maxItemsPerTrigger: got '0', expected a whole number from 1"),
+        ({"maxRows": "5", "from": "events"}, "did you mean 'maxEventsPerTrigger'"),
+        ({"queue": ""}, "queue: got None"),
+        ({"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_option_is_refused_when_the_stream_is_loaded(
+    spark: SparkSession, queue: AsyncWorkQueue, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(AnalysisException, match=said) as caught:
+        stream(spark, queue, **options)
     assert "secret" not in str(caught.value)
 
 
