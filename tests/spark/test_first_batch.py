@@ -21,6 +21,7 @@ from tests.spark.programs.faults import STEPS, FaultyReader
 from tests.spark.test_leases import fill, nothing_left
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -90,18 +91,26 @@ async def test_the_run_after_a_kill_drains_the_queue(
     await nothing_left(redis, queue)
 
 
+@pytest.fixture
+def readers(queue: AsyncWorkQueue) -> Iterator[list[LeasesReader]]:
+    """Return two readers of the queue, as two runs of a query have them."""
+    both = [LeasesReader({"url": str(queue.url), "queue": queue.name}, ITEMS) for _ in range(2)]
+    yield both
+    for reader in both:
+        reader.stop()
+
+
 async def test_nothing_is_leased_before_spark_has_written_the_name(
-    queue: AsyncWorkQueue, redis: Redis
+    queue: AsyncWorkQueue, redis: Redis, readers: list[LeasesReader]
 ) -> None:
     """A run that ends before leaves nothing behind, so that the next one can begin anew."""
     await fill(queue, 30)
-    reader = LeasesReader({"url": str(queue.url), "queue": queue.name}, ITEMS)
-    limit = reader.getDefaultReadLimit()
+    reader, _ = readers
 
     def plan() -> tuple[dict[str, Any], dict[str, Any]]:
         start = reader.initialOffset()
         assert reader.initialOffset() == start, "Spark asks twice"
-        return start, reader.latestOffset(start, limit)
+        return start, reader.latestOffset(start, reader.getDefaultReadLimit())
 
     async def state() -> tuple[int, set[str]]:
         keys = {key.decode().split(":")[1] for key in await left_over(redis, queue.name)}
@@ -113,20 +122,20 @@ async def test_nothing_is_leased_before_spark_has_written_the_name(
     reported = await asyncio.to_thread(reader.reportLatestOffset)
     assert (reported["waiting"], reported["leased"]) == (0, 30), "after the batch that it has planned"
     assert await asyncio.to_thread(reader.partitions, start, end)
-    assert (await state())[0] == 30
-    await asyncio.to_thread(reader.stop)
+    assert (await queue.counts()).leased == 30
 
 
-async def test_a_repeated_batch_leases_nothing_new(queue: AsyncWorkQueue) -> None:
+async def test_a_repeated_batch_leases_nothing_new(
+    queue: AsyncWorkQueue, readers: list[LeasesReader]
+) -> None:
     """A sink may skip a batch that it has seen, and then its items would be completed unprocessed."""
     await fill(queue, 30)
-    given = {"url": str(queue.url), "queue": queue.name}
-    first, second = LeasesReader(given, ITEMS), LeasesReader(given, ITEMS)
+    first, second = readers
 
     def repeat() -> tuple[list[Any], dict[str, Any]]:
         start = first.initialOffset()
         end = first.latestOffset(start, first.getDefaultReadLimit())
-        first.stop()  # it dies when Spark has written this offset
+        # The first run dies when Spark has written this offset.
         parts: list[Any] = second.partitions(start, end)
         return parts, second.latestOffset(end, second.getDefaultReadLimit())
 
@@ -134,4 +143,3 @@ async def test_a_repeated_batch_leases_nothing_new(queue: AsyncWorkQueue) -> Non
     assert parts == []
     assert end["batch"] == 2
     assert (await queue.counts()).leased == 30
-    await asyncio.to_thread(second.stop)

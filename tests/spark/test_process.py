@@ -201,8 +201,8 @@ async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, que
 
 async def test_a_loaded_stream_is_processed(place: Place, queue: AsyncWorkQueue, redis_url: str) -> None:
     expected = await put(queue, 0, 30)
-    given: dict[str, Any] = {"url": redis_url, "queue": queue.name, "maxItemsPerTrigger": 20}
-    stream = place.spark.readStream.format("leasehold").options(**given).load()
+    given: dict[str, Any] = {"url": redis_url, "queue": queue.name}
+    stream = place.spark.readStream.format("leasehold").options(**given, maxItemsPerTrigger=20).load()
     done = process(stream, measure, output=place.output, schema=SCHEMA)
     assert (done.items, done.batches) == (30, 2)
     assert place.rows() == expected

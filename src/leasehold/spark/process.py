@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.observation import Observation
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import to_str
 
 from leasehold.errors import InvalidArgument, LeaseholdError
 from leasehold.retry import RetryPolicy
@@ -293,6 +294,8 @@ def _stream(source: SparkSession | DataFrame, given: dict[str, Any]) -> DataFram
     register(source)
     if "partitions" not in {name.lower() for name in given}:
         given["partitions"] = min(source.sparkContext.defaultParallelism, MAX_PARTITIONS)
+    # `load` would raise an error of Spark.
+    LeasesReader({name: to_str(value) or "" for name, value in given.items()}, ITEMS)
     return source.readStream.format(LeaseholdSource.name()).options(**given).load()
 
 
