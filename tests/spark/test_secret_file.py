@@ -36,6 +36,7 @@ async def holders(folder: Path, *kinds: str) -> tuple[Process, dict[str, tuple[i
         env=os.environ | {"TMPDIR": str(folder)},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     found = {}
     for _ in kinds:
@@ -61,7 +62,7 @@ def files_in(folder: Path) -> set[Path]:
 
 async def test_the_file_is_removed_however_the_process_ends(folder: Path) -> None:
     endings = {"plain": "TERM", "plain2": "HUP", "plain3": "INT", "plain4": "KILL", "thread": "TERM"}
-    endings |= {"handler": "TERM", "exit": ""}
+    endings |= {"handler": "TERM", "exit": "", "forks": ""}
     process, found = await holders(folder, *endings)
     for kind, (pid, file) in found.items():
         assert file.read_text() == URL
@@ -89,6 +90,14 @@ async def test_a_file_left_by_a_power_failure_is_removed_at_the_next_start(folde
     os.kill(other, signal.SIGTERM)
     await asyncio.wait_for(process.communicate(b""), 60)
     await eventually("its own child has removed it", lambda: not held.exists())
+
+
+async def test_a_signal_to_the_group_of_the_process_does_not_reach_the_watching_child(folder: Path) -> None:
+    """As a terminal that is closed sends it, and a scheduler that kills a whole group."""
+    process, _ = await holders(folder, "plain")
+    os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.wait_for(process.communicate(b""), 60)
+    await eventually("the file is removed", lambda: not files_in(folder))
 
 
 def test_a_block_leaves_neither_file_nor_child(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """Processes that hold the file with a URL: `secret_program KIND …`. A line for each: kind, process id, file.
 
 Kinds: `plain`; `thread`, which holds it in another thread; `handler`, with a handler of SIGTERM of its own;
-`exit`, which ends as soon as its input does.
+`exit`, which ends as soon as its input does; `forks`, which does so while a process forked within the block
+is still there.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ def hold(kind: str) -> NoReturn:
 
 
 def wait_in_block(kind: str) -> None:
-    """Write a line with the file's name, and wait for a signal or, in an `exit`, for the end of the input."""
+    """Write a line with the file's name, and wait for a signal or the end of the input."""
     with server_options(URL) as options:
         sys.stdout.write(f"{kind} {os.getpid()} {options['urlFile']}\n")
         sys.stdout.flush()
-        if kind == "exit":
+        forked = os.fork() if kind == "forks" else None
+        if kind in ("exit", "forks") and forked != 0:
             sys.stdin.read()
         else:
             threading.Event().wait()
+    if forked:
+        os.kill(forked, signal.SIGKILL)
 
 
 def stop(_signal: int, _frame: object) -> NoReturn:
