@@ -99,10 +99,13 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the queue's name."""
         return self._target.queue
 
-    def set_at(self, offset: Offset) -> SetId:
-        """Return the set of the batch that ends at an offset, as the reader that `process` named reads it."""
+    def set_at(self, offset: Offset) -> SetId | None:
+        """Return the set of the batch that ends at an offset, as the reader that `process` named reads it.
+
+        None: no item has waited yet.
+        """
         name, number = self._known(offset)
-        return SetId(name, self._reader, number, self._lease_ms)
+        return None if name is None else SetId(name, self._reader, number, self._lease_ms)
 
     @property
     def target(self) -> Target:

@@ -239,7 +239,8 @@ class _Run:
         self.folder.write(rows, number, query_id(df))
         found = observed.get
         failures = [ItemFailure(one.id, one.delay_ms, one.size, one.error) for one in found["failures"]]
-        self._record(self.reader.set_at(self.folder.offset(self.checkpoint, number)), failures)
+        if set_id := self.reader.set_at(self.folder.offset(self.checkpoint, number)):
+            self._record(set_id, failures)
         if found["items"]:
             self._count(found, failures)
         if self.progress is not None:

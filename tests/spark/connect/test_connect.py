@@ -67,7 +67,7 @@ async def test_a_stream_of_leases_is_written_by_batch(
     def replace(batch: DataFrame, number: int) -> None:
         batch.write.mode("overwrite").parquet(f"{folder}/batch={number}")
 
-    leases = stream(connect, queue, maxRows=3).writeStream.foreachBatch(replace)
+    leases = stream(connect, queue, maxItemsPerTrigger=3).writeStream.foreachBatch(replace)
     run(leases, tmp_path)
     rows = connect.read.parquet(folder).collect()
     assert {row.id for row in rows} == names(5)

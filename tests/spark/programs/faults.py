@@ -94,7 +94,10 @@ class FaultyReader(LeasesReader):
     def _lease_sets(self, name: str) -> LeaseSets:
         vars(lease_sets)["STEP"] = ITEMS_PER_CALL
         return FaultyLeaseSets(
-            self._open().bulk, name, lease_ms=self._lease_ms, retry_timeout=self._retry_timeout
+            *(self._open().bulk, name),
+            lease_ms=self._lease_ms,
+            retry_timeout=self._retry_timeout,
+            reader=self._reader,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
