@@ -24,7 +24,10 @@ end
 if total > 1000 then
   return redis.error_reply('LIMIT 1000 items')
 end
-local _, more = reclaim(100, inbox)
+local more = false
+if can_reclaim then
+  more = reclaim(100, inbox)
+end
 local counts, checked, stop = {}, 0, false
 for _, source in ipairs({ inbox, queue }) do
   local used = 1
@@ -40,10 +43,10 @@ if checked > 0 then
   begin_writes() -- waiting items must be leased even then
 end
 if #chosen > 0 then
+  take_tokens()
   for i = requests + 1, #ARGV, 2 do
-    prepare_leases(tonumber(ARGV[i]), ARGV[i + 1], reply)
+    write_leases(tonumber(ARGV[i]), ARGV[i + 1], reply)
   end
-  write_leases()
   begin_leases()
 end
 drop_checked(counts)

@@ -28,7 +28,10 @@ if not is_stream_owner() then
   return { 0, had, had, 0, 0 }
 end
 
-local _, more = reclaim(500)
+local more = false
+if can_reclaim then
+  more = reclaim(500)
+end
 if had == known and count > 0 then
   local checked, used = 0, 1
   while used > 0 and #chosen < count and checked < 2000 do
@@ -40,8 +43,8 @@ if had == known and count > 0 then
     begin_writes() -- waiting items must be leased even then
   end
   if #chosen > 0 then
-    prepare_leases(#chosen, hold_ms)
-    write_leases()
+    take_tokens()
+    write_leases(#chosen, hold_ms)
     local places = {}
     for i, id in ipairs(chosen) do
       places[i] = string.format('%.0f', last_token + i) .. ' ' .. id

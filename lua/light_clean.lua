@@ -23,7 +23,10 @@
 -- Limits: `count` entries (at most 1,000) of both and 100 reclaimed a call; call again for the rest.
 
 local known = redis.call('ZCARD', gone)
-local reclaimed, more = reclaim(100)
+local more, reclaimed = false, 0
+if can_reclaim then
+  more, reclaimed = reclaim(100)
+end
 local noted_now = check_processing() - known
 local old = redis.call('LRANGE', processing, -count, -1)
 local whole = #old < count

@@ -97,8 +97,8 @@ if count_again > 0 then
   for _, id in ipairs(chosen) do
     wanted[id] = true
   end
-  prepare_leases(count_again, hold_ms)
-  write_leases()
+  take_tokens()
+  write_leases(count_again, hold_ms)
   for i, id in ipairs(chosen) do
     redis.call(
       'LSET',

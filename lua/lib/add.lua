@@ -90,15 +90,15 @@ end
 local function add_rows(before)
   local count = (#ARGV - items) / 4
   local ids, values, exist, plain, answers = read_rows(count, before)
-  local added, stored, waiting, delayed, due_at = ids, values, ids, {}, {}
+  local added, stored, waiting, later, due_at = ids, values, ids, {}, {}
   if not plain or exist > 0 then
-    answers, added, stored, waiting, delayed, due_at = place_rows(ids, values, before, exist)
+    answers, added, stored, waiting, later, due_at = place_rows(ids, values, before, exist)
   end
   if #added > 0 then
     local earlier = find_earlier(added, exist == 0)
     enter_waiting(waiting, false)
-    if delayed[1] then
-      enter_scheduled(delayed)
+    if later[1] then
+      enter_scheduled(later)
     end
     if earlier then
       forget_earlier(added, earlier)

@@ -4,7 +4,7 @@
 -- an item whose lease was written is such a double.
 --
 -- Needs: queue, deadlines, scheduled, ledger, fence, session
--- Gives: choose, prepare_leases, write_leases, begin_leases, drop_checked, chosen, last_token, unreadable, unreadable_error
+-- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen, last_token, unreadable, unreadable_error
 
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token = tonumber(redis.call('GET', fence) or 0)
@@ -60,25 +60,30 @@ local function choose(source, skip, limit, with_data, room)
   return #next_ids, false
 end
 
-local ends, records, shortest, parts, old_records = {}, {}, nil, {}, nil
-local first_time = string.format(' 1 %.0f', now)
+local ends, records, shortest, done = {}, {}, nil, 0
+local old_records, now_text, first_time
 
--- Prepare the leases of up to `limit` chosen items, after those that are prepared already. Each adds four values to
--- `reply`, after its first three: id, data, token and attempt.
-local function prepare_leases(limit, lease_ms, reply)
-  if not old_records then
-    old_records = redis.call('HMGET', ledger, unpack(chosen))
-    for i = 1, #chosen do
-      local _, last = read_ledger(old_records[i])
-      last_token = math.max(last_token, last or 0) -- tokens grow even if the fence was removed
-    end
+-- Give each chosen item a token. Before it are only reads, and after it the leases are written.
+local function take_tokens()
+  old_records, now_text = redis.call('HMGET', ledger, unpack(chosen)), tostring(now)
+  first_time = ' 1 ' .. now_text
+  local at_first = last_token
+  for i = 1, #chosen do
+    -- Tokens grow even if the fence was removed.
+    local last = old_records[i] and string.match(old_records[i], '^%d+ (%d+)')
+    last_token = last and math.max(last_token, tonumber(last)) or last_token
   end
-  local done, ms = #parts > 0 and parts[#parts][2] or 0, tonumber(lease_ms)
-  local till = math.min(done + limit, #chosen)
-  local ends_at = string.format('%.0f', now + ms)
-  shortest = math.min(shortest or ms, ms)
-  parts[#parts + 1] = { done, till, lease_ms }
-  for i = done + 1, till do
+  enter_processing(chosen) -- fails if `gone` or `processing` has another type
+  redis.call('INCRBY', fence, last_token - at_first + #chosen)
+end
+
+-- Write leases of up to `limit` chosen items, after those that have one already; `begin_leases` begins them. Each adds
+-- four values to `reply`, after its first three: id, data, token and attempt.
+local function write_leases(limit, lease_ms, reply)
+  local from, till, ms = done + 1, math.min(done + limit, #chosen), tonumber(lease_ms)
+  local ends_at = tostring(now + ms)
+  shortest, done = math.min(shortest or ms, ms), till
+  for i = from, till do
     local id, token = chosen[i], last_token + i
     local number = string.format('%.0f', token)
     local first, _, attempt = read_ledger(old_records[i])
@@ -86,7 +91,7 @@ local function prepare_leases(limit, lease_ms, reply)
     ends[2 * i - 1], ends[2 * i] = ends_at, id
     records[2 * i - 1] = id
     if first then
-      records[2 * i] = string.format('%.0f %s %d %.0f', first, number, attempt, now)
+      records[2 * i] = string.format('%.0f %s %d %s', first, number, attempt, now_text)
     else
       records[2 * i] = number .. ' ' .. number .. first_time
     end
@@ -104,25 +109,17 @@ local function prepare_leases(limit, lease_ms, reply)
       })
     end
   end
+  write_lease_keys(lease_keys, 2 * from - 1, 2 * till, lease_ms)
 end
 
--- Write down the leases, except that the items are leased: `begin_leases` does that.
-local function write_leases()
-  enter_processing(chosen) -- fails if `gone` or `processing` has another type
-  redis.call('SET', fence, string.format('%.0f', last_token + #ends / 2))
+-- Begin the leases. After it, drop the ids that were checked.
+local function begin_leases()
   if #ends > 32 or (last_token + 1) % 16 == 0 then
     -- The server searches a small hash of short values linearly: 2 µs a field at 500 fields. One value of over 64
     -- bytes turns it into a hash table, until the hash is empty.
     records[2] = records[2] .. string.rep(' ', 65)
   end
   in_chunks('HSET', ledger, records)
-  for _, part in ipairs(parts) do
-    write_lease_keys(lease_keys, 2 * part[1] + 1, 2 * part[2], part[3])
-  end
-end
-
--- Begin the leases. After it, drop the ids that were checked.
-local function begin_leases()
   in_chunks('ZADD', deadlines, ends)
   announce(shortest)
 end

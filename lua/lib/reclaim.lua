@@ -1,7 +1,7 @@
 -- Reclaim expired leases, due items, and the inboxes of sessions that have expired.
 --
 -- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, return_front
--- Gives: reclaim
+-- Gives: can_reclaim, reclaim
 
 -- Return ids of `deadlines` or `scheduled` whose time has come, those of them that return to the queue, and those of
 -- finished items. A foreign lease is watched, and a due item that is leased is left alone: a foreign cleaner has moved
@@ -59,28 +59,29 @@ local function reclaim_inboxes(expired, limit)
   return moved, moved == limit or #expired == 10
 end
 
--- Reclaim up to `limit` of each; returns how many ids were reclaimed, and whether there may be more. `inbox_`: a list
+local absent = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
+local any_expired, any_due = first_end and first_end <= now, first_due and first_due <= now
+-- Whether there is anything to reclaim.
+local can_reclaim = any_expired or any_due or absent[1]
+
+-- Reclaim up to `limit` of each; returns whether there may be more, and how many ids were reclaimed. `inbox_`: a list
 -- that the script goes on with.
 local function reclaim(limit, inbox_)
-  local absent = redis.call('ZRANGEBYSCORE', sessions, '-inf', now, 'LIMIT', 0, 10)
-  local expired, due = first_end and first_end <= now, first_due and first_due <= now
   local leases, delayed, inboxes, more_leases, more_delayed, more = 0, 0, 0, false, false, false
-  if expired or due or absent[1] then
-    -- Read before anything is written, as all keys are.
-    redis.call('LLEN', queue)
-    redis.call('LLEN', inbox_ or queue)
-    redis.call('HLEN', ledger)
-    check_processing()
-    begin_writes() -- ids must return even then
-  end
-  if expired then
+  -- Read before anything is written, as all keys are.
+  redis.call('LLEN', queue)
+  redis.call('LLEN', inbox_ or queue)
+  redis.call('HLEN', ledger)
+  check_processing()
+  begin_writes() -- ids must return even then
+  if any_expired then
     leases, more_leases = reclaim_leases(limit)
   end
-  if due then
+  if any_due then
     delayed, more_delayed = reclaim_scheduled(limit)
   end
   if absent[1] then
     inboxes, more = reclaim_inboxes(absent, limit)
   end
-  return leases + delayed + inboxes, more_leases or more_delayed or more
+  return more_leases or more_delayed or more, leases + delayed + inboxes
 end

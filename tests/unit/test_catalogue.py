@@ -56,28 +56,24 @@ def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
     return catalogue.compose(name, text, Library(pieces))
 
 
-def test_names_get_their_values_and_shared_functions_come_before_the_script() -> None:
+def test_positions_replace_names_and_shared_functions_come_before_the_script() -> None:
     script = compose("add_one", SCRIPT, PIECES)
     assert (script.name, script.keys) == ("add_one", ("ledger", "gone", "none"))
     assert script.arguments == {"prefix": "text", "by": "integer", "loud": "flag", "rows": "rest"}
     lines = script.body.decode().splitlines()
-    code = lines[lines.index("local ledger = KEYS[1]") :]
-    assert [line.replace("redis.call(", "call(") for line in code] == [
-        "local ledger = KEYS[1]",
-        "local gone = KEYS[2]",
-        "local prefix = ARGV[1]",
+    assert lines == [
+        "local call = redis.call",
         "local by = tonumber(ARGV[2])",
         "local loud = ARGV[3] == '1'",
-        "local rows = 3",
         "if #ARGV > 1003 then return redis.error_reply('LIMIT 1000 rows') end",
         "local function shout(text)",
         "return text..'!'",
         "end",
-        "call('SADD',gone,prefix)",
-        "for at=rows+1,#ARGV do",
-        "call('HINCRBY',ledger,ARGV[at],by)",
+        "call('SADD',KEYS[2],ARGV[1])",
+        "for at=3+1,#ARGV do",
+        "call('HINCRBY',KEYS[1],ARGV[at],by)",
         "end",
-        "return loud and shout(prefix)",
+        "return loud and shout(ARGV[1])",
     ]
 
 
@@ -125,6 +121,11 @@ BROKEN = {
     "a key that is not used": ("redis.call('SADD', gone, prefix)\n", "", "gone is declared and never used"),
     "an argument that is not used": (", by) -- at last", ", 1)", "by is declared and never used"),
     "a name only in a comment": (", by) -- at last", ", 1) -- not by", "by is declared and never used"),
+    "a local with the name of a key": (
+        "for at = rows",
+        "for gone = rows",
+        "gone is also the name of a local",
+    ),
     "a position of a key": ("ledger, ARGV[at]", "KEYS[1], ARGV[at]", "uses a position"),
     "a position of an argument": ("ARGV[at], by", "ARGV[2], by", "uses a position"),
     "a position with blanks": ("ARGV[at], by", "ARGV [ 2 ], by", "uses a position"),
@@ -168,8 +169,7 @@ def composed(code: str, pieces: dict[str, str], needs: str = "") -> list[str]:
     header += f"-- Reply: one.\n-- Cost: O(1).\n-- Limits: none.\n-- Needs: {needs}\n\n"
     text = header + f"redis.call('LLEN', queue, prefix)\n{code}\n"
     lines = compose("do", text, pieces).body.decode().splitlines()
-    assert lines[:3] == ["local call = redis.call", "local queue = KEYS[1]", "local prefix = ARGV[1]"]
-    return lines[3 : lines.index("call('LLEN',queue,prefix)")]
+    return lines[1 : lines.index("call('LLEN',KEYS[1],ARGV[1])")]
 
 
 def test_a_script_gets_only_the_functions_that_it_uses() -> None:
@@ -181,6 +181,15 @@ def test_a_script_gets_only_the_functions_that_it_uses() -> None:
 def test_names_in_texts_comments_and_fields_use_nothing() -> None:
     pieces = {"one": piece("one", function("one"))}
     assert composed("local t = { a = 'one' } -- one\nreturn t.one", pieces) == []
+
+
+def test_fields_keep_their_names() -> None:
+    script = compose("add_one", SCRIPT.replace(", by) -- at last", ", ({ by = by }).by)"), PIECES)
+    assert b"({by=by}).by)" in script.body
+    script = compose(
+        "add_one", SCRIPT.replace(", prefix)\n", ", ({ gone = gone == prefix }).gone)\n"), PIECES
+    )
+    assert b"({gone=KEYS[2]==ARGV[1]}).gone)" in script.body
 
 
 def test_pieces_come_after_those_that_they_use() -> None:

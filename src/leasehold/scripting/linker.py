@@ -29,6 +29,8 @@ _TEXTS = re.compile(r"('[^'\n]*')")
 _SPACED = re.compile(r" *(==|~=|<=|>=|[=,+*/<>{}()]) *|(?<!\d) (\.\.) (?!\d)| (-) (?!-)")
 #: A name that is no field: not after one dot, but perhaps after two.
 _NAME = re.compile(r"(?<!\w)(?<!(?<!\.)\.)[A-Za-z_]\w*")
+#: A name whose value is read: not that of a field of a table, as in `{name=1}`.
+_READ = re.compile(_NAME.pattern + r"\b(?!=(?!=))")
 _FUNCTION = re.compile(r"local function (\w+)")
 
 
@@ -93,7 +95,7 @@ class Library:
                     raise BrokenContract(f"lib/{piece.name}: lib/{other.name} also gives {name}")
 
     def link(self, script: str, code: str, needs: Iterable[str], declared: Iterable[str]) -> str:
-        """Return the code of the pieces that a script uses, each after those that it uses itself.
+        """Return a script with the code of the pieces that it uses, each after those that it uses itself.
 
         Args:
             script: The script's name, for messages.
@@ -147,12 +149,12 @@ class Library:
 
 
 def _composed(blocks: list[Block], own: str) -> str:
-    """Return the code of blocks: statements in their order, and functions nested in each other."""
+    """Return the code of blocks and of the script: statements in order, functions nested in each other."""
     name_of = {block: match[1] for block in blocks if (match := _FUNCTION.match(block.code))}
     functions = {name: block.code for block, name in name_of.items()}
-    at_top = nest(functions, [own, *(block.code for block in blocks if block not in name_of)])
+    at_top, own = nest(functions, own, [block.code for block in blocks if block not in name_of])
     parts = ((at_top.get(name_of[block]) if block in name_of else block.code) for block in blocks)
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in (*parts, own) if part)
 
 
 def read_piece(name: str, text: str) -> Piece:
@@ -198,6 +200,14 @@ def strip(code: str) -> str:
 def names_in(code: str) -> frozenset[str]:
     """Return the names in code that has no comments: not those of fields, and nothing inside of texts."""
     return frozenset(_NAME.findall(_TEXT.sub("''", code)))
+
+
+def rename(code: str, names: Mapping[str, str]) -> str:
+    """Return code with other text in place of these names, but not of fields in tables."""
+    return "".join(
+        part if part.startswith("'") else _READ.sub(lambda match: names.get(match[0], match[0]), part)
+        for part in _TEXTS.split(code)
+    )
 
 
 def _listed(name: str, header: str, title: str) -> frozenset[str]:
