@@ -15,28 +15,32 @@
 --   the number of sessions (if it has leased less than was asked for; else 0), then id, data, token, attempt for each
 --   item, in the order of `requests`.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
--- Limits: 1,000 items leased, 100 reclaimed, 2,000 ids checked, `max_bytes` of data a call.
+-- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
 
-local total = 0
+local asked = 0
 for i = requests + 1, #ARGV, 2 do
-  total = total + tonumber(ARGV[i])
+  asked = asked + tonumber(ARGV[i])
 end
-if total > 1000 then
+if asked > 1000 then
   return redis.error_reply('LIMIT 1000 items')
 end
 local more = false
 if can_reclaim then
   more = reclaim(100, inbox)
 end
-local counts, checked, stop = {}, 0, false
-for _, source in ipairs({ inbox, queue }) do
-  local used = 1
-  counts[source] = 0
-  while #chosen < total and used > 0 and not stop and checked < 2000 do
-    used, stop = choose(source, counts[source], math.min(total - #chosen, 500), true, max_bytes)
-    counts[source], checked = counts[source] + used, checked + used
+local total = math.min(asked, 250)
+local checked, stop = 0, false
+-- Choose from a list; returns how many of its ids were checked.
+local function choose_from(list)
+  local before, used = checked, 1
+  while #chosen < total and used > 0 and not stop and checked < 1000 do
+    used, stop = choose(list, checked - before, total - #chosen, true, max_bytes)
+    checked = checked + used
   end
+  return checked - before
 end
+local in_inbox = choose_from(inbox)
+local in_queue = choose_from(queue)
 
 local reply = { now, -1, 0 }
 if checked > 0 then
@@ -49,18 +53,18 @@ if #chosen > 0 then
   end
   begin_leases()
 end
-drop_checked(counts)
+drop_checked(in_queue, inbox, in_inbox)
 flush()
 
 if #chosen == 0 and #unreadable > 0 then
   return unreadable_error()
 end
-if more or stop or checked >= 2000 then
+if more or stop or checked >= 1000 or (#chosen == total and total < asked) then
   reply[2] = 0
-elseif #chosen < total then
+elseif #chosen < asked then
   reply[2] = next_due_in()
 end
-if #chosen < total then
+if #chosen < asked then
   reply[3] = redis.call('ZCARD', sessions)
 end
 return reply

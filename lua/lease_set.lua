@@ -53,7 +53,7 @@ if had == known and count > 0 then
     redis.call('PEXPIRE', set_key, keep_ms)
     begin_leases()
   end
-  drop_checked({ [queue] = checked })
+  drop_checked(checked)
   if #chosen == 0 and #unreadable > 0 then
     flush()
     return unreadable_error()

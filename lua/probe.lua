@@ -40,6 +40,7 @@ local reads = {
 local writes = {
   { 'HDEL', '' },
   { 'HSET', '', '' },
+  { 'INCRBY', 1 },
   { 'LMOVE', probe, 'LEFT', 'RIGHT' },
   { 'LPUSH', '' },
   { 'LREM', 0, '' },

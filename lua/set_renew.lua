@@ -111,6 +111,6 @@ if count_again > 0 then
   remove_near_ends(wanted, count_again)
   reply[3], reply[4], reply[5] = reply[3] + count_again, count_again, reply[5] - count_again
 end
-drop_checked({})
+drop_checked(0)
 flush()
 return reply

@@ -51,12 +51,12 @@ local function find_places(ids, answers, listed)
     if answers[i] == 1 then
       local text = ARGV[items + 4 * i - 1]
       -- Not a number: a time, which is compared with the server's clock and not with the caller's.
-      local delay = tonumber(text) or tonumber(string.sub(text, 2)) - now
+      local delay = tonumber(text) or tonumber(string.sub(text, 2)) - read_clock()
       if delay > 0 or delay_of[id] or not place_of[id] then
         order[#order + 1], place_of[id] = id, #order + 1
       end
       delay_of[id] = delay > 0 and delay or nil
-      due_at[i] = delay_of[id] and now + delay
+      due_at[i] = delay_of[id] and read_clock() + delay
     end
   end
   local waiting, delayed = {}, {}

@@ -1,10 +1,6 @@
--- Read the server's time, unless a test provides one.
+-- Read the server's time. Pieces of scripts that seldom need it call `read_clock`.
 --
--- Needs: now_ms
+-- Needs: nothing
 -- Gives: now
 
-local now = now_ms
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
+local now = read_clock()

@@ -29,7 +29,8 @@ end
 -- queue.
 local function send_to(holder, ms, id, data)
   token = token + 1
-  local text, time = string.format('%.0f', token), string.format('%.0f', now)
+  local text, at = string.format('%.0f', token), read_clock()
+  local time = string.format('%.0f', at)
   redis.call('SET', fence, text) -- first: a token that was sent is never given again
   local heard = redis.pcall(
     'PUBLISH',
@@ -45,11 +46,11 @@ local function send_to(holder, ms, id, data)
   for _, key in ipairs(lease_keys_of({ id })) do
     redis.call('SET', key, holder, 'PX', ms)
   end
-  redis.call('ZADD', deadlines, now + ms, id)
+  redis.call('ZADD', deadlines, at + ms, id)
   redis.call('LREM', queue, 1, id)
   announce(ms)
   if emitting then
-    emit('leased', id, { holder = holder, token = text, attempt = 1, size = #data, due = now + ms })
+    emit('leased', id, { holder = holder, token = text, attempt = 1, size = #data, due = at + ms })
   end
   return true
 end
@@ -64,7 +65,7 @@ local function deliver(id, data)
     redis.call('ZREM', idle, holder)
     local ms = score % 32768
     if
-      score - now / 100 * 32768 > 0
+      score - read_clock() / 100 * 32768 > 0
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
       and send_to(holder, ms, id, data)
     then

@@ -13,7 +13,7 @@ local function next_due_in()
   for _, key in ipairs({ deadlines, scheduled }) do
     local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
     if head[2] then
-      local wait = tonumber(head[2]) - now
+      local wait = tonumber(head[2]) - read_clock()
       wait = wait > 0 and math.max(1, wait) or 0
       first = (first < 0) and wait or math.min(first, wait)
     end

@@ -29,7 +29,7 @@ if emitting then
     local fields = event[3]
     -- stylua: ignore
     local reply = redis.pcall('XADD', events, id_of(number + place),
-      'what', event[1], 'id', event[2], 'time', now,
+      'what', event[1], 'id', event[2], 'time', read_clock(),
       'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
       'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or '')
     return type(reply) == 'string'
@@ -51,7 +51,7 @@ if emitting then
   -- and their number still falls.
   local function cut_old(kept_ms)
     local function is_old(entry)
-      return entry and tonumber(entry[2][6]) <= now - kept_ms
+      return entry and tonumber(entry[2][6]) <= read_clock() - kept_ms
     end
     local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
     if not is_old(oldest) then

@@ -24,7 +24,7 @@ end
 
 -- Watch the lease of a foreign client that expires in `left` ms.
 local function watch_foreign(id, left)
-  redis.call('ZADD', deadlines, now + left + 0.5, id)
+  redis.call('ZADD', deadlines, read_clock() + left + 0.5, id)
 end
 
 -- Return whether a score of `deadlines` (false: none) is that of a lease of ours.

@@ -18,7 +18,7 @@ local bytes = 0
 -- Ids whose data key is no string, and ids under a foreign lease with the time that it has left.
 local unreadable, foreign = {}, {}
 
--- Choose the items that can be leased from up to `limit` ids of a list, after the first `skip` at its right end; or
+-- Choose the items that can be leased, at most 1,000 in a script, from up to `limit` ids of a list, after the first `skip` at its right end; or
 -- from a table of ids, the last one first.
 -- Returns how many ids were checked, and whether it has stopped before an item whose data exceeds `room`.
 local function choose(source, skip, limit, with_data, room)
@@ -119,22 +119,25 @@ local function begin_leases()
     -- bytes turns it into a hash table, until the hash is empty.
     records[2] = records[2] .. string.rep(' ', 65)
   end
-  in_chunks('HSET', ledger, records)
-  in_chunks('ZADD', deadlines, ends)
+  redis.call('HSET', ledger, unpack(records))
+  redis.call('ZADD', deadlines, unpack(ends))
   announce(shortest)
 end
 
--- Drop the ids that were checked: list -> how many at its right end. Those whose data key is no string go to the other
--- end of the queue, so that they hold up no other.
-local function drop_checked(numbers)
+-- Drop the ids that were checked: how many at the right end of the queue, and of an inbox. Those whose data key is no
+-- string go to the other end of the queue, so that they hold up no other.
+local function drop_checked(number, inbox_, inbox_number)
   for _, id in ipairs(foreign) do
     watch_foreign(id, foreign_lease_left(id) or 0)
   end
-  in_chunks('LPUSH', queue, unreadable)
-  for source, number in pairs(numbers) do
-    if number > 0 then
-      redis.call('LTRIM', source, 0, -number - 1)
-    end
+  if #unreadable > 0 then
+    redis.call('LPUSH', queue, unpack(unreadable))
+  end
+  if inbox_ and inbox_number > 0 then
+    redis.call('LTRIM', inbox_, 0, -inbox_number - 1)
+  end
+  if number > 0 then
+    redis.call('LTRIM', queue, 0, -number - 1)
   end
 end
 

@@ -20,10 +20,10 @@ local delayed_now = {}
 -- Schedule items: pairs of an id and its delay in ms. A scheduled item has a lease key until it is due, so that
 -- foreign deep cleaners leave it alone.
 local function enter_scheduled(delayed)
-  local places, soonest = {}, nil
+  local places, soonest, began = {}, nil, read_clock()
   for i, item in ipairs(delayed) do
     local id, delay = item[1], item[2]
-    places[2 * i - 1], places[2 * i] = now + delay, id
+    places[2 * i - 1], places[2 * i] = began + delay, id
     delayed_now[id] = true
     soonest = math.min(soonest or delay, delay)
   end

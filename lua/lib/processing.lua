@@ -55,7 +55,7 @@ end
 local function note(ids)
   local notes = {}
   for i, id in ipairs(ids) do
-    notes[2 * i - 1], notes[2 * i] = now, id
+    notes[2 * i - 1], notes[2 * i] = read_clock(), id
   end
   in_chunks('ZADD', gone, notes)
   at_first.notes = true

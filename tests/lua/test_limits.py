@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 ROWS = 1_000
+#: How many items `lease_many` leases in a call.
+LEASED_ROWS = 250
 IDS = [f"i{n}" for n in range(ROWS)]
 LEASES = {item_id: Held(n) for n, item_id in enumerate(IDS, 1)}
 LEASED = picture(leased=LEASES, fence=ROWS)
@@ -101,19 +103,31 @@ async def test_1000_items_are_handled_in_a_call(
     assert await space.apply(before, call.script, call.rows) == ([answer] * ROWS, after)
 
 
-async def test_1000_items_are_leased_in_a_call(space: Space) -> None:
-    await space.seed(picture(waiting=[*IDS, "one more"]))
-    reply = await space.run("lease_many", [(ROWS, 60_000)])
-    assert [given.id for given in items_of(reply)] == IDS
-    assert await space.snapshot() == picture(waiting=["one more"], leased=LEASES, fence=ROWS)
+@pytest.mark.parametrize("asked", [LEASED_ROWS, LEASED_ROWS + 1, ROWS])
+async def test_250_items_are_leased_in_a_call_however_many_are_asked_for(space: Space, asked: int) -> None:
+    """More would take the server over 5 ms. The reply says whether to ask for the others."""
+    await space.seed(WAITING)
+    reply = await space.run("lease_many", [(asked, 60_000)])
+    assert [given.id for given in items_of(reply)] == IDS[:LEASED_ROWS]
+    assert reply[1] == (-1 if asked == LEASED_ROWS else 0)
+    leases = dict([*LEASES.items()][:LEASED_ROWS])
+    assert await space.snapshot() == picture(waiting=IDS[LEASED_ROWS:], leased=leases, fence=LEASED_ROWS)
 
 
-async def test_1000_requests_are_served_in_a_call(space: Space) -> None:
+async def test_the_first_of_1000_requests_are_served_in_a_call(space: Space) -> None:
     await space.seed(WAITING)
     wants = [(1, 60_000 + n) for n in range(ROWS)]
-    assert [given.id for given in items_of(await space.run("lease_many", wants))] == IDS
-    leases = {item_id: Held(n, ends=NOW + 59_999 + n) for n, item_id in enumerate(IDS, 1)}
-    assert await space.snapshot() == picture(leased=leases, fence=ROWS)
+    first = IDS[:LEASED_ROWS]
+    assert [given.id for given in items_of(await space.run("lease_many", wants))] == first
+    leases = {item_id: Held(n, ends=NOW + 59_999 + n) for n, item_id in enumerate(first, 1)}
+    assert await space.snapshot() == picture(waiting=IDS[LEASED_ROWS:], leased=leases, fence=LEASED_ROWS)
+
+
+async def test_1000_ghosts_are_dropped_in_a_call(space: Space) -> None:
+    await space.seed({"queue": [*reversed([*IDS, "one more"])]})
+    reply = await space.run("lease_many", [(1, 60_000)])
+    assert (items_of(reply), reply[1]) == ([], 0)
+    assert await space.snapshot() == {"queue": ["one more"]}
 
 
 async def test_1000_dead_letters_are_listed_or_dropped_in_a_call(space: Space) -> None:
@@ -195,7 +209,9 @@ async def test_every_script_works_on_a_large_queue(space: Space, many: int) -> N
         await pipe.execute()
 
     assert await space.run("counts") == [many, many, many, many]
-    first = items_of(await space.run("lease_many", [(ROWS, 60_000)]))
+    first = []
+    for _ in range(ROWS // LEASED_ROWS):
+        first += items_of(await space.run("lease_many", [(LEASED_ROWS, 60_000)]))
     assert [given.id for given in first] == [f"wi{n}" for n in range(ROWS)]
     rows = [(given.id, given.token, 0) for given in first]
     assert await space.run("complete_many", rows[:500]) == [1] * 500
