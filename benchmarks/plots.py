@@ -211,7 +211,7 @@ _cpu = lines(
     "queues", _what, "client_cpu_us_per_item", "server_cpu_us_per_item", ylabel="µs per job", yscale="log"
 )
 _durable = grouped_bars(
-    lambda row: row.what,
+    lambda row: row.what if row.who == "leasehold" else f"{row.what}, {row.who}",
     lambda row: f"appendfsync {row.setting['appendfsync']}",
     lambda row: row.value,
     yscale="log",

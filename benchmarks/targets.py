@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 LEASE_SECONDS = 3600
 #: Items per call of the ceiling.
-CEILING_ITEMS = 500
+CEILING_ITEMS = 250
 #: A script call with finished arguments: hash, number of keys, keys and arguments.
 Call = tuple[bytes, int, tuple[bytes, ...]]
 

@@ -85,7 +85,10 @@ async def single(bench: Bench) -> list[Row]:
 
 
 async def durable(bench: Bench) -> list[Row]:
-    """Measure the same with and without `appendfsync always`, which writes to the disk before each reply."""
+    """Measure the same with and without `appendfsync always`, which writes to the disk before each reply.
+
+    The bare protocol awaits a script of two writes again and again: what it loses, the disk takes for a trip.
+    """
     lone, many = bench.scaled(1_000, 100), bench.scaled(20_000, 2_000)
     samples: dict[tuple[str, str], list[Sample]] = {}
 
@@ -93,6 +96,12 @@ async def durable(bench: Bench) -> list[Row]:
         queue = await bench.queue()
         for _ in range(lone):
             await queue.add_item(Item(bytes(PAYLOAD)))
+
+    async def add_bare() -> None:
+        connection = await bare.Connection.open(bench.url())
+        for number in range(lone):
+            await connection.add(str(number), bytes(PAYLOAD))
+        connection.close()
 
     async def add_many() -> None:
         queue = await bench.queue()
@@ -107,6 +116,7 @@ async def durable(bench: Bench) -> list[Row]:
     drained = {mode: Drained(bench, 1, 1, 100, many) for mode in ("off", "always")}
     steps: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
         "lone add": (lone, add_one),
+        "lone add, bare": (lone, add_bare),
         "add many": (many, add_many),
         "whole cycle": (many // 2, cycle),
     }
@@ -123,7 +133,15 @@ async def durable(bench: Bench) -> list[Row]:
     await take_turns(bench.scaled(3, 1), [partial(turn, mode) for mode in drained])
     await _append(bench, "off")
     samples |= {("worker", mode): its.samples for mode, its in drained.items()}
-    return [speed_row(what, its, setting={"appendfsync": mode}) for (what, mode), its in samples.items()]
+    return [
+        speed_row(
+            what.removesuffix(", bare"),
+            its,
+            who="bare" if what.endswith(", bare") else "leasehold",
+            setting={"appendfsync": mode},
+        )
+        for (what, mode), its in samples.items()
+    ]
 
 
 async def _append(bench: Bench, mode: str) -> None:

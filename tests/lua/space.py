@@ -201,6 +201,16 @@ class Space:
         [reply] = await self.run_all([Call(script, rows, arguments)])
         return reply
 
+    async def lease_all(self, count: int, lease_ms: int = 60_000) -> list[Given]:
+        """Lease up to so many items, in as many calls as it takes."""
+        given: list[Given] = []
+        more = True
+        while more and len(given) < count:
+            reply = await self.run("lease_many", [(count - len(given), lease_ms)])
+            given += items_of(reply)
+            more = reply[1] == 0
+        return given
+
     async def apply(
         self, before: State, script: str, rows: Iterable[Iterable[object]] = (), **arguments: object
     ) -> tuple[Any, State]:

@@ -123,8 +123,7 @@ async def test_deep_in_the_list_a_ghost_stays_behind_until_it_is_found(space: Sp
     ghost = picture(waiting=around, fence=5)
     ghost["queue"] = [*around[300:][::-1], "a", *around[:300][::-1]]
     assert await space.snapshot() == ghost
-    reply = await space.run("lease_many", [(600, 60_000)])
-    assert [given_id.decode() for given_id in reply[3::4]] == around
+    assert [given.id for given in await space.lease_all(len(around))] == around
 
 
 async def test_only_one_of_several_entries_of_a_waiting_item_is_removed(space: Space) -> None:

@@ -123,13 +123,6 @@ async def test_the_first_of_1000_requests_are_served_in_a_call(space: Space) -> 
     assert await space.snapshot() == picture(waiting=IDS[LEASED_ROWS:], leased=leases, fence=LEASED_ROWS)
 
 
-async def test_1000_ghosts_are_dropped_in_a_call(space: Space) -> None:
-    await space.seed({"queue": [*reversed([*IDS, "one more"])]})
-    reply = await space.run("lease_many", [(1, 60_000)])
-    assert (items_of(reply), reply[1]) == ([], 0)
-    assert await space.snapshot() == {"queue": ["one more"]}
-
-
 async def test_1000_dead_letters_are_listed_or_dropped_in_a_call(space: Space) -> None:
     await space.seed(DEAD)
     for reply in (await space.run("dead_list", count=ROWS), await space.run("dead_list", EACH)):
@@ -209,9 +202,7 @@ async def test_every_script_works_on_a_large_queue(space: Space, many: int) -> N
         await pipe.execute()
 
     assert await space.run("counts") == [many, many, many, many]
-    first = []
-    for _ in range(ROWS // LEASED_ROWS):
-        first += items_of(await space.run("lease_many", [(LEASED_ROWS, 60_000)]))
+    first = await space.lease_all(ROWS)
     assert [given.id for given in first] == [f"wi{n}" for n in range(ROWS)]
     rows = [(given.id, given.token, 0) for given in first]
     assert await space.run("complete_many", rows[:500]) == [1] * 500
