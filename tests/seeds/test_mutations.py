@@ -64,7 +64,7 @@ FAULTS = [
     Fault("RWQ-B6", "lua/lib/reclaim.lua", "    in_chunks('ZREM', deadlines, ended)\n", ""),
     Fault("RWQ-B7", "lua/deep_clean_restore.lua", "    or redis.call('EXISTS', data_key(id)) == 0\n", ""),
     Fault("RWQ-B8", "lua/lib/complete.lua", "        places[#places + 1] = { id, find_waiting(id) }\n", ""),
-    Fault("RWQ-B9", "lua/lease_many.lua", "and checked < 2000 do", "and checked < 1 do"),
+    Fault("RWQ-B9", "lua/lease_many.lua", "and checked < 1000 do", "and checked < 1 do"),
     Fault("RWQ-B10", "lua/release_many.lua", "redis.call('ZCARD', scheduled)\n", ""),
     Fault(
         "RWQ-B11",
