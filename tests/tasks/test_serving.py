@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from redis.asyncio import Redis
+
     from leasehold import AsyncWorkQueue, Run
     from leasehold.testing import Clock
 
@@ -328,21 +330,53 @@ async def test_how_long_unknown_tasks_are_kept_can_be_set(redis_url: str, name: 
 
 async def test_items_that_have_not_started_return_in_their_order(tasks: TaskQueue) -> None:
     """Those of different tasks, too: they are released by their queue, not by their handlers."""
-    started: list[str] = []
     hold = asyncio.Event()
+    held: list[int] = []
 
-    @tasks.task
-    async def one(number: int) -> None:
-        started.append(f"one {number}")
-        await hold.wait()
+    async def work(number: int) -> None:
+        if number >= 200:
+            held.append(number)
+            await hold.wait()
 
-    @tasks.task
-    async def two(number: int) -> None:
-        started.append(f"two {number}")
-        await hold.wait()
+    one, two = tasks.task(name="one")(work), tasks.task(name="two")(work)
+    jobs = await tasks.add_many((one if n % 3 else two).call(n) for n in range(600))
+    async with working(new_worker(tasks, concurrency=1, grace=0)):
+        await eventually("one is held", lambda: bool(held))
+    assert held == [200]
+    assert [view.id for view in await tasks.queue.inspect(count=1000)] == [job.id for job in jobs[200:]]
 
-    jobs = await tasks.add_many([call for n in range(20) for call in (one.call(n), two.call(n))])
-    worker = new_worker(tasks, concurrency=1, grace=0)
-    async with working(worker):
-        await eventually("one has started", lambda: bool(started))
-    assert [view.id for view in await tasks.queue.inspect(count=100)] == [job.id for job in jobs]
+
+async def test_results_of_tasks_that_end_together_are_kept_for_their_own_times(
+    tasks: TaskQueue, redis: Redis
+) -> None:
+    @tasks.task(keep_result=100)
+    async def short() -> None: ...
+
+    @tasks.task(keep_result=10_000)
+    async def long() -> None: ...
+
+    @tasks.task(keep_result=None)
+    async def never() -> None: ...
+
+    order = [short, long, never]
+    jobs = await tasks.add_many(order[n % 3].call() for n in range(60))
+    await new_worker(tasks).drain()
+    left = [await redis.ttl(f"{tasks.name}:result:{job.id}") for job in jobs]
+    kept = [0 if seconds < 0 else 100 if seconds <= 100 else 10_000 for seconds in left]
+    assert kept == [100, 10_000, 0] * 20
+
+
+async def test_items_are_leased_for_the_longest_time_of_their_queue(tasks: TaskQueue) -> None:
+    """Before it is leased, it is not known for which task an item is."""
+    seen: list[float] = []
+
+    @tasks.task(lease_time=1)
+    async def short(*, lease: Lease = Provided()) -> None:
+        seen.append(lease.remaining())
+
+    @tasks.task(lease_time=500)
+    async def long() -> None: ...
+
+    await short.add()
+    await new_worker(tasks).drain()
+    assert 400 < seen[0] <= 500

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze, Worker
+from leasehold import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze, TaskQueue, Worker
 from leasehold.testing import assert_added, assert_completed, assert_dead, assert_empty
 from tests.eventually import eventually
 from tests.worker.working import Gate, counted, finished
@@ -172,6 +172,31 @@ async def test_a_worker_is_copied_to_queues_of_the_test(
     assert [handler.queue for handler in app.handlers] == [unreachable]
     assert worker.concurrency == 2
     await unreachable.close()
+
+
+async def test_a_worker_of_tasks_is_copied_to_queues_of_the_test(
+    leasehold_queues: Queues, leasehold_worker: Workers
+) -> None:
+    tasks = TaskQueue.from_url("redis://localhost:1", "default")
+    ran: list[str] = []
+
+    @tasks.task
+    async def greet(name: str) -> None:
+        ran.append(name)
+
+    @tasks.task(queue="own")
+    def shout(name: str) -> None:
+        ran.append(name.upper())
+
+    worker = leasehold_worker.copy(Worker(tasks))
+    for queue, call in {"default": greet.call("ada"), "own": shout.call("bob")}.items():
+        await leasehold_queues(queue).add_item(call.item())
+    await leasehold_queues("default").add_item(Item('{"task":"unknown","args":{}}', id="unknown"))
+    await worker.drain()
+    assert sorted(ran) == ["BOB", "ada"]
+    assert (await leasehold_queues("default").counts()).scheduled == 1
+    assert [handler.queue for handler in Worker(tasks).handlers] == [greet.queue, shout.queue]
+    await tasks.close()
 
 
 async def test_schedules_use_the_clock(

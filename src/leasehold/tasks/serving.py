@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 #: How often to log the same unknown task (s).
 WARN_EVERY = 60.0
-#: How many items a worker remembers that it does not know.
+#: How many items, and how many names, a worker remembers that it does not know.
 MAX_REMEMBERED = 10_000
 
 log = Log("leasehold.worker")
@@ -88,6 +88,8 @@ class UnknownTasks:
     def _warn(self, lease: Lease, what: str) -> None:
         now = time.monotonic()
         if now - self._warned.get(what, -WARN_EVERY) >= WARN_EVERY:
+            if len(self._warned) >= MAX_REMEMBERED:
+                self._warned.clear()
             self._warned[what] = now
             log.warning(
                 "this worker does not know %s (item %s, %s): it is released for others, and is a dead letter "

@@ -8,7 +8,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.worker.handler import Consumer, Handler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
@@ -79,16 +79,19 @@ class Dispatcher(Consumer):
         """The handlers that its runs may have."""
         return (*self._by_name.values(), self._otherwise)
 
-    def assign(self, leases: Sequence[Lease]) -> Iterator[tuple[Handler, list[Lease]]]:
-        """Return the handlers of items, in order, each with one item or with all those for its batches."""
+    def assign(
+        self, leases: Sequence[Lease]
+    ) -> tuple[list[tuple[Handler, Lease]], dict[Handler, list[Lease]]]:
+        """Choose the handlers of items: of each for a run of its own, in order, and of those for batches."""
+        single: list[tuple[Handler, Lease]] = []
         batches: dict[Handler, list[Lease]] = {}
         for lease in leases:
             handler = self._by_name.get(self._choose(lease), self._otherwise)
             if handler.batch is None:
-                yield handler, [lease]
+                single.append((handler, lease))
             else:
                 batches.setdefault(handler, []).append(lease)
-        yield from batches.items()
+        return single, batches
 
     def on(self, queue: AsyncWorkQueue) -> Self:
         """Return a copy for the items of another queue."""

@@ -295,7 +295,9 @@ class _Watcher:
 
 def _runs(consumer: Consumer, leases: list[Lease]) -> list[ActiveRun]:
     if isinstance(consumer, Dispatcher):
-        return [run for handler, some in consumer.assign(leases) for run in _runs_of(handler, some)]
+        single, batches = consumer.assign(leases)
+        runs = [ActiveRun(handler, (lease,)) for handler, lease in single]
+        return [*runs, *(run for handler, some in batches.items() for run in _runs_of(handler, some))]
     return _runs_of(consumer.handlers[0], leases)
 
 
