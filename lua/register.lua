@@ -7,7 +7,7 @@
 -- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see `lib/deliver`. The
 -- session acknowledges deliveries with this script as well.
 --
--- Keys: deadlines, scheduled, ledger, sessions, idle
+-- Keys: deadlines, scheduled, sessions, idle
 -- Arguments:
 --   prefix    text     the queue's name
 --   now_ms    integer  the time; empty: the server's time
@@ -22,15 +22,6 @@
 
 local delivered_key = prefix .. ':delivered:' .. session
 
--- Count the first attempt of a delivered item, unless it was leased again since.
-local function count_attempt(entry)
-  local token, id = string.match(entry, '^(%d+) (.*)$')
-  local first, _, attempt, at = read_ledger(redis.call('HGET', ledger, id))
-  if first == tonumber(token) and attempt == 0 then
-    redis.call('HSET', ledger, id, string.format('%s %s 1 %.0f', token, token, at))
-  end
-end
-
 local wait = next_due_in()
 local first = redis.call('ZRANGE', sessions, 0, 1, 'WITHSCORES')
 for i = 1, #first, 2 do
@@ -39,14 +30,12 @@ for i = 1, #first, 2 do
   end
 end
 redis.call('ZCARD', idle)
-redis.call('HLEN', ledger)
 redis.call('STRLEN', delivered_key)
 redis.call('ZADD', sessions, now + keep_ms, session)
 for row = accepted + 1, #ARGV do
   if redis.call('GET', delivered_key) == ARGV[row] then
     redis.call('UNLINK', delivered_key)
   end
-  count_attempt(ARGV[row])
 end
 if lease_ms then
   local ends = math.floor((now + keep_ms) / 100) * 32768

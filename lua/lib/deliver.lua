@@ -6,8 +6,8 @@
 -- This saves the trip of leasing.
 --
 -- Until the process acknowledges it, the item is noted in `:delivered:<session>`, as `<token> <id>`. If the
--- process cannot take it, its background thread recalls it; after the end of the process, the lease expires. Only an
--- acknowledged delivery counts as an attempt.
+-- process cannot take it, its background thread recalls it, and the attempt does not count; after the end of the process,
+-- the lease expires.
 --
 -- Needs: prefix, queue, processing, idle, ledger, fence, deadlines
 -- Gives: can_deliver, deliver
@@ -42,7 +42,7 @@ local function send_to(holder, ms, id, data)
   end
   redis.call('SET', prefix .. ':delivered:' .. holder, text .. ' ' .. id, 'PX', ms)
   redis.call('LPUSH', processing, id)
-  redis.call('HSET', ledger, id, text .. ' ' .. text .. ' 0 ' .. time)
+  redis.call('HSET', ledger, id, text .. ' ' .. text .. ' 1 ' .. time)
   for _, key in ipairs(lease_keys_of({ id })) do
     redis.call('SET', key, holder, 'PX', ms)
   end

@@ -23,7 +23,7 @@ def registered(until_ms: float, lease_ms: int = 30_000) -> float:
 
 
 IDLE: State = {"idle": {ME: registered(NOW + 10_000)}}
-DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000, attempt=0)}, fence=1) | {
+DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1) | {
     f"delivered:{ME}": Expiring("1 a")
 }
 
@@ -56,7 +56,7 @@ async def test_the_session_that_has_waited_longest_gets_the_item(space: Space) -
 @pytest.mark.usefixtures("channel")
 async def test_a_session_without_a_subscription_is_passed_over(space: Space) -> None:
     idle: State = {"idle": {"lh:gone": registered(NOW + 100, 500), ME: registered(NOW + 200)}}
-    after = picture(leased={"a": Held(2, ends=NOW + 30_000, attempt=0)}, fence=2)
+    after = picture(leased={"a": Held(2, ends=NOW + 30_000)}, fence=2)
     after |= {f"delivered:{ME}": Expiring("2 a")}
     assert await space.apply(idle, "add_items", [new("a")]) == ([1], after)
 
@@ -103,8 +103,8 @@ async def test_a_session_registers_for_deliveries_and_acknowledges_them(space: S
     assert await space.snapshot() == both
     await space.seed(DELIVERED)
     await space.run("register", [("1 a",)], keep_ms=10_000, lease_ms=30_000)
-    counted = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1)
-    assert await space.snapshot() == counted | both
+    leased = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1)
+    assert await space.snapshot() == leased | both
 
 
 async def test_a_session_that_registers_for_no_delivery_gets_none(space: Space) -> None:
@@ -113,15 +113,14 @@ async def test_a_session_that_registers_for_no_delivery_gets_none(space: Space) 
 
 
 async def test_acknowledging_an_older_delivery_keeps_the_newer(space: Space) -> None:
-    both = picture(leased={"a": Held(1, attempt=0), "b": Held(2, attempt=0)}, fence=2)
+    both = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
     newer: State = {f"delivered:{ME}": Expiring("2 b")}
     _, after = await space.apply(both | newer, "register", [("1 a",)], keep_ms=10_000)
-    counted = picture(leased={"a": Held(1), "b": Held(2, attempt=0)}, fence=2)
-    assert after == counted | newer | {"sessions": {ME: NOW + 10_000.0}}
+    assert after == both | newer | {"sessions": {ME: NOW + 10_000.0}}
 
 
 async def test_leaving_recalls_what_the_session_has_not_accepted(space: Space) -> None:
-    before = picture(waiting=["w"], leased={"a": Held(1), "b": Held(2, attempt=0)}, fence=2)
+    before = picture(waiting=["w"], leased={"a": Held(1), "b": Held(2)}, fence=2)
     sent: State = {f"delivered:{ME}": Expiring("2 b"), "sessions": {ME: NOW + 1.0}, **IDLE}
     reply, after = await space.apply(before | sent, "leave", [("1 a",)], stays=0)
     assert reply == [0, 2]

@@ -13,6 +13,7 @@ import redis as redis_py
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue
+from leasehold.describing import describe, shown
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ async def tidy() -> AsyncIterator[None]:
     untold: list[str] = []
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        untold.append(f"{context.get('message')}: {context.get('exception')!r} {context.get('task') or ''}")
+        error = context.get("exception")
+        text = "" if error is None else describe(error)  # an exception of a test may not have a text
+        untold.append(f"{context.get('message')}: {text} {shown(context.get('task'))}")
 
     asyncio.get_running_loop().set_exception_handler(note)
     before = asyncio.all_tasks()

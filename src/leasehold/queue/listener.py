@@ -309,7 +309,8 @@ class Listener:
         elif accepted:
             self.deliveries.registered = False
             waiter.delivered(delivery)
-            self._want_delivery(waiter, (delivery.entry,))
+            # After the item's run has started, which it would delay.
+            self._loop.call_soon(self._want_delivery, waiter, (delivery.entry,))
         elif self.deliveries.doubtful:
             self._missed()
 
