@@ -39,9 +39,13 @@ EvictionWarning                a warning, not an error: the server may evict key
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 from leasehold.describing import shown
+
+#: How a traceback begins.
+TRACEBACK = "Traceback (most recent call last):"
 
 
 class LeaseholdError(Exception):
@@ -279,12 +283,16 @@ class JobFailed(ItemFailed):
 
 
 def _read_error(error: str) -> tuple[str, str]:
-    """Return the class and the text of the exception at the end of a traceback."""
-    lines = [line for line in error.splitlines() if line[:1].isalpha()]
-    name, colon, text = lines[-1].partition(": ") if lines else ("", "", "")
-    if name.replace(".", "").isidentifier() and (colon or lines[-1] == error.strip()):
-        return name, text
-    return "", error.strip()
+    """Return the class and the text of an error as it is kept: of an exception, the last one of its chain."""
+    text = error.strip()
+    if text.startswith(TRACEBACK):
+        # What follows the frames, which are indented.
+        lines = text.rpartition(TRACEBACK)[2].strip("\n").splitlines()
+        text = "\n".join(itertools.dropwhile(lambda line: line[:1].isspace(), lines)) or text
+    name, _, message = text.partition(": ")
+    if name.replace(".", "").isidentifier():
+        return name, message
+    return "", text
 
 
 class JobUnknown(ItemUnknown):

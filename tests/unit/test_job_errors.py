@@ -1,0 +1,85 @@
+"""The class and the text of an error are read from what is kept of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import InvalidCall, InvalidTask, JobFailed, JobUnknown, ResultError
+from leasehold.describing import traceback_of
+from leasehold.worker import RetryPolicy
+from leasehold.worker.outcomes import Fail, Reject, attempts_used_up, outcome_of
+
+if TYPE_CHECKING:
+    from leasehold import LeaseholdError
+
+
+class Lost(Exception):
+    """An error of a user."""
+
+
+def raised(error: Exception, cause: Exception | None = None) -> Exception:
+    try:
+        raise error from cause  # noqa: TRY301 - for its traceback
+    except Exception as caught:  # noqa: BLE001 - as above
+        return caught
+
+
+def chained() -> Exception:
+    return raised(ValueError("two\n  lines"), raised(Lost("where: here")))
+
+
+def kept(error: BaseException) -> str:
+    """Return what a dead letter keeps of an exception."""
+    outcome = outcome_of(error, 1, RetryPolicy(attempts=1))
+    assert isinstance(outcome, Fail)
+    return outcome.error
+
+
+def rejected() -> Reject:
+    reject = Reject("no such user")
+    reject.__cause__ = chained()
+    return reject
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (kept(chained()), "ValueError", "two\n  lines"),
+        (kept(ValueError()), "ValueError", ""),
+        (kept(Lost("where: here")), "tests.unit.test_job_errors.Lost", "where: here"),
+        (kept(Reject("no: never")), "Reject", "no: never"),
+        (kept(rejected()).splitlines()[0], "Reject", "no such user"),
+        (attempts_used_up(3).error, "", attempts_used_up(3).error),
+        ("given up", "", "given up"),
+        ("", "", ""),
+        ("panic in thread 7: index out of range", "", "panic in thread 7: index out of range"),
+    ],
+)
+def test_the_class_and_the_text_of_an_error_are_read(error: str, kind: str, message: str) -> None:
+    failed = JobFailed("m1", error)
+    assert (failed.type, failed.message, failed.error, failed.item_id) == (kind, message, error, "m1")
+    assert str(failed).startswith("'m1' has failed")
+
+
+def test_a_signal_with_a_cause_is_read_as_the_signal() -> None:
+    failed = JobFailed("m1", kept(rejected()))
+    assert failed.type == "Reject"
+    assert failed.message.startswith("no such user")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(JobFailed("x", traceback_of(chained())), JobUnknown("x"), ResultError("x", "no")),
+        *(InvalidTask("send", "no"), InvalidCall("send", "no")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_of_tasks_can_be_copied_and_pickled(error: LeaseholdError) -> None:
+    for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own
+        assert type(made) is type(error)
+        assert (str(made), vars(made)) == (str(error), vars(error))
