@@ -7,6 +7,7 @@ import re
 import subprocess
 import threading
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -42,9 +43,16 @@ STARTED = re.compile(r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")
 def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a server of Spark Connect, and return its address."""
     folder = tmp_path_factory.mktemp("connect")
+    with connect_server(folder, quick_python(folder)) as url:
+        yield url
+
+
+@contextmanager
+def connect_server(folder: Path, python: Path) -> Iterator[str]:
+    """Run a server of Spark Connect whose workers are run by this Python, and return its address."""
     folders = {"spark.sql.warehouse.dir": folder / "warehouse", "spark.local.dir": folder / "local"}
     settings = [f"--conf={name}={value}" for name, value in (SETTINGS | folders).items()]
-    environment = os.environ | {"SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": str(quick_python(folder))}
+    environment = os.environ | {"SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": str(python)}
     submit = str(SPARK / "bin" / "spark-submit")
     command = [submit, "--class", SERVER, "--master", "local[2]", *settings, "spark-internal"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server:
