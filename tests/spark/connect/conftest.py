@@ -39,7 +39,7 @@ SETTINGS = {
 STARTED = re.compile(r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a server of Spark Connect, and return its address."""
     folder = tmp_path_factory.mktemp("connect")
@@ -81,13 +81,18 @@ def follow(server: subprocess.Popen[str], port: Future[int]) -> None:
         pass
 
 
-@pytest.fixture(scope="package")
-def connect(connect_url: str) -> Iterator[SparkSession]:
-    """Return a session with the registered format; a classic one may run in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        # `pyspark.sql.functions` makes columns for the kind of session that this names.
-        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        session = cast("SparkSession", ConnectSession.builder.remote(connect_url).create())
-        register(session)
-        yield session
-        session.stop()
+@pytest.fixture(scope="session")
+def only_session(connect_url: str) -> Iterator[SparkSession]:
+    """Open a session with the registered format."""
+    session = cast("SparkSession", ConnectSession.builder.remote(connect_url).create())
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def connect(only_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """Return the session, for a test after which a classic one may be used."""
+    # `pyspark.sql.functions` makes columns for the kind of session that this names.
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    return only_session
