@@ -64,6 +64,10 @@ td.long { min-width: 20rem; white-space: normal; overflow-wrap: anywhere; }
   :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --box: #f4f4f4; }
   body { max-width: none; padding: 0; font-size: 11pt; }
   .table { max-height: none; overflow: visible; border: 0; }
+  table { font-size: 7pt; }
+  th, td { padding: 0.1rem 0.25rem; }
+  td.long { min-width: 0; }
+  td.text { white-space: normal; overflow-wrap: break-word; }
   th { position: static; }
   figure, dl div, tr { break-inside: avoid; }
   h2 { break-after: avoid; }
