@@ -1,4 +1,4 @@
-"""Every error that Leasehold raises.
+"""Every error that Leasehold raises. One concept, so this file may be longer than others.
 
 LeaseholdError
 ├── InvalidArgument            an argument cannot be used; raised before anything is sent

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: The first and the longest delay of a task that this worker does not know (s).
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
+#: For how long a worker must have met an item before that is a dead letter, unless it is kept shorter (s).
+MET_SECONDS = 600.0
 #: How often to log the same unknown task (s).
 WARN_EVERY = 60.0
 #: How many items, and how many names, a worker remembers that it does not know.
@@ -54,7 +56,8 @@ class UnknownTasks:
     """Releases tasks that the worker does not know, until they are too old.
 
     During a deploy, some workers know a task and others do not yet. So an item is released with a growing
-    delay, which is no attempt, and becomes a dead letter only after `keep`.
+    delay, which is no attempt. It becomes a dead letter when `keep` has passed since it was to run first, and
+    the worker has met it for a while: a backlog may be older than `keep` when a deploy begins.
 
     Args:
         keep: For how long a task is released after it was to run first, in seconds.
@@ -77,7 +80,8 @@ class UnknownTasks:
         now = lease.deadline - lease.remaining()
         seen_at, count = self._seen.pop(lease.id, (now, 0))
         first_due = first_due_of(lease.data)
-        if now - (seen_at if first_due is None else first_due) > self._keep:
+        age = now - (seen_at if first_due is None else first_due)
+        if age > self._keep and now - seen_at > min(self._keep, MET_SECONDS):
             return Reject(f"no worker that leased it since {self._keep:g} s has known {what}")
         self._seen[lease.id] = seen_at, count + 1
         if len(self._seen) > MAX_REMEMBERED:
