@@ -12,7 +12,7 @@ import sysconfig
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from leasehold import AsyncWorkQueue
 
@@ -89,6 +89,15 @@ async def until_done(queue: AsyncWorkQueue) -> None:
             await asyncio.sleep(0.05)
 
 
+def check_workers(table: DataFrame, result: dict[str, Any], pids: set[int]) -> None:
+    """Check that the table of workers names their processes, and adds up to the totals."""
+    rows = table.collect()
+    assert len(rows) == len(pids)
+    assert {(row["host"], row["pid"]) for row in rows} == {(socket.gethostname(), pid) for pid in pids}
+    assert sum(row["completed"] for row in rows) == result["completed"]
+    assert sum(row["expired_leases"] for row in rows) == result["expired_leases"]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 async def test_each_file_is_processed_archived_and_reported_once(
@@ -145,13 +154,7 @@ async def test_each_file_is_processed_archived_and_reported_once(
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in wanted.items() if data}
     assert dict(line.rsplit(" ", 1) for line in lines_of(record)) == hashes
 
-    workers_rows = spark.read.parquet(str(tmp_path / "report" / "workers")).collect()
-    assert len(workers_rows) == 3
-    assert {(row["host"], row["pid"]) for row in workers_rows} == {
-        (socket.gethostname(), pid) for pid in pids
-    }
-    assert sum(row["completed"] for row in workers_rows) == result["completed"]
-    assert sum(row["expired_leases"] for row in workers_rows) == result["expired_leases"]
+    check_workers(spark.read.parquet(str(tmp_path / "report" / "workers")), result, pids)
     page = (tmp_path / "report" / PAGE).read_text()
     assert f"<dt>completed</dt><dd>{result['completed']:,}</dd>" in page
     assert f"<dt>dead letters</dt><dd>{len(empty):,}</dd>" in page
