@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -150,6 +151,39 @@ async def test_failed_items_are_not_renewed(make_queue: MakeQueue, redis: Redis,
         while not renewing.rounds.locked():
             await renewing.rounds.acquire()
         keeping = group.create_task(stream.keep_renewing())
+        await stream.complete(1)
+        keeping.cancel()
+    await check_and_empty(queue, redis, clock)
+
+
+class RenewingSlowly(Bulk):
+    """Sends the first renewal late: when items have been failed, if they are failed before it returns."""
+
+    def __init__(self, bulk: Bulk) -> None:
+        super().__init__(bulk._engine)
+        self.renewing, self.failed = asyncio.Event(), asyncio.Event()
+
+    async def run(self, script: str, rest: Any = (), **arguments: bytes | int) -> Any:
+        if script == "set_renew" and arguments["count"] and not self.renewing.is_set():
+            self.renewing.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.failed.wait(), 0.3)
+        reply = await super().run(script, rest, **arguments)
+        if script == "fail_many":
+            self.failed.set()
+        return reply
+
+
+async def test_items_are_not_failed_while_they_are_renewed(
+    make_queue: MakeQueue, redis: Redis, clock: Clock
+) -> None:
+    queue = make_queue(clock=clock)
+    slow = RenewingSlowly(bulk(queue))
+    stream = await leased(queue, 6, LeaseSets(slow, "s", lease_ms=300, retry_timeout=10))
+    await note(queue, stream, *FAILURES)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        keeping = group.create_task(stream.keep_renewing())
+        await slow.renewing.wait()
         await stream.complete(1)
         keeping.cancel()
     await check_and_empty(queue, redis, clock)
