@@ -18,6 +18,8 @@ from leasehold import ConnectionLost, InvalidArgument, Item
 from leasehold.spark import OutputTakenOver, process
 from leasehold.spark.output import OutputFolder
 from tests.eventually import eventually
+from tests.spark.programs.process_program import OUTCOMES
+from tests.spark.programs.process_program import measure as measure_some
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -249,7 +251,7 @@ async def test_a_later_run_takes_over_the_output(place: Place, tmp_path: Path) -
 async def test_each_item_is_in_the_output_once_after_kills_at_any_time(
     place: Place, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, tmp_path: Path
 ) -> None:
-    expected = await put(queue, 0, 90)
+    expected = [row for row in await put(queue, 0, 90) if row[0][-1] not in OUTCOMES]
     arguments = (redis_url, name, str(tmp_path), "20")
 
     def is_there(sign: str) -> bool:
@@ -265,10 +267,15 @@ async def test_each_item_is_in_the_output_once_after_kills_at_any_time(
         assert unfinished
         there = {id_ for id_, _ in place.rows()} if sign != "_batch-00000000" else set()
         assert {id_ for id_, _ in expected} - there <= unfinished, "completed items are in the output"
-    done = place.process(batch=20)
+    done = place.process(measure_some, batch=20)
     assert 0 < done.items < 90
     assert place.rows() == expected
-    assert not any(await queue.counts())
+    assert await queue.counts() == (0, 0, 9, 9)
+    dead, delayed = await queue.dead_letters.list(), await queue.inspect("scheduled")
+    assert {one.id[-1] for one in dead} == {"7"}
+    assert {one.id[-1] for one in delayed} == {"3"}
+    attempts = {one.attempt for one in dead} | {one.attempt for one in delayed}
+    assert attempts == {1}, "each has failed once"
 
 
 @asynccontextmanager

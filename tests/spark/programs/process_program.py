@@ -16,20 +16,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+#: The outcomes of items by the last digit of their ids.
+OUTCOMES = {"3": "retry", "7": "reject"}
+
+
+def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the length of the data of most items."""
+    for batch in batches:
+        outcomes = [OUTCOMES.get(item_id[-1]) for item_id in batch["id"].to_pylist()]
+        lengths = [len(data.as_py()) for data in batch["data"]]
+        columns = {"id": batch["id"], "length": lengths, "_outcome": outcomes}
+        yield pa.record_batch(columns | {"_delay": [3600.0] * batch.num_rows})
+
+
 def main(url: str, queue: str, folder: str, rows: str) -> None:
     """Drain the queue."""
     spark = quick_session(Path(folder), "local[2]")
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]  # it runs
     Path(folder, "jvm").write_text(str(jvm))
 
-    def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in measure(batches):
             time.sleep(0.3)  # time to kill it
-            lengths = [len(data.as_py()) for data in batch.column("data")]
-            yield pa.record_batch({"id": batch.column("id"), "length": pa.array(lengths, pa.int64())})
+            yield batch
 
     output, schema = f"{folder}/output", "id string, length long"
-    process(spark, measure, output=output, schema=schema, queue=queue, url=url, batch=int(rows))
+    process(spark, slow, output=output, schema=schema, queue=queue, url=url, batch=int(rows))
     spark.stop()
 
 
