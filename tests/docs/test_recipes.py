@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from leasehold import AsyncWorkQueue, Item
 from tests.docs.test_examples import RECIPES, queue, run_page, runner
@@ -33,7 +33,7 @@ def database() -> Iterator[str]:
         yield location
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_recipes_about_spark_run_and_repeat(
     runner: asyncio.Runner,
     queue: AsyncWorkQueue,
@@ -44,6 +44,8 @@ def test_the_recipes_about_spark_run_and_repeat(
 ) -> None:
     given = {"queue": queue, "spark": spark, "database": database, "folder": str(tmp_path)}
     page: dict[str, Any] = run_page(RECIPES, runner, capsys, given)
+    with pytest.raises(AnalysisException, match=r"add WITH \(queue = …\) to the query"):
+        spark.sql("select * from all_mails").collect()
     while leases := runner.run(queue.lease_many(10, 60, block=False)):
         runner.run(queue.complete_many(leases))
 

@@ -80,7 +80,12 @@ class Options:
         """
         queue = self.text("queue")
         if not queue:
-            raise InvalidArgument("queue", queue or None, "the queue's name, as the option queue")
+            in_sql = (
+                ""
+                if self._given
+                else "; Spark drops those of CREATE TABLE: add WITH (queue = …) to the query"
+            )
+            raise InvalidArgument("queue", queue or None, f"the queue's name, as the option queue{in_sql}")
         try:
             check_prefix(queue)
         except InvalidArgument as error:
