@@ -17,6 +17,7 @@ local function enter_dead(id, data, text, attempt, token)
   end
   token = string.format('%.0f', token)
   redis.call('HSET', key, 'data', data, 'error', text, 'attempt', attempt, 'token', token)
+  redis.call('UNLINK', prefix .. ':result:' .. id) -- of an earlier item, which is not what became of this one
 end
 
 -- Return the size of its data (-1: there is no such dead letter), data (false: more than `room` bytes), error,

@@ -67,6 +67,15 @@ async def test_a_dead_letter_is_an_error(queue: AsyncWorkQueue, redis: Redis) ->
         await queue.results.wait("a")
 
 
+async def test_the_result_of_an_earlier_item_is_not_that_of_a_dead_letter(queue: AsyncWorkQueue) -> None:
+    for attempt in range(2):
+        await queue.add_item(Item(b"x", id="a"))
+        lease = await take(queue)
+        assert await (queue.fail(lease, "bad") if attempt else queue.complete(lease, result=b"earlier"))
+    with pytest.raises(ItemFailed):
+        await queue.results.wait("a")
+
+
 async def test_an_unfinished_item_is_a_timeout(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"x", id="a"))
     with pytest.raises(TimeoutError, match=r"the item 'a' is still unfinished after 0\.05 s"):
