@@ -57,7 +57,7 @@ def columns_by_number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         yield pa.record_batch(columns).filter(pa.array([number != 6 for number in numbers]))
 
 
-@pytest.mark.parametrize("kind", ["item", "arrow", "pandas"])
+@pytest.mark.parametrize("kind", ["item", "arrow", pytest.param("pandas", marks=pytest.mark.long)])
 async def test_one_bad_item_does_not_cost_its_batch(
     place: Place, queue: AsyncWorkQueue, redis: Redis, kind: str
 ) -> None:
