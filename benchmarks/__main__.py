@@ -84,13 +84,15 @@ async def measure_queue(asked: argparse.Namespace) -> list[Report]:
 async def measure_spark(asked: argparse.Namespace) -> list[Report]:
     """Measure Spark. No process is pinned: driver, JVM, Python workers and server share all cores."""
     from benchmarks.scenarios import spark
+    from benchmarks.scenarios.spark_growth import growth
 
     with TemporaryDirectory(prefix="leasehold-bench-") as folder, spark.open_session(Path(folder)) as session:
         async with open_bench(None, quick=asked.quick, cores=False) as bench:
             packages = {"redis-py": version("redis"), "hiredis": version("hiredis")}
             packages |= {"pyspark": f"{version('pyspark')}, {session.sparkContext.master}"}
             facts = await about(bench.redis, quick=asked.quick, **packages, pyarrow=version("pyarrow"))
-            scenarios = [getattr(spark, name) for name in SPARK]
+            bench.rows = asked.rows
+            scenarios = (spark.bulk_add, spark.snapshot, growth, spark.drain)
             rows = await run(bench, scenarios, asked, "make bench-spark", session)
     return [Report("spark", "Spark, measured", facts, rows)]
 
@@ -132,7 +134,12 @@ SUITES = {
             "--here": {"action": "store_true", "help": "run all libraries in this environment"},
         },
     ),
-    "spark": Suite("Measure bulk adds, snapshots and streams with Spark.", SPARK, measure_spark),
+    "spark": Suite(
+        "Measure bulk adds, snapshots, streams and `process` with Spark.",
+        SPARK,
+        measure_spark,
+        {"--rows": {"type": int, "default": 1_000_000, "help": "of the largest table of growth"}},
+    ),
 }
 
 

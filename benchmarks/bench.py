@@ -150,6 +150,7 @@ class Bench:
     redis: Redis  #: observes the server, and is never measured
     quick: bool = False  #: whether to do only as much as shows that everything works
     queues: tuple[int, ...] = (1, 20, 100)  #: the numbers of queues that one worker serves
+    rows: int = 1_000_000  #: of the largest table that Spark adds and drains
     scenario: str = ""  #: the scenario that runs
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)  #: what the scenario has opened
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))

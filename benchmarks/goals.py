@@ -83,6 +83,15 @@ def growth(scenario: str, what: str, by: str, cost: str, **setting: int | str) -
     return measure
 
 
+def worst(*measures: Measure) -> Measure:
+    """Take the highest of some figures."""
+
+    def measure(rows: Sequence[Row]) -> float | None:
+        return max((value for each in measures if (value := each(rows)) is not None), default=None)
+
+    return measure
+
+
 def at_least(limit: float, sentence: str, measure: Measure, *, margin: float = 1.5) -> Goal:
     """Return a goal whose limit is a minimum."""
     return Goal(sentence, measure, limit, at_least=True, margin=margin)
@@ -266,6 +275,16 @@ _SPARK = (
         2,
         "bulk add with Spark: at least twice foreachPartition with a pipeline of redis-py",
         beside("bare", "bulk_add", "add"),
+    ),
+    Goal(
+        "load, snapshot, drain, process: a row of the largest table at most 1.5 times that of the smallest",
+        worst(
+            *(
+                growth("growth", what, "rows", "us_per_item")
+                for what in ("add", "snapshot", "drain", "process")
+            )
+        ),
+        1.5,
     ),
 )
 

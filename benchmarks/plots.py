@@ -273,6 +273,7 @@ PANELS = {
             "As the table grows",
             lines("rows", _what, "us_per_item", "script_us_per_item", ylabel="µs per row", yscale="log"),
             "growth",
+            who="leasehold",
         ),
         Panel(
             "spark",

@@ -22,7 +22,7 @@ Table = list[list[str]]
 
 HEADS = ("what", "who", "setting", "median", "unit", "rounds", "x bare", "of ceiling")
 #: The figures of `Row.more` that have a column. "client" and "server" are CPU time, the others wall-clock
-#: time; "script" is the server's time in scripts.
+#: time; "script" is the server's time in scripts. MB are peaks of the largest process of a kind.
 COLUMNS = {
     "us_per_item": "µs/item",
     "client_cpu_us_per_item": "client µs",
@@ -34,6 +34,11 @@ COLUMNS = {
     "trips_per_item": "trips/item",
     "commands_per_item": "commands/item",
     "p99_ms": "p99 ms",
+    "driver_mb": "driver MB",
+    "jvm_mb": "JVM MB",
+    "planner_mb": "planner MB",
+    "executor_mb": "executor MB",
+    "server_mb": "server MB",
 }
 
 

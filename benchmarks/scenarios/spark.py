@@ -61,10 +61,10 @@ def open_session(folder: Path) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def table(spark: SparkSession, rows: int) -> Iterator[DataFrame]:
-    """Hold a table of ids and 100 bytes of data in memory."""
+def table(spark: SparkSession, rows: int, payload: int = PAYLOAD) -> Iterator[DataFrame]:
+    """Hold a table of ids and data in memory."""
     created = spark.range(0, rows, 1, CORES).selectExpr(
-        "concat('item-', id) as id", f"cast(repeat('x', {PAYLOAD}) as binary) as data"
+        "concat('item-', id) as id", f"cast(repeat('x', {payload}) as binary) as data"
     )
     created.cache().count()
     try:
@@ -92,10 +92,10 @@ async def bulk_add(bench: Bench, spark: SparkSession) -> list[Row]:
 
     with table(spark, count) as df:
         targets: dict[tuple[str, str], Callable[[str], None]] = {
-            ("leasehold", "add"): partial(_add_with_format, df, bench.server_url),
+            ("leasehold", "add"): partial(add_with_format, df, bench.server_url),
             ("ceiling", "add"): Plain(bench.server_url, count, "add_once").add,
             ("ceiling", "add (add_items)"): Plain(bench.server_url, count, "add_items").add,
-            ("bare", "add"): partial(_add_with_pipeline, df, bench.server_url),
+            ("bare", "add"): partial(add_with_pipeline, df, bench.server_url),
         }
         await take_turns(1 + bench.scaled(7, 1), [partial(turn, *target) for target in targets.items()])
     return [
@@ -111,11 +111,12 @@ async def bulk_add(bench: Bench, spark: SparkSession) -> list[Row]:
     ]
 
 
-def _add_with_format(df: DataFrame, url: str, name: str) -> None:
+def add_with_format(df: DataFrame, url: str, name: str) -> None:
+    """Add rows with the format."""
     df.write.format("leasehold").options(url=url, queue=name).mode("append").save()
 
 
-def _add_with_pipeline(df: DataFrame, url: str, name: str) -> None:
+def add_with_pipeline(df: DataFrame, url: str, name: str) -> None:
     """Add rows without the format: two commands per row, which are not safe to repeat."""
 
     def add(rows: Iterator[Any]) -> None:
@@ -175,7 +176,7 @@ async def snapshot(bench: Bench, spark: SparkSession) -> list[Row]:
     Plain(bench.server_url, count, "add_items").add(name)
     rows: list[Row] = []
     for what, schema in COLUMNS.items():
-        read = partial(_read_all, spark, bench.server_url, name, schema)
+        read = partial(read_all, spark, bench.server_url, name, schema)
         samples = [await _measured(bench, count, read) for _ in range(1 + rounds)]
         setting: Setting = {"items": count, "payload": PAYLOAD}
         rows.append(speed_row(what, samples[1:], setting=setting, unit="rows/s", costs=COSTS[:1]))
@@ -189,31 +190,9 @@ def _load(spark: SparkSession, url: str, name: str, schema: str = "") -> DataFra
     return (reader.schema(schema) if schema else reader).load()
 
 
-def _read_all(spark: SparkSession, url: str, name: str, schema: str = "") -> None:
+def read_all(spark: SparkSession, url: str, name: str, schema: str = "") -> None:
     """Read a snapshot and discard it."""
     _load(spark, url, name, schema).write.format("noop").mode("overwrite").save()
-
-
-async def growth(bench: Bench, spark: SparkSession) -> list[Row]:
-    """Measure bulk adds and snapshots of 10,000 to 1,000,000 rows, each on an empty server."""
-    rows: list[Row] = []
-    for count in bench.scaled((10_000, 100_000, 1_000_000), (1_000, 3_000)):
-        samples: dict[str, list[Sample]] = {"add": [], "snapshot": []}
-        with table(spark, count) as df:
-            for _ in range(1 + bench.scaled(4 if count < 1_000_000 else 2, 1)):
-                name = bench.name()
-                add = partial(_add_with_format, df, bench.server_url, name)
-                read = partial(_read_all, spark, bench.server_url, name)
-                samples["add"].append(await _measured(bench, count, add))
-                samples["snapshot"].append(await _measured(bench, count, read))
-                assert await bench.redis.llen(f"{name}:queue") == count
-                await bench.reset()
-        setting: Setting = {"rows": count, "payload": PAYLOAD}
-        rows += [
-            speed_row(what, its[1:], setting=setting, unit="rows/s", costs=COSTS)
-            for what, its in samples.items()
-        ]
-    return rows
 
 
 #: The size of a batch whose time is all overhead.
