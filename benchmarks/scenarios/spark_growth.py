@@ -100,7 +100,7 @@ class Steps:
     def _drain(self, name: str) -> None:
         reader = self._spark.readStream.format("leasehold")
         options: dict[str, Any] = {"url": self._bench.server_url, "queue": name, "partitions": CORES}
-        self._discard(reader.options(**options, maxRows=BATCH).load())
+        self._discard(reader.options(**options, maxItemsPerTrigger=BATCH).load())
 
     def _drain_files(self) -> None:
         schema: StructType = self._df.schema
