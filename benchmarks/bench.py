@@ -37,7 +37,9 @@ SERVER_CORE, CLIENT_CORE = _cores[:1], _cores[1:2] or _cores[:1]
 
 #: Children fork from a process that has imported the scenarios and holds no connection.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([f"benchmarks.scenarios.{name}" for name in ("many", "waiting", "worker")])
+_context.set_forkserver_preload(
+    [f"benchmarks.scenarios.{name}" for name in ("many", "tasks", "waiting", "worker")]
+)
 
 
 def pin(cores: list[int]) -> None:
@@ -83,6 +85,10 @@ class Child:
     async def receive(self) -> Any:
         """Wait for a value from the child."""
         return await asyncio.to_thread(self._pipe.recv)
+
+    def send(self, value: object) -> None:
+        """Send a value to the child."""
+        self._pipe.send(value)
 
     def kill(self) -> None:
         """End the child with SIGKILL; it can be called again."""

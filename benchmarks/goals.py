@@ -240,6 +240,33 @@ _CORE = (
 )
 
 
+def _no_op(kind: str, results: str) -> Measure:
+    return highest("tasks", "jobs that do nothing", kind=kind, results=results)
+
+
+_TASKS = (
+    *(
+        at_least(
+            0.75,
+            f"tasks that do nothing, {how}: at least 0.75 of plain items",
+            ratio(_no_op("tasks", tasks), _no_op("plain items", plain)),
+        )
+        for how, tasks, plain in (
+            ("neither with results", "none", "none"),
+            ("both with results", "kept", "kept"),
+            ("tasks with results, items without", "kept", "none"),
+        )
+    ),
+    Goal(
+        "10,000 callers in one process that wait for results: at most 2 connections",
+        highest("waiters", "connections"),
+        2,
+        "connections",
+        margin=1,
+    ),
+)
+
+
 def _best(figure: str, **setting: Any) -> Measure:
     """Divide the figure of Leasehold by that of the best other library on Redis."""
     return ratio(highest("drain", figure), highest("drain", figure, None, ours="no", on="Redis", **setting))
@@ -288,4 +315,11 @@ _SPARK = (
     ),
 )
 
-GOALS = {"queue": _QUEUE, "worker": _WORKER, "rivals": _RIVALS, "spark": _SPARK, "core": _CORE}
+GOALS = {
+    "queue": _QUEUE,
+    "worker": _WORKER,
+    "rivals": _RIVALS,
+    "spark": _SPARK,
+    "core": _CORE,
+    "tasks": _TASKS,
+}

@@ -187,6 +187,7 @@ TITLES = {
     "memory.png": "Server memory per item beyond its payload (id of 32 characters)",
     "worker.png": "The worker",
     "core.png": "Many queues, the bare path, and a log on disk",
+    "tasks.png": "Tasks beside plain items, and 10,000 callers that wait for results",
     "rivals.png": "One worker process, one server",
     "spark.png": "Spark",
 }
@@ -215,6 +216,12 @@ _durable = grouped_bars(
     lambda row: f"appendfsync {row.setting['appendfsync']}",
     lambda row: row.value,
     yscale="log",
+)
+_no_op = grouped_bars(
+    lambda row: f"results {row.setting['results']}",
+    lambda row: str(row.setting["kind"]),
+    lambda row: row.value,
+    ylabel="jobs/s",
 )
 _by_payload = grouped_bars(_payload, _target, lambda row: row.value, ylabel="cycles/s", yscale="log")
 _cost = grouped_bars(
@@ -256,6 +263,11 @@ PANELS = {
         ),
         Panel("core", "An idle worker", shares(_idle, "log"), "idle_worker"),
         Panel("core", "Items per second", _durable, "durable"),
+    ],
+    "tasks": [
+        Panel("tasks", "Jobs that do nothing, per second", _no_op, "tasks", unit="items/s"),
+        Panel("tasks", "Round trip of a task", shares(_what, "log"), "tasks", unit="ms"),
+        Panel("tasks", "From completion to wake-up", shares(_what, "log"), "waiters", unit="ms"),
     ],
     "rivals": [
         Panel("rivals", "add one, 1/s (more is better)", bars, "one", what="one_per_s"),

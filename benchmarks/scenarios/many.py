@@ -50,17 +50,14 @@ class Drained:
         self._done = 0
         for event in (self._warmed, self._begun, self._ended):
             event.clear()
-        worker = Worker(concurrency=self._concurrency)
-        queues = await open_queues(self._bench, self._queues)
-        for queue in queues:
-            worker.handler(queue)(self._job)
+        worker, queues = await self._open()
         filled = queues[: self._filled]
         share = (self._warm + self._jobs) // len(filled)
         self._expected = share * len(filled)
         async with running(worker), asyncio.timeout(DRAIN_TIMEOUT):
             await self._bench.blocked(len(queues))
             for queue in filled:
-                await queue.add_items([Item(bytes(PAYLOAD)) for _ in range(share)])
+                await self._fill(queue, share)
             await self._warmed.wait()
             async with metered(self._bench.redis, self._expected - self._warm) as sample:
                 self._begun.set()
@@ -72,7 +69,23 @@ class Drained:
         self.samples.append(sample)
         await self._bench.reset()
 
+    async def _open(self) -> tuple[Worker, Sequence[AsyncWorkQueue]]:
+        """Open the queues, and a worker for them."""
+        worker = Worker(concurrency=self._concurrency)
+        queues = await open_queues(self._bench, self._queues)
+        for queue in queues:
+            worker.handler(queue)(self._job)
+        return worker, queues
+
+    async def _fill(self, queue: AsyncWorkQueue, count: int) -> None:
+        """Add so many jobs."""
+        await queue.add_items([Item(bytes(PAYLOAD)) for _ in range(count)])
+
     async def _job(self, _: bytes) -> None:
+        await self._ran()
+
+    async def _ran(self) -> None:
+        """Count a job. The first one after those that warm up waits until the measurement has begun."""
         if self._done >= self._warm and not self._begun.is_set():
             self._warmed.set()
             await self._begun.wait()

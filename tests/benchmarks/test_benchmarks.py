@@ -30,6 +30,12 @@ CORE_FIGURES = {
     *("idle job: add called to server", "idle job: handler to completed"),
 }
 
+TASK_FIGURES = {
+    *("jobs that do nothing", "add to result", "trips of both processes", "connections", "trips to begin"),
+    *("memory of this process", "memory of the server", "one at a time, to wake-up"),
+    *("all at once, to wake-up", "trips while nothing happens", "CPU while nothing happens"),
+}
+
 
 def run(*arguments: str) -> str:
     result = subprocess.run(
@@ -104,7 +110,13 @@ def test_goals_are_ratios_to_the_best_library() -> None:
 def test_a_check_compares_ratios_and_counts_but_no_times() -> None:
     goals = [goal for its in GOALS.values() for goal in its]
     assert {goal.unit for goal in goals if not goal.checked} == {"ms", "µs"}
-    assert {goal.unit for goal in goals if goal.checked} == {"x", "wakes", "commands/s", "EVALSHA"}
+    assert {goal.unit for goal in goals if goal.checked} == {
+        "x",
+        "wakes",
+        "commands/s",
+        "EVALSHA",
+        "connections",
+    }
 
 
 def test_every_library_has_a_program_and_pinned_versions() -> None:
@@ -120,7 +132,7 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
     output = run("--quick", "--out", str(tmp_path))
 
     texts = {f"{name}.{suffix}" for name in FILES for suffix in ("json", "md")}
-    plots = PLOTS | {"throughput.png", "worker.png", "core.png"}
+    plots = PLOTS | {"throughput.png", "worker.png", "core.png", "tasks.png"}
     assert {path.name for path in tmp_path.iterdir()} == texts | plots
     found: set[str] = set()
     for name in FILES:
@@ -132,7 +144,7 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
         for scenario in scenarios:
             assert f"## {scenario}\n" in (tmp_path / f"{name}.md").read_text()
             assert f"\n{scenario} (" in output
-    assert found >= WORKER_FIGURES | CORE_FIGURES
+    assert found >= WORKER_FIGURES | CORE_FIGURES | TASK_FIGURES
     assert output.count("\ngoal ") == sum(len(GOALS[name]) for name in FILES)
 
 
