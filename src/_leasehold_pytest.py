@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
     from leasehold.embedded.server import Server
     from leasehold.testing import Clock, Proxy
-    from leasehold.testing.plugin import Queues, Workers
+    from leasehold.testing.plugin import Inline, Queues, Workers
 else:
     try:
         # The strict mode of pytest-asyncio requires its decorator.
@@ -98,3 +98,15 @@ async def leasehold_worker(leasehold_queues: Queues) -> AsyncIterator[Workers]:
         yield workers
     finally:
         await workers.close()
+
+
+@pytest.fixture
+def leasehold_inline(leasehold_queues: Queues) -> Iterator[Inline]:
+    """Run tasks as soon as they are added: `leasehold_inline(app.tasks)`. The test's end undoes this."""
+    from leasehold.testing.plugin import Inline
+
+    inlines = Inline(leasehold_queues)
+    try:
+        yield inlines
+    finally:
+        inlines.close()

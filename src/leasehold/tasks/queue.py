@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
 from leasehold.durations import Duration, check_bool, check_list, seconds
@@ -18,7 +19,7 @@ from leasehold.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasehold.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from leasehold.tasks.job import Job
@@ -114,6 +115,7 @@ class TaskQueue:
         self._unknown = UnknownTasks(seconds("keep_unknown", keep_unknown, zero=True))
         self._clock = clock or time.time
         self._queues: dict[str, AsyncWorkQueue] = {name: self.queue}
+        self._open: Callable[[str], AsyncWorkQueue] = self._open_queue
         self._tasks: dict[str, Task[..., Any]] = {}
 
     @classmethod
@@ -296,8 +298,7 @@ class TaskQueue:
             retry: The worker's policy, for tasks without one.
             lease_time: The worker's lease time, in seconds, for tasks without one.
         """
-        for module in self._include:
-            importlib.import_module(module)
+        self._import_modules()
         by_queue: dict[AsyncWorkQueue, list[Task[..., Any]]] = {}
         for task in self._tasks.values():
             by_queue.setdefault(task.queue, []).append(task)
@@ -324,8 +325,45 @@ class TaskQueue:
         if isinstance(queue, AsyncWorkQueue):
             return self._queues.setdefault(queue.name, queue)
         if queue not in self._queues:
-            self._queues[queue] = AsyncWorkQueue(queue, self._redis, **self._how)
+            self._queues[queue] = self._open(queue)
         return self._queues[queue]
+
+    def _open_queue(self, name: str) -> AsyncWorkQueue:
+        return AsyncWorkQueue(name, self._redis, **self._how)
+
+    def _import_modules(self) -> None:
+        for module in self._include:
+            importlib.import_module(module)
+
+    @contextmanager
+    def _on(self, open_queue: Callable[[str], AsyncWorkQueue]) -> Iterator[None]:
+        """Add and run all tasks on other queues for a while, those of a test.
+
+        Args:
+            open_queue: Makes the queue that stands for the one of a name.
+        """
+        self._import_modules()
+        names: dict[AsyncWorkQueue, str] = {}
+
+        def open_named(name: str) -> AsyncWorkQueue:
+            queue = open_queue(name)
+            names[queue] = name
+            return queue
+
+        before = self._open, self._queues
+        self._open, self._queues = open_named, {}
+        self._move(lambda queue: queue.name)
+        try:
+            yield
+        finally:
+            self._open, self._queues = before
+            self._move(lambda queue: names.get(queue, queue.name))
+
+    def _move(self, name_of: Callable[[AsyncWorkQueue], str]) -> None:
+        """Move all tasks to the present queues, by the names of their queues."""
+        self.queue = self._queue_of(name_of(self.queue))
+        for task in self._tasks.values():
+            task.definition.queue = self._queue_of(name_of(task.definition.queue))
 
     def _register(
         self, function: Callable[..., Any], name: str | None, queue: AsyncWorkQueue, settings: Settings

@@ -9,14 +9,18 @@ from leasehold.testing.assertions import (
     assert_not_added,
 )
 from leasehold.testing.clock import Clock
-from leasehold.testing.plugin import Queues, Workers
+from leasehold.testing.inline import InlineTasks, TaskRun
+from leasehold.testing.plugin import Inline, Queues, Workers
 from leasehold.testing.proxy import Proxy
 
 __all__ = [
     "ANY",
     "Clock",
+    "Inline",
+    "InlineTasks",
     "Proxy",
     "Queues",
+    "TaskRun",
     "Workers",
     "assert_added",
     "assert_completed",

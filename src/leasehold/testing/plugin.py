@@ -9,24 +9,30 @@ import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold.embedded.server import Server, open_server
 from leasehold.queue.internals import engines
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.scripting.endpoints import client_of, close_client
+from leasehold.testing.inline import InlineTasks
 from leasehold.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from leasehold.durations import Duration
+    from leasehold.tasks.queue import TaskQueue
     from leasehold.testing.clock import Clock
     from leasehold.testing.proxy import Proxy
 
 #: Seconds within which a worker that a test left running must stop.
 STOP_SECONDS = 5.0
 _POLL_SECONDS = 0.005
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+Q = TypeVar("Q", bound=AsyncWorkQueue)
 
 
 @contextmanager
@@ -79,10 +85,13 @@ class Queues:
         Raises:
             InvalidArgument: If an argument is invalid.
         """
-        url = self._server.url if direct or self._faults is None else self._faults.url
-        queue = AsyncWorkQueue.from_url(
-            url, f"{name}-{self._label}", return_to=return_to, reply_timeout=reply_timeout, clock=self._clock
+        return self._open(
+            AsyncWorkQueue, name, direct=direct, return_to=return_to, reply_timeout=reply_timeout
         )
+
+    def _open(self, kind: type[Q], name: str, *, direct: bool = False, **settings: Any) -> Q:
+        url = self._server.url if direct or self._faults is None else self._faults.url
+        queue = kind.from_url(url, f"{name}-{self._label}", clock=self._clock, **settings)
         self._opened.append(queue)
         if self._clock is not None:
             self._clock.attach(queue)
@@ -147,6 +156,46 @@ class Workers:
         async with asyncio.timeout(STOP_SECONDS):
             while any(worker._loop is loop for worker in self._made):  # noqa: ASYNC110, SLF001 - only tests need this
                 await asyncio.sleep(_POLL_SECONDS)
+
+
+class Inline:
+    """Makes tasks run as soon as they are added, when called with task queues, until the test ends.
+
+    Args:
+        queues: The queues of the test.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._made: list[InlineTasks] = []
+
+    def __call__(
+        self, *queues: TaskQueue, provide: Mapping[str, Any] = NOTHING, raise_errors: bool = True
+    ) -> InlineTasks:
+        """Run the tasks of these task queues as soon as they are added, on queues of this test.
+
+        Args:
+            queues: The task queues, such as those of your modules.
+            provide: What the worker fills in where a parameter is `Provided()`, by name.
+            raise_errors: Whether the call that adds a task raises what the last attempt at it raised. If not,
+                see `InlineTasks.runs`, and `Job.result`, which raises JobFailed.
+
+        Raises:
+            InvalidArgument: If an argument is invalid.
+        """
+        made = InlineTasks(
+            queues,
+            open_queue=self._queues._open,  # noqa: SLF001 - of this module
+            provide=provide,
+            raise_errors=raise_errors,
+        )
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        """Give the task queues their own queues again."""
+        for made in reversed(self._made):
+            made.close()
 
 
 async def remove_keys(url: str, names: set[str]) -> None:
