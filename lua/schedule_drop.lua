@@ -1,6 +1,6 @@
 -- Remove schedules. The items that they have added stay.
 --
--- Keys: schedules, ticks
+-- Keys: schedules, ticks, declared
 -- Arguments:
 --   prefix   text  the queue's name
 --   entries  rest  names
@@ -9,11 +9,13 @@
 -- Limits: at most 1,000 names a call.
 
 redis.call('ZCARD', ticks)
+redis.call('HLEN', declared)
 local answers = {}
 for row = entries + 1, #ARGV do
   local name = ARGV[row]
   answers[#answers + 1] = redis.call('HDEL', schedules, name)
   redis.call('UNLINK', prefix .. ':schedule:' .. name)
   redis.call('ZREM', ticks, name) -- until then, `tick` finds what is left of an interrupted call
+  redis.call('HDEL', declared, name)
 end
 return answers

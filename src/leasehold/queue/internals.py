@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from leasehold.queue.leasing import Watcher
     from leasehold.queue.lifecycle import Lifecycle
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.schedules import Declaration
 
 
 def bulk(queue: AsyncWorkQueue) -> Bulk:
@@ -93,6 +94,30 @@ async def stop_listening(queue: AsyncWorkQueue) -> None:
     """
     if (engine := running_engine(queue)) is not None:
         await engine.stop_listening()
+
+
+async def declare(queue: AsyncWorkQueue, declaration: Declaration) -> bool:
+    """Store a schedule, or keep it, because this program has it.
+
+    Of several definitions of a name that are declared at the same time, the one counts that was declared
+    first at the latest time, by the server's clock.
+
+    Returns:
+        True if it is new or was changed.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    return await queue.schedules._declare(declaration)  # noqa: SLF001 - see `_lifecycle`
+
+
+async def expire_declared(queue: AsyncWorkQueue) -> list[str]:
+    """Remove the schedules that were declared once, and not in the last hour; return their names.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    return await queue.schedules._expire_declared()  # noqa: SLF001 - see `_lifecycle`
 
 
 def running_engine(queue: AsyncWorkQueue) -> Engine | None:

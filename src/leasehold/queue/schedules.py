@@ -40,6 +40,10 @@ _NAME_ALLOWED = f"a string of 1 to {MAX_ID_BYTES - _STAMP_BYTES} bytes in UTF-8"
 _NEEDS_DUE = -1
 #: How often `tick` is called for overdue ticks of an earlier definition before it is replaced.
 _MAX_OVERDUE = 100
+#: The definition of a declared schedule counts for so long after its last declaration, while others are declared.
+FORGET_MS = 300_000
+#: A declared schedule is removed so long after its last declaration.
+KEEP_DECLARED_MS = 3_600_000
 #: Values per schedule in the replies of `schedules` and `ticks_due`.
 _FIELDS, _DUE_FIELDS = 5, 3
 _PAGE = 100
@@ -70,6 +74,20 @@ class ScheduleView:
     size: int
     #: The data of the items that it adds; None if it was not asked for, or did not fit into the reply.
     data: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """A schedule that a program has, and its workers declare while they run."""
+
+    name: str
+    #: The data of the items.
+    data: bytes
+    timing: Timing
+    catch_up: CatchUp = "once"
+
+    def __post_init__(self) -> None:
+        _checked_name(self.name)
 
 
 class _Row(NamedTuple):
@@ -217,11 +235,31 @@ class Schedules:
                 await self._engine().run("tick", values, max_bytes=MAX_REPLY_BYTES)
         return 0.0
 
-    async def _put(self, name: str, data: bytes | str, timing: Timing, catch_up: CatchUp) -> bool:
+    async def _declare(self, declaration: Declaration) -> bool:
+        """See `internals.declare`."""
+        return await self._put(
+            declaration.name, declaration.data, declaration.timing, declaration.catch_up, declares=True
+        )
+
+    async def _expire_declared(self) -> builtins.list[str]:
+        """See `internals.expire_declared`."""
+        removed: builtins.list[str] = []
+        cursor = b""
+        while cursor != b"0":
+            cursor, *names = await self._engine().run(
+                "schedules_expire", cursor=cursor or b"0", count=_PAGE, keep_ms=KEEP_DECLARED_MS
+            )
+            removed += [name.decode(errors="surrogateescape") for name in names]
+        return removed
+
+    async def _put(
+        self, name: str, data: bytes | str, timing: Timing, catch_up: CatchUp, *, declares: bool = False
+    ) -> bool:
         fixed: dict[str, bytes | int] = {
             "schedule": _checked_name(name),
             "definition": f"{_VERSION} {_checked_policy(catch_up)} {timing.text()}".encode(),
             "data": Item(data).data,
+            "forget_ms": FORGET_MS if declares else b"",
         }
         answer, now, owed = await self._engine().run("schedule_put", (), **fixed, due_ms=b"")
         if answer == _NEEDS_DUE and owed:

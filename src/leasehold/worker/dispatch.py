@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.schedules import Declaration
     from leasehold.retry import RetryPolicy
 
 
@@ -39,6 +40,7 @@ class Dispatcher(Consumer):
         handlers: Its handlers, at least one.
         choose: Returns the name of the handler that an item is for.
         otherwise: The handler of items for which there is no other one.
+        declarations: The schedules of the queue that the worker declares.
 
     Raises:
         InvalidArgument: If two handlers have the same name.
@@ -51,8 +53,10 @@ class Dispatcher(Consumer):
         *,
         choose: Callable[[Lease], str],
         otherwise: Handler,
+        declarations: Sequence[Declaration] = (),
     ) -> None:
         self.queue = queue
+        self.declarations = declarations
         self.name = queue.name
         self.batch = min(handler.batch or 1 for handler in handlers)
         self.weight = max(handler.weight for handler in handlers)
@@ -100,4 +104,5 @@ class Dispatcher(Consumer):
             [handler.on(queue) for handler in self._by_name.values()],
             choose=self._choose,
             otherwise=self._otherwise.on(queue),
+            declarations=self.declarations,
         )

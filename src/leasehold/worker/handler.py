@@ -18,6 +18,8 @@ from leasehold.worker.payload import Decode, decoder, encode_result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from leasehold.queue.schedules import Declaration
+
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
 RunIn = Literal["loop", "thread", "process"]
 #: The maximum of items in a batch.
@@ -52,6 +54,7 @@ class Consumer:
         batch: The maximum of items in each of its runs, at least; None: 1.
         weight: Its share of the slots.
         lease_time: For how long items are leased, in seconds; the worker renews the leases.
+        declarations: The schedules of the queue that the worker declares.
     """
 
     queue: AsyncWorkQueue
@@ -59,6 +62,7 @@ class Consumer:
     batch: int | None
     weight: float
     lease_time: float
+    declarations: Sequence[Declaration] = ()
 
     @property
     def handlers(self) -> Sequence[Handler]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
+from leasehold.queue.internals import declare, expire_declared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.schedules import Declaration
 
 #: On average, one clean out of so many is a deep one.
 LIGHT_PER_DEEP = 60
@@ -22,6 +25,9 @@ LONGEST_SLEEP = 5.0
 #: The pause between two queues that are asked whether they have schedules, and in the first round (s).
 SHORTEST_PAUSE, FIRST_PAUSE = 0.02, 0.002
 
+#: How often a worker declares its schedules again, and removes those that no worker declares (s).
+DECLARE_EVERY = 60.0
+
 log = Log("leasehold.worker")
 
 
@@ -29,11 +35,24 @@ class Maintenance:
     """Maintains queues. Any number of workers do this at once, without a leader.
 
     The arguments are those of `Worker`; each pause between two cleans is random.
+
+    Args:
+        declarations: The schedules to declare, of each queue.
     """
 
-    def __init__(self, *, clean_every: float, keep_dead: float | None) -> None:
+    def __init__(
+        self,
+        *,
+        clean_every: float,
+        keep_dead: float | None,
+        declarations: Mapping[AsyncWorkQueue, Sequence[Declaration]] | None = None,
+    ) -> None:
         self._clean_every = clean_every
         self._keep_dead = keep_dead
+        self._declarations = declarations or {}
+        #: When to declare the schedules of a queue next, and when to remove others, by `time.monotonic()`.
+        self._declare_at: dict[AsyncWorkQueue, float] = {}
+        self._expire_at: dict[AsyncWorkQueue, float] = {}
         #: The queues that are being cleaned, and those whose schedules are being ticked.
         self._cleaning: set[AsyncWorkQueue] = set()
         self._ticking: set[AsyncWorkQueue] = set()
@@ -82,11 +101,14 @@ class Maintenance:
             pause = max(LONGEST_SLEEP / len(queues), SHORTEST_PAUSE)
 
     async def _tick(self, queue: AsyncWorkQueue) -> None:
-        """Tick the schedules of a queue as long as it has any."""
+        """Declare and tick the schedules of a queue, as long as it has any."""
         due_in = 0.0
         while due_in < math.inf:
             try:
+                await self._declare(queue)  # first, so that ticks which were missed are not forgotten
                 due_in = await queue.schedules.tick()
+                if due_in < math.inf:
+                    await self._expire(queue)
             except LeaseholdError as error:
                 log.debug("the schedules of %s could not be ticked: %s", queue.name, error)
                 due_in = LONGEST_SLEEP
@@ -96,6 +118,28 @@ class Maintenance:
             if due_in < math.inf:
                 longest = LONGEST_SLEEP * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
                 await asyncio.sleep(max(0.001, min(due_in, longest)))
+
+    async def _declare(self, queue: AsyncWorkQueue) -> None:
+        """Declare our schedules of a queue once in a minute."""
+        now = time.monotonic()
+        if now >= self._declare_at.get(queue, now):
+            for declaration in self._declarations.get(queue, ()):
+                if await declare(queue, declaration):
+                    log.info("declared the schedule %r of %s", declaration.name, queue.name)
+            self._declare_at[queue] = now + DECLARE_EVERY
+
+    async def _expire(self, queue: AsyncWorkQueue) -> None:
+        """Remove the schedules of a queue that no worker declares, once in a minute.
+
+        Not at once: after an outage of all workers, others may start with this one, and declare theirs.
+        """
+        now = time.monotonic()
+        if now >= self._expire_at.setdefault(queue, now + DECLARE_EVERY):
+            for name in await expire_declared(queue):
+                log.warning(
+                    "removed the schedule %r of %s: no worker has declared it for an hour", name, queue.name
+                )
+            self._expire_at[queue] = now + DECLARE_EVERY
 
     def _start(
         self,

@@ -80,7 +80,10 @@ class WorkerRuntime(Coordinator):
             partial(self.monitor.release_arrivals, queues),
         ]
         if clean_every is not None:
-            maintenance = Maintenance(clean_every=clean_every, keep_dead=keep_dead)
+            declarations = {consumer.queue: consumer.declarations for consumer in consumers}
+            maintenance = Maintenance(
+                clean_every=clean_every, keep_dead=keep_dead, declarations=declarations
+            )
             tasks.append(partial(maintenance.run, queues))
         self._background = BackgroundThread(consumers, tasks)
         self._threads = Threads(concurrency)
