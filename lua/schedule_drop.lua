@@ -15,7 +15,7 @@ for row = entries + 1, #ARGV do
   local name = ARGV[row]
   answers[#answers + 1] = redis.call('HDEL', schedules, name)
   redis.call('UNLINK', prefix .. ':schedule:' .. name)
-  redis.call('ZREM', ticks, name) -- until then, `tick` finds what is left of an interrupted call
   redis.call('HDEL', declared, name)
+  redis.call('ZREM', ticks, name) -- until then, `tick` finds what is left of an interrupted call
 end
 return answers

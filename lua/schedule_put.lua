@@ -32,7 +32,7 @@ local notes = redis.call('HGET', declared, schedule)
 -- Return what is noted of the declarations with this one, and whether this one counts.
 local function declare()
   local lines, since, counts = {}, now, true
-  for first, last, other in string.gmatch(notes or '', '(%d+) (%d+) ([^\n]*)\n') do
+  for first, last, other in string.gmatch(notes or '', '(%d+) (%d+) ([^\n]*)') do
     if now - tonumber(last) <= forget_ms then
       if other == definition then
         since = tonumber(first)
@@ -45,10 +45,10 @@ local function declare()
     if line[1] > since or (line[1] == since and line[3] > definition) then
       counts = false
     end
-    lines[i] = string.format('%.0f %s %s\n', line[1], line[2], line[3])
+    lines[i] = string.format('%.0f %s %s', line[1], line[2], line[3])
   end
-  lines[#lines + 1] = string.format('%.0f %.0f %s\n', since, now, definition)
-  return table.concat(lines), counts
+  lines[#lines + 1] = string.format('%.0f %.0f %s', since, now, definition)
+  return table.concat(lines, '\n'), counts
 end
 
 local noted, counts
@@ -80,11 +80,9 @@ if not (before and due and string.match(before, when) == string.match(definition
   if not due_ms then
     return { -1, now, (due and tonumber(due) <= now) and 1 or 0 }
   end
-  note() -- before anything else: a declared schedule that is not noted as one is never removed
   redis.call('ZADD', ticks, due_ms, schedule)
-else
-  note()
 end
+note() -- before the definition: a declared schedule that is not noted as one is never removed
 if #data > 0 then
   redis.call('SET', data_of_schedule, data)
 else

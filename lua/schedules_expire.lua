@@ -17,7 +17,7 @@ local page = redis.call('HSCAN', declared, cursor, 'COUNT', count)
 local reply = { page[1] }
 for i = 1, #page[2], 2 do
   local name, latest = page[2][i], 0
-  for last in string.gmatch(page[2][i + 1], '%d+ (%d+) [^\n]*\n') do
+  for last in string.gmatch(page[2][i + 1], '%d+ (%d+) [^\n]*') do
     latest = math.max(latest, tonumber(last))
   end
   if now - latest > keep_ms then
@@ -28,7 +28,7 @@ for i = 2, #reply do
   local name = reply[i]
   redis.call('HDEL', schedules, name)
   redis.call('UNLINK', prefix .. ':schedule:' .. name)
-  redis.call('ZREM', ticks, name)
-  redis.call('HDEL', declared, name) -- last: a schedule that is not noted as declared is never removed
+  redis.call('HDEL', declared, name)
+  redis.call('ZREM', ticks, name) -- until then, `tick` finds what is left of an interrupted call
 end
 return reply

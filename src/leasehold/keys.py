@@ -55,8 +55,8 @@ KEYS = {
     "ticks": Key("zset", "name → when the schedule is due next"),
     "declared": Key(
         "hash",
-        "name → the declarations of a schedule that workers declare, a line each: `<first> <last> <definition>`, when it "
-        "was declared first and last",
+        "name → the declarations of a schedule that workers declare, a line each: `<first> <last> "
+        "<definition>`, when it was declared first and last",
     ),
     "events": Key(
         "stream", "the kept events, their ids `<number>-1`: [the fields](protocol.md#scripts-for-events)"

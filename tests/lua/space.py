@@ -239,6 +239,7 @@ class Space:
             "now_ms": NOW,
             "session": ME,
             "return_front": 0,
+            "forget_ms": b"",
             "max_bytes": 8 << 20,
             "grace_ms": 2000,
             "count": 500,

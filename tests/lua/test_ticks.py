@@ -1,4 +1,4 @@
-"""schedule_put, schedule_drop, schedules, ticks_due and tick: schedules and the items that they add."""
+"""schedule_put, schedule_drop, schedules_expire, schedules, ticks_due and tick: schedules and their items."""
 
 from __future__ import annotations
 
@@ -37,6 +37,23 @@ def row(
 async def put(space: Space, definition: str = ONCE, data: str = data_of("s"), due: int | None = None) -> Any:
     due_ms = b"" if due is None else due
     return await space.run("schedule_put", schedule="s", definition=definition, data=data, due_ms=due_ms)
+
+
+async def declare(space: Space, definition: str, due: int | None = NOW + 1, forget: int = 300) -> Any:
+    due_ms = b"" if due is None else due
+    return await space.run(
+        "schedule_put",
+        schedule="s",
+        definition=definition,
+        data=data_of("s"),
+        due_ms=due_ms,
+        forget_ms=forget,
+    )
+
+
+def noted(*lines: tuple[int, int, str]) -> State:
+    """Return the state of declarations: first, last, definition."""
+    return {"declared": {"s": "\n".join(f"{first} {last} {what}" for first, last, what in lines)}}
 
 
 # ------------------------------------------------------------------------------------------- putting
@@ -80,6 +97,79 @@ async def test_a_schedule_without_a_due_time_or_of_another_version_is_repaired(s
     assert await put(space) == [-1, NOW, 1]
     assert await put(space, due=NOW + 7) == [1, NOW, 0]
     assert await space.snapshot() == plan("s", NOW + 7)
+
+
+# ----------------------------------------------------------------------------------------- declaring
+
+
+async def test_a_declaration_without_a_due_time_stores_and_notes_nothing(space: Space) -> None:
+    assert await declare(space, ONCE, None) == [-1, NOW, 0]
+    assert await space.snapshot() == {}
+
+
+async def test_a_declaration_is_noted_with_its_first_and_last_time(space: Space) -> None:
+    assert await declare(space, ONCE) == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 1) | noted((NOW, NOW, ONCE))
+    await space.seed(noted((NOW - 500, NOW - 300, ONCE)))
+    assert await declare(space, ONCE) == [0, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 1) | noted((NOW - 500, NOW, ONCE))
+
+
+async def test_the_definition_that_was_declared_first_at_the_latest_time_counts(space: Space) -> None:
+    newer = (NOW - 10, NOW - 9, ALL)
+    await space.seed(plan("s", NOW + 5, ALL) | noted((NOW - 500, NOW - 60, ONCE), newer))
+    assert await declare(space, ONCE, None) == [0, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 5, ALL) | noted(newer, (NOW - 500, NOW, ONCE))
+    every = "1 once every 7 -"
+    assert await declare(space, every) == [1, NOW, 0]
+    assert await space.snapshot() == plan("s", NOW + 1, every) | noted(
+        newer, (NOW - 500, NOW, ONCE), (NOW, NOW, every)
+    )
+
+
+@pytest.mark.parametrize(("last", "counts"), [(NOW - 300, 0), (NOW - 301, 1)])
+async def test_a_definition_that_is_declared_no_more_is_forgotten(
+    space: Space, last: int, counts: int
+) -> None:
+    await space.seed(plan("s", NOW + 5, ALL) | noted((NOW - 500, NOW, ONCE), (NOW - 400, last, ALL)))
+    assert await declare(space, ONCE) == [counts, NOW, 0]
+
+
+@pytest.mark.parametrize("order", [(ALL, ONCE), (ONCE, ALL)])
+async def test_of_two_declarations_at_the_same_time_the_same_one_counts_in_any_order(
+    space: Space, order: tuple[str, str]
+) -> None:
+    for definition in (*order, *order):
+        await declare(space, definition)
+    assert (await space.snapshot())["schedules"] == {"s": ONCE}
+
+
+async def test_what_is_stored_by_hand_is_not_declared(space: Space) -> None:
+    for data in (data_of("s"), "other"):
+        await space.seed(plan("s", NOW + 5) | noted((NOW, NOW, ONCE)))
+        await put(space, data=data)
+        assert await space.snapshot() == plan("s", NOW + 5) | {"schedule:s": data}
+
+
+@pytest.mark.parametrize(("last", "expired"), [(NOW - 60, 0), (NOW - 61, 1)])
+async def test_a_schedule_that_is_declared_no_more_expires(space: Space, last: int, expired: int) -> None:
+    state = plan("s", NOW - 5) | noted((NOW - 500, last, ONCE), (NOW - 400, NOW - 100, ALL))
+    await space.seed(state | picture(waiting=["s@1"]))
+    reply = await space.run("schedules_expire", cursor="0", keep_ms=60)
+    assert reply == [b"0", *([b"s"] * expired)]
+    assert await space.snapshot() == picture(waiting=["s@1"]) | ({} if expired else state)
+
+
+async def test_a_schedule_that_was_stored_by_hand_never_expires(space: Space) -> None:
+    await space.seed(plan("s", NOW - 5))
+    assert await space.run("schedules_expire", cursor="0", keep_ms=0) == [b"0"]
+    assert await space.snapshot() == plan("s", NOW - 5)
+
+
+async def test_a_declared_schedule_can_be_dropped(space: Space) -> None:
+    await space.seed(plan("s", NOW - 5) | noted((NOW, NOW, ONCE)))
+    assert await space.run("schedule_drop", [("s",)]) == [1]
+    assert await space.snapshot() == {}
 
 
 # ------------------------------------------------------------------------------------------- looking

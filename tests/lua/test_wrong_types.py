@@ -41,6 +41,7 @@ BUSY: State = picture(
     "schedules": {"s1": "1 once every 1000 -", "s2": "1 all every 1000 -"},
     "ticks": {"s1": NOW - 1.0, "s2": NOW + 1.0},
     "schedule:s1": "data",
+    "declared": {"s1": "1 2 1 once every 1000 -", "s2": "1 2 1 all every 1000 -"},
     "set:s:1": ["3 held"],
     "events:keep": {"last": "7", "count": "1000", "age_ms": "60000"},
 }
@@ -94,6 +95,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
         {"schedule": "s2", "definition": "1 all every 2000 -", "due_ms": NOW + 5, "data": "data"},
     ),
     "schedules": ([], {"cursor": "0"}),
+    "schedules_expire": ([], {"cursor": "0", "keep_ms": 1000}),
     "set_complete": ([("held", 3, 1)], {"stream": "s", "reader": "r"}),
     "set_failures": ([], {"stream": "s", "reader": "r", "set": "s:1", "cursor": "0"}),
     "set_failures_put": (

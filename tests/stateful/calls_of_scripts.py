@@ -138,9 +138,14 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "result": _call(_each_id),
     "schedule_drop": _call(lambda _: [("hourly",), ("missing",)]),
     "schedule_put": _call(
-        schedule=["hourly", "weekly"], definition=[DEFINITION, "1 all every 9 -"], due_ms=5, data=["", "new"]
+        schedule=["hourly", "weekly"],
+        definition=[DEFINITION, "1 all every 9 -"],
+        due_ms=5,
+        data=["", "new"],
+        forget_ms=["", 0, SHORT],
     ),
     "schedules": _call(cursor="0"),
+    "schedules_expire": _call(cursor="0", keep_ms=[0, SHORT]),
     "set_complete": _call(Draw.places, **STREAM),
     "set_failures": _call(**STREAM, cursor="0"),
     "set_failures_put": _call(

@@ -194,7 +194,14 @@ class Steps:
         for name in ("hourly", "daily"):
             due_ms = self.drawn.now + self.random.choice([-1, 60_000])
             data = self.random.choice(["", "data"])
-            await self._call("schedule_put", schedule=name, definition=DEFINITION, due_ms=due_ms, data=data)
+            await self._call(
+                "schedule_put",
+                schedule=name,
+                definition=DEFINITION,
+                due_ms=due_ms,
+                data=data,
+                forget_ms=self.random.choice(["", 60_000]),
+            )
 
     async def set_of_a_stream(self) -> None:
         stream = {"stream": "s", "reader": "r", "keep_ms": 600_000}

@@ -187,6 +187,31 @@ def zone(tz: str) -> tzinfo:
         raise InvalidArgument("tz", tz, _TZ_ALLOWED) from error
 
 
+def timing_of(cron: str | None, tz: str | None, every: Duration | None) -> Timing | None:
+    """Return the timing that a user has written, as a cron expression or as an interval; None if as neither.
+
+    Raises:
+        InvalidArgument: If a value cannot be used, or both are given.
+        ExtraMissing: If the library that parses cron expressions is not installed.
+    """
+    if cron is not None and every is not None:
+        raise InvalidArgument("every", every, "a cron expression or an interval, not both")
+    if cron is not None:
+        try:
+            return Cron.checked(cron, "UTC" if tz is None else tz)
+        except InvalidArgument as error:
+            name = "cron" if error.argument == "expression" else error.argument
+            raise InvalidArgument(name, cron if name == "cron" else tz, error.allowed) from error
+    if tz is not None:
+        raise InvalidArgument("tz", tz, "a time zone beside a cron expression")
+    if every is None:
+        return None
+    try:
+        return Every.checked(every, None)
+    except InvalidArgument as error:
+        raise InvalidArgument("every", every, error.allowed) from error
+
+
 def read_timing(text: str) -> Timing:
     """Parse the text of a timing.
 

@@ -40,7 +40,7 @@ _NAME_ALLOWED = f"a string of 1 to {MAX_ID_BYTES - _STAMP_BYTES} bytes in UTF-8"
 _NEEDS_DUE = -1
 #: How often `tick` is called for overdue ticks of an earlier definition before it is replaced.
 _MAX_OVERDUE = 100
-#: The definition of a declared schedule counts for so long after its last declaration, while others are declared.
+#: The definition of a declared schedule counts for so long after its last declaration, if there are others.
 FORGET_MS = 300_000
 #: A declared schedule is removed so long after its last declaration.
 KEEP_DECLARED_MS = 3_600_000

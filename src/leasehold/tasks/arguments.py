@@ -95,6 +95,11 @@ class Arguments:
         ]
         self._make_decoders(fields)
 
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The arguments without a default, in order."""
+        return tuple(self._required)
+
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Write the arguments of a call as a JSON object, without those that are left out.
 

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from leasehold import codec
 from leasehold.errors import InvalidArgument, InvalidTask
+from leasehold.queue.schedules import Declaration
 from leasehold.tasks.arguments import Arguments
+from leasehold.tasks.wire import data_of
 from leasehold.worker.handler import check_run_in, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.durations import Duration
+    from leasehold.queue.cron import Timing
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.retry import RetryPolicy
     from leasehold.worker.handler import RunIn
@@ -23,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a worker runs a task. The attributes are those of `Worker.handler`."""
+    """How a worker runs a task. The attributes are those of `Worker.handler`.
+
+    Attributes:
+        timing: When a call without arguments is added, again and again; None: never.
+    """
 
     run_in: RunIn | None
     batch: int | None
@@ -32,6 +39,7 @@ class Settings:
     timeout: Duration | None
     lease_time: Duration | None
     keep_result: Duration | None
+    timing: Timing | None = None
 
 
 class Definition:
@@ -63,6 +71,8 @@ class Definition:
         self.queue = queue
         self.settings = settings
         self.arguments = Arguments(name, function, batch=settings.batch is not None)
+        if settings.timing is not None:
+            self._check_schedule()
         if self.arguments.lease_names and (settings.batch is not None or self.run_in == "process"):
             what = ", ".join(self.arguments.lease_names)
             advice = (
@@ -79,6 +89,30 @@ class Definition:
         for part in path:
             found = getattr(found, part, None)
         return task if found is task else self.function
+
+    @property
+    def declaration(self) -> Declaration | None:
+        """The schedule of the task; None if it has none."""
+        if self.settings.timing is None:
+            return None
+        return Declaration(name=self.name, data=data_of(self.name, b"{}", None), timing=self.settings.timing)
+
+    def _check_schedule(self) -> None:
+        if self.settings.batch is not None:
+            raise InvalidTask(
+                self.name, "a schedule adds calls without arguments, and with batch= each has one"
+            )
+        if missing := self.arguments.required:
+            raise InvalidTask(
+                self.name,
+                f"a schedule adds calls without arguments: give {', '.join(missing)} a default",
+            )
+        try:
+            _ = self.declaration
+        except InvalidArgument as error:
+            raise InvalidTask(
+                self.name, f"its name, that of its schedule, is to be {error.allowed}"
+            ) from error
 
     def _reader(self) -> Callable[[bytes], Any]:
         annotation = signature_of(self.function).return_annotation

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from leasehold.durations import Duration, check_bool, check_list, seconds
 from leasehold.errors import InvalidArgument, InvalidTask
+from leasehold.queue.cron import timing_of
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
 from leasehold.scripting.endpoints import Client, client_of, cluster_of
@@ -200,6 +201,9 @@ class TaskQueue:
         timeout: Duration | None = None,
         lease_time: Duration | None = None,
         keep_result: Duration | None = 3600,
+        cron: str | None = None,
+        tz: str | None = None,
+        every: Duration | None = None,
     ) -> TaskDecorator: ...
 
     def task(  # noqa: PLR0913 - all but the function by name
@@ -215,6 +219,9 @@ class TaskQueue:
         timeout: Duration | None = None,
         lease_time: Duration | None = None,
         keep_result: Duration | None = 3600,
+        cron: str | None = None,
+        tz: str | None = None,
+        every: Duration | None = None,
     ) -> Any:
         """Make a function a task: `@tasks.task`, or `@tasks.task(timeout=60)`.
 
@@ -236,10 +243,15 @@ class TaskQueue:
             lease_time: See `Worker.handler`.
             keep_result: How long what the function returned is kept for `Job.result`, in seconds; None: not
                 at all.
+            cron: The times at which running workers add the task, as a cron expression; see
+                `Schedules.cron`. All arguments need defaults, as those of a schedule are left out.
+            tz: The name of the time zone of `cron`; None: UTC.
+            every: Or the seconds between two times, 0.001 to 30 days.
 
         Raises:
-            InvalidTask: If the function cannot be a task: the text says what to do.
+            InvalidTask: If the function cannot be a task, or one with a schedule: the text says what to do.
             InvalidArgument: If another argument is invalid.
+            ExtraMissing: If there is a `cron`, and `leasehold[schedules]` is not installed.
         """
         settings = Settings(
             run_in=run_in,
@@ -249,6 +261,7 @@ class TaskQueue:
             timeout=timeout,
             lease_time=lease_time,
             keep_result=keep_result,
+            timing=timing_of(cron, tz, every),
         )
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:

@@ -133,6 +133,7 @@ def dispatcher_of(
             name="an unknown task",
             inputs=Inputs(decode=partial(_refuse, unknown)),
         ),
+        declarations=[one for task in tasks if (one := task.definition.declaration) is not None],
     )
 
 

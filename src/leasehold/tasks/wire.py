@@ -53,14 +53,16 @@ _WITH_META = msgspec.json.Decoder(_WithMeta)
 _RESULT = msgspec.json.Decoder(_Result)
 
 
-def data_of(task: str, arguments: bytes, at_ms: int) -> bytes:
+def data_of(task: str, arguments: bytes, at_ms: int | None) -> bytes:
     """Return the data of an item.
 
     Args:
         task: The name of the task.
         arguments: A JSON object.
-        at_ms: When the task is to run first, in ms since 1970.
+        at_ms: When the task is to run first, in ms since 1970; None: it is not said, as for a schedule.
     """
+    if at_ms is None:
+        return b'{"task":%b,"args":%b,"meta":{}}' % (codec.encode(task), arguments)
     return b'{"task":%b,"args":%b,"meta":{"at":%d}}' % (codec.encode(task), arguments, at_ms)
 
 

@@ -81,9 +81,7 @@ class WorkerRuntime(Coordinator):
         ]
         if clean_every is not None:
             declarations = {consumer.queue: consumer.declarations for consumer in consumers}
-            maintenance = Maintenance(
-                clean_every=clean_every, keep_dead=keep_dead, declarations=declarations
-            )
+            maintenance = Maintenance(clean_every=clean_every, keep_dead=keep_dead, declarations=declarations)
             tasks.append(partial(maintenance.run, queues))
         self._background = BackgroundThread(consumers, tasks)
         self._threads = Threads(concurrency)
