@@ -51,11 +51,14 @@ def call_sync(function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P
     else:
         raise InsideEventLoop(getattr(function, "__qualname__", repr(function)))
     loop = _door.loop()
-    ended: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
-    running: list[asyncio.Task[T]] = []
+    ended: SimpleQueue[asyncio.Task[tuple[T] | BaseException]] = SimpleQueue()
+    running: list[asyncio.Task[tuple[T] | BaseException]] = []
 
-    async def call() -> T:
-        return await function(*args, **kwargs)
+    async def call() -> tuple[T] | BaseException:
+        try:
+            return (await function(*args, **kwargs),)
+        except (SystemExit, KeyboardInterrupt) as error:
+            return error  # raised here, it would end the event loop of all callers
 
     def start() -> None:
         running.append(task := loop.create_task(call(), name="leasehold call_sync"))
@@ -72,7 +75,10 @@ def call_sync(function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P
     except BaseException:
         loop.call_soon_threadsafe(cancel)
         raise
-    return task.result()
+    result = task.result()
+    if isinstance(result, BaseException):
+        raise result
+    return result[0]
 
 
 class _Door:
@@ -96,9 +102,10 @@ class _Door:
 
     def close(self) -> None:
         """Cancel the calls that are still waiting, and end the event loop, which closes its connections."""
-        if self._loop is not None:
-            exiting = SystemExit()
-            self._running.__exit__(SystemExit, exiting, None)
+        with self._lock:
+            running, self._running = self._running, contextlib.ExitStack()
+            self._loop = None  # a later call, of a function that was registered before, starts another one
+        running.__exit__(SystemExit, SystemExit(), None)
 
     def forget(self) -> None:
         """Forget the event loop of the parent process: its thread does not exist here."""

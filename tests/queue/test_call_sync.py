@@ -35,6 +35,10 @@ def queue(redis_url: str, name: str) -> Iterator[AsyncWorkQueue]:
     call_sync(queue.close)
 
 
+async def running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
 def test_a_whole_life_of_an_item_without_an_event_loop(queue: AsyncWorkQueue) -> None:
     assert_type(call_sync(queue.add_item, Item(b"data", id="a")), bool)
     lease = assert_type(call_sync(queue.lease, 30, timeout=20), Lease | None)
@@ -51,6 +55,21 @@ def test_an_error_of_the_call_is_raised(queue: AsyncWorkQueue) -> None:
     call_sync(queue.close)
     with pytest.raises(QueueClosed):
         call_sync(queue.counts)
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_what_ends_a_program_does_not_end_the_event_loop(
+    queue: AsyncWorkQueue, raised: BaseException
+) -> None:
+    async def leave() -> None:
+        raise raised
+
+    loop = call_sync(running_loop)
+    with pytest.raises(type(raised)) as caught:
+        call_sync(leave)
+    assert caught.value is raised
+    assert call_sync(queue.queue_len) == 0
+    assert call_sync(running_loop) is loop
 
 
 def test_many_threads_use_one_connection(queue: AsyncWorkQueue, plain: redis_py.Redis) -> None:
@@ -110,6 +129,22 @@ def test_a_process_ends_although_the_queue_is_open(redis_url: str, name: str, ho
     assert (ended.returncode, ended.stdout) == (0, b"")
     if how == "ends":
         assert ended.stderr == b""
+
+
+AT_EXIT = """
+import atexit, sys
+from leasehold import AsyncWorkQueue, Item, call_sync
+queue = AsyncWorkQueue.from_url(sys.argv[1], sys.argv[2])
+atexit.register(lambda: print(call_sync(queue.add_item, Item(b"x", id="1"))))
+call_sync(queue.queue_len)
+"""
+
+
+def test_a_function_that_runs_at_exit_can_call(redis_url: str, name: str) -> None:
+    # Registered before the event loop was started, it runs after that was closed.
+    program = [sys.executable, "-W", "error", "-c", AT_EXIT, redis_url, name]
+    ended = subprocess.run(program, capture_output=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"True\n", b"")
 
 
 def test_an_interrupted_call_is_cancelled(redis_url: str, name: str) -> None:
