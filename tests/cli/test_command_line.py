@@ -41,6 +41,8 @@ CALLS = {
     "dead requeue": ("dead", "requeue", "emails", "--all"),
     "dead drop": ("dead", "drop", "emails", "x"),
     "schedule ls": ("schedule", "ls", "emails"),
+    "schedule add": ("schedule", "add", "emails", "x", "--every", "5m"),
+    "schedule run": ("schedule", "run", "emails", "x"),
     "schedule rm": ("schedule", "rm", "emails", "x"),
 }
 NO_SERVER = "redis://127.0.0.1:1"

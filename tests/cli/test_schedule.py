@@ -5,7 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
+
+from leasehold import TaskQueue
 from tests.cli.program import usage_error
+from tests.worker.working import new_worker
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
@@ -62,3 +66,75 @@ async def test_rm_removes_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQ
     assert (outcome.code, outcome.document) == (1, {"queue": queue.name, "removed": 0, "missed": ["z"]})
     assert [view.name for view in await queue.schedules.list()] == ["d"]
     assert "Missing argument 'NAME'" in usage_error(await leasehold("schedule", "rm", queue.name))
+
+
+async def test_add_stores_a_schedule_for_an_item(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    add = ("schedule", "add", queue.name, "poll")
+    every = (*add, "feed", "--every", "5m", "--start", "2030-01-31T09:00Z", "--catch-up", "all")
+    assert await leasehold(*every) == (0, "scheduled\n", "")
+    assert await leasehold(*every) == (0, "unchanged\n", "")
+    [view] = await queue.schedules.list()
+    assert (view.name, view.interval, view.start, view.catch_up) == ("poll", 300, START, "all")
+    assert view.data == b"feed"
+    outcome = await leasehold(*add, "--cron", "0 3 * * *", "--tz", "Europe/Berlin", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.document == {"queue": queue.name, "name": "poll", "changed": True}
+    [view] = await queue.schedules.list()
+    assert (view.expression, view.tz, view.catch_up) == ("0 3 * * *", "Europe/Berlin", "once")
+    assert view.data == b""
+
+
+async def test_run_adds_the_item_of_a_schedule_now(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.schedules.every(3_600, "poll", b"feed", start=START)
+    first = await leasehold("schedule", "run", queue.name, "poll")
+    assert (first.code, first.err) == (0, "")
+    second = await leasehold("schedule", "run", queue.name, "poll", "--json")
+    assert second.code == 0
+    assert second.document == {"queue": queue.name, "id": second.document["id"], "added": True}
+    leases = await queue.lease_many(9, 30, block=False)
+    assert [lease.id for lease in leases] == [first.out.strip(), second.document["id"]]
+    assert all(lease.id.startswith("poll@20") and lease.data == b"feed" for lease in leases)
+    [view] = await queue.schedules.list()
+    assert view.next_due == START
+    outcome = await leasehold("schedule", "run", queue.name, "z")
+    assert (outcome.code, outcome.error) == (1, f"{queue.name!r} has no schedule 'z'")
+
+
+async def test_a_task_is_scheduled_and_run_from_the_command_line(
+    leasehold: Leasehold, redis_url: str, name: str
+) -> None:
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+
+        @tasks.task
+        async def greet(name: str, greeting: str = "Hello") -> str:
+            return f"{greeting}, {name}!"
+
+        given = ("--task", "greet", "--args", '{"name": "Zoë"}')
+        outcome = await leasehold("schedule", "add", name, "hourly", "--every", "1h", *given)
+        assert outcome == (0, "scheduled\n", "")
+        outcome = await leasehold("schedule", "run", name, "hourly")
+        await new_worker(tasks).drain()
+        assert await greet.job(outcome.out.strip()).result(timeout=5) == "Hello, Zoë!"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ((), "either --every or --cron"),
+        (("--every", "5m", "--cron", "* * * * *"), "either --every or --cron"),
+        (("--cron", "* * * * *", "--start", "2030-01-31T09:00Z"), "only be given with --every"),
+        (("--every", "5m", "--tz", "UTC"), "only be given with --cron"),
+        (("--every", "5m", "--args", "{}"), "only be given with --task"),
+        (("data", "--every", "5m", "--task", "x"), "cannot be combined with DATA"),
+        (("--every", "5m", "--task", "x", "--args", "{"), "'{' is not JSON"),
+        (("--every", "5m", "--task", "x", "--args", "[]"), "'[]' is not a JSON object"),
+    ],
+)
+async def test_options_that_do_not_go_together_are_refused(
+    leasehold: Leasehold, queue: AsyncWorkQueue, options: tuple[str, ...], error: str
+) -> None:
+    assert error in usage_error(await leasehold("schedule", "add", queue.name, "poll", *options))
+    outcome = await leasehold("schedule", "add", queue.name, "poll", "--cron", "0 3 * *")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.error.startswith("expression: got '0 3 * *', expected a cron expression")
+    assert await queue.schedules.list() == []
