@@ -280,6 +280,11 @@ def _best(figure: str, **setting: Any) -> Measure:
 
 NATS, BEANSTALKD = "NATS JetStream, push", "beanstalkd, pipelined"
 _RIVALS = (
+    at_least(
+        0.75,
+        "no-op jobs: tasks at least 0.75 of plain items",
+        beside("leasehold, plain items", "drain", "drain_per_s"),
+    ),
     at_least(3, "no-op jobs: at least 3 times BullMQ on Node", beside("bullmq", "drain", "drain_per_s")),
     at_least(
         15,

@@ -276,6 +276,8 @@ PANELS = {
         Panel("rivals", "50 ms jobs, of ideal (more is better)", bars, "fifty"),
         Panel("rivals", "idle p50 ms (less is better)", bars, "idle", what="idle_p50_ms"),
         Panel("rivals", "idle p99 ms (less is better)", bars, "idle", what="idle_p99_ms"),
+        Panel("rivals", "add to result, p50 ms (less is better)", bars, "result", what="result_p50_ms"),
+        Panel("rivals", "add to result, p99 ms (less is better)", bars, "result", what="result_p99_ms"),
     ],
     "spark": [
         Panel("spark", "Bulk add", bars, "bulk_add"),

@@ -31,7 +31,8 @@ class Figures:
     """The figures of one library in one round."""
 
     values: dict[str, float] = field(default_factory=dict)
-    samples: list[float] = field(default_factory=list)  #: the ms from add to handler of each job
+    #: The ms of each job, by scenario: from add to handler, or to the result.
+    samples: dict[str, list[float]] = field(default_factory=dict)
     #: Command -> (calls per job, server µs per job) in `drain`.
     commands: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -53,6 +54,7 @@ async def one(library: Library, figures: Figures, *, quick: bool) -> None:
 async def drain(library: Library, figures: Figures, *, quick: bool) -> None:
     """Add many jobs that do nothing, then run them in one worker process."""
     count, warm = (600, 100) if quick else (20_000, 2_000)
+    count, warm = round(count * library.share), round(warm * library.share)
     total = count + warm
     async with library.server() as server:
         added = await _fill(library, server.url, warm, count, 0)
@@ -74,6 +76,7 @@ async def drain(library: Library, figures: Figures, *, quick: bool) -> None:
 async def fifty(library: Library, figures: Figures, *, quick: bool) -> None:
     """Run jobs of 50 ms, 100 at once."""
     count, warm = (200, 100) if quick else (2_000, 200)
+    count, warm = round(count * library.share), round(warm * library.share)
     async with library.server() as server:
         await _fill(library, server.url, warm, count, FIFTY_MS)
         seconds, _ = await _work_off(library, server, warm, warm + count, FIFTY_CONCURRENCY)
@@ -99,12 +102,36 @@ async def idle(library: Library, figures: Figures, *, quick: bool) -> None:
         await worker.receive()
         runs = checked(await worker.ask({}), warm + count, library)
     late = [(runs[number] - before) / 1e6 for number, (before, _) in enumerate(each, warm)]
-    figures.samples = late
-    figures.values["idle_p50_ms"] = median(late)
-    figures.values["idle_p99_ms"] = percentile(late, 99)
+    _keep(figures, "idle", late)
 
 
-SCENARIOS = {"one": one, "drain": drain, "fifty": fifty, "idle": idle}
+async def result(library: Library, figures: Figures, *, quick: bool) -> None:
+    """Measure from just before a job is added until the caller has its result; else as `idle`."""
+    if not library.results:
+        return
+    count, warm = (15, 5) if quick else (150, 20)
+    async with (
+        library.server() as server,
+        library.program("work", _task(server.url, warm, warm + count) | {"results": True}) as worker,
+        library.program("produce", {"url": server.url, "results": True}, SERVER_CORE) as producer,
+    ):
+        await producer.receive()
+        await producer.ask(_adding(0, warm, pause=PAUSE_SECONDS))
+        await worker.receive()  # it is warm
+        each = (await producer.ask(_adding(warm, count, pause=PAUSE_SECONDS)))["each"]
+        await worker.receive()
+        checked(await worker.ask({}), warm + count, library)
+    _keep(figures, "result", [(after - before) / 1e6 for before, after in each])
+
+
+def _keep(figures: Figures, scenario: str, ms: list[float]) -> None:
+    """Keep the times of a scenario, and their percentiles."""
+    figures.samples[scenario] = ms
+    figures.values[f"{scenario}_p50_ms"] = median(ms)
+    figures.values[f"{scenario}_p99_ms"] = percentile(ms, 99)
+
+
+SCENARIOS = {"one": one, "drain": drain, "fifty": fifty, "idle": idle, "result": result}
 
 
 def _task(url: str, warm: int, total: int, concurrency: int | None = None) -> dict[str, Any]:
@@ -164,6 +191,8 @@ FIGURES = {
     "fifty_of_ideal": ("fifty", "50 ms jobs, of ideal", True),
     "idle_p50_ms": ("idle", "idle p50 ms", False),
     "idle_p99_ms": ("idle", "idle p99 ms", False),
+    "result_p50_ms": ("result", "add to result, p50 ms", False),
+    "result_p99_ms": ("result", "add to result, p99 ms", False),
 }
 COSTS = ("drain_us", "worker_cpu_us", "server_cpu_us")
 #: A target that uses at least this share of its core is bound by it.
@@ -183,9 +212,9 @@ class Result:
 
     def figure(self, name: str) -> float | None:
         """Return the median of the rounds, or the percentile of all their samples; None if not measured."""
-        samples = [ms for one in self.rounds for ms in one.samples]
-        if samples and name in ("idle_p50_ms", "idle_p99_ms"):
-            return percentile(samples, 50 if "p50" in name else 99)
+        if name.endswith(("_p50_ms", "_p99_ms")):
+            samples = [ms for one in self.rounds for ms in one.samples.get(FIGURES[name][0], ())]
+            return percentile(samples, 50 if "p50" in name else 99) if samples else None
         values = [one.values[name] for one in self.rounds if name in one.values]
         return median(values) if values else None
 

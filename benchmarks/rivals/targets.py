@@ -33,12 +33,16 @@ class Library:
     on: str = "Redis"  #: its server, "Redis" or one of `servers.KINDS`
     title: str = ""  #: its name in the results, if another
     plain: bool = False  #: whether to run it without uvloop
+    program_name: str = ""  #: the name of its program, if another
+    results: bool = False  #: whether its caller can wait for results
+    share: float = 1.0  #: how many of the jobs in `drain` and `fifty` it gets, if it is too slow for all
     here: bool = False  #: whether to run it with the Python of this process
 
     @property
     def label(self) -> str:
         """Its name in the results."""
-        return f"{self.name}, without uvloop" if self.plain else self.title or self.name
+        title = self.title or self.name
+        return f"{title}, without uvloop" if self.plain else title
 
     @property
     def ours(self) -> bool:
@@ -64,7 +68,7 @@ class Library:
             installed = bool(start[0]) and modules.is_dir()
         else:
             python = Path(sys.executable) if self.here else PLACES / self.name / "bin" / "python"
-            start = [str(python), "-m", "benchmarks.rivals.programs", self.name]
+            start = [str(python), "-m", "benchmarks.rivals.programs", self.program_name or self.name]
             installed = python.exists()
         if not installed:
             raise FileNotFoundError(f"{self.name} is not installed: make bench-rivals")
@@ -84,14 +88,17 @@ class Library:
 
 _OURS = ("LLEN jobs:queue", "ZCARD jobs:deadlines")
 LIBRARIES = (
-    Library("leasehold", _OURS),
-    Library("leasehold", _OURS, plain=True),
-    Library("bullmq", ("LLEN bull:jobs:wait", "LLEN bull:jobs:active")),
-    Library("taskiq-redis", ("XINFO GROUPS jobs",)),
+    Library("leasehold", _OURS, results=True),
+    Library("leasehold", _OURS, results=True, plain=True),
+    Library("leasehold", _OURS, results=True, title="leasehold, plain items", program_name="leasehold-items"),
+    Library("bullmq", ("LLEN bull:jobs:wait", "LLEN bull:jobs:active"), results=True),
+    Library("taskiq-redis", ("XINFO GROUPS jobs",), results=True),
     Library("saq", ("ZCARD saq:jobs:incomplete",)),
-    Library("arq", ("ZCARD arq:queue",)),
+    Library("arq", ("ZCARD arq:queue",), results=True),
     Library("streaq", ("XLEN streaq:jobs:queues:normal",)),
     Library("dramatiq", ("HLEN dramatiq:default.msgs",)),
+    Library("celery", ("LLEN jobs", "HLEN unacked"), results=True),
+    Library("rq", ("LLEN rq:queue:jobs", "ZCARD rq:wip:jobs"), results=True, share=0.1),
     Library("nats", on="NATS", title="NATS JetStream, push"),
     Library("beanstalkd", on="beanstalkd", title="beanstalkd, pipelined"),
     Library("greenstalk", on="beanstalkd", title="beanstalkd, greenstalk"),

@@ -94,13 +94,13 @@ def test_goals_are_ratios_to_the_best_library() -> None:
         "bullmq": 20_000.0,
         "saq": 4_000.0,
         "dramatiq": 6_000.0,
-        "nats": 40_000.0,
+        "NATS JetStream, push": 40_000.0,
     }
     rows = [
         row
         for library in LIBRARIES
-        if library.name in speeds and not library.plain
-        for row in Result(library, [Figures({"drain_per_s": speeds[library.name]})]).rows()
+        if library.label in speeds
+        for row in Result(library, [Figures({"drain_per_s": speeds[library.label]})]).rows()
     ]
     measured = [(goal, goal.measure(rows)) for goal in GOALS["rivals"]]
     found = [(value, goal.reached(value)) for goal, value in measured if value is not None]
@@ -123,7 +123,8 @@ def test_every_library_has_a_program_and_pinned_versions() -> None:
     for library in LIBRARIES:
         assert library.versions()
         suffix = ".cjs" if library.on_node else ".py"
-        assert (HERE / "programs" / f"{library.name.replace('-', '_')}{suffix}").exists()
+        name = (library.program_name or library.name).replace("-", "_")
+        assert (HERE / "programs" / f"{name}{suffix}").exists()
 
 
 @pytest.mark.long
@@ -166,12 +167,14 @@ def test_a_quick_run_beside_other_libraries_measures_everything(tmp_path: Path) 
 
     assert {path.name for path in tmp_path.iterdir()} == {"rivals.json", "rivals.md", "rivals.png"}
     content = written(tmp_path, "rivals", "rivals.png")
-    assert [one["name"] for one in content["targets"]] == ["leasehold", "leasehold, without uvloop"]
+    assert [one["name"] for one in content["targets"]] == [
+        *("leasehold", "leasehold, without uvloop", "leasehold, plain items")
+    ]
     for one in content["targets"]:
         assert one["medians"].keys() == {*FIGURES, *COSTS}
         assert "evalsha" in one["rounds"][0]["commands"]
-    assert len(content["goals"]) == 3  # those without another library
-    assert output.count("\ngoal ") == 3
+    assert len(content["goals"]) == 4  # those without another library
+    assert output.count("\ngoal ") == 4
     assert "Where the time of a no-op job goes" in (tmp_path / "rivals.md").read_text()
 
 

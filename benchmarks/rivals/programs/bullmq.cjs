@@ -4,10 +4,11 @@
 // - Finished jobs are deleted at once (removeOnComplete), which is less work than keeping them.
 // - The script that finishes a job also fetches the next one. Its default is 1 at once; the best number for jobs
 //   that do nothing is below.
+// - In a round trip the caller waits with QueueEvents, which a stream notifies.
 // - addBulk adds many at once.
 "use strict";
 
-const { Queue, Worker } = require("bullmq");
+const { Queue, QueueEvents, Worker } = require("bullmq");
 
 const CONCURRENCY = 100;
 const CHUNK = 1000;
@@ -22,9 +23,11 @@ function connection(url) {
   return { host: hostname, port: Number(port), db: Number(pathname.slice(1) || 0) };
 }
 
-async function produce({ url }) {
+async function produce({ url, results }) {
   const queue = new Queue("jobs", { connection: connection(url) });
   await queue.waitUntilReady();
+  const events = results ? new QueueEvents("jobs", { connection: connection(url) }) : null;
+  await events?.waitUntilReady();
   const options = { removeOnComplete: true, removeOnFail: true };
   say({ ready: true });
   for await (const line of lines()) {
@@ -44,7 +47,8 @@ async function produce({ url }) {
     for (let number = first; number < first + count; number++) {
       if (pause) await sleep(1000 * pause * (0.5 + Math.random()));
       const began = now();
-      await queue.add("job", { number, ms }, options);
+      const added = await queue.add("job", { number, ms }, results ? {} : options);
+      if (results && (await added.waitUntilFinished(events)) !== number) throw new Error("another result");
       each.push([began, now()]);
     }
     say({ each });
@@ -64,6 +68,7 @@ function work({ url, runs, warm, concurrency }) {
       moments.push({ at: now(), cpu: (user + system) / 1e6 });
       say({ ended });
     }
+    return number;
   };
   new Worker("jobs", job, { connection: connection(url), concurrency: concurrency ?? CONCURRENCY });
   lines().once("line", () => {

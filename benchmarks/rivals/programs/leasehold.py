@@ -1,43 +1,54 @@
-"""Leasehold with its defaults.
+"""Leasehold with its defaults: a task with typed arguments.
 
-The handler takes its payload as JSON, as those of the others do. Leases are renewed, and an item is completed
-after its run, so that a crash at any moment loses nothing.
+Leases are renewed, and a task is completed after its run, so that a crash at any moment loses nothing.
+Results are kept only where the caller waits for them, as with the others.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from benchmarks.rivals.programs import protocol
-from leasehold import AsyncWorkQueue, Item, Worker
+from leasehold import TaskQueue, Worker
+
+if TYPE_CHECKING:
+    from leasehold.tasks import AsyncTask
 
 #: The default of `Worker`.
 CONCURRENCY = 100
-#: Items per call of `add_items`.
+#: Calls of one `add_many`.
 CHUNK = 1_000
+#: How long results are kept, where the caller waits for them: the default of a task (s).
+KEEP_SECONDS = 3600
 
 
-async def produce(url: str) -> None:
-    """Add items with JSON data."""
-    async with AsyncWorkQueue.from_url(url, "jobs") as queue:
+def job_of(tasks: TaskQueue, *, results: bool) -> AsyncTask[[int, int], int]:
+    """Return the one task."""
 
-        async def add(number: int, ms: int) -> None:
-            await queue.add_item(Item.from_json_data([number, ms]))
+    @tasks.task(keep_result=KEEP_SECONDS if results else None)
+    async def job(number: int, ms: int) -> int:
+        return await protocol.job(number, ms)
+
+    return job
+
+
+async def produce(url: str, *, results: bool = False) -> None:
+    """Add tasks."""
+    async with TaskQueue.from_url(url, "jobs") as tasks:
+        job = job_of(tasks, results=results)
 
         async def add_many(numbers: range, ms: int) -> None:
             for some in protocol.chunks(numbers, CHUNK):
-                await queue.add_items([Item.from_json_data([number, ms]) for number in some])
+                await tasks.add_many([job.call(number, ms) for number in some])
 
-        await protocol.produce(add, add_many)
+        async def ask(number: int) -> int:
+            return await (await job.add(number, 0)).result()
+
+        await protocol.produce(job.add, add_many, ask if results else None)
 
 
 async def work(task: protocol.Task) -> None:
     """Run a worker."""
-    async with AsyncWorkQueue.from_url(task.url, "jobs") as queue:
-        worker = Worker(concurrency=task.concurrency or CONCURRENCY)
-
-        @worker.handler(queue)
-        async def job(payload: Any) -> None:
-            await protocol.job(*payload)
-
-        await worker.run()
+    async with TaskQueue.from_url(task.url, "jobs") as tasks:
+        job_of(tasks, results=task.results)
+        await Worker(tasks, concurrency=task.concurrency or CONCURRENCY).run()

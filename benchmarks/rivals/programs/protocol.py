@@ -43,6 +43,7 @@ class Task:
     runs: int  #: all jobs
     warm: int  #: how many of them, the first ones, warm it up
     concurrency: int | None  #: None: as many at once as suit the library best for jobs that do nothing
+    results: bool = False  #: whether results are kept, and the caller waits for them
 
 
 class Record:
@@ -68,12 +69,13 @@ record = Record()
 ran = record.ran
 
 
-async def job(number: int, ms: int) -> None:
-    """Run a job: sleep so long, and record the run."""
+async def job(number: int, ms: int) -> int:
+    """Run a job: sleep so long, and record the run. Return its number, which only a round trip keeps."""
     began = now()
     if ms:
         await asyncio.sleep(ms / 1000)
     ran(number, began)
+    return number
 
 
 def write(value: dict[str, Any]) -> None:
@@ -90,12 +92,14 @@ def chunks(numbers: range, size: int) -> Iterable[range]:
 async def produce(
     add: Callable[[int, int], Awaitable[object]],
     add_many: Callable[[range, int], Awaitable[object]] | None = None,
+    ask: Callable[[int], Awaitable[object]] | None = None,
 ) -> None:
     """Add jobs as the commands on standard input say, until it ends.
 
     Args:
         add: Adds the job of a number that takes so many ms; returns when the server has it.
         add_many: Adds the jobs of some numbers in the fastest way; None: by 50 coroutines that call `add`.
+        ask: Adds the job of a number, waits for its result, and returns it; None: there are no results.
     """
 
     async def concurrently(numbers: range, ms: int) -> None:
@@ -122,7 +126,12 @@ async def produce(
                 # Irregular, so that it matches no polling interval.
                 await asyncio.sleep(command["pause"] * random.uniform(0.5, 1.5))
             began = now()
-            await add(number, ms)
+            if ask is not None:
+                answer = await ask(number)
+                if answer != number:
+                    raise AssertionError(f"the result of job {number} is {answer!r}")
+            else:
+                await add(number, ms)
             each.append((began, now()))
         write({"each": each})
 
@@ -136,7 +145,7 @@ def main(program: Any, part: str, argument: str) -> None:
             factory = importlib.import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         if part == "produce":
-            runner.run(program.produce(json.loads(argument)["url"]))
+            runner.run(program.produce(**json.loads(argument)))
             os._exit(0)  # some libraries stop slowly
         task = Task(**json.loads(argument))
         record.warm, record.expected = task.warm, task.runs
