@@ -21,6 +21,8 @@ PAYLOADS = (0, 100, 10_000)
 PAYLOAD = 100
 #: Coroutines -> items per round.
 ITEMS = {1: 300, 10: 2_000, 100: 5_000, 1_000: 10_000}
+#: How many coroutines lease from a backlog at once.
+AT_ONCE = 500
 
 
 async def cycle(bench: Bench) -> list[Row]:
@@ -96,11 +98,11 @@ async def backlog(bench: Bench) -> list[Row]:
         for _ in range(0, size, 10_000):
             await ceiling.prepare(min(size, 10_000), PAYLOAD)
             await ceiling.add()
-        for coroutines, items in ((1, 200), (CEILING_ITEMS, CEILING_ITEMS)):
+        for coroutines, items in ((1, 200), (AT_ONCE, AT_ONCE)):
             setting: Setting = {"backlog": size, "coroutines": coroutines}
             trials.append(Trial.phases(Ours(queue, coroutines), setting, items, PAYLOAD))
         trials.append(Trial.phases(bare, {"backlog": size}, 200, PAYLOAD))
-        trials.append(Trial.phases(ceiling, {"backlog": size}, CEILING_ITEMS, PAYLOAD))
+        trials.append(Trial.phases(ceiling, {"backlog": size}, AT_ONCE, PAYLOAD))
     return await measured(bench, trials, bench.scaled(9, 2))
 
 
