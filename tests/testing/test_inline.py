@@ -151,6 +151,23 @@ async def test_tasks_that_tasks_add_run_as_well(leasehold_inline: Inline) -> Non
     assert await (await send_from_elsewhere.add("eve")).result(timeout=5) == 3
 
 
+@tasks.task
+async def begin_sending(to: str) -> None:
+    await send_mail.add(to)
+
+
+async def test_a_task_does_not_fail_by_one_that_it_adds(leasehold_inline: Inline) -> None:
+    inline = leasehold_inline(tasks, provide={"smtp": Smtp(refuses=3)})
+    with pytest.raises(Refused):
+        await begin_sending.add("ann")
+    assert sorted(attempts(inline)[-4:], key=str) == [
+        ("begin_sending", 1, None),
+        ("send_mail", 1, "Refused"),
+        ("send_mail", 2, "Refused"),
+        ("send_mail", 3, "Refused"),
+    ]
+
+
 async def test_batches_threads_and_processes_run_in_the_test(leasehold_inline: Inline) -> None:
     inline = leasehold_inline(tasks, raise_errors=False)
     await tasks.add_many(map(double.call, [1, 0, 3]))
