@@ -16,7 +16,7 @@
 
 redis.call('LLEN', queue)
 redis.call('ZCARD', dead)
-local reply, unfinished, bytes = {}, {}, 0
+local reply, unfinished, ended, bytes = {}, {}, {}, 0
 for row = entries + 1, #ARGV do
   local id, code, text = ARGV[row], -2, ''
   if bytes < 1048576 then
@@ -32,6 +32,7 @@ for row = entries + 1, #ARGV do
         code, text = -1, ''
       end
       bytes = bytes + #text
+      ended[#ended + 1] = id
     end
   end
   reply[#reply + 1], reply[#reply + 2] = code, text
@@ -48,5 +49,8 @@ if #unfinished > 0 then
   begin_writes() -- waiting must be possible if the server has reached its `maxmemory`
   in_chunks('HSET', watchers, notes)
   redis.call('PEXPIRE', watchers, keep_ms)
+end
+if #ended > 0 and redis.call('HLEN', watchers) > 0 then
+  in_chunks('HDEL', watchers, ended) -- those that another client has ended, which removes no notes
 end
 return reply

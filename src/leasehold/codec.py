@@ -23,14 +23,19 @@ class UnknownType(Exception):
     """A type that cannot be read from JSON. The text says which, and why."""
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, *, ordered: bool = False) -> bytes:
     """Encode a value as JSON.
+
+    Args:
+        value: The value.
+        ordered: Whether dicts and sets have their entries in the order of these, so that equal values are
+            encoded alike.
 
     Raises:
         Exception: If the value, or one in it, cannot be encoded; also NaN and the infinities, which JSON does
             not have.
     """
-    data = _ENCODER.encode(value)
+    data = (_ORDERED if ordered else _ENCODER).encode(value)
     if b"null" in data:  # what msgspec writes for a float that is not finite
         _refuse_not_finite(msgspec.to_builtins(value, enc_hook=_to_plain, str_keys=True))
     return data
@@ -130,3 +135,4 @@ def _refuse_not_finite(plain: Any) -> None:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_to_plain)
+_ORDERED = msgspec.json.Encoder(enc_hook=_to_plain, order="deterministic")

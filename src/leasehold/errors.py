@@ -40,12 +40,21 @@ EvictionWarning                a warning, not an error: the server may evict key
 from __future__ import annotations
 
 import itertools
+import re
 from typing import ClassVar
 
 from leasehold.describing import shown
 
 #: How a traceback begins.
 TRACEBACK = "Traceback (most recent call last):"
+GROUP_TRACEBACK = "+ Exception Group Traceback (most recent call last):"
+#: What precedes the traceback of an exception that was raised in a separate process, in a note.
+OTHER_PROCESS = "In the other process:\n"
+#: What separates the exceptions of a chain.
+_CHAINED = re.compile(
+    r"\n\n(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n\n"
+)
 
 
 class LeaseholdError(Exception):
@@ -247,7 +256,7 @@ class ItemFailed(LeaseholdError):
     def __init__(self, item_id: str, error: str) -> None:
         self.item_id = item_id
         self.error = error
-        last = (error.strip().splitlines() or ["without an error"])[-1]
+        last = (": ".join(filter(None, _read_error(error))).splitlines() or ["without an error"])[-1]
         super().__init__(f"the item {item_id!r} is a dead letter: {last}")
 
 
@@ -285,9 +294,13 @@ class JobFailed(ItemFailed):
 def _read_error(error: str) -> tuple[str, str]:
     """Return the class and the text of an error as it is kept: of an exception, the last one of its chain."""
     text = error.strip()
-    if text.startswith(TRACEBACK):
+    if text.startswith((TRACEBACK, GROUP_TRACEBACK)):
+        last = _CHAINED.split(text.rpartition(OTHER_PROCESS)[2])[-1].strip()
+        lines = last.splitlines()[1:]
+        if last.startswith(GROUP_TRACEBACK):
+            # Without the exceptions in the group, which are indented further.
+            lines = [line.removeprefix("  | ") for line in lines if line.startswith("  | ")]
         # What follows the frames, which are indented.
-        lines = text.rpartition(TRACEBACK)[2].strip("\n").splitlines()
         text = "\n".join(itertools.dropwhile(lambda line: line[:1].isspace(), lines)) or text
     name, _, message = text.partition(": ")
     if name.replace(".", "").isidentifier():

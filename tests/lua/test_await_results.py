@@ -46,6 +46,12 @@ async def test_sessions_are_noted_once_each(space: Space) -> None:
     assert await space.snapshot() == HELD | WATCHED
 
 
+async def test_the_notes_of_items_that_another_client_has_ended_are_removed(space: Space) -> None:
+    left = WATCHED | {"result:x": Expiring("done"), "watchers": Expiring(dict.fromkeys("abx", ME))}
+    _, after = await space.apply(left, "await_results", [("a",), ("x",)], keep_ms=15_000)
+    assert after["watchers"] == Expiring({"b": ME})
+
+
 async def test_results_beyond_the_limit_are_asked_for_again(space: Space) -> None:
     before: State = {f"result:{n}": Expiring("x" * 600_000) for n in range(3)}
     reply, _ = await space.apply(before, "await_results", [("0",), ("1",), ("2",), ("3",)], keep_ms=15_000)

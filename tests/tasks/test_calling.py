@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -146,6 +148,45 @@ async def test_equal_calls_have_equal_content_ids(tasks: TaskQueue) -> None:
     assert [job.created for job in jobs] == [True, False, False]
     assert len({job.id for job in jobs}) == 1
     assert (await once.add("ann", 2)).created
+
+
+ORDER_PROGRAM = """
+import sys
+from leasehold import TaskQueue
+tasks = TaskQueue.from_url("redis://localhost", "t")
+@tasks.task(name="tag")
+def tag(labels: set[str], *, of: dict[str, int]) -> None: ...
+call = tag.options(content_id=True).call({"a", "b", "c", "d", "e"}, of={"x": 1, "y": 2})
+print(call.item().id)
+"""
+
+
+def test_equal_calls_of_other_programs_have_the_same_content_id() -> None:
+    tasks = TaskQueue.from_url("redis://localhost", "t")
+
+    @tasks.task
+    async def tag(labels: set[str], *, of: dict[str, int]) -> None: ...
+
+    once = tag.options(content_id=True)
+    here = once.call(of={"y": 2, "x": 1}, labels={*"edcba"}).item().id
+    for seed in "123":  # the order of a set of strings is another one in each process
+        made = subprocess.run(
+            [sys.executable, "-c", ORDER_PROGRAM],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        )
+        assert made.stdout.decode().strip() == here
+
+
+async def test_the_name_of_an_argument_may_be_any(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def odd(run: int, function: int, __id: int, __slots__: int = 4) -> list[int]:
+        return [run, function, __id, __slots__]
+
+    job = await odd.add(1, 2, 3)
+    await done(tasks)
+    assert await job.result(timeout=5) == [1, 2, 3, 4]
 
 
 async def test_many_calls_of_many_tasks_are_added_together(tasks: TaskQueue) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidCall, InvalidTask, JobFailed, JobUnknown, ResultError
+from leasehold import InvalidCall, InvalidTask, ItemFailed, JobFailed, JobUnknown, ResultError
 from leasehold.describing import traceback_of
 from leasehold.worker import RetryPolicy
 from leasehold.worker.outcomes import Fail, Reject, attempts_used_up, outcome_of
@@ -32,11 +32,20 @@ def chained() -> Exception:
     return raised(ValueError("two\n  lines"), raised(Lost("where: here")))
 
 
+def group() -> Exception:
+    members = [ValueError("a"), raised(ExceptionGroup("inner", [Lost("b"), KeyError("c")]))]
+    return raised(ExceptionGroup("two\n  lines", members), chained())
+
+
 def kept(error: BaseException) -> str:
     """Return what a dead letter keeps of an exception."""
     outcome = outcome_of(error, 1, RetryPolicy(attempts=1))
     assert isinstance(outcome, Fail)
     return outcome.error
+
+
+#: An error whose text another one has, such as that of a program that was run.
+LOST = raised(Lost("where: here"))
 
 
 def rejected() -> Reject:
@@ -51,6 +60,9 @@ def rejected() -> Reject:
         (kept(chained()), "ValueError", "two\n  lines"),
         (kept(ValueError()), "ValueError", ""),
         (kept(Lost("where: here")), "tests.unit.test_job_errors.Lost", "where: here"),
+        (kept(group()), "ExceptionGroup", "two\n  lines (2 sub-exceptions)"),
+        (kept(raised(Lost("after"), group())), "tests.unit.test_job_errors.Lost", "after"),
+        (kept(raised(ValueError(f"it said\n{kept(LOST)}"))), "ValueError", f"it said\n{kept(LOST)}".strip()),
         (kept(Reject("no: never")), "Reject", "no: never"),
         (kept(rejected()).splitlines()[0], "Reject", "no such user"),
         (attempts_used_up(3).error, "", attempts_used_up(3).error),
@@ -83,3 +95,8 @@ def test_errors_of_tasks_can_be_copied_and_pickled(error: LeaseholdError) -> Non
     for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own
         assert type(made) is type(error)
         assert (str(made), vars(made)) == (str(error), vars(error))
+
+
+def test_a_dead_letter_is_shown_with_its_last_error() -> None:
+    for error in (group(), raised(ExceptionGroup("g", [ValueError(), ValueError()]))):
+        assert str(ItemFailed("m1", kept(error))).endswith(" sub-exceptions)")

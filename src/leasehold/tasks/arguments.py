@@ -89,9 +89,13 @@ class Arguments:
             raise InvalidTask(
                 task, f"with batch= it takes one argument, a list, and not {', '.join(types) or 'none'}"
             )
+        # A struct cannot have an attribute of every name, such as `__id`.
+        self._fields = {name: f"field_{place}" for place, name in enumerate(types)}
         fields = [
-            (name, kind) if name in self._required else (name, kind, msgspec.UNSET)
-            for name, kind in types.items()
+            (field, types[name], msgspec.field(name=name))
+            if name in self._required
+            else (field, types[name], msgspec.field(name=name, default=msgspec.UNSET))
+            for name, field in self._fields.items()
         ]
         self._make_decoders(fields)
 
@@ -100,15 +104,21 @@ class Arguments:
         """The arguments without a default, in order."""
         return tuple(self._required)
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ordered: bool = False) -> bytes:
         """Write the arguments of a call as a JSON object, without those that are left out.
+
+        Args:
+            args: The positional arguments.
+            kwargs: The other ones.
+            ordered: Whether equal arguments are to be written alike: dicts and sets have their entries in the
+                order of these.
 
         Raises:
             InvalidCall: If they do not fit the function.
         """
         bound = self._bind(args, kwargs)
         try:
-            raw = codec.encode(bound)
+            raw = codec.encode(bound, ordered=ordered)
         except Exception as error:
             raise InvalidCall(
                 self._task, f"the arguments cannot be written as JSON: {text_of(error)}"
@@ -133,8 +143,8 @@ class Arguments:
                 raise UnknownArguments(", ".join(unknown)) from error
             raise PayloadError(lease.id, f"call of {self._task}", text_of(error)) from error
         found = {}
-        for name in self._names:
-            value = getattr(arguments, name)
+        for name, field in self._fields.items():
+            value = getattr(arguments, field)
             if value is not msgspec.UNSET:
                 found[name] = value
         return found
@@ -205,7 +215,7 @@ class Arguments:
             bound[name] = value
         if missing := [name for name in self._required if name not in bound]:
             raise InvalidCall(self._task, f"{', '.join(missing)} is missing")
-        return bound
+        return {name: bound[name] for name in self._names if name in bound}
 
     def _unknown(self, data: bytes) -> list[str]:
         """Return the names in a call that the function does not have."""

@@ -152,7 +152,8 @@ class Task(Generic[P, R_co]):
         Args:
             id: The id of the item, 1 to 512 bytes of UTF-8. A second task of an id is not added while the
                 first is unfinished.
-            content_id: Whether equal calls have equal ids, made of the task's name and the arguments.
+            content_id: Whether equal calls have equal ids, made of the task's name and the arguments, whose
+                dicts and sets are sent sorted.
             delay: Seconds before it may run; 0 is none.
             at: Or the time from which it may run: a `datetime` with a time zone.
 
@@ -183,7 +184,8 @@ class Task(Generic[P, R_co]):
         Raises:
             InvalidCall: If the arguments do not fit the function.
         """
-        written = self._definition.arguments.encode(args, kwargs)
+        ordered = self._options.content_id
+        written = self._definition.arguments.encode(args, kwargs, ordered=ordered)
         return Call(self._definition, written, self._options, self._clock)
 
     async def add(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:

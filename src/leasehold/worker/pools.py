@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_process
 
 from leasehold.describing import describe, traceback_of
-from leasehold.errors import InvalidArgument
+from leasehold.errors import OTHER_PROCESS, InvalidArgument
 from leasehold.worker.outcomes import Signal
 from leasehold.worker.parent_watch import exit_with
 
@@ -143,7 +143,7 @@ def _in_child(
 
 def _pickled(error: BaseException) -> bytes:
     """Pickle an exception, or a substitute for one that cannot be pickled, with its traceback as a note."""
-    note = None if issubclass(type(error), Signal) else f"In the other process:\n{traceback_of(error)}"
+    note = None if issubclass(type(error), Signal) else f"{OTHER_PROCESS}{traceback_of(error)}"
     try:
         error.__cause__ = error.__context__ = None
         if note is not None:
