@@ -36,7 +36,7 @@ def encode(value: Any, *, ordered: bool = False) -> bytes:
             not have.
     """
     data = (_ORDERED if ordered else _ENCODER).encode(value)
-    if b"null" in data:  # what msgspec writes for a float that is not finite
+    if b"null" in data and value is not None:  # what msgspec writes for a float that is not finite
         _refuse_not_finite(msgspec.to_builtins(value, enc_hook=_to_plain, str_keys=True))
     return data
 

@@ -92,12 +92,23 @@ def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> 
     Raises:
         InvalidArgument: If `fenced`, `result` or, with a result, `keep_result` cannot be used.
     """
+    return completions([result], fenced=fenced, keep_result=keep_result)[0]
+
+
+def completions(results: Sequence[bytes | None], *, fenced: bool, keep_result: Duration) -> list[bytes]:
+    """Return what `completion` returns for each of some results, and raise what it raises."""
     flag = b"1" if check_bool("fenced", fenced) else b"0"
-    if result is None:
-        return flag
-    if not isinstance(result, bytes) or len(result) > MAX_DATA_BYTES:
-        raise InvalidArgument("result", result, f"bytes, at most {MAX_DATA_BYTES} of them, or None")
-    return b"%b:%d:%b" % (flag, to_ms("keep_result", keep_result), result)
+    prefix = b""
+    values: list[bytes] = []
+    for result in results:
+        if result is None:
+            values.append(flag)
+            continue
+        if not isinstance(result, bytes) or len(result) > MAX_DATA_BYTES:
+            raise InvalidArgument("result", result, f"bytes, at most {MAX_DATA_BYTES} of them, or None")
+        prefix = prefix or b"%b:%d:" % (flag, to_ms("keep_result", keep_result))
+        values.append(prefix + result)
+    return values
 
 
 def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:

@@ -19,6 +19,7 @@ from leasehold.queue.encoding import (
     WRONG_TYPE,
     all_trips,
     completion,
+    completions,
     encoded,
     encoded_id,
     failing,
@@ -396,10 +397,8 @@ class AsyncWorkQueue:
         results = check_list("results", results, "bytes or None")
         if len(results) != len(leases):
             raise InvalidArgument("results", results, f"as many as there are leases, {len(leases)}")
-        rows = [
-            self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
-            for lease, result in zip(leases, results, strict=True)
-        ]
+        values = completions(results, fenced=fenced, keep_result=keep_result)
+        rows = [self._claim(lease, value) for lease, value in zip(leases, values, strict=True)]
         return await self._send_and_check("complete_many", rows, [len(row[2]) + ROW_BYTES for row in rows])
 
     async def renew(self, lease: Lease, lease_time: Duration) -> bool:

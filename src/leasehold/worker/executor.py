@@ -248,7 +248,7 @@ def _complete(run: ActiveRun, value: Any) -> Outcome:
     if keep is None:
         return DONE
     try:
-        return Complete(run.handler.encode(value), keep)
+        return run.handler.returned_none if value is None else Complete(run.handler.encode(value), keep)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

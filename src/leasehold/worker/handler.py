@@ -13,6 +13,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.queue.lease import Lease
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
+from leasehold.worker.outcomes import Complete
 from leasehold.worker.payload import Decode, decoder, encode_result
 
 if TYPE_CHECKING:
@@ -140,6 +141,11 @@ class Handler(Consumer):
     def handlers(self) -> Sequence[Handler]:
         """Itself."""
         return (self,)
+
+    @functools.cached_property
+    def returned_none(self) -> Complete:
+        """The outcome of a run that returned None, as most functions do: one for all of them."""
+        return Complete(self.encode(None), self.keep_result)
 
     def on(self, queue: AsyncWorkQueue) -> Self:
         """Return a copy for the items of another queue."""
