@@ -32,6 +32,9 @@ URL, QUEUE = os.environ["REDIS_URL"], os.environ["QUEUE"]
 #: A query without an end. The library releases the interpreter's lock, but reacts to no signal.
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
+#: The memory of runs that grow.
+GROWN: list[bytes] = []
+
 log = logging.getLogger("program")
 
 if os.environ.get("LIMITS") == "short":  # for tests that reach the time limits of a stop
@@ -70,6 +73,16 @@ worker = Worker(
 )
 
 
+def use(verb: str, number: str) -> None:
+    """Use memory, a thread, or the event loop inside a library."""
+    if verb == "grow":
+        GROWN.append(b"x" * (int(number) << 20))
+    elif verb == "leave":
+        threading.Thread(target=time.sleep, args=(600,)).start()
+    else:
+        sqlite3.connect(":memory:").execute(ENDLESS)
+
+
 @worker.handler(AsyncWorkQueue.from_url(URL, QUEUE))
 async def do(order: str, lease: Lease, greeting: str) -> None:
     """Do what the item says."""
@@ -82,14 +95,12 @@ async def do(order: str, lease: Lease, greeting: str) -> None:
             await asyncio.sleep(0.01)
     elif verb == "block":
         time.sleep(600)  # noqa: ASYNC251 - it blocks the event loop on purpose
-    elif verb == "query":
-        sqlite3.connect(":memory:").execute(ENDLESS)
     elif verb == "refuse":
         while True:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(600)
-    elif verb == "leave":
-        threading.Thread(target=time.sleep, args=(600,)).start()
+    elif verb in ("grow", "leave", "query"):
+        use(verb, number)
     elif verb == "boom":
         raise ValueError("no such thing")
     write("ended", lease.id, os.getpid())

@@ -53,6 +53,34 @@ async def test_a_stop_lets_runs_finish_and_releases_the_other_items(
     assert not (await audit(redis, name)).leased
 
 
+async def test_a_worker_that_retires_waits_for_its_runs_until_it_is_stopped(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    worker = new_worker(concurrency=2, grace=0.1)
+    gate, running = await started(worker, queue, 2, of=5)
+    worker.retire()
+    await counted(queue, "the other items are released", lambda counts: counts.waiting == 3)
+    assert worker.retiring
+    _, pending = await asyncio.wait([running], timeout=0.3)
+    assert pending
+    worker.stop()
+    await running
+    assert gate.done == []
+    assert [item_id for item_id, _ in await order_of(queue)] == ["1", "2", "3", "4", "5"]
+    assert not (await audit(redis, name)).leased
+
+
+async def test_a_worker_retires_after_its_maximum_of_runs(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(concurrency=1)
+    worker.max_runs = 2
+    gate, running = await started(worker, queue, 1, of=4)
+    gate.opened.set()
+    await running
+    assert (worker.retiring, worker.runs) == (True, 0)
+    assert gate.done[:2] == ["1", "2"]
+    assert (await queue.counts()).waiting + len(gate.done) == 4
+
+
 @pytest.mark.seed("WRQ-O14")
 async def test_items_interrupted_after_the_grace_time_return_to_the_front_uncounted(
     queue: AsyncWorkQueue, redis: Redis, name: str

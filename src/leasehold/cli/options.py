@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMG])i?B?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)", re.ASCII)
 
 
@@ -26,6 +28,11 @@ def number_option(
     """Return an option whose value is a number between two bounds, both inclusive."""
     parse = functools.partial(_parse_number, minimum=minimum, maximum=maximum, whole=whole)
     return typer.Option(parser=parse, metavar="N", help=help)
+
+
+def size_option(help: str) -> Any:  # noqa: A002 - as in `typer.Option`
+    """Return an option whose value is a number of bytes, at least a mebibyte: `500M`, `2G`."""
+    return typer.Option(parser=_parse_size, metavar="SIZE", help=help)
 
 
 def choice_option(help: str, choices: Sequence[str], *names: str) -> Any:  # noqa: A002 - as in `typer.Option`
@@ -59,6 +66,15 @@ def _parse_number(text: object, *, minimum: float | None, maximum: float | None,
             what += f", at least {minimum:,}"
         raise typer.BadParameter(f"{text!r} is not {what}")
     return number
+
+
+def _parse_size(text: object) -> int:
+    if not isinstance(text, str):
+        return text  # type: ignore[return-value]  # the default of an option
+    match = _SIZE.fullmatch(text)
+    if not match or float(match[1]) * _BYTES[match[2]] < _BYTES["M"]:
+        raise typer.BadParameter(f"{text!r} is not a size of 1M or more; write 500M or 2G")
+    return round(float(match[1]) * _BYTES[match[2]])
 
 
 def _parse_choice(text: str, *, choices: Sequence[str]) -> str:

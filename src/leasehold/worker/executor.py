@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 from leasehold.describing import describe, shown, traceback_of
@@ -113,7 +114,8 @@ class Executor:
         hurried = asyncio.create_task(hurry.wait())
         deadline = self._loop.time() + within
         while self._tasks and not hurried.done() and (left := deadline - self._loop.time()) > 0:
-            await asyncio.wait([*self._tasks, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            limit = None if left == math.inf else left
+            await asyncio.wait([*self._tasks, hurried], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         # This ends the run of a thread as well, and releases its item, although the thread itself continues.
         for run in self.running.values():

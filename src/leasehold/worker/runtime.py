@@ -48,6 +48,8 @@ class WorkerRuntime(Coordinator):
 
     Attributes:
         hurry: Set it to interrupt current runs during `end`.
+        retiring: Set when the worker is to stop, and to wait for the runs however long they take.
+        runs: How many runs have ended.
         monitor: Watches the worker's health.
         unacknowledged: How many items the server could not be notified about at the end.
     """
@@ -60,6 +62,7 @@ class WorkerRuntime(Coordinator):
         order: Order,
         clean_every: float | None,
         keep_dead: float | None,
+        max_runs: int | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._consumers = consumers
@@ -87,6 +90,9 @@ class WorkerRuntime(Coordinator):
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()
+        self.retiring = asyncio.Event()
+        self.runs = 0
+        self._max_runs = max_runs
         self.unacknowledged = 0
 
     async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
@@ -196,6 +202,9 @@ class WorkerRuntime(Coordinator):
     def run_finished(self, run: ActiveRun) -> None:
         """See `Coordinator`."""
         self._acknowledgers[run.handler.consumer].add(run)
+        self.runs += 1
+        if self.runs == self._max_runs:
+            self.retiring.set()
         self._fetcher.wake()
 
     def wake_fetcher(self) -> None:

@@ -156,6 +156,8 @@ class SignalHandler:
     def _check_health(self) -> None:
         if self._unhealthy_after is None or self._interrupt_at is not None or self.runtime is None:
             return  # without a runtime, the lifespan is starting, which may take any time
+        if self.runtime.retiring.is_set():
+            return  # it leases nothing, and its runs may take any time
         health = self._worker.health()
         now = time.monotonic()
         if health.ok:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
@@ -94,6 +95,8 @@ class Worker:
         self._order = order
         self._lease_time = seconds("lease_time", lease_time, zero=False)
         self.grace = seconds("grace", grace, zero=True)
+        #: After so many runs the worker retires; None: never. `leasehold worker --max-runs` sets it.
+        self.max_runs: int | None = None
         self._retry = retry
         if lifespan is not None and not callable(lifespan):
             raise InvalidArgument("lifespan", lifespan, "a function that returns an async context manager")
@@ -115,6 +118,7 @@ class Worker:
         self._sources = sources
         self._handlers: list[Consumer] = []
         self._runtime: WorkerRuntime | None = None
+        self._retiring = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         #: The task that waits for the lifespan to start.
@@ -233,6 +237,28 @@ class Worker:
             with contextlib.suppress(RuntimeError):  # the loop has just been closed
                 loop.call_soon_threadsafe(self._stop, now)
 
+    def retire(self) -> None:
+        """Stop, and give the runs all the time that they take; `stop` then begins the grace time.
+
+        Another worker process should take over: nothing more is fetched, and what has not started is
+        released. This returns at once; call it from any thread.
+        """
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                loop.call_soon_threadsafe(self._retire)
+
+    @property
+    def retiring(self) -> bool:
+        """Whether the worker retires, or has stopped in this way."""
+        return self._retiring
+
+    @property
+    def runs(self) -> int:
+        """How many runs have ended since it started; 0 if it does not run. A batch is one run."""
+        runtime = self._runtime
+        return 0 if runtime is None else runtime.runs
+
     def health(self) -> Health:
         """Return the worker's health; callable from any thread.
 
@@ -284,6 +310,7 @@ class Worker:
         if self._loop is not None:
             raise WorkerBusy
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._retiring = False
         try:
             async with AsyncExitStack() as stack:
                 resources = await self._resources(stack)
@@ -302,6 +329,7 @@ class Worker:
             order=self._order,
             clean_every=self._clean_every if maintains else None,
             keep_dead=self._keep_dead,
+            max_runs=self.max_runs,
         )
 
     def _consumers(self) -> list[Consumer]:
@@ -339,13 +367,20 @@ class Worker:
         fetching = await runtime.start(resources, self._middleware)
         self._set_runtime(runtime)
         log.info("working on %s", runtime)
-        ends: list[asyncio.Task[Any]] = [fetching, asyncio.create_task(self._stopping.wait())]
+        ends: list[asyncio.Task[Any]] = [
+            fetching,
+            asyncio.create_task(self._stopping.wait()),
+            asyncio.create_task(runtime.retiring.wait()),
+        ]
         if drain:
             ends.append(asyncio.create_task(runtime.drained()))
         grace = 0.0
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             grace = self.grace
+            if runtime.retiring.is_set() and not self._stopping.is_set():
+                self._retiring, grace = True, math.inf
+                log.info("retiring after %d runs: waiting for those that run", runtime.runs)
         finally:
             for task in ends[1:]:
                 task.cancel()
@@ -383,6 +418,12 @@ class Worker:
             return  # the work has ended
         if self._starting is not None and not self._stopping.is_set():
             self._starting.cancel()
+        if self._retiring and not self._stopping.is_set() and self._runtime is not None:
+            self._loop.call_later(self.grace, self._runtime.hurry.set)
         self._stopping.set()
         if now and self._runtime is not None:
             self._runtime.hurry.set()
+
+    def _retire(self) -> None:
+        if self._runtime is not None:
+            self._runtime.retiring.set()

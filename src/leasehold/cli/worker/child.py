@@ -9,12 +9,15 @@ its items.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasehold.cli.worker.process import work
@@ -25,8 +28,10 @@ from leasehold.worker.signals import LAST_SECONDS, end_process
 if TYPE_CHECKING:
     from leasehold.worker import Worker
 
-#: The orders: stop, and stop now. The worker sends its grace time.
+#: The orders: stop, and stop now.
 STOP, NOW = b"s", b"n"
+#: The worker sends lines: its grace time when it is ready, and this when another process is to take over.
+RETIRING = b"retiring"
 #: Seconds between two tries to follow an order: at first the worker may not have started.
 REPEAT_SECONDS = 0.2
 
@@ -43,12 +48,20 @@ class SupervisorLink(threading.Thread):
     def __init__(self, link: socket.socket) -> None:
         super().__init__(name="leasehold link", daemon=True)
         self._link = link
+        self._announced = False
         self.worker: Worker | None = None
 
     def ready(self, worker: Worker) -> None:
         """Keep the worker, and send its grace time to the supervisor."""
         self.worker = worker
         self._link.sendall(f"{worker.grace}\n".encode())
+
+    def announce(self) -> None:
+        """Notify the supervisor once, if the worker retires."""
+        if self.worker is not None and self.worker.retiring and not self._announced:
+            self._announced = True
+            with contextlib.suppress(OSError):  # the supervisor has died: `run` stops the worker
+                self._link.sendall(RETIRING + b"\n")
 
     def run(self) -> None:
         """Read orders and stop the worker."""
@@ -85,6 +98,45 @@ class SupervisorLink(threading.Thread):
         end_process(CRASHED)
 
 
+class Replacement(threading.Thread):
+    """Retires the worker when it uses too much memory, and notifies the supervisor when it retires.
+
+    Args:
+        link: The connection to the supervisor, with the worker.
+        max_memory: In bytes; None: no limit.
+    """
+
+    def __init__(self, link: SupervisorLink, max_memory: int | None) -> None:
+        super().__init__(name="leasehold replacement", daemon=True)
+        self._link = link
+        self._max_memory = max_memory
+
+    def run(self) -> None:
+        """Watch the worker until it retires."""
+        while True:
+            worker = self._link.worker
+            if worker is not None:
+                if worker.retiring:
+                    self._link.announce()
+                    return
+                # A process that is too large from the beginning has to get something done before.
+                if self._max_memory is not None and worker.runs and resident_bytes() > self._max_memory:
+                    mib = resident_bytes() / (1 << 20)
+                    log.info("the process has %.0f MiB of memory, more than --max-memory", mib)
+                    worker.retire()
+            time.sleep(REPEAT_SECONDS)
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process, in bytes: the current resident size on Linux, else its maximum."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        maximum = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return maximum if sys.platform == "darwin" else maximum * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def main() -> None:
     """Run a worker under a supervisor."""
     link = SupervisorLink(socket.socket(fileno=os.dup(0)))
@@ -93,7 +145,12 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     link.start()
-    sys.exit(work(Settings(**json.loads(sys.argv[1])), link.ready))
+    settings = Settings(**json.loads(sys.argv[1]))
+    if settings.max_runs is not None or settings.max_memory is not None:
+        Replacement(link, settings.max_memory).start()
+    code = work(settings, link.ready)
+    link.announce()  # it may have ended since
+    sys.exit(code)
 
 
 if __name__ == "__main__":

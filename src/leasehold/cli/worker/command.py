@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli.options import choice_option, number_option
+from leasehold.cli.options import choice_option, number_option, size_option
 from leasehold.cli.times import duration_option
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.cli.worker.settings import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel, Settings
@@ -38,6 +38,14 @@ def worker(  # noqa: PLR0913 - each is an option
         int,
         number_option("How many worker processes; one that dies is restarted.", minimum=1, maximum=1000),
     ] = 1,
+    max_runs: Annotated[
+        int | None,
+        number_option("Replace a process after so many runs, when those that run have ended.", minimum=1),
+    ] = None,
+    max_memory: Annotated[
+        int | None,
+        size_option("Replace a process when it uses more memory than this: 500M, 2G."),
+    ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a .py file changes. For development.")
     ] = False,
@@ -72,6 +80,8 @@ def worker(  # noqa: PLR0913 - each is an option
         concurrency=concurrency,
         grace=grace,
         exit_on_unhealthy=exit_on_unhealthy,
+        max_runs=max_runs,
+        max_memory=max_memory,
         log_format=log_format,
         log_level=log_level,
     )
@@ -84,7 +94,8 @@ def _run(settings: Settings, *, processes: int, reload: bool, check: bool) -> in
         from leasehold.cli.worker.check import check as check_worker
 
         return check_worker(settings)
-    if reload or processes > 1:
+    replaces = settings.max_runs is not None or settings.max_memory is not None
+    if reload or processes > 1 or replaces:
         return _supervise(settings, processes=processes, reload=reload)
     from leasehold.cli.worker.process import work
 

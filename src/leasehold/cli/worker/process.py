@@ -75,6 +75,7 @@ def prepare(settings: Settings) -> Worker:
             worker.concurrency = check_int("concurrency", settings.concurrency, minimum=1, maximum=10_000)
         if settings.grace is not None:
             worker.grace = seconds("grace", settings.grace, zero=True)
+        worker.max_runs = settings.max_runs
         if settings.exit_on_unhealthy is not None:
             seconds("exit-on-unhealthy", settings.exit_on_unhealthy, zero=False)
     except InvalidArgument as error:

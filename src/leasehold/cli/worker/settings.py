@@ -23,6 +23,8 @@ class Settings:
         concurrency: How many runs at once.
         grace: How long to wait for runs when the worker stops, in seconds.
         exit_on_unhealthy: After how many seconds of bad health the worker stops; None: never.
+        max_runs: After how many runs the process is replaced; None: never.
+        max_memory: From how many bytes of memory on the process is replaced; None: never.
         log_format: The format of log lines.
         log_level: The lowest level that is logged.
     """
@@ -31,5 +33,7 @@ class Settings:
     concurrency: int | None = None
     grace: float | None = None
     exit_on_unhealthy: float | None = None
+    max_runs: int | None = None
+    max_memory: int | None = None
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"

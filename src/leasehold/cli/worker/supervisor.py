@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import signal
 import socket
 import sys
@@ -12,7 +13,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from leasehold.cli.worker.child import NOW, STOP
+from leasehold.cli.worker.child import NOW, RETIRING, STOP
 from leasehold.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, STOPPED, UNHEALTHY
 from leasehold.log import Log
 from leasehold.worker.signals import LAST_SECONDS
@@ -35,13 +36,21 @@ log = Log("leasehold.supervisor")
 
 
 class Child:
-    """A worker process, and the supervisor's end of the socket pair."""
+    """A worker process, and the supervisor's end of the socket pair.
+
+    Attributes:
+        process: The process.
+        retiring: Set when it leases nothing more, and only finishes its runs: another is to take over.
+    """
 
     def __init__(self, process: Process, link: socket.socket) -> None:
         self.process = process
         self._link = link
         self._grace = 0.0  # until the program is imported, there is nothing to wait for
+        self._received = b""
+        self.retiring = asyncio.Event()
         self._link.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._link, self._read)
 
     @classmethod
     async def start(cls, settings: Settings) -> Child:
@@ -66,15 +75,35 @@ class Child:
 
     def longest_stop(self, order: bytes) -> float:
         """Return how many seconds the process may take to follow an order."""
-        with contextlib.suppress(OSError, ValueError):
-            self._grace = float(self._link.recv(64))  # sent when the program has been imported
+        self._read()
         return (0.0 if order == NOW else self._grace) + LAST_SECONDS + KILL_AFTER_SECONDS
 
     async def ended(self) -> int:
         """Wait until the process ends; return the exit code, negative for a signal."""
         code = await self.process.wait()
+        self._read()  # what it has sent last
+        asyncio.get_running_loop().remove_reader(self._link)
         self._link.close()
         return code
+
+    def _read(self) -> None:
+        """Read what the process has sent."""
+        if self._link.fileno() < 0:
+            return  # the process has ended
+        try:
+            received = self._link.recv(256)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            asyncio.get_running_loop().remove_reader(self._link)
+        *lines, self._received = (self._received + received).split(b"\n")
+        for line in lines:
+            if line == RETIRING:
+                self.retiring.set()
+            else:
+                self._grace = float(line)
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
@@ -92,7 +121,9 @@ class Supervisor:
         self._settings = settings
         self._processes = processes
         self._changes = changes
-        self._children: dict[int, Child] = {}
+        self._children: set[Child] = set()
+        #: The tasks that wait for the end of a retiring process, by its number.
+        self._leaving: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._changed = asyncio.Event()
@@ -108,11 +139,13 @@ class Supervisor:
         log.info("starting %d worker process%s", self._processes, "es" * (self._processes > 1))
         try:
             await asyncio.gather(*(self._keep(number) for number in range(1, self._processes + 1)))
+            await asyncio.gather(*self._leaving.values())
         finally:
             watching.cancel()
-            for child in self._children.values():
+            for child in self._children:
                 child.kill()  # only if the supervisor fails
-            await asyncio.gather(watching, *self._killing, return_exceptions=True)
+            leaving = self._leaving.values()
+            await asyncio.gather(watching, *self._killing, *leaving, return_exceptions=True)
         code = max(self._codes, default=STOPPED, key=badness)
         log.info("stopped, with exit code %d", code)
         return code
@@ -129,12 +162,12 @@ class Supervisor:
             self._stop(NOW)
         else:
             log.warning("got a third signal: killing all processes")
-            for child in self._children.values():
+            for child in self._children:
                 child.kill()
 
     def _stop(self, order: bytes) -> None:
         self._stopping.set()
-        for child in self._children.values():
+        for child in self._children:
             self._stop_child(child, order)
 
     def _stop_child(self, child: Child, order: bytes) -> None:
@@ -156,12 +189,15 @@ class Supervisor:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             began = time.monotonic()
-            child = self._children[number] = await Child.start(self._settings)
+            child = await Child.start(self._settings)
+            self._children.add(child)
             if self._stopping.is_set():
                 self._stop_child(child, STOP)
             before = self._changed
-            code = await child.ended()
-            del self._children[number]
+            code = await self._ended_or_retiring(child, number)
+            if code is None:
+                continue
+            self._children.discard(child)
             if self._stopping.is_set():
                 self._codes.append(code if code >= 0 else CRASHED)
                 return
@@ -182,6 +218,37 @@ class Supervisor:
                 await self._wait_for(asyncio.Event(), timeout=pause)
                 pause = min(MAX_PAUSE, pause * 2)
 
+    async def _ended_or_retiring(self, child: Child, number: int) -> int | None:
+        """Wait until a process ends, and return the exit code; None if another is to take over."""
+        ended = asyncio.create_task(child.ended())
+        retiring = asyncio.create_task(child.retiring.wait())
+        await asyncio.wait([ended, retiring], return_when=asyncio.FIRST_COMPLETED)
+        retiring.cancel()
+        if not child.retiring.is_set() or self._stopping.is_set():
+            return await ended
+        earlier = self._leaving.get(number)
+        if earlier is not None:  # its runs may still take their time: no third process beside these two
+            await asyncio.wait([earlier, ended], return_when=asyncio.FIRST_COMPLETED)
+        log.info("replacing worker process %d", child.process.pid)
+        leaving = asyncio.create_task(self._leave(child, ended))
+        if earlier is None or earlier.done():
+            self._leaving[number] = leaving
+        else:
+            await leaving  # it has ended
+        return None
+
+    async def _leave(self, child: Child, ended: asyncio.Task[int]) -> None:
+        """Wait for the end of a process that is replaced."""
+        code = await ended
+        self._children.discard(child)
+        log.log(
+            logging.INFO if code == STOPPED else logging.WARNING,
+            "worker process %d, which was replaced, ended with %s",
+            *_facts(child, code),
+        )
+        if self._stopping.is_set():
+            self._codes.append(code if code >= 0 else CRASHED)
+
     async def _wait_for(self, event: asyncio.Event, *, timeout: float | None = None) -> None:
         """Wait for an event, for a signal to stop, or for the timeout."""
         tasks = [asyncio.create_task(one.wait()) for one in (event, self._stopping)]
@@ -198,7 +265,7 @@ class Supervisor:
                 log.info("%s has changed: restarting", change)
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
-                for child in self._children.values():
+                for child in self._children:
                     self._stop_child(child, STOP)
         except Exception:
             log.exception("watching files failed; the worker no longer reloads")
