@@ -1,11 +1,29 @@
-"""The commands and links of the README work."""
+"""The commands, programs and links of the README work, and the first task of the tutorial."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import re
+import shlex
+import signal
+import socket
 import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
-from tests.docs.pages import README, ROOT
+import pytest
+from typer.testing import CliRunner
+
+from leasehold.cli.app import app
+from tests.docs.pages import DOCS, README, ROOT, blocks
+from tests.docs.test_examples import run_block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TUTORIAL = DOCS / "tutorial.md"
 
 
 def test_the_commands_of_the_readme_are_targets_of_make() -> None:
@@ -20,3 +38,122 @@ def test_the_links_of_the_readme_exist() -> None:
     links = re.findall(r"\]\(([^):]+)\)", README.read_text())
     assert links
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the folder of a newcomer, in which this process works as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    yield tmp_path
+    for module in ("app", "mails"):
+        sys.modules.pop(module, None)
+
+
+class Terminals:
+    """Runs the commands of a page, on another port than the page's.
+
+    Args:
+        folder: Where they run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._port = probe.getsockname()[1]
+        self._running: list[subprocess.Popen[str]] = []
+
+    def write_programs(self, page: Path) -> None:
+        """Write the programs of a page."""
+        for block in blocks(page):
+            if block.title:
+                (self._folder / block.title).write_text(self._on_port(block.code))
+
+    def start(self, command: str) -> str:
+        """Start a command, and return its first line."""
+        started = subprocess.Popen(
+            self.words_of(command),
+            cwd=self._folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._running.append(started)
+        assert started.stdout is not None
+        return started.stdout.readline()
+
+    def run(self, command: str) -> str:
+        """Run a command to its end, and return what it prints."""
+        words = self.words_of(command)
+        return subprocess.run(
+            words, cwd=self._folder, stdout=subprocess.PIPE, text=True, check=True, timeout=60
+        ).stdout
+
+    def words_of(self, command: str) -> list[str]:
+        """Return a line of the shell as words, with the programs of this environment."""
+        program, *words = shlex.split(self._on_port(command), comments=True)
+        words = [word for word in words if word != "&"]
+        return [sys.executable, *(["-m", "leasehold.cli"] if program == "leasehold" else []), *words]
+
+    def stop(self) -> str:
+        """Stop the last command with Ctrl-C, and return what it has printed since its first line."""
+        process = self._running.pop()
+        process.send_signal(signal.SIGINT)
+        return process.communicate(timeout=30)[0]
+
+    def stop_all(self) -> None:
+        """Stop the commands that run."""
+        while self._running:
+            self.stop()
+
+    def _on_port(self, code: str) -> str:
+        return code.replace("6379", str(self._port)).replace(
+            "leasehold add", f"leasehold add --url redis://localhost:{self._port}"
+        )
+
+
+@pytest.fixture
+def terminals(folder: Path) -> Iterator[Terminals]:
+    terminals = Terminals(folder)
+    yield terminals
+    terminals.stop_all()
+
+
+def commands_of(page: Path) -> list[str]:
+    """Return the lines of the shell of a page, in order."""
+    return [line for block in blocks(page) if block.language == "sh" for line in block.code.splitlines()]
+
+
+@pytest.mark.slow
+def test_the_first_programs_of_the_readme_run(
+    terminals: Terminals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminals.write_programs(README)
+    install, serve, worker, add, printed, add_mail, work_on_mail, *_ = commands_of(README)
+    assert install.startswith("pip install")
+    assert "is running" in terminals.start(serve)
+    assert terminals.start(worker)
+    assert terminals.run(add) == printed.removeprefix("# ") + "\n"
+    # In this process, which is faster; tests/cli runs both commands.
+    assert CliRunner().invoke(app, terminals.words_of(add_mail)[3:]).exit_code == 0
+    assert work_on_mail == "leasehold worker mails:worker --processes 4"
+    worker_of_mails = importlib.import_module("mails").worker
+    asyncio.run(worker_of_mails.drain())
+    assert capsys.readouterr().out == "Welcome! to ann@example.org\n"
+
+
+@pytest.mark.slow
+def test_the_task_of_the_tutorial_runs(terminals: Terminals, capsys: pytest.CaptureFixture[str]) -> None:
+    page = TUTORIAL
+    terminals.write_programs(page)
+    _, serve, worker, prompt = commands_of(page)
+    assert "is running" in terminals.start(serve)
+    assert terminals.start(worker)
+    assert prompt == "python -m asyncio"
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with asyncio.Runner() as runner:
+        for block in blocks(page):
+            if block.reason:
+                run_block(page, block, runner, namespace)
+                assert capsys.readouterr().out == block.output
