@@ -136,7 +136,7 @@ async def waiters(bench: Bench) -> list[Row]:
     First some are woken one at a time, with pauses, then all others at once. The time begins when the other
     process calls `complete`, and ends when the caller continues; both read the same clock.
     """
-    count, alone = bench.scaled((10_000, 1_000), (500, 50))
+    count, alone = bench.scaled((10_000, 2_000), (500, 50))
     setting: Setting = {"waiters": count}
     size = await _memory_of(bench, count)
     connections, _ = await _held(bench)

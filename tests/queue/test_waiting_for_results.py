@@ -114,6 +114,26 @@ async def test_a_thousand_waits_take_few_trips(queue: AsyncWorkQueue, redis: Red
     assert after - calls < 100
 
 
+async def test_an_item_that_has_ended_is_asked_for_before_the_others(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    ids = [f"{n}" for n in range(1000)]
+    await queue.add_items(Item(b"x", id=one) for one in ids)
+    waits = [asyncio.create_task(queue.results.wait(one)) for one in ids]
+    await watched(redis, queue, 1000)
+    (engine,) = engines(queue)
+    async with redis.monitor() as monitor:
+        engine.result_waits._ask_again()
+        engine.result_waits._notified(b"ended 999")
+        async for command in monitor.listen():
+            if command["command"].startswith("EVALSHA"):
+                break
+    assert " 999 " in command["command"]
+    leases = await queue.lease_many(1000, 60)
+    await queue.complete_many(leases, results=[b"done"] * 1000)
+    assert await asyncio.gather(*waits) == [b"done"] * 1000
+
+
 async def test_a_wait_outlives_its_connections(make_queue: MakeQueue, redis: Redis, proxy: Proxy) -> None:
     queue, other = make_queue(url=proxy.url), make_queue()
     await other.add_items([Item(b"x", id="a"), Item(b"x", id="b")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leasehold.errors import ItemFailed, ItemUnknown, LeaseholdError
@@ -56,7 +57,8 @@ class ResultWaits:
         self._waits: dict[bytes, set[asyncio.Future[bytes | None]]] = {}
         #: The items that have been unfinished since a caller began to wait.
         self._unfinished: set[bytes] = set()
-        #: The items to ask for, in this order.
+        #: The items to ask for: first those that have ended, then the others, in this order.
+        self._ended: dict[bytes, None] = {}
         self._asked: dict[bytes, None] = {}
         self._asking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -84,6 +86,7 @@ class ResultWaits:
         if not waits:
             self._waits.pop(item_id, None)
             self._unfinished.discard(item_id)
+            self._ended.pop(item_id, None)
             self._asked.pop(item_id, None)
         if not self._waits and self._timer is not None:
             self._timer.cancel()
@@ -105,24 +108,27 @@ class ResultWaits:
     def _notified(self, message: bytes) -> None:
         item_id = message.removeprefix(_ENDED)
         if item_id in self._waits and message.startswith(_ENDED):
-            self._ask([item_id])
+            self._asked.pop(item_id, None)
+            self._ended[item_id] = None
+            self._ask(())
 
     def _ask(self, item_ids: Iterable[bytes]) -> None:
         self._asked.update(dict.fromkeys(item_ids))
-        if self._asked and self._asking is None:
+        if (self._ended or self._asked) and self._asking is None:
             self._asking = self._loop.create_task(self._ask_all(), name="leasehold await results")
 
     async def _ask_all(self) -> None:
         """Ask for the items, as many in each trip as the script takes, until none is left."""
         try:
-            while self._asked:
+            while self._ended or self._asked:
                 if not self._is_subscribed:
                     # First, so that the end of no item is missed.
                     await self._engine.subscribe("push", self._missed, self._notified)
                     self._is_subscribed = True
-                batch = [*self._asked][:TRIP_ROWS]
+                batch = [*islice(chain(self._ended, self._asked), TRIP_ROWS)]
                 for item_id in batch:
-                    del self._asked[item_id]
+                    self._ended.pop(item_id, None)
+                    self._asked.pop(item_id, None)
                 await self._ask_for([item_id for item_id in batch if item_id in self._waits])
         except LeaseholdError as error:
             await self._handle(error)
@@ -157,6 +163,7 @@ class ResultWaits:
 
     async def _handle(self, error: LeaseholdError) -> None:
         """Fail the waits that have just begun, and all of them if it is of no use to ask again."""
+        self._ended.clear()
         self._asked.clear()
         for item_id in [*self._waits]:
             if not error.transient or item_id not in self._unfinished:
