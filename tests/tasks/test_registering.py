@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import (
+    AsyncWorkQueue,
     InvalidArgument,
     InvalidTask,
     Lease,
@@ -127,6 +128,11 @@ async def test_an_invalid_setting_is_refused(tasks: TaskQueue, options: dict[str
     with pytest.raises(InvalidArgument):
         tasks.task(**options)(listed)
     assert not tasks.tasks
+
+
+async def test_a_queue_of_the_same_name_on_another_server_is_refused(tasks: TaskQueue) -> None:
+    with pytest.raises(InvalidArgument, match="where the tasks of its name are"):
+        tasks.task(queue=AsyncWorkQueue.from_url("redis://elsewhere", tasks.name))(listed)
 
 
 async def test_a_return_type_that_cannot_be_read_is_fine_without_results(tasks: TaskQueue) -> None:

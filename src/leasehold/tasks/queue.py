@@ -336,7 +336,10 @@ class TaskQueue:
         if queue is None:
             return self.queue
         if isinstance(queue, AsyncWorkQueue):
-            return self._queues.setdefault(queue.name, queue)
+            known = self._queues.setdefault(queue.name, queue)
+            if known.url != queue.url:
+                raise InvalidArgument("queue", queue, f"one on {known.url}, where the tasks of its name are")
+            return known
         if queue not in self._queues:
             self._queues[queue] = self._open(queue)
         return self._queues[queue]

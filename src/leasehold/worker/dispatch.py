@@ -8,7 +8,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.worker.handler import Consumer, Handler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
@@ -97,6 +97,20 @@ class Dispatcher(Consumer):
                 batches.setdefault(handler, []).append(lease)
         return single, batches
 
+    def joined(self, other: Dispatcher) -> Self:
+        """Return a dispatcher with the handlers of another one for the same queue, too.
+
+        Raises:
+            InvalidArgument: If two handlers have the same name.
+        """
+        return type(self)(
+            self.queue,
+            [handler.on(self.queue) for one in (self, other) for handler in one.handlers],
+            choose=self._choose,
+            otherwise=self._otherwise.on(self.queue),
+            declarations=[*self.declarations, *other.declarations],
+        )
+
     def on(self, queue: AsyncWorkQueue) -> Self:
         """Return a copy for the items of another queue."""
         return type(self)(
@@ -106,3 +120,31 @@ class Dispatcher(Consumer):
             otherwise=self._otherwise.on(queue),
             declarations=self.declarations,
         )
+
+
+def one_for_each_queue(handlers: Iterable[Consumer], dispatchers: Iterable[Dispatcher]) -> list[Consumer]:
+    """Join the dispatchers of one queue, which would lease each other's items.
+
+    Args:
+        handlers: The handlers of queues without tasks.
+        dispatchers: The dispatchers of all task queues.
+
+    Raises:
+        InvalidArgument: If two tasks of a queue have the same name, or a handler has a queue with tasks.
+    """
+    found: dict[object, Dispatcher] = {}
+    for one in dispatchers:
+        place = _place_of(one.queue)
+        found[place] = found[place].joined(one) if place in found else one
+    others = [*handlers]
+    for other in others:
+        if _place_of(other.queue) in found:
+            raise InvalidArgument(
+                "handler", other.name, f"a queue without tasks; it would be given those of {other.queue.name}"
+            )
+    return [*others, *found.values()]
+
+
+def _place_of(queue: AsyncWorkQueue) -> object:
+    """Return what two objects of the same queue have in common; on a cluster, it is not known."""
+    return queue if queue.url is None else (queue.url, queue.name)

@@ -15,6 +15,7 @@ from leasehold.errors import InvalidArgument, WorkerBusy
 from leasehold.log import Log
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
+from leasehold.worker.dispatch import one_for_each_queue
 from leasehold.worker.handler import Consumer, Handler, RunIn
 from leasehold.worker.health import Health
 from leasehold.worker.runtime import WorkerRuntime
@@ -339,7 +340,7 @@ class Worker:
             for source in self._sources
             for consumer in source.consumers(retry=self._retry, lease_time=self._lease_time)
         ]
-        return [*self._handlers, *tasks]
+        return one_for_each_queue(self._handlers, tasks)
 
     async def _resources(self, stack: AsyncExitStack) -> Mapping[str, Any] | None:
         """Start the lifespan and return what it yields; None if the worker is stopped before that."""
