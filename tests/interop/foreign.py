@@ -93,6 +93,16 @@ class Foreign:
         """Complete an item; True if its id was in the processing list."""
         return bool(await self._ask("complete", item_id))
 
+    async def result(self, item_id: str) -> bytes | None:
+        """Return the result of a task; None if there is none."""
+        answer = await self._ask("result", item_id)
+        return answer and base64.b64decode(answer)
+
+    async def failure(self, item_id: str) -> bytes | None:
+        """Return the error of a task that has failed for the last time; None if it has not."""
+        answer = await self._ask("failure", item_id)
+        return answer and base64.b64decode(answer)
+
     async def light_clean(self) -> None:
         """Requeue the items that are in the processing list without a lease key."""
         await self._ask("light_clean")

@@ -23,6 +23,9 @@ const verbs = {
     return item && [item.id, item.data.toString("base64")];
   },
   complete: (id) => queue.complete(db, new Item(Buffer.alloc(0), id)),
+  // As in docs/pages/how-to/share.md.
+  result: async (id) => (await db.getBuffer(`${name}:result:${id}`))?.toString("base64"),
+  failure: async (id) => (await db.hgetBuffer(`${name}:dead:${id}`, "error"))?.toString("base64"),
   light_clean: () => queue.lightClean(db),
   queue_len: () => queue.queueLen(db),
   processing: () => queue.processing(db),

@@ -24,6 +24,7 @@ class Client:
 
     def __init__(self, url: str, name: str) -> None:
         self._db = Redis.from_url(url)
+        self._name = name
         self._queue = WorkQueue(KeyPrefix(name))
 
     def add(self, item_id: str, data: str) -> None:
@@ -36,6 +37,16 @@ class Client:
 
     def complete(self, item_id: str) -> bool:
         return bool(self._queue.complete(self._db, Item(b"", id=item_id)))
+
+    def result(self, item_id: str) -> str | None:
+        """Read the result of a task, as docs/pages/how-to/share.md does."""
+        data: Any = self._db.get(f"{self._name}:result:{item_id}")
+        return None if data is None else base64.b64encode(data).decode()
+
+    def failure(self, item_id: str) -> str | None:
+        """Read why a task has failed for the last time."""
+        error: Any = self._db.hget(f"{self._name}:dead:{item_id}", "error")
+        return None if error is None else base64.b64encode(error).decode()
 
     def light_clean(self) -> None:
         with contextlib.redirect_stdout(io.StringIO()):  # the library prints
