@@ -116,10 +116,10 @@ async def test_the_last_error_of_an_item_is_printed(leasehold: Leasehold, queue:
 async def test_a_dead_letter_and_a_result_with_one_id_are_both_printed(
     leasehold: Leasehold, queue: AsyncWorkQueue
 ) -> None:
-    await queue.add_item(Item(b"first", id="x"))
-    await queue.complete(await take(queue), result=BINARY)
     await queue.add_item(Item(b"second", id="x"))
     await queue.fail(await take(queue), "given up")
+    await queue.add_item(Item(b"first", id="x"))
+    await queue.complete(await take(queue), result=BINARY)
     document = (await leasehold("show", queue.name, "x", "--json")).document
     assert document["item"] is None
     assert (document["dead_letter"]["data"], document["dead_letter"]["error"]) == ("second", "given up")

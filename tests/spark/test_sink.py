@@ -134,7 +134,7 @@ async def test_a_task_that_outlives_its_batch_adds_nothing(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"idColumn": "ID"}, "one of the columns id, data"),
+        ({"idColumn": "key"}, "one of the columns id, data"),
         ({"dateColumn": "id"}, "did you mean 'dataColumn'"),
         ({"query": "letters"}, "got 'query', expected one of"),
         ({"dataColumn": "n"}, "bytes or a string"),
