@@ -156,6 +156,24 @@ async def begin_sending(to: str) -> None:
     await send_mail.add(to)
 
 
+async def test_two_task_queues_may_share_a_queue(leasehold_inline: Inline) -> None:
+    one, two = (TaskQueue.from_url("redis://localhost:1", "shared") for _ in range(2))
+    doubled = one.task(name="double")(_double)
+    squared = two.task(name="square")(_square)
+    inline = leasehold_inline(one, two)
+    await squared.add(3)
+    await doubled.add(3)
+    assert [(run.task, run.returned) for run in inline.runs] == [("square", 9), ("double", 6)]
+
+
+async def _double(number: int) -> int:
+    return 2 * number
+
+
+async def _square(number: int) -> int:
+    return number * number
+
+
 async def test_a_task_does_not_fail_by_one_that_it_adds(leasehold_inline: Inline) -> None:
     inline = leasehold_inline(tasks, provide={"smtp": Smtp(refuses=3)})
     with pytest.raises(Refused):
