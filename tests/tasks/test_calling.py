@@ -334,6 +334,18 @@ async def test_no_result_is_kept_with_keep_result_none(tasks: TaskQueue) -> None
     assert not any(await tasks.queue.counts())
 
 
+async def test_a_batch_may_return_a_tuple(tasks: TaskQueue) -> None:
+    @tasks.task(batch=3)
+    async def halve(numbers: list[int]) -> tuple[int | Exception, ...]:
+        return tuple(number // 2 if number else ValueError("none") for number in numbers)
+
+    jobs = await tasks.add_many([halve.call(0), halve.call(4)])
+    await done(tasks)
+    with pytest.raises(JobFailed, match="ValueError: none"):
+        await jobs[0].result(timeout=5)
+    assert await jobs[1].result(timeout=5) == 2
+
+
 async def test_an_item_that_is_no_task_is_a_dead_letter(tasks: TaskQueue, queue: AsyncWorkQueue) -> None:
     @tasks.task
     async def send(to: str) -> None: ...

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import Signature
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from leasehold import codec
@@ -117,13 +119,24 @@ class Definition:
     def _reader(self) -> Callable[[bytes], Any]:
         annotation = signature_of(self.function).return_annotation
         if self.settings.batch is not None:
+            if wrong := [one for one in _members(annotation) if not _holds_answers(one)]:
+                raise InvalidTask(
+                    self.name,
+                    f"with batch= it returns None or a list, with an answer for each item: {wrong[0]!r}",
+                )
             annotation = _answer_of(annotation)
         try:
-            return codec.decoder(Any if annotation is sys.modules["inspect"].Signature.empty else annotation)
+            return codec.decoder(Any if annotation is Signature.empty else annotation)
         except codec.UnknownType as error:
             raise InvalidTask(
                 self.name, f"what it returns: {error}; or keep no results, with keep_result=None"
             ) from error
+
+
+def _holds_answers(annotation: Any) -> bool:
+    """Return whether a batch may return a value of this type: nothing, or an answer for each item."""
+    without = (None, type(None), Any, Signature.empty)
+    return annotation in without or (get_origin(annotation) or annotation) in (list, tuple, Sequence)
 
 
 def _answer_of(annotation: Any) -> Any:

@@ -83,6 +83,8 @@ async def _execute_batch(handler: Handler, invoke: Callable[..., Awaitable[Any]]
     returned = await invoke(payloads) if payloads else None
     if returned is None:
         return answers
+    if type(returned) is tuple:
+        returned = [*returned]
     if not isinstance(returned, list) or len(returned) != len(payloads):
         raise TypeError(
             f"{handler.name} got {len(payloads)} items and returned {shown(returned):.60}; a batch handler "
