@@ -7,7 +7,7 @@ import importlib
 import inspect
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from leasehold.durations import Duration, check_bool, check_list, seconds
 from leasehold.errors import InvalidArgument, InvalidTask
@@ -23,45 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from types import TracebackType
 
+    from leasehold.tasks.decorators import BatchDecorator, TaskDecorator
     from leasehold.tasks.job import Job
     from leasehold.worker.dispatch import Dispatcher
     from leasehold.worker.handler import RunIn
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-
-
-class TaskDecorator(Protocol):
-    """Makes a task of a function."""
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap] # an async function is also one that returns a coroutine
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
-
-
-class BatchDecorator(Protocol):
-    """Makes a task of a function that takes a list."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[list[T], P], Coroutine[Any, Any, None]], /
-    ) -> BatchTask[Concatenate[T, P], None]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[list[T], P], Coroutine[Any, Any, Sequence[R | Exception]]], /
-    ) -> BatchTask[Concatenate[T, P], R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[list[T], P], None], /
-    ) -> BatchTask[Concatenate[T, P], None]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[list[T], P], Sequence[R | Exception]], /
-    ) -> BatchTask[Concatenate[T, P], R]: ...
 
 
 class TaskQueue:

@@ -54,10 +54,7 @@ def worker(  # noqa: PLR0913 - each is an option
         duration_option("Stop with exit code 4 when the worker has been unhealthy for this time."),
     ] = None,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Import the worker, ask the server, and print the handlers; run nothing."
-        ),
+        bool, typer.Option("--check", help="Import it, ask the server, print the handlers; run nothing.")
     ] = False,
     log_format: Annotated[
         LogFormat, choice_option("Text, or one JSON object per line.", LOG_FORMATS)
