@@ -1,4 +1,4 @@
-"""The worker: calls handlers with the items of queues, until it is stopped. One concept, so it may be long."""
+"""The worker: calls handlers with the items of queues until it is stopped. One concept, so it may be long."""
 
 from __future__ import annotations
 
