@@ -272,9 +272,10 @@ async def measure(asked: argparse.Namespace) -> list[Report]:
                 figures, started = result.rounds[-1], time.perf_counter()
                 known = set(figures.values)
                 await SCENARIOS[scenario](result.library, figures, quick=asked.quick)
-                new = (f"{name} {text(value)}" for name, value in figures.values.items() if name not in known)
+                new = [f"{name} {text(value)}" for name, value in figures.values.items() if name not in known]
                 took = time.perf_counter() - started
-                print(f"  {result.library.label}: {', '.join(new)} ({took:.1f} s)", flush=True)
+                if new:
+                    print(f"  {result.library.label}: {', '.join(new)} ({took:.1f} s)", flush=True)
     return [report(facts, results)]
 
 
