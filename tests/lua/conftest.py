@@ -6,13 +6,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.space import Space
+from tests.lua.space import ME, Space
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from redis.asyncio import Redis
+    from redis.asyncio.client import PubSub
 
 
 @pytest.fixture
 def space(redis: Redis, name: str) -> Space:
     """Give an empty key space of a queue."""
     return Space(redis, name)
+
+
+@pytest.fixture
+async def channel(space: Space) -> AsyncIterator[PubSub]:
+    """Subscribe as a process that waits."""
+    async with space.redis.pubsub() as channel:
+        await channel.subscribe(space.key(f"push:{ME}"))
+        await channel.get_message(timeout=5)
+        yield channel

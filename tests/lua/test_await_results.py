@@ -9,23 +9,12 @@ import pytest
 from tests.lua.space import ME, NOW, Expiring, Held, Letter, Space, State, picture
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from redis.asyncio.client import PubSub
 
 pytestmark = pytest.mark.core
 
 HELD = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
 WATCHED: State = {"watchers": Expiring({"a": ME, "b": f"{ME} lh:other"})}
-
-
-@pytest.fixture
-async def channel(space: Space) -> AsyncIterator[PubSub]:
-    """Subscribe as a process that waits."""
-    async with space.redis.pubsub() as channel:
-        await channel.subscribe(space.key(f"push:{ME}"))
-        await channel.get_message(timeout=5)
-        yield channel
 
 
 async def test_each_state_of_an_item_has_its_answer(space: Space) -> None:

@@ -10,8 +10,6 @@ from leasehold.queue.deliveries import Delivery, read_delivery
 from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, new, picture
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from redis.asyncio.client import PubSub
 
 pytestmark = pytest.mark.core
@@ -26,15 +24,6 @@ IDLE: State = {"idle": {ME: registered(NOW + 10_000)}}
 DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1) | {
     f"delivered:{ME}": Expiring("1 a")
 }
-
-
-@pytest.fixture
-async def channel(space: Space) -> AsyncIterator[PubSub]:
-    """Subscribe as a waiting process does."""
-    async with space.redis.pubsub() as channel:
-        await channel.subscribe(space.key(f"push:{ME}"))
-        await channel.get_message(timeout=5)
-        yield channel
 
 
 async def test_an_item_is_leased_for_the_session_and_sent_to_it(space: Space, channel: PubSub) -> None:
