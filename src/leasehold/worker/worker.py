@@ -56,7 +56,7 @@ class Worker:
     Execution is at least once: if a lease is lost, a handler may run twice for one item.
 
     Args:
-        sources: The task queues whose tasks it runs; see `TaskQueue`.
+        sources: The task queues whose tasks it runs; see `TaskQueue`. Those on one queue are joined.
         concurrency: The maximum number of runs at once, over all handlers: 1 to 10,000.
         order: How to choose among queues with work: `"weighted"`, by the handlers' weights, or `"strict"`, in
             the order in which the handlers were defined.
