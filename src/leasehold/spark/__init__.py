@@ -16,12 +16,14 @@ try:
 except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
+from leasehold.spark.add_task import add_task
 from leasehold.spark.backlog import Backlog, backlogs
 from leasehold.spark.bulk_add import add
 from leasehold.spark.bulk_writer import Report
 from leasehold.spark.errors import OutputTakenOver, QueryStopped, StreamTakenOver
 from leasehold.spark.process import Processed, process
 from leasehold.spark.source import LeaseholdSource, register
+from leasehold.spark.task_results import task_results
 
 __all__ = [
     "Backlog",
@@ -32,7 +34,9 @@ __all__ = [
     "Report",
     "StreamTakenOver",
     "add",
+    "add_task",
     "backlogs",
     "process",
     "register",
+    "task_results",
 ]

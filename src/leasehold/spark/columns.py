@@ -72,7 +72,7 @@ class Columns:
         Raises:
             InvalidArgument: If a column is missing or has a wrong type, or options contradict each other.
         """
-        table = _Table(schema, exact=exact)
+        table = Table(schema, exact=exact)
         row = [name for name in table.types if not name.startswith(OWN)]
         id_from = tuple(map(table.name, options.names("idFrom")))
         item_id = table.name(options.text("idColumn")) or None
@@ -123,7 +123,7 @@ class Columns:
         for at, text in enumerate(data if self.data is None else ()):
             if len(text) > MAX_DATA_BYTES:
                 raise InvalidArgument(f"the row as JSON, {where(at)}", text, DATA_ALLOWED)
-        return [ids, data, self._delays(batch, where)]
+        return [ids, data, self.delays(batch, where)]
 
     def _ids(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
         if self.id is None:
@@ -140,7 +140,8 @@ class Columns:
         _check_sizes(column, f"column {self.id!r}", (1, MAX_ID_BYTES), ID_ALLOWED, where)
         return bytes_of(column)
 
-    def _delays(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
+    def delays(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
+        """Encode the delays of a batch: ms, or `@` and ms since 1970."""
         if self.delay:
             ms = pc.ceil(pc.multiply(batch.column(self.delay).cast(pa.float64()), 1000.0))
             # A NaN fails both comparisons.
@@ -156,8 +157,16 @@ class Columns:
         return [b"0"] * batch.num_rows
 
 
-class _Table:
-    """The columns of a table, and checks of them."""
+class Table:
+    """The columns of a table, and checks of them.
+
+    Args:
+        schema: The columns.
+        exact: Whether the case of their names matters, as `spark.sql.caseSensitive` says.
+
+    Raises:
+        InvalidArgument: If two have one name.
+    """
 
     def __init__(self, schema: StructType, *, exact: bool) -> None:
         self._exact = exact
@@ -187,11 +196,21 @@ class _Table:
         return self.find(name) or name
 
     def default(self, name: str, otherwise: str) -> str:
+        """Return the column of a name.
+
+        Raises:
+            InvalidArgument: If there is none.
+        """
         if (found := self.find(name)) is None:
             raise InvalidArgument("columns", ", ".join(self.types), otherwise)
         return found
 
     def check(self, option: str, name: str, kinds: tuple[type[DataType], ...], wanted: str) -> None:
+        """Check that an option names a column of one of some types.
+
+        Raises:
+            InvalidArgument: If not.
+        """
         if name not in self.types:
             lower = {column.lower(): column for column in self.types}
             close = difflib.get_close_matches(name.lower(), lower, n=1)
@@ -201,6 +220,11 @@ class _Table:
             raise InvalidArgument(option, f"{name} {self.types[name].simpleString()}", wanted)
 
     def check_json(self, option: str, names: Sequence[str] | dict[str, DataType]) -> None:
+        """Check that JSON can hold columns.
+
+        Raises:
+            InvalidArgument: If not.
+        """
         for name in names:
             if not fits_json(self.types[name]):
                 raise InvalidArgument(
@@ -211,7 +235,7 @@ class _Table:
                 )
 
 
-def _alone(table: _Table, names: Sequence[str]) -> bool:
+def _alone(table: Table, names: Sequence[str]) -> bool:
     return len(names) == 1 and isinstance(table.types[names[0]], (BinaryType, StringType))
 
 

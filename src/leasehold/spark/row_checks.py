@@ -77,7 +77,7 @@ def _rules(columns: Columns, types: dict[str, Any]) -> Iterator[_Rule]:
         yield from _sized(columns.id, 1, MAX_ID_BYTES, ID_ALLOWED)
     elif len(columns.id_from) == 1 and columns.id_from[0] in texts:
         (name,) = columns.id_from
-        value = _column(name)
+        value = quoted(name)
         yield _Rule(f"column {name!r}", value.isNull(), sql.lit(None), "something to hash")
     else:
         yield from _finite(columns.id_from, types)
@@ -85,13 +85,13 @@ def _rules(columns: Columns, types: dict[str, Any]) -> Iterator[_Rule]:
         yield from _sized(columns.data, 0, MAX_DATA_BYTES, DATA_ALLOWED)
     else:
         yield from _finite(columns.every, types)
-        sizes = [sql.octet_length(_column(name)) for name in columns.every if name in texts]
+        sizes = [sql.octet_length(quoted(name)) for name in columns.every if name in texts]
         if sizes:
             size = sum((sql.coalesce(one, sql.lit(0)).cast("long") for one in sizes), sql.lit(0))
             shown = sql.concat(size.cast("string"), sql.lit(" bytes"))
             yield _Rule("the row as JSON", size > MAX_DATA_BYTES, shown, DATA_ALLOWED)
     if columns.delay is not None:
-        delay = _column(columns.delay)
+        delay = quoted(columns.delay)
         ms = delay.cast("double") * 1000  # to Spark, NaN is greater than any number
         bad = (ms <= -1) | (ms > LONGEST_SECONDS * 1000)
         yield _Rule(f"column {columns.delay!r}", bad, delay, DELAY_ALLOWED)
@@ -99,7 +99,7 @@ def _rules(columns: Columns, types: dict[str, Any]) -> Iterator[_Rule]:
 
 def _sized(name: str, minimum: int, maximum: int, allowed: str) -> Iterator[_Rule]:
     """Rule out nulls and sizes outside two numbers of bytes. Of a long text the error shows the length."""
-    text = _column(name)
+    text = quoted(name)
     size = sql.octet_length(text)
     broken = text.isNull() | (size > maximum) | (size < minimum if minimum else sql.lit(False))
     shown = sql.when(size == 0, sql.lit("")).when(
@@ -111,7 +111,7 @@ def _sized(name: str, minimum: int, maximum: int, allowed: str) -> Iterator[_Rul
 def _finite(names: Iterable[str], types: dict[str, Any]) -> Iterator[_Rule]:
     """Rule out NaN and infinity, which JSON cannot hold, also inside arrays, maps and structs."""
     for name in names:
-        value = _column(name)
+        value = quoted(name)
         if (bad := _has_no_json(value, types[name])) is not None:
             nested = isinstance(types[name], (ArrayType, MapType, StructType))
             shown = sql.to_json(value) if nested else value
@@ -137,6 +137,6 @@ def _has_no_json(value: Column, kind: DataType) -> Column | None:
     return None
 
 
-def _column(name: str) -> Column:
+def quoted(name: str) -> Column:
     """Quote a column name, which may hold dots and backticks."""
     return sql.col("`" + name.replace("`", "``") + "`")

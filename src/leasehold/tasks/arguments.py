@@ -58,6 +58,7 @@ class Arguments:
         batch: Whether the function takes a list of what is the one argument of a call.
 
     Attributes:
+        types: The arguments of a call by name, in the function's order, each with its type.
         provided: The parameters that the worker fills in.
         lease_names: Those of them that take the lease.
 
@@ -72,29 +73,29 @@ class Arguments:
         self._batch = batch
         self.provided: list[str] = []
         self.lease_names: list[str] = []
-        types: dict[str, Any] = {}
+        self.types: dict[str, Any] = {}
         for parameter in self._parameters(function):
             if isinstance(parameter.default, _Provided):
                 self.provided.append(parameter.name)
                 if parameter.annotation is Lease:
                     self.lease_names.append(parameter.name)
             else:
-                types[parameter.name] = self._type_of(parameter)
+                self.types[parameter.name] = self._type_of(parameter)
                 if parameter.default is parameter.empty:
                     self._required.append(parameter.name)
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     self._positional.append(parameter.name)
-        self._names = [*types]
-        if batch and (len(types) != 1 or not self._positional):
+        self._names = [*self.types]
+        if batch and (len(self.types) != 1 or not self._positional):
             raise InvalidTask(
-                task, f"with batch= it takes one argument, a list, and not {', '.join(types) or 'none'}"
+                task, f"with batch= it takes one argument, a list, and not {', '.join(self.types) or 'none'}"
             )
         # A struct cannot have an attribute of every name, such as `__id`.
-        self._fields = {name: f"field_{place}" for place, name in enumerate(types)}
+        self._fields = {name: f"field_{place}" for place, name in enumerate(self.types)}
         fields = [
-            (field, types[name], msgspec.field(name=name))
+            (field, self.types[name], msgspec.field(name=name))
             if name in self._required
-            else (field, types[name], msgspec.field(name=name, default=msgspec.UNSET))
+            else (field, self.types[name], msgspec.field(name=name, default=msgspec.UNSET))
             for name, field in self._fields.items()
         ]
         self._make_decoders(fields)

@@ -116,7 +116,9 @@ class Definition:
                 self.name, f"its name, that of its schedule, is to be {error.allowed}"
             ) from error
 
-    def _reader(self) -> Callable[[bytes], Any]:
+    @property
+    def result_type(self) -> Any:
+        """What the function returns to one call; Any if it does not say that."""
         annotation = signature_of(self.function).return_annotation
         if self.settings.batch is not None:
             if wrong := [one for one in _members(annotation) if not _holds_answers(one)]:
@@ -125,8 +127,11 @@ class Definition:
                     f"with batch= it returns None or a list, with an answer for each item: {wrong[0]!r}",
                 )
             annotation = _answer_of(annotation)
+        return Any if annotation is Signature.empty else annotation
+
+    def _reader(self) -> Callable[[bytes], Any]:
         try:
-            return codec.decoder(Any if annotation is Signature.empty else annotation)
+            return codec.decoder(self.result_type)
         except codec.UnknownType as error:
             raise InvalidTask(
                 self.name, f"what it returns: {error}; or keep no results, with keep_result=None"

@@ -78,9 +78,7 @@ class Call(Generic[R_co]):
         Each one has an id of its own, unless the options give one. The delay is not part of it.
         """
         options = self._options
-        at_ms = round(self._clock() * 1000) + to_ms("delay", self.delay, zero=True)
-        if options.at is not None:
-            at_ms = max(at_ms, moment_ms("at", options.at))
+        at_ms = _first_due_ms(options, self._clock)
         item_id = content_id_of(self.task, self._arguments) if options.content_id else options.id
         return Item(data_of(self.task, self._arguments, at_ms), item_id)
 
@@ -239,6 +237,21 @@ class BatchTask(Task[P, R_co]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, here and now, with a list."""
         return self.function(*args, **kwargs)
+
+
+def options_of(task: Task[..., Any]) -> tuple[Options, int]:
+    """Return how calls of a task are added, and when one that is added now may run first; for Spark.
+
+    Returns:
+        The options, and the time by the caller's clock, in ms since 1970.
+    """
+    options = task._options  # noqa: SLF001 - of this file: not for users
+    return options, _first_due_ms(options, task._clock)  # noqa: SLF001
+
+
+def _first_due_ms(options: Options, clock: Callable[[], float]) -> int:
+    at_ms = round(clock() * 1000) + to_ms("delay", options.delay or 0, zero=True)
+    return at_ms if options.at is None else max(at_ms, moment_ms("at", options.at))
 
 
 def _job(definition: Definition, item_id: str, *, created: bool | None) -> Job[Any]:
