@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import pickle
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -230,14 +231,12 @@ def test_columns_that_do_not_fit_are_named(spark: SparkSession, tasks: TaskQueue
         "or column 'ident' is double, and the argument takes a whole number",
     ]
 
-
-def test_fields_that_the_argument_has_not_are_named(spark: SparkSession, tasks: TaskQueue) -> None:
     @tasks.task
-    async def draw(point: Point) -> None: ...
+    async def move(point: Point) -> None: ...
 
     rows = spark.createDataFrame([], "point struct<x: int, z: int>")
     with pytest.raises(InvalidCall, match="column 'point' has a field that the argument has not: z"):
-        add_task(rows, draw, url="redis://localhost:1")
+        add_task(rows, move, url="redis://localhost:1")
 
 
 async def test_nothing_is_added_if_the_values_of_a_row_do_not_fit(
@@ -300,7 +299,6 @@ def test_options_that_cannot_be_used_with_tasks(spark: SparkSession, tasks: Task
 
 
 def test_executors_need_no_module_of_the_task(spark: SparkSession, tasks: TaskQueue) -> None:
-    import pickle
 
     _, plan = planned(table(spark), everything(tasks), idColumn=None, delayColumn=None, atColumn=None)
     assert b"test_tasks" not in pickle.dumps(plan)

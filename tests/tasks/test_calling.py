@@ -148,6 +148,7 @@ async def test_equal_calls_have_equal_content_ids(tasks: TaskQueue) -> None:
     assert [job.created for job in jobs] == [True, False, False]
     assert len({job.id for job in jobs}) == 1
     assert (await once.add("ann", 2)).created
+    assert not (await once.add(count=2, to="ann")).created
 
 
 ORDER_PROGRAM = """

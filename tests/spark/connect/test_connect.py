@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, Item
-from leasehold.spark import add, process
+from leasehold import InvalidArgument, InvalidCall, Item, TaskQueue, Worker
+from leasehold.spark import add, add_task, process, task_results
 from leasehold.spark.jobs.archive import archive
 from leasehold.spark.jobs.backfill import backfill
 from leasehold.spark.jobs.load import load
@@ -44,6 +44,33 @@ async def test_add_reports_and_checks_first(connect: SparkSession, queue: AsyncW
     with pytest.raises(InvalidArgument, match="column 'id' of 1 row"):
         add(bad, queue.name, url=queue.url)
     assert (await waiting(queue)).keys() == names(5)
+
+
+async def test_tasks_are_added_and_their_results_read(
+    connect: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    assert queue.url is not None
+    file = tmp_path / "url"
+    file.write_text("redis://:secret@localhost:1")
+    async with TaskQueue.from_url(queue.url, queue.name) as tasks:
+
+        @tasks.task
+        async def double(number: int) -> int:
+            return 2 * number
+
+        rows = connect.range(2).withColumnRenamed("id", "number")
+        with pytest.raises(InvalidCall, match="column 'more' is no argument"):
+            add_task(rows.selectExpr("number", "1 as more"), double, url=queue.url)
+        assert add_task(rows, double, url=queue.url, idColumn="number").added == 2
+        await Worker(tasks).drain()
+        ids = rows.withColumnRenamed("number", "id")
+        found = task_results(ids, double, url=queue.url).collect()
+        assert sorted((row.id, row.state, row.result) for row in found) == [
+            ("0", "completed", 0),
+            ("1", "completed", 2),
+        ]
+        with pytest.raises(InvalidArgument, match="with Spark Connect, one without"):
+            task_results(ids, double, urlFile=str(file))
 
 
 async def test_any_thread_can_write(connect: SparkSession, queue: AsyncWorkQueue) -> None:
