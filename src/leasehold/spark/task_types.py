@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 from uuid import UUID
 
@@ -105,7 +105,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Fields:
-    """A struct: its fields by name, in the order of the Python type."""
+    """A struct: its fields by name, in the order of the class; sorted by name where the caller has a dict."""
 
     fields: tuple[tuple[str, Node], ...]
 
@@ -235,8 +235,9 @@ def _dict(kind: inspect.DictType, column: spark.DataType, place: str) -> Node:
         key = fit(kind.key_type, column.keyType, f"a key of {place}")
         return Entries(key, fit(kind.value_type, column.valueType, f"{place}[…]"))
     if isinstance(column, spark.StructType) and isinstance(kind.key_type, (inspect.StrType, inspect.AnyType)):
+        fields = sorted(column, key=attrgetter("name"))
         return Fields(
-            tuple((one.name, fit(kind.value_type, one.dataType, f"{place}.{one.name}")) for one in column)
+            tuple((one.name, fit(kind.value_type, one.dataType, f"{place}.{one.name}")) for one in fields)
         )
     raise _unfit(place, column, (spark.MapType,))
 
@@ -297,6 +298,8 @@ def _struct(
         if one.encode_name in given:
             node = fit(one.type, given[one.encode_name], f"{place}.{one.encode_name}")
             fields.append((one.encode_name, node))
+    if isinstance(kind, inspect.TypedDictType):
+        fields.sort(key=itemgetter(0))
     missing = [one for one in wanted if one not in given]
     _check_fields(place, missing, given.keys() - {name for name, _ in fields})
     return Fields(tuple(fields))
@@ -328,7 +331,8 @@ def _untyped(column: spark.DataType, place: str) -> Node:
     if isinstance(column, spark.MapType):
         return Entries(Leaf(str), _untyped(column.valueType, place))
     if isinstance(column, spark.StructType):
-        return Fields(tuple((one.name, _untyped(one.dataType, place)) for one in column))
+        fields = sorted(column, key=attrgetter("name"))
+        return Fields(tuple((one.name, _untyped(one.dataType, place)) for one in fields))
     return Leaf(Any)
 
 
