@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -198,6 +199,8 @@ def planned(
             used.add(found)
             selected[column] = kind, quoted(found).cast(kind)
     node, arguments = _arguments(table, task, used)
+    if idColumn is None:  # as the caller's are for a content id
+        node = Fields(tuple(sorted(node.fields, key=itemgetter(0))))
     if not arguments and idColumn is None:
         raise InvalidArgument("idColumn", None, "a column of ids, as the task takes no arguments")
     delay_ms = to_ms("delay", options.delay or 0, zero=True)
