@@ -185,6 +185,28 @@ def test_nested_values_and_times(kind: str) -> None:
     assert rows[2] == {"id": "c", "pair": {"x": 3, "y": None}, "pairs": None, "at": None}
 
 
+@pytest.mark.parametrize("kind", ["pandas", "item"])
+def test_fractions_are_not_cut_off_inside_a_value_or_a_column_of_objects(kind: str) -> None:
+    parts, pair = ArrayType(LONG), columns_of(x=LONG)
+    for kinds, values in ((parts, [[1], [2.5], None]), (pair, [{"x": 1}, {"x": 1.5}, None])):
+        columns = {"id": ["a", "b", "c"], "n": values}
+        with pytest.raises(InvalidArgument, match=r"column 'n' .*\.5 is not an integer"):
+            run(yielding(kind, columns), kind=kind, schema=columns_of(id=TEXT, n=kinds))
+    mixed = {"id": ["a", "b", "c"], "length": pd.Series([1, 1.5, None], dtype=object)}
+    with pytest.raises(InvalidArgument, match=r"column 'length' .*1\.5 is not an integer"):
+        run(yielding(kind, mixed), kind=kind)
+    missing = {"id": ["a", "b", "c"], "length": pd.Series([1, float("nan"), None], dtype=object)}
+    rows, _, _ = run(yielding("pandas", missing), kind="pandas")
+    assert [row["length"] for row in rows] == [1, None, None]
+
+
+def test_an_outcome_that_a_handler_of_single_items_returns_is_an_error() -> None:
+    """Otherwise it would be dropped, and the item completed."""
+    columns = {"id": ["a", "b", "c"], "length": [1, 2, 3], "_outcome": ["reject"] * 3}
+    with pytest.raises(InvalidArgument, match=r"'_outcome' .* got 'reject', .* raises Retry or Reject"):
+        run(yielding("item", columns), kind="item")
+
+
 def test_times_without_a_zone_are_those_of_the_session_in_pandas_and_refused_of_items() -> None:
     at = [datetime(2026, 1, 1, 13)] * 3  # noqa: DTZ001 - the point of the test
     columns = {"id": ["a", "b", "c"], "at": at}

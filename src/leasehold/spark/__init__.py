@@ -5,7 +5,7 @@
     register(spark)
     df.write.format("leasehold").option("queue", "emails").mode("append").save()
 
-Needs the extra `leasehold[spark]`. docs/explanation/spark.md says which process does what.
+Needs the extra `leasehold[spark]`. docs/pages/explanation/spark.md says which process does what.
 """
 
 from leasehold.errors import ExtraMissing

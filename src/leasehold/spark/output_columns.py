@@ -173,6 +173,9 @@ class OutputColumns:
                     "what the handler returns", row, "dicts of the columns of the schema, or None"
                 )
             self.check_names([*row])
+            if OUTCOME in row:
+                allowed = "none: a handler of single items raises Retry or Reject"
+                raise InvalidArgument(_what(OUTCOME), row[OUTCOME], allowed)
         names = [*self.schema.fieldNames(), ITEM]
         columns = []
         for name in names:
@@ -186,15 +189,15 @@ class OutputColumns:
             columns.append(self._array(name, values))
         return pa.RecordBatch.from_arrays(columns, names=names)
 
-    def _array(self, name: str, values: Iterable[Any]) -> pa.Array:
+    def _array(self, name: str, values: list[Any] | pd.Series) -> pa.Array:
         kind, wanted = self._kind_of(name)
-        if pa.types.is_nested(kind):
-            values = [_plain(value, kind) for value in values]
-        if pa.types.is_integer(kind) and isinstance(values, list):
-            for value in values:  # pyarrow would cut off a fraction
-                if not isinstance(value, (Integral, type(None))):
-                    raise InvalidArgument(_what(name), value, f"{wanted}, as in the schema")
         try:
+            if pa.types.is_nested(kind) or pa.types.is_integer(kind):
+                if not isinstance(values, list) and getattr(values.dtype, "kind", "") == "O":
+                    pairs = zip(values, values.isna(), strict=True)  # a missing value may be NaN
+                    values = [None if missing else value for value, missing in pairs]
+                if isinstance(values, list):
+                    values = [_plain(value, kind) for value in values]
             made = pa.array(values, kind, from_pandas=not isinstance(values, list))
         except _UNFIT as error:
             raise InvalidArgument(_what(name), str(error), f"{wanted}, as in the schema") from error
@@ -275,9 +278,16 @@ def _is_any(kind: pa.DataType, tests: Iterable[Any]) -> bool:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Convert rows and dicts inside a value of a nested type into what pyarrow takes."""
+    """Convert rows and dicts inside a value into what pyarrow takes.
+
+    Raises:
+        TypeError: If an integer is wanted, and the value is none.
+        InvalidArgument: If a struct has unknown fields.
+    """
     if value is None:
         return None
+    if pa.types.is_integer(kind) and not isinstance(value, Integral):
+        raise TypeError(f"{value!r} is not an integer")  # pyarrow would cut off a fraction
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
         if isinstance(value, Row):
@@ -290,6 +300,10 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_map(kind):
         pairs = value.items() if isinstance(value, Mapping) else value
         return [(_plain(key, kind.key_type), _plain(one, kind.item_type)) for key, one in pairs]
-    if _is_any(kind, _LISTS) and pa.types.is_nested(kind.value_type):
+    if (
+        _is_any(kind, _LISTS)
+        and (pa.types.is_nested(kind.value_type) or pa.types.is_integer(kind.value_type))
+        and not isinstance(value, (str, bytes, Mapping))
+    ):
         return [_plain(one, kind.value_type) for one in value]
     return value
