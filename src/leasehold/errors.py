@@ -395,13 +395,13 @@ class ExtraMissing(LeaseholdError, ImportError):
 
     Attributes:
         what: The feature.
-        extra: The extra to install: `pip install leasehold[<extra>]`.
+        extra: The extra to install: `pip install "leasehold[<extra>]"`.
     """
 
     def __init__(self, what: str, extra: str) -> None:
         self.what = what
         self.extra = extra
-        super().__init__(f"{what} need a library that is not installed: pip install leasehold[{extra}]")
+        super().__init__(f'{what} need a library that is not installed: pip install "leasehold[{extra}]"')
 
 
 class EmbeddedServerError(LeaseholdError):

@@ -58,7 +58,7 @@ def test_the_help_of_a_job_needs_no_spark() -> None:
 def test_a_job_without_spark_names_the_extra() -> None:
     done = without_spark("pipeline", "redrive", "emails")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install leasehold[spark]" in done.stderr
+    assert 'pip install "leasehold[spark]"' in done.stderr
 
 
 def test_the_options_of_a_job_are_those_of_spark() -> None:

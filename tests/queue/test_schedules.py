@@ -267,7 +267,7 @@ async def test_intervals_work_without_the_cron_library(
     clock.now += 60
     monkeypatch.setitem(sys.modules, "cronsim", None)
     assert await queue.schedules.tick() == 60
-    assert "pip install leasehold[schedules]" in caplog.text
+    assert 'pip install "leasehold[schedules]"' in caplog.text
     assert await added(queue) == [f"b@{at(clock.now)}"]
     monkeypatch.undo()
     await queue.schedules.tick()

@@ -138,6 +138,16 @@ async def test_resources_are_passed_by_name(queue: AsyncWorkQueue) -> None:
     assert seen == [("1", "a database", "the default")]
 
 
+async def test_a_worker_without_a_lifespan_says_how_to_pass_one(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue)
+    async def handle(_: bytes, db: str) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=r"provide db \(it provides nothing: write .*lifespan=lifespan"):
+        await worker.run()
+
+
 async def test_a_missing_resource_is_named_in_the_error(queue: AsyncWorkQueue) -> None:
     worker = new_worker(lifespan=lifespan)
 

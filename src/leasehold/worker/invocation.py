@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 Call: TypeAlias = "Callable[[ActiveRun], Awaitable[Any]]"
 
 NO_NAMES: dict[str, Any] = {}
+NO_LIFESPAN = (
+    "it provides nothing: write `worker = Worker(…, lifespan=lifespan)`, "
+    "and run that worker, as `leasehold worker app:worker` does"
+)
 
 
 def build_call(
@@ -42,11 +46,11 @@ def build_call(
     """
     missing = [name for name in handler.inputs.required if name not in resources]
     if missing:
+        provides = f"it provides {', '.join(resources)}" if resources else NO_LIFESPAN
         raise InvalidArgument(
             "handler",
             handler.name,
-            f"parameters that the lifespan provides; it does not provide {', '.join(missing)} "
-            f"(it provides {', '.join(resources) or 'nothing'})",
+            f"parameters that the lifespan provides; it does not provide {', '.join(missing)} ({provides})",
         )
     given = {name: resources[name] for name in handler.inputs.resource_names if name in resources}
     function = functools.partial(handler.function, **given) if given else handler.function

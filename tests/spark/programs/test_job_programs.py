@@ -119,7 +119,7 @@ async def test_a_job_without_the_extra_names_it(tmp_path: Path) -> None:
         out, err = await process.communicate()
     assert (process.returncode, out) == (2, b"")
     assert err.decode().strip() == (
-        "leasehold: queues in Spark need a library that is not installed: pip install leasehold[spark]"
+        'leasehold: queues in Spark need a library that is not installed: pip install "leasehold[spark]"'
     )
 
 
