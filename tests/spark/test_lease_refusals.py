@@ -93,6 +93,7 @@ def test_an_invalid_option_is_an_error_of_the_driver(
         ({"maxItemPerTrigger": "1"}, "did you mean 'maxItemsPerTrigger'"),
         ({"maxOffsetsPerTrigger": "1"}, "did you mean 'maxItemsPerTrigger'"),
         ({"maxItemsPerTrigger": "0"}, "maxItemsPerTrigger: got '0', expected a whole number from 1"),
+        ({"partitions": "0"}, "partitions: got '0', expected a whole number from 1"),
         ({"maxRows": "5", "from": "events"}, "did you mean 'maxEventsPerTrigger'"),
         ({"queue": ""}, "queue: got None"),
         ({"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
         (StructType().add("missing", StringType()), {}, "schema: got 'missing', expected columns among"),
         (StructType().add("size", StringType()), {}, "schema: got 'size string', expected bigint"),
         (ITEMS, {"partitions": "many"}, "partitions: got 'many', expected a whole number"),
+        (ITEMS, {"partitions": "0"}, "partitions: got '0', expected a whole number from 1"),
         (ITEMS, {"idColumn": "id"}, "option: got 'idcolumn'"),
         (EVENTS, {"from": "events", "maxRows": "5"}, "option: got 'maxrows'"),
         (ITEMS, {"from": "there"}, "items or events"),
         (ITEMS, {"mayBeMissing": "yes"}, "true or false"),
     ],
-    ids=["column", "type", "partitions", "unknown", "events", "from", "mayBeMissing"],
+    ids=["column", "type", "partitions", "no partitions", "unknown", "events", "from", "mayBeMissing"],
 )
 def test_an_invalid_option_of_a_read_is_an_error_of_the_driver(
     queue: AsyncWorkQueue, schema: StructType, options: dict[str, str], said: str

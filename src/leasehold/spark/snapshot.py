@@ -99,7 +99,10 @@ class SnapshotReader(DataSourceReader):
         check_columns(schema, ITEMS)
         self.schema = schema
         self.filter = ItemFilter()
-        self.count = options.check_int("partitions", 0, minimum=0, maximum=10_000)
+        #: The number of tasks; 0: by the number of items.
+        self.count = 0
+        if options.text("partitions"):
+            self.count = options.check_int("partitions", 0, minimum=1, maximum=10_000)
         self.may_be_missing = options.flag("mayBeMissing", default=False)
         self.retry_timeout = options.retry_timeout()
 
