@@ -59,8 +59,8 @@ async def test_a_worker_that_retires_waits_for_its_runs_until_it_is_stopped(
     worker = new_worker(concurrency=2, grace=0.1)
     gate, running = await started(worker, queue, 2, of=5)
     worker.retire()
+    await eventually("it retires", lambda: worker.retiring)
     await counted(queue, "the other items are released", lambda counts: counts.waiting == 3)
-    assert worker.retiring
     _, pending = await asyncio.wait([running], timeout=0.3)
     assert pending
     worker.stop()
