@@ -330,3 +330,27 @@ def test_items_without_output_are_counted_or_refused(kind: str) -> None:
 def test_a_schema_with_reserved_or_double_names_is_refused(schema: Any) -> None:
     with pytest.raises(InvalidArgument, match="schema"):
         OutputColumns.of(schema, "UTC")
+
+
+def test_many_long_errors_do_not_fill_the_memory_of_the_driver() -> None:
+    count = 1_000
+    items = pa.record_batch(
+        {
+            "id": [f"{number}" for number in range(count)],
+            "data": [b"x"] * count,
+            "attempt": [5] * count,
+            "size": [1] * count,
+        }
+    )
+
+    def handler(_: Row) -> None:
+        raise ValueError("long " * 3_000 + "end")
+
+    batches = task(handler, kind="item").run(iter([items]))
+    failures = [
+        row[MARKER] for batch in batches for row in batch.to_pylist() if row[MARKER] and row[MARKER]["id"]
+    ]
+    assert len(failures) == count
+    assert all(one["error"].endswith("end\n") for one in failures)
+    assert len(failures[0]["error"]) > 15_000
+    assert sum(len(one["error"]) for one in failures) < 3 << 20

@@ -33,6 +33,9 @@ Kind: TypeAlias = Literal["arrow", "pandas", "item"]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: The column of failures and counts.
 MARKER = "_leasehold"
+#: How many bytes of errors a task reports in full, since all pass through the memory of the driver at once;
+#: and how many bytes of the end of each later one.
+FULL_ERRORS, SHORT_ERROR = 2 << 20, 500
 MARKER_TYPE = StructType(
     [
         # a failure
@@ -162,6 +165,7 @@ class Tally:
     #: The ids that rows of the output name, and whether all rows name one.
     _written: set[str] = field(default_factory=set)
     _named: bool = True
+    _error_bytes: int = 0
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches with the columns that the handler gets, and note their items."""
@@ -210,6 +214,9 @@ class Tally:
         if not isinstance(outcome, Fail):
             raise InvalidArgument("what the handler raises", error, "Retry, Reject, or an error")
         delay, text = failing(outcome.error, outcome.retry_in)
+        self._error_bytes += len(text)
+        if self._error_bytes > FULL_ERRORS:
+            text = text[-SHORT_ERROR:]
         self._failed.setdefault(
             item_id,
             {
