@@ -215,7 +215,7 @@ def test_invalid_zones_are_refused(tz: Any) -> None:
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    with pytest.raises(ExtraMissing, match=r"pip install leasehold\[schedules\]") as caught:
+    with pytest.raises(ExtraMissing, match=r'pip install "leasehold\[schedules\]"') as caught:
         Cron.checked("* * * * *", "UTC")
     assert isinstance(caught.value, ImportError)
     assert caught.value.extra == "schedules"
