@@ -108,8 +108,14 @@ def test_forked_processes_have_their_own(queue: AsyncWorkQueue, plain: redis_py.
 
 
 PROGRAM = """
-import sys, threading
+import asyncio, sys, threading
 from leasehold import AsyncWorkQueue, Item, call_sync
+
+async def others_end():
+    tasks = [task for task in asyncio.all_tasks() if task.get_name() == "leasehold call_sync"]
+    tasks.remove(asyncio.current_task())
+    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+
 queue = AsyncWorkQueue.from_url(sys.argv[1], sys.argv[2])
 call_sync(queue.add_item, Item(b"x", id="1"))
 if sys.argv[3] == "waits in a thread":
@@ -118,7 +124,12 @@ if sys.argv[3] == "waits in a thread":
 elif sys.argv[3] == "is interrupted":
     call_sync(queue.lease, 30)
     print("waits", flush=True)
-    call_sync(queue.lease, 30)
+    try:
+        call_sync(queue.lease, 30)
+    except KeyboardInterrupt:
+        call_sync(others_end)
+        print("cancelled", flush=True)
+        raise
 """
 
 
@@ -153,6 +164,7 @@ def test_an_interrupted_call_is_cancelled(redis_url: str, name: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waits\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=50)
+        out, err = process.communicate(timeout=50)
+    assert out == b"cancelled\n", err
     assert b"KeyboardInterrupt" in err
     assert process.returncode in (1, 130, -signal.SIGINT)

@@ -134,7 +134,10 @@ async def test_an_item_that_has_ended_is_asked_for_before_the_others(
     assert await asyncio.gather(*waits) == [b"done"] * 1000
 
 
-async def test_a_wait_outlives_its_connections(make_queue: MakeQueue, redis: Redis, proxy: Proxy) -> None:
+async def test_a_wait_outlives_its_connections(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_waits, "ASK_SECONDS", 3600)  # it asks since the connection was lost
     queue, other = make_queue(url=proxy.url), make_queue()
     await other.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
     waits = [asyncio.create_task(queue.results.wait(one)) for one in "ab"]
