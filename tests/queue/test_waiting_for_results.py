@@ -124,7 +124,7 @@ async def test_an_item_that_has_ended_is_asked_for_before_the_others(
     (engine,) = engines(queue)
     async with redis.monitor() as monitor:
         engine.result_waits._ask_again()
-        engine.result_waits._notified(b"ended 999")
+        engine.result_waits._notified(b"999")
         async for command in monitor.listen():
             if command["command"].startswith("EVALSHA"):
                 break

@@ -11,6 +11,7 @@ from leasehold.log import Log
 from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
 from leasehold.queue.listener import Listener
+from leasehold.queue.push_router import PushRouter
 from leasehold.queue.result_waits import ResultWaits
 from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.runner import BoundScript, CommonArguments, bind
@@ -76,11 +77,15 @@ class Engine:
             name: Batcher(self._runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
         }
         self._subscriptions: set[Subscription] = set()
+        #: What is published to the session for this queue.
+        self.pushes = PushRouter(session, keys["push"])
         self.result_waits = ResultWaits(self)
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeaseholdError | None = None
         self._closing: asyncio.Task[None] | None = None
-        listener = Listener(session, keys, register=self._script("register"), leave=self._script("leave"))
+        listener = Listener(
+            session, keys, self.pushes, register=self._script("register"), leave=self._script("leave")
+        )
         #: What is delivered to this session.
         self.deliveries = listener.deliveries
         self._dispatcher = LeaseDispatcher(
@@ -166,19 +171,15 @@ class Engine:
         """Return a script as a plain command, for a pipeline of the user."""
         return self._script(name).command({}, rest)
 
-    async def subscribe(
-        self, channel: str, notify: Callable[[], None], on_message: Callable[[bytes], None] | None = None
-    ) -> Subscription:
+    async def subscribe(self, channel: str, notify: Callable[[], None]) -> Subscription:
         """Subscribe to a channel of the queue. See `Session.subscribe`.
 
         Args:
             channel: Its name among the keys.
-            notify: Called when messages may have been missed, when the engine closes, and for each message,
-                unless there is `on_message`.
-            on_message: Called for each message.
+            notify: Called for each message, when messages may have been missed, and when the engine closes.
         """
         self._expect_open()
-        one = await self.session.subscribe(self.keys[channel], on_message or (lambda _: notify()), notify)
+        one = await self.session.subscribe(self.keys[channel], lambda _: notify(), notify)
         self._subscriptions.add(one)
         return one
 
@@ -228,6 +229,7 @@ class Engine:
         for one in [*self._subscriptions]:
             self.unsubscribe(one)
             one.on_end()
+        self.pushes.close()
         await self.session.leave(self._name, refusal)
 
     def _expect_open(self) -> None:

@@ -86,6 +86,50 @@ async def release_arrivals(queue: AsyncWorkQueue) -> int:
     return await waiting.deliveries.recall(leave)
 
 
+def on_push(
+    queue: AsyncWorkQueue,
+    kind: str,
+    handle: Callable[[bytes], None],
+    *,
+    missed: Callable[[], None] = lambda: None,
+) -> Callable[[], None]:
+    """Call a function for each message of a kind that is published to this session, until that is ended.
+
+    For as long, the session receives `<queue>:push:<session>`, also while it waits for no item: one SUBSCRIBE
+    for the queue, on the one connection of the session for all pushes. If the server is away, that begins
+    when it is back; where its access rules forbid the channel, no message arrives. Not for an event loop that
+    assists: a session receives once, as the server counts who has received a delivery.
+
+    Args:
+        queue: The queue object.
+        kind: The first word of the messages.
+        handle: Called in this event loop with what follows that word and a space.
+        missed: Called when messages may have been missed: when the subscription has begun, when the
+            connection has ended and when it is there again, and when the queue object is closed.
+
+    Returns:
+        What ends it. Calling it twice is fine.
+
+    Raises:
+        QueueClosed: If the queue object is closed.
+    """
+    engine = _lifecycle(queue).engine()
+    if engine.session.adopted:
+        raise RuntimeError("an event loop that assists another one receives no pushes")
+    receiver = engine.pushes.add(kind, handle, missed)
+    engine.pushes.hold_soon(missed)
+    ended = False
+
+    def end() -> None:
+        nonlocal ended
+        if not ended:
+            ended = True
+            receiver.close()
+            engine.pushes.release()
+
+    return end
+
+
 async def stop_listening(queue: AsyncWorkQueue) -> None:
     """Stop listening for items if no caller waits, and return when none is on its way to this event loop.
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from leasehold.errors import LeaseholdError
 from leasehold.queue.deliveries import Deliveries, read_delivery
+from leasehold.queue.push_router import DELIVERY
 from leasehold.retry import Backoff
 from leasehold.scripting.endpoints import is_cluster
 from leasehold.scripting.server_errors import is_unknown_script, translate
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from leasehold.keys import QueueKeys
     from leasehold.queue.deliveries import Delivery
+    from leasehold.queue.push_router import PushRouter
     from leasehold.scripting.connection import Connection
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.runner import BoundScript
@@ -80,6 +82,7 @@ class Listener:
     Args:
         session: Opens the connection, and sends `leave`.
         keys: The queue's keys.
+        pushes: Receives what is delivered to this session.
         register: The script that registers the session and returns when something falls due next.
         leave: The script that empties the inbox and unregisters the session.
     """
@@ -88,6 +91,7 @@ class Listener:
         self,
         session: Session,
         keys: QueueKeys,
+        pushes: PushRouter,
         *,
         register: BoundScript,
         leave: BoundScript,
@@ -96,7 +100,7 @@ class Listener:
         self._register = register
         self._leave = leave
         self._channel = keys["due"]
-        self._push_channel = keys["push"]
+        self._pushes = pushes
         #: Shared with the background thread of a worker.
         self.deliveries = Deliveries()
         #: On a cluster, a message also reaches subscribers of other nodes, which the sender does not count.
@@ -114,8 +118,14 @@ class Listener:
         self._connection: Connection | None = None
         #: The last connection on which the session was registered, so that the server knows the script.
         self._registered_on: Connection | None = None
-        #: The channels on which it is announced what falls due, and items are delivered.
-        self._subscriptions: list[Subscription] = []
+        #: The channel on which it is announced what falls due.
+        self._due: Subscription | None = None
+        #: Whether this has asked for the pushes. Some may arrive even if not: the queue of a worker receives
+        #: them for as long as the worker runs.
+        self._receives = False
+        #: What was notified last, and takes these.
+        self._taker: Waiter | None = None
+        pushes.add(DELIVERY, self._pushed, self._missed)
         self._leaving: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[bool] | None = None
         self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
@@ -139,7 +149,7 @@ class Listener:
         if self._waiter is not None:
             self._want_delivery(waiter)
             return
-        self._waiter = waiter
+        self._waiter = self._taker = waiter
         self._attached = True
         leaving = self._leaving is not None and not self._leaving.done()
         if self._connection is None or self._connection.ended or leaving:
@@ -279,7 +289,10 @@ class Listener:
 
     def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:
         """Register for a delivery, unless the session has, and acknowledge what was accepted."""
-        if not accepted and (self.deliveries.registered or not self._subscriptions):
+        if not self._attached:
+            self.deliveries.acknowledged(accepted)  # no recall follows
+            return
+        if not accepted and (self.deliveries.registered or not self._receives):
             return
         registration = self._registration(waiter)
         if accepted or self.deliveries.registered:
@@ -296,10 +309,10 @@ class Listener:
         if accepted and self._attached:
             self._loop.call_later(FIRST_WAIT, self._want_delivery, waiter, accepted)
 
-    def _pushed(self, waiter: Waiter, message: bytes) -> None:
+    def _pushed(self, message: bytes) -> None:
         delivery = read_delivery(message)
-        if delivery is not None:
-            self._received(waiter, delivery)
+        if delivery is not None and self._taker is not None:
+            self._received(self._taker, delivery)
 
     def _received(self, waiter: Waiter, delivery: Delivery) -> None:
         """Accept an item that was delivered, unless the background thread has recalled it."""
@@ -321,21 +334,23 @@ class Listener:
 
     async def _connect(self, waiter: Waiter) -> Connection:
         # Before the session registers: what falls due is in the reply to that, or is published later.
-        if not self._subscriptions:
-            for channel, handle, missed in (
-                (self._channel, _announced, partial(waiter.due_in, FIRST_WAIT)),
-                (self._push_channel, self._pushed, self._missed),
-            ):
-                one = await self._session.subscribe(channel, partial(handle, waiter), missed)
-                self._subscriptions.append(one)
+        if self._due is None:
+            announced, missed = partial(_announced, waiter), partial(waiter.due_in, FIRST_WAIT)
+            self._due = await self._session.subscribe(self._channel, announced, missed)
+        if not self._receives:
+            await self._pushes.hold()
+            self._receives = True
         return await self._session.open(
             "waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS, on_end=lambda: None
         )
 
     def _unsubscribe(self) -> None:
-        subscriptions, self._subscriptions = self._subscriptions, []
-        for one in subscriptions:
-            one.close()
+        due, self._due = self._due, None
+        if due is not None:
+            due.close()
+        if self._receives:
+            self._receives = False
+            self._pushes.release()
 
     async def _close_connection(self) -> bool:
         """Close the connection; return whether the server is certain to move no more ids for it.

@@ -13,7 +13,9 @@ from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from leasehold.queue.push_router import PushRouter
 
 #: How often a process asks again for all items that it waits for (s): another client that completes an item
 #: notifies no process, and a message may be lost. The server keeps in mind who waits for three times as long.
@@ -24,20 +26,17 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 #: The codes in the reply of `await_results`.
 NOT_READ, UNKNOWN, UNFINISHED, RESULT = -2, -1, 0, 1
 
-_ENDED = b"ended "
-
 
 class Engine(Protocol):
-    """What asks the server, and subscribes: the engine of a queue in one event loop."""
+    """What asks the server, and receives pushes: the engine of a queue in one event loop."""
+
+    @property
+    def pushes(self) -> PushRouter:
+        """What is published to the session for this queue."""
+        ...
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script, and return its reply."""
-        ...
-
-    async def subscribe(
-        self, channel: str, notify: Callable[[], None], on_message: Callable[[bytes], None]
-    ) -> object:
-        """Receive a channel until the engine is closed."""
         ...
 
 
@@ -64,6 +63,7 @@ class ResultWaits:
         self._timer: asyncio.TimerHandle | None = None
         self._is_subscribed = False
         self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
+        engine.pushes.add("ended", self._notified, self._missed)
 
     @property
     def count(self) -> int:
@@ -105,9 +105,8 @@ class ResultWaits:
         """Ask for all items: notifications may have been missed, or the queue object is closed."""
         self._ask(self._waits)
 
-    def _notified(self, message: bytes) -> None:
-        item_id = message.removeprefix(_ENDED)
-        if item_id in self._waits and message.startswith(_ENDED):
+    def _notified(self, item_id: bytes) -> None:
+        if item_id in self._waits:
             self._asked.pop(item_id, None)
             self._ended[item_id] = None
             self._ask(())
@@ -123,7 +122,7 @@ class ResultWaits:
             while self._ended or self._asked:
                 if not self._is_subscribed:
                     # First, so that the end of no item is missed.
-                    await self._engine.subscribe("push", self._missed, self._notified)
+                    await self._engine.pushes.hold()
                     self._is_subscribed = True
                 batch = [*islice(chain(self._ended, self._asked), TRIP_ROWS)]
                 for item_id in batch:
