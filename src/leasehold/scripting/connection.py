@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self, redis_connection: AbstractConnection, *, reply_timeout: float, on_end: Callable[[], None]
     ) -> None:
         self._reply_timeout = reply_timeout
-        self._on_end = on_end
+        self._on_end = [on_end]
         #: When each call was posted, and what to call with its reply.
         self._waiting: deque[tuple[float, OnReply]] = deque()
         self._loop = asyncio.get_running_loop()
@@ -156,6 +156,13 @@ class Connection(asyncio.Protocol):
     def ended(self) -> bool:
         """Whether the connection has ended."""
         return self._ended
+
+    def when_ended(self, function: Callable[[], None]) -> None:
+        """Call a function when the connection has ended, after `on_end`; at once if it has."""
+        if self._ended:
+            function()
+        else:
+            self._on_end.append(function)
 
     @property
     def idle(self) -> bool:
@@ -300,7 +307,8 @@ class Connection(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._transport.close()
-        self._call(self._on_end)
+        for function in self._on_end:
+            self._call(function)
         lost = ConnectionLost(reason, maybe_applied=True)
         while self._waiting:
             self._call(self._waiting.popleft()[1], None, lost)

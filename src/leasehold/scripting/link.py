@@ -36,9 +36,11 @@ class Call:
 
     __slots__ = ("_link", "_on_reply", "backoff", "command", "reloaded", "script", "until")
 
-    def __init__(self, link: Link, script: Script, command: tuple[bytes, ...], on_reply: OnReply) -> None:
+    def __init__(
+        self, link: Link, script: Script | None, command: tuple[bytes, ...], on_reply: OnReply
+    ) -> None:
         self._link = link
-        #: The script that it calls.
+        #: The script that it calls; None: it is a plain command.
         self.script = script
         #: The command: EVALSHA, the hash, the number of keys, keys and arguments.
         self.command = command
@@ -62,7 +64,8 @@ class Call:
     def reload(self) -> None:
         """Send the text from now on, as the server does not know the hash."""
         self.reloaded = True
-        self.command = (b"EVAL", self.script.body, *self.command[2:])
+        if self.script is not None:
+            self.command = (b"EVAL", self.script.body, *self.command[2:])
 
 
 class Link:
@@ -103,7 +106,7 @@ class Link:
         if self._refusal is not None:
             call.fail(copy.copy(self._refusal))
         elif connection is not None:
-            if self._rights.refused and (refusal := self._rights.refusal(call.script)):
+            if self._rights.refused and call.script and (refusal := self._rights.refusal(call.script)):
                 call.fail(refusal)
                 return
             try:

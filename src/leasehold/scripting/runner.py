@@ -183,6 +183,23 @@ class Runner:
         self._link.post(Call(self._link, script.script, command, on_reply))
         return await future
 
+    async def ask(self, *commands: tuple[bytes, ...]) -> list[Any]:
+        """Send plain commands about the server, all over one connection; return the replies and the errors.
+
+        An error of the server takes the place of the reply.
+
+        Raises:
+            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
+        """
+        answers = [_future_reply() for _ in commands]
+        for command, (_, on_reply) in zip(commands, answers, strict=True):
+            self._link.post(Call(self._link, None, command, on_reply))
+        replies = await asyncio.gather(*(future for future, _ in answers), return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, ConnectionLost):
+                raise reply
+        return replies
+
     def probe_with(self, keys: QueueKeys) -> None:
         """Find out with the first connection what the server permits, in the key space of this queue."""
         if self._probe is None:

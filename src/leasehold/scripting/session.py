@@ -12,6 +12,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: How long a session may take to close when its event loop ends (s).
 END_SECONDS = 1.0
+#: The purposes of the connections that last as long as their session.
+LASTING = ("commands", "pushes")
 
 
 class Member(Protocol):
@@ -50,15 +53,26 @@ class OpenedConnection:
 
     Attributes:
         purpose: `commands`, `pushes` or `waits`.
+        name: The name that the server was asked to give it.
         id: The server's number for it; None until the server has answered, or if its access rules forbid it.
+        answered: Whether the server has answered to both.
+        since: When it was opened, by `time.monotonic()`.
     """
 
-    __slots__ = ("connection", "id", "purpose")
+    __slots__ = ("answered", "connection", "id", "name", "purpose", "since")
 
-    def __init__(self, connection: Connection, purpose: str) -> None:
+    def __init__(self, connection: Connection, purpose: str, name: str) -> None:
         self.connection = connection
         self.purpose = purpose
+        self.name = name
         self.id: int | None = None
+        self.answered = False
+        self.since = time.monotonic()
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it lasts as long as the session; connections that wait for items come and go."""
+        return self.purpose in LASTING
 
     def identified(self, reply: Any, error: BaseException | None) -> None:
         """Take the reply to CLIENT ID."""
@@ -94,6 +108,7 @@ class Session:
         self._key = key
         self._own_client = separate_client(client)
         self._opened: list[OpenedConnection] = []
+        self._watchers: list[Callable[[], None]] = []
         self._ending = False
         self.runner = Runner(self.endpoint("commands"), reply_timeout=reply_timeout)
         self._pushes = PushConnection(self.endpoint("pushes"), reply_timeout=reply_timeout)
@@ -102,9 +117,19 @@ class Session:
 
     @property
     def connections(self) -> list[OpenedConnection]:
-        """The open connections."""
-        self._opened = [one for one in self._opened if not one.connection.ended]
-        return self._opened
+        """The open connections; callable from any thread."""
+        return [one for one in (*self._opened,) if not one.connection.ended]
+
+    def watch_connections(self, notify: Callable[[], None]) -> None:
+        """Call a function when a lasting connection has its id and its name, and when one has ended.
+
+        It is called in the event loop of the session.
+        """
+        self._watchers.append(notify)
+
+    def unwatch_connections(self, notify: Callable[[], None]) -> None:
+        """Call this function no more."""
+        self._watchers.remove(notify)
 
     def endpoint(self, purpose: str) -> Endpoint:
         """Return where the server is; connections that are opened with it are recorded and named.
@@ -185,11 +210,24 @@ class Session:
 
     def _record(self, purpose: str, connection: Connection) -> None:
         """Note a connection that has just been opened, and name it, unless the access rules forbid that."""
-        opened = OpenedConnection(connection, purpose)
-        self.connections.append(opened)
+        name = f"leasehold:{purpose}:{_printable(self.host)}:{self.pid}"
+        opened = OpenedConnection(connection, purpose, name)
+        self._opened = [*self.connections, opened]
+
+        def named(_: Any, error: BaseException | None) -> None:
+            if not isinstance(error, ConnectionLost):
+                opened.answered = True
+                if opened.lasting:
+                    self._connections_changed()
+
         connection.post((b"CLIENT", b"ID"), opened.identified)
-        name = f"leasehold:{purpose}:{_printable(self.host)}:{self.pid}".encode()
-        connection.post((b"CLIENT", b"SETNAME", name), lambda _reply, _error: None)
+        connection.post((b"CLIENT", b"SETNAME", name.encode()), named)
+        if opened.lasting:
+            connection.when_ended(self._connections_changed)
+
+    def _connections_changed(self) -> None:
+        for notify in (*self._watchers,):
+            notify()
 
     # ------------------------------------------------------------------ the end of the event loop
 

@@ -1,0 +1,107 @@
+"""Which connections a server has, by their ids: a connection is there exactly as long as its process lives.
+
+When a process dies, its system closes its connections, and the server notices within milliseconds. Ids begin
+anew when a server starts, so that an id means something only together with the server's run id.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from leasehold.scripting.session import Session
+
+_ID = re.compile(rb"\bid=(\d+) ")
+_NAME = re.compile(rb" name=(\S*)")
+_RUN_ID = re.compile(rb"^run_id:(\w+)\r?$", re.MULTILINE)
+
+
+class CannotAsk(Exception):
+    """The server, or a proxy in front of it, does not say which connections it has.
+
+    It never leaves the worker: see `worker.connections`.
+    """
+
+
+class Presence(NamedTuple):
+    """What a server has answered."""
+
+    #: The connections that it has, of those asked for: id → name.
+    names: Mapping[int, str]
+    #: The run id of the server; None if it was not asked for.
+    server: str | None
+    #: The number of subscribers of the channel, if one was asked for.
+    subscribers: int
+
+
+async def present(
+    session: Session, ids: Iterable[int], *, identify: bool = False, channel: bytes | None = None
+) -> Presence:
+    """Ask the server of a session which of some connections it has.
+
+    All answers are those of one server at one moment: they arrive over one connection.
+
+    Args:
+        session: A session of the running event loop.
+        ids: The ids of the connections.
+        identify: Whether to ask for the server's run id as well.
+        channel: A channel whose subscribers to count as well.
+
+    Raises:
+        CannotAsk: If the access rules forbid it, or the answers are not those of a Redis server.
+        ConnectionLost, ServerBusy, ServerRefused: If the server cannot be reached.
+    """
+    commands = [(b"CLIENT", b"LIST", b"ID", *(b"%d" % one for one in ids))]
+    if identify:
+        commands.append((b"INFO", b"server"))
+    if channel is not None:
+        commands.append((b"PUBSUB", b"NUMSUB", channel))
+    replies = await session.runner.ask(*commands)
+    for (name, *_), reply in zip(commands, replies, strict=True):
+        if isinstance(reply, BaseException):
+            await _raise(session, name, reply)
+    listed, *others = replies
+    server = _server(others.pop(0)) if identify else None
+    subscribers = 0
+    if channel is not None:
+        [counted] = others
+        subscribers = _subscribers(counted)
+    return Presence(_names(listed), server, subscribers)
+
+
+async def _raise(session: Session, command: bytes, error: BaseException) -> None:
+    """Raise the error, as one that says whether only this command was refused."""
+    [pong] = await session.runner.ask((b"PING",))
+    if isinstance(pong, BaseException):
+        raise pong  # nothing can be asked now
+    raise CannotAsk(f"{command.decode()} is refused: {error}") from error
+
+
+def _names(listed: object) -> dict[int, str]:
+    """Return the connections of a reply to CLIENT LIST."""
+    names: dict[int, str] = {}
+    if not isinstance(listed, bytes):
+        raise CannotAsk(f"CLIENT LIST is answered with {type(listed).__name__}")
+    for line in listed.splitlines():
+        found, name = _ID.search(line), _NAME.search(line)
+        if line and (found is None or name is None):
+            raise CannotAsk("CLIENT LIST is answered in an unknown form")
+        if found is not None and name is not None:
+            names[int(found[1])] = name[1].decode(errors="replace")
+    return names
+
+
+def _server(info: object) -> str:
+    found = _RUN_ID.search(info) if isinstance(info, bytes) else None
+    if found is None:
+        raise CannotAsk("INFO does not name the server")
+    return found[1].decode()
+
+
+def _subscribers(counted: object) -> int:
+    if isinstance(counted, list) and len(counted) == 2 and isinstance(counted[1], int):
+        return counted[1]
+    raise CannotAsk("PUBSUB NUMSUB is answered in an unknown form")

@@ -1,0 +1,203 @@
+"""The connections by which other workers may know that this process lives. They are checked, or not named."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from leasehold.log import Log
+from leasehold.queue.internals import engines, running_engine
+from leasehold.scripting.presence import CannotAsk, present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.scripting.session import OpenedConnection, Session
+
+#: The connections are checked again after so many seconds, and when one of them has changed.
+CHECK_AGAIN_SECONDS = 4.0
+#: A worker that lost all its connections so often in so many seconds, while the server went on, is behind
+#: something that cuts connections: peers must not go by them.
+CUTS, CUTS_SECONDS = 3, 60.0
+#: How often to ask again when connections have changed meanwhile, or one seems to be missing.
+TRIES, TRY_SECONDS = 5, 0.1
+
+log = Log("leasehold.worker")
+
+
+class Vouched(NamedTuple):
+    """The connections of a worker on one server.
+
+    If all of them are gone while that server runs, and the worker has registered no others, it is dead.
+    """
+
+    #: Their ids; none if they cannot be checked.
+    connections: tuple[int, ...]
+    #: The run id of the server.
+    server: str
+
+
+NOT_CHECKABLE = Vouched((), "")
+
+
+class OwnConnections:
+    """Checks the connections of this worker, from its background thread.
+
+    The ids can be trusted if the server lists them, under the names that they were given, when it is asked
+    over a connection of ours. This fails behind a proxy that shares connections between clients, renames or
+    replaces them, if the access rules forbid CLIENT, and where two connections lead to two servers. Then, and
+    behind a proxy that often cuts connections, the worker names none: its leases decide.
+
+    Args:
+        on_change: Called in the event loop of the background thread, when a connection was opened or has
+            ended, so that the worker is to register again.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._watched: dict[Session, Callable[[], None]] = {}
+        self._states: dict[Session, _State] = {}
+        self._off: str | None = None
+
+    @property
+    def off(self) -> str | None:
+        """Why other workers must not go by the connections of this one; None: they may."""
+        return self._off
+
+    def switch_off(self, reason: str) -> None:
+        """Name no connections any more, until the worker starts anew."""
+        if self._off is None:
+            self._off = reason
+            log.warning(
+                "other workers cannot see whether this process lives: %s. If it dies, its items return when "
+                "their leases expire",
+                reason,
+            )
+            self._on_change()
+
+    async def of(self, queue: AsyncWorkQueue) -> Vouched:
+        """Return what to register for a queue: connections that have been checked a moment ago.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        if self._off is not None:
+            return NOT_CHECKABLE
+        engine = running_engine(queue)
+        if engine is None:
+            return NOT_CHECKABLE
+        session = engine.session
+        sessions = [one.session for one in engines(queue) if one.session.id == session.id]
+        self._watch(sessions)
+        state = self._states.setdefault(session, _State())
+        state.sessions.update(dict.fromkeys(sessions))
+        async with state.lock:
+            if state.stale:
+                try:
+                    state.vouched = await state.check(session)
+                except CannotAsk as error:
+                    self.switch_off(str(error))
+                    return NOT_CHECKABLE
+            return state.vouched
+
+    def close(self) -> None:
+        """Watch no connections any more."""
+        for session, notify in self._watched.items():
+            session.unwatch_connections(notify)
+        self._watched.clear()
+
+    def _watch(self, sessions: Sequence[Session]) -> None:
+        """Be notified of changes in the event loops of the sessions."""
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._changed)
+
+        for session in sessions:
+            if session not in self._watched:
+                session.watch_connections(changed)
+                self._watched[session] = changed
+
+    def _changed(self) -> None:
+        for state in self._states.values():
+            state.checked_at = None
+        self._on_change()
+
+
+class _State:
+    """What is known of the connections that share a session of the background thread."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        #: The sessions of this id, in all event loops.
+        self.sessions: dict[Session, None] = {}
+        self.vouched = NOT_CHECKABLE
+        self.checked_at: float | None = None
+        self._cuts: deque[float] = deque(maxlen=CUTS)
+
+    @property
+    def stale(self) -> bool:
+        """Whether to check again."""
+        return self.checked_at is None or time.monotonic() - self.checked_at > CHECK_AGAIN_SECONDS
+
+    async def check(self, session: Session) -> Vouched:
+        """Ask the server for the connections, and compare them with ours.
+
+        Raises:
+            CannotAsk: If they cannot be trusted.
+        """
+        wrong = ""
+        for _ in range(TRIES):
+            self.checked_at = time.monotonic()
+            before = self._held()
+            seen = await present(session, [one.id or 0 for one in before] or [0], identify=True)
+            held = self._held()
+            if held == before and held:
+                wrong = _why_untrusted(held, seen.names)
+                if not wrong:
+                    return self._vouch(tuple(sorted(one.id or 0 for one in held)), seen.server or "")
+            await asyncio.sleep(TRY_SECONDS)  # a connection may be opening, or about to be noticed as closed
+        if wrong:
+            raise CannotAsk(wrong)
+        self.checked_at = None
+        return NOT_CHECKABLE  # they change all the time; the next registration tries again
+
+    def _held(self) -> list[OpenedConnection]:
+        """Return the lasting connections that the server has named."""
+        opened = [one for session in self.sessions for one in session.connections]
+        return [one for one in opened if one.lasting and one.answered]
+
+    def _vouch(self, connections: tuple[int, ...], server: str) -> Vouched:
+        """Return the connections; count how often all of them were lost.
+
+        Raises:
+            CannotAsk: If that was too often.
+        """
+        before, now = self.vouched, time.monotonic()
+        if before.server == server and not set(before.connections) & set(connections):
+            self._cuts.append(now)
+            if len(self._cuts) == CUTS and now - self._cuts[0] < CUTS_SECONDS:
+                raise CannotAsk(
+                    f"its connections were cut {CUTS} times in {now - self._cuts[0]:.0f} s, and the server "
+                    "was not restarted"
+                )
+        return Vouched(connections, server)
+
+
+def _why_untrusted(held: Sequence[OpenedConnection], names: Mapping[int, str]) -> str:
+    """Say what is wrong with the server's answer; empty if nothing is."""
+    if any(one.id is None for one in held):
+        return "the server does not say which connections are ours"
+    if len({one.id for one in held}) < len(held):
+        return "several of its connections have the same id: a proxy shares them"
+    for one in held:
+        name = names.get(one.id or 0)
+        if name is None:
+            return "the server that was asked does not have its connections"
+        if name != one.name:
+            return f"its connections have other names than they were given: {name!r}"
+    return ""
