@@ -1,9 +1,10 @@
 """A hook of MkDocs: write the parts of the reference that are made from the code when the docs are built.
 
 A comment on a page stands for such a part: `<!-- contract lease_many -->` for the contract in the header of
-a script; `<!-- commands -->` for the commands that the scripts send; `<!-- fields -->` and `<!-- events -->`
-for the tables of the fields of an event and of the events. In a row of a table that begins with a key
-(`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the empty cells after it are filled in.
+a script; `<!-- commands -->` for the commands that the scripts send; `<!-- fields -->`, `<!-- events -->` and
+`<!-- others -->` for the tables of the fields of an event, of the events of items, and of the others. In a
+row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the empty
+cells after it are filled in.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.keys import KEYS, MADE_KEYS
 from leasehold.scripting import catalogue, linker
-from leasehold.states import FIELDS, EventKind
+from leasehold.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_PART = re.compile(r"<!-- (contract|commands|fields|events)(?: (\w+))? -->")
+_PART = re.compile(r"<!-- (contract|commands|fields|events|others)(?: (\w+))? -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
 
@@ -62,27 +63,42 @@ def commands() -> str:
 
 def fields() -> str:
     """Return the table of the fields of an event."""
-    return "\n".join(
-        _table(["field", "meaning"], ([f"`{name}`", meaning] for name, meaning in FIELDS.items()))
-    )
+    described = (FIELDS | DETAILS).items()
+    return "\n".join(_table(["field", "meaning"], ([f"`{name}`", meaning] for name, meaning in described)))
 
 
 def events() -> str:
-    """Return the table of the events: which scripts emit each, and the states before and after it."""
+    """Return the table of the events of items: the scripts that emit each, the states before and after it."""
     rows = []
-    for kind in EventKind:
-        scripts = (f"`{script.name}`" for script in catalogue.load().values() if kind in script.events)
+    for kind in ITEM_EVENTS:
         after = f"{kind.after}; with `due`: scheduled" if kind.can_delay else kind.after
         before = "; ".join(filter(None, (", ".join(kind.before), kind.note)))
-        marked = ", ".join(f"`{field}`" for field in kind.fields)
-        rows.append([f"`{kind}`", ", ".join(scripts), before, after, marked])
+        rows.append([f"`{kind}`", _emitters(kind), before, after, _marked(kind.fields)])
     return "\n".join(_table(["`what`", "emitted by", "from", "to", "fields"], rows))
+
+
+def others() -> str:
+    """Return the table of the events of the queue and of its workers."""
+    rows = [
+        [f"`{kind}`", _emitters(kind), f"{kind.subject}", _marked(kind.fields), kind.note]
+        for kind in EventKind
+        if kind not in ITEM_EVENTS
+    ]
+    return "\n".join(_table(["`what`", "emitted by", "of", "fields", ""], rows))
+
+
+def _emitters(kind: EventKind) -> str:
+    return _marked(script.name for script in catalogue.load().values() if kind in script.events)
+
+
+def _marked(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _part(kind: str, name: str | None) -> str:
     if kind == "contract":
         return contract(name or "")
-    return {"commands": commands, "fields": fields, "events": events}[kind]()
+    return {"commands": commands, "fields": fields, "events": events, "others": others}[kind]()
 
 
 def _key(name: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@
 --   after   text     the number of the last event that the caller knows; 0: begin with the oldest
 --   count   count    the maximum number to return
 -- Reply: the number of the last event of all (false: none are kept), then for each event its number and a
---   list of its ten fields, each with its name.
+--   list of its fields, each with its name.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 events a call.
 

@@ -23,19 +23,30 @@ if emitting then
     return string.format('%.0f-1', event)
   end
 
-  -- Write all fields in the same order, so that the server stores their names only once per node of the stream. A
-  -- table or a loop would take twice the time. Returns whether it was written.
-  local function write(place, event)
+  -- Return all fields with their names, in the same order, so that the server stores their names only once per node of
+  -- the stream. A table or a loop would take twice the time.
+  local function fields_of(event)
     local fields = event[3]
     -- stylua: ignore
-    local reply = redis.pcall('XADD', events, id_of(number + place),
-      'what', event[1], 'id', event[2], 'time', read_clock(),
+    return 'what', event[1], 'id', event[2], 'time', read_clock(),
       'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
-      'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or '')
+      'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or ''
+  end
+
+  -- Write an event; returns whether it was written.
+  local function write(place, event)
+    local at, details = id_of(number + place), event[3].details
+    local reply
+    if details then
+      reply = redis.pcall('XADD', events, at, 'details', cjson.encode(details), fields_of(event))
+    else
+      reply = redis.pcall('XADD', events, at, fields_of(event))
+    end
     return type(reply) == 'string'
   end
 
-  -- Emit an event with fields beside those that all events have.
+  -- Emit an event with fields beside those that all events have. `details`: a table of the fields that few events have.
+  -- The id of an event of the queue is ''.
   function emit(what, id, fields)
     emitted[#emitted + 1] = { what, id, fields }
   end

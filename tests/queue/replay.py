@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.states import EVENTS, FIELDS, GONE, STATES, EventKind
+from leasehold.states import DETAILS, EVENTS, FIELDS, GONE, STATES, EventKind
 from tests.lua.space import Expiring, snapshot
 
 if TYPE_CHECKING:
@@ -35,9 +35,14 @@ class Replay:
     def take(self, event: Event) -> None:
         """Apply an event, and check it against its declaration."""
         kind, before = EVENTS[event.what], self.states_of(event.id)
-        assert {name for name in FIELDS if getattr(event, name, None)} - {"what", "id"} <= {*kind.fields}
+        given = {name for name in FIELDS | DETAILS if getattr(event, name, None)}
+        assert given - {"what", "id"} <= {*kind.fields}, event
+        if kind.subject != "item":
+            assert (event.id == "") == (kind.subject == "queue"), event
+            return
         assert kind is EventKind.ADDED or not kind.before or before & {*kind.before}, event
-        self._apply(event)
+        if kind is not EventKind.PROGRESS:
+            self._apply(event)
         after = "scheduled" if kind.can_delay and event.due is not None else kind.after
         left = self.states_of(event.id)
         assert after in left if after != GONE else not left & {*kind.before}, event
@@ -51,25 +56,9 @@ class Replay:
         item_id, at = event.id, round(event.at * 1000)
         match event.what:
             case "added" | "requeued":
-                assert event.size is not None
-                self.dead.pop(item_id, None) if event.what == "requeued" else None
-                if item_id in self.items and item_id in self.waiting:
-                    self.items[item_id] = ReplayedItem(event.size)  # replaced where it was
-                    return
-                self.leave(item_id)
-                self.items[item_id] = ReplayedItem(event.size)
-                self.enter(event)
+                self.add(event)
             case "leased":
-                assert event.token is not None
-                assert event.attempt is not None
-                item = self.items[item_id]
-                assert item.size == event.size
-                first = item.ledger[0] if item.ledger else event.token
-                self.items[item_id] = item._replace(ledger=(first, event.token, event.attempt, at))
-                self.waiting.remove(item_id)
-                self.leased[item_id] = _ms(event.due)
-                assert event.token == self.fence + 1
-                self.fence = event.token
+                self.lease(event)
             case "renewed":
                 self.leased[item_id] = _ms(event.due)
             case "released":
@@ -79,10 +68,12 @@ class Replay:
                 self.items[item_id] = self.items[item_id]._replace(ledger=taken_back)
                 self.leave(item_id)
                 self.enter(event)
-            case "expired" | "due" | "failed" | "restored":
+            case "replaced":
+                self.replace(event)
+            case "expired" | "due" | "failed" | "restored" | "reclaimed":
                 self.leave(item_id)
                 self.enter(event)
-            case "completed" | "vanished":
+            case "completed" | "vanished" | "cancelled" | "discarded" | "moved":
                 self.leave(item_id)
                 del self.items[item_id]
             case "died":
@@ -93,6 +84,38 @@ class Replay:
                 del self.dead[item_id]
             case what:
                 raise AssertionError(what)
+
+    def add(self, event: Event) -> None:
+        """Add an item, or requeue a dead letter."""
+        assert event.size is not None
+        self.dead.pop(event.id, None) if event.what == "requeued" else None
+        waits = event.id in self.waiting
+        self.items[event.id] = ReplayedItem(event.size)
+        if not waits:  # else it is replaced where it was
+            self.leave(event.id)
+            self.enter(event)
+
+    def lease(self, event: Event) -> None:
+        """Lease an item."""
+        assert event.token is not None
+        assert event.attempt is not None
+        item = self.items[event.id]
+        assert item.size == event.size
+        first = item.ledger[0] if item.ledger else event.token
+        at = round(event.at * 1000)
+        self.items[event.id] = item._replace(ledger=(first, event.token, event.attempt, at))
+        self.waiting.remove(event.id)
+        self.leased[event.id] = _ms(event.due)
+        assert event.token == self.fence + 1
+        self.fence = event.token
+
+    def replace(self, event: Event) -> None:
+        """Replace the data of an item, which stays where it waits unless it is delayed or was."""
+        assert event.size is not None
+        self.items[event.id] = self.items[event.id]._replace(size=event.size)
+        if event.due is not None or event.id not in self.waiting:
+            self.leave(event.id)
+            self.enter(event)
 
     def enter(self, event: Event) -> None:
         """Put an item into the state after the event."""

@@ -18,6 +18,7 @@ from leasehold import (
     NoEventsKept,
     WrongKeyType,
 )
+from leasehold.states import FIELDS
 from tests.queue.asking import kept, take, tick_all, what
 from tests.queue.replay import Replay, live
 
@@ -285,6 +286,21 @@ async def test_an_invalid_since_is_refused(queue: AsyncWorkQueue) -> None:
     with pytest.raises(InvalidArgument, match=f"at most {last}"):
         await kept(queue, last + 1)
     assert await kept(queue, last) == []
+
+
+async def test_rare_fields_of_an_event_come_as_details(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    begin = await queue.events.keep(count=10)
+    await queue.add_item(Item(b"", id="x"))
+    details = '{"group":"g","until":1500,"reason":"for \\u00fc","unknown":1}'
+    fields: dict[Any, Any] = dict.fromkeys(FIELDS, "")
+    fields |= {"what": "paused", "time": 1, "details": details}
+    await redis.xadd(f"{name}:events", fields, id=f"{begin + 2}-1")
+    plain, paused = await kept(queue)
+    assert (plain.reason, plain.until, plain.group, plain.worker) == (None, None, None, None)
+    assert (paused.what, paused.id, paused.size) == ("paused", "", None)
+    assert (paused.reason, paused.until, paused.group) == ("for ü", 1.5, "g")
 
 
 class Hand:

@@ -1,14 +1,16 @@
-"""Kept events: what happened to each item, recorded by the scripts that did it."""
+"""Kept events: what happened to each item, the queue and its workers, recorded by the scripts that did it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
 from leasehold.errors import ConnectionLost, EventsLost, InvalidArgument, NoEventsKept
+from leasehold.states import DETAILS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,13 +28,13 @@ LONGEST_SLEEP = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of one item's state. Fields that do not apply are None."""
+    """One change of an item, of the queue or of a worker. Fields that do not apply are None."""
 
     #: The event's number. Numbers increase without a gap while events are kept.
     number: int
     #: What happened; see the reference.
     what: str
-    #: The item's id.
+    #: The item's id; of an event of a worker the worker's, of one of the queue empty.
     id: str
     #: When, in seconds since 1970, server's clock.
     at: float
@@ -50,6 +52,22 @@ class Event:
     front: bool
     #: The last 1,000 bytes of the error.
     error: str | None
+    #: The group that is meant; None: the queue.
+    group: str | None = None
+    #: The limits that are in force now.
+    limits: dict[str, Any] | None = None
+    #: How many items were removed.
+    count: int | None = None
+    #: What the holder has reported.
+    progress: str | None = None
+    #: The queue that has the item now.
+    queue: str | None = None
+    #: Why.
+    reason: str | None = None
+    #: When it ends by itself, in seconds since 1970.
+    until: float | None = None
+    #: The name of the worker.
+    worker: str | None = None
 
 
 class Events:
@@ -196,6 +214,10 @@ def event_of(number: bytes, flat: Sequence[Any]) -> Event:
         return int(fields[name]) if fields[name] else None
 
     due = integer(b"due")
+    encoded = fields.get(b"details", b"{}").decode(errors="surrogateescape")
+    details = {name: value for name, value in json.loads(encoded).items() if name in DETAILS}
+    if "until" in details:
+        details["until"] /= 1000
     return Event(
         number=int(number.partition(b"-")[0]),
         what=fields[b"what"].decode(),
@@ -208,4 +230,5 @@ def event_of(number: bytes, flat: Sequence[Any]) -> Event:
         due=None if due is None else due / 1000,
         front=bool(fields[b"front"]),
         error=fields[b"error"].decode(errors="replace") or None,
+        **details,
     )

@@ -22,6 +22,7 @@ from leasehold.states import (
     ENDS_OF_DEAD_LETTERS,
     ENTERS,
     GONE,
+    ITEM_EVENTS,
     ITEM_STATES,
     EventKind,
 )
@@ -52,6 +53,8 @@ COUNTED = {
 }
 #: The events that report a failure, with its error.
 FAILURES = (EventKind.FAILED, EventKind.DIED)
+#: The events of the queue and its workers, which are of no item.
+OTHER_EVENTS = tuple(kind for kind in EventKind if kind not in ITEM_EVENTS)
 #: The columns by which `ItemHistory.groups` groups.
 KEYS = ("hour", "begin", "worker", "error")
 
@@ -89,19 +92,23 @@ class ItemHistory:
         """
         failed = _is(*FAILURES)
         # What is not needed is dropped, and texts are shortened, before the shuffle.
-        events = self.events.select(
-            "number",
-            "what",
-            "id",
-            "at",
-            "holder",
-            "token",
-            "attempt",
-            "size",
-            sql.unix_millis("at").alias("ms"),
-            sql.col("due").isNotNull().alias("delayed"),
-            _if(failed, error_line("error")).alias("line"),
-        ).withColumn("error", _if(failed, error_type("line")))
+        events = (
+            self.events.where(~_is(*OTHER_EVENTS))
+            .select(
+                "number",
+                "what",
+                "id",
+                "at",
+                "holder",
+                "token",
+                "attempt",
+                "size",
+                sql.unix_millis("at").alias("ms"),
+                sql.col("due").isNotNull().alias("delayed"),
+                _if(failed, error_line("error")).alias("line"),
+            )
+            .withColumn("error", _if(failed, error_type("line")))
+        )
         of_id, of_lease = Window.partitionBy("id"), Window.partitionBy("id", "token")
         before = of_id.orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
         leased, completed = _is(EventKind.LEASED), _is(EventKind.COMPLETED)
@@ -129,7 +136,7 @@ class ItemHistory:
             *("number", "what", "id", "at", "ms", "token", "attempt", "added", "bytes", "waited", "wait"),
             *("line", "error"),
             _if(completed, (sql.col("ms") - sql.col("lease_at")) / 1000).alias("service"),
-            sql.when(_is(EventKind.EXPIRED), sql.col("last_holder"))
+            sql.when(_is(EventKind.EXPIRED, EventKind.RECLAIMED), sql.col("last_holder"))
             .when(sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder"))
             .alias("worker"),
             (number == sql.col("last")).alias("is_last"),
@@ -250,7 +257,7 @@ def _state() -> Column:
     """Return the state of an item after an event."""
     what = sql.col("what")
     state: Any = sql
-    for kind in EventKind:
+    for kind in ITEM_EVENTS:
         if kind.can_delay:
             state = state.when((what == kind.value) & sql.col("delayed"), "scheduled")
         state = state.when(what == kind.value, GONE if kind in ENDS else kind.after)
