@@ -1,4 +1,4 @@
--- Add items whose id does not exist yet; replace the data of items that are given as unique.
+-- Add items whose id does not exist yet; replace items that are given as unique, or to be replaced while they wait.
 --
 -- If one item is added to an empty queue for which a process waits, it is delivered: see `lib/deliver`.
 --
@@ -6,12 +6,12 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   items   rest     id, data, delay in ms (0: none; `@` and ms since 1970: until then), unique (1: do not check the id), …
--- Reply: a list with an entry per item: 1 added, 0 the id exists.
+--   items   rest     id, data, delay in ms (0: none; `@` and ms since 1970: until then), mode and options (see `lib/add`), …
+-- Reply: a list with an entry per item: 1 added or replaced, 0 the id is taken.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
 
-local alone = #ARGV - items == 4 and can_deliver(#ARGV[items + 2])
+local alone = #ARGV - items == 4 and #ARGV[items + 4] == 1 and can_deliver(#ARGV[items + 2])
 local answers, _, waiting = add_rows({})
 if alone and waiting[1] then
   deliver(waiting[1], ARGV[items + 2])

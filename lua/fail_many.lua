@@ -59,15 +59,20 @@ end
 redis.call('LLEN', queue)
 redis.call('ZCARD', scheduled)
 check_processing()
+local carried = {}
+for i, found in ipairs(any_options() and options_of(died) or {}) do
+  found.expires = nil -- a worker has begun with the item
+  carried[i] = options_text(found)
+end
 
 begin_writes() -- a failed item must be able to leave
 
 enter_waiting(to_end, false)
 enter_scheduled(delayed)
 note_errors(notes)
-for _, dead_letter in ipairs(dying) do
+for i, dead_letter in ipairs(dying) do
   local id, token, attempt, text, data = unpack(dead_letter)
-  enter_dead(id, data, text, attempt, token)
+  enter_dead(id, data, text, attempt, token, carried[i])
   redis.call('UNLINK', data_key(id))
   redis.call('HDEL', ledger, id)
   forget_facts({ id })

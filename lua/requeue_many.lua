@@ -32,7 +32,13 @@ for row = entries + 1, #ARGV do
   answers[#answers + 1] = answer
 end
 
-local earlier = find_earlier(requeued)
+local earlier, text_of = find_earlier(requeued), {}
+for _, id in ipairs(requeued) do
+  text_of[id] = redis.call('HGET', dead_key(id), 'options')
+end
+if any_options() or next(text_of) then
+  write_options(requeued, text_of)
+end
 enter_waiting(requeued, false)
 if earlier then
   forget_earlier(requeued, earlier)

@@ -57,6 +57,9 @@ for row = rows + 1, #ARGV, 5 do
 end
 
 local earlier = find_earlier(added)
+if any_options() then
+  write_options(added, {})
+end
 enter_waiting(added, false)
 if earlier then
   forget_earlier(added, earlier)

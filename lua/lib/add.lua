@@ -1,9 +1,14 @@
 -- Add items whose id does not exist yet, and items that are given as unique.
 --
--- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: until then), unique.
+-- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: until then), and how the item is added: a
+-- mode, or a mode, `:` and a JSON object. The mode is 0 to check the id, 1 not to check it (unique), 2 to replace an
+-- item that waits or is scheduled. The object has the options of the item (see `lib/facts`), or `expires_in` (ms) in
+-- place of `expires`, and `dedupe`: for how many ms the id stays taken, even if the item is completed.
 --
--- Needs: items
--- Gives: add_rows
+-- Needs: items, deadlines, scheduled
+-- Gives: any_recent, add_rows
+
+local any_recent = any_rare and redis.call('ZCARD', recent_key) > 0
 
 -- Read the rows; returns their ids, the data keys with the data, how many of the keys exist that show that an id is in
 -- use, whether all ids are different and to be added without a delay, and the answers if so.
@@ -16,7 +21,11 @@ local function read_rows(count, before)
     ids[i], values[2 * i - 1], values[2 * i] = id, key, ARGV[row + 2]
     keys[3 * i - 2], keys[3 * i - 1] = key, prefix .. ':lease:' .. id
     keys[3 * i] = prefix .. ':leased_by_session:' .. id
-    plain = plain and not seen[id] and not before[i] and ARGV[row + 3] == '0'
+    plain = plain
+      and not seen[id]
+      and not before[i]
+      and ARGV[row + 3] == '0'
+      and #ARGV[row + 4] == 1
     seen[id], answers[i] = true, 1
   end
   local exist = 0
@@ -26,22 +35,67 @@ local function read_rows(count, before)
   return ids, values, exist, plain, answers
 end
 
--- Return the answer to each row that `before` has none for: 1 to add it, 0 the id exists. Also return which ids are
+-- Return whether any client may be working on an item.
+local function is_leased(id)
+  return redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id)
+end
+
+-- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken. Also return which ids are
 -- in the queue already.
 local function answer_rows(ids, before, exist)
   local answers, listed, seen = {}, {}, {}
+  local windows = any_recent and read_in_chunks('ZMSCORE', recent_key, ids) or {}
   for i, id in ipairs(ids) do
-    local unique = ARGV[items + 4 * i] == '1'
+    local mode = string.byte(ARGV[items + 4 * i]) - 48 -- 0 check, 1 unique, 2 replace
     local exists = seen[id] or (exist > 0 and redis.call('EXISTS', data_key(id)) == 1)
-    answers[i] = before[i] or ((unique or not exists) and 1) or 0
+    local is_taken = exists or (windows[i] and tonumber(windows[i]) > read_clock())
+    local replaces = mode == 2 and exists and (seen[id] or not is_leased(id))
+    answers[i] = before[i] or ((mode == 1 or replaces or not is_taken) and 1) or 0
     if answers[i] == 1 then
       if exists and not seen[id] then
-        listed[id] = waits_near_an_end(id)
+        -- An item that is replaced waits somewhere, unless it is scheduled.
+        listed[id] = replaces and not redis.call('ZSCORE', scheduled, id) or waits_near_an_end(id)
       end
       seen[id] = true
     end
   end
   return answers, listed
+end
+
+-- Read the options of the rows that are added: a text for each id that has some, and for how long an id is taken.
+local function read_row_options(ids, answers)
+  local text_of, window_of = {}, {}
+  for i, id in ipairs(ids) do
+    if answers[i] == 1 then
+      local row = string.sub(ARGV[items + 4 * i], 3)
+      text_of[id], window_of[id] = nil, nil
+      if row ~= '' then
+        local sent = cjson.decode(row)
+        if sent.expires_in then
+          sent.expires = read_clock() + sent.expires_in
+        end
+        window_of[id] = sent.dedupe
+        text_of[id] =
+          options_text({ level = sent.level, group = sent.group, expires = sent.expires })
+      end
+    end
+  end
+  return text_of, window_of
+end
+
+-- Note until when ids stay taken, and drop as many old notes.
+local function note_recent(window_of)
+  local notes, longest, count = {}, 0, 0
+  for id, window in pairs(window_of) do
+    notes[#notes + 1], notes[#notes + 2] = read_clock() + window, id
+    longest, count = math.max(longest, window), count + 1
+  end
+  local old = redis.call('ZRANGEBYSCORE', recent_key, '-inf', read_clock(), 'LIMIT', 0, 2 * count)
+  in_chunks('ZADD', recent_key, notes)
+  in_chunks('ZREM', recent_key, old)
+  if redis.call('PTTL', recent_key) < longest then
+    redis.call('PEXPIRE', recent_key, longest)
+  end
 end
 
 -- Return where the ids that are added go. An id that is added twice goes to the place of its last row.
@@ -71,9 +125,10 @@ local function find_places(ids, answers, listed)
 end
 
 -- Return where each row goes: its answer, the ids that are added, the data to store, the ids that wait and those that
--- are delayed from now on, and when these fall due.
+-- are delayed from now on, and when these fall due; then the options and the windows of ids.
 local function place_rows(ids, values, before, exist)
   local answers, listed = answer_rows(ids, before, exist)
+  local text_of, window_of = read_row_options(ids, answers)
   local added, stored = {}, {}
   for i, id in ipairs(ids) do
     if answers[i] == 1 then
@@ -81,7 +136,8 @@ local function place_rows(ids, values, before, exist)
       stored[#stored + 1], stored[#stored + 2] = values[2 * i - 1], values[2 * i]
     end
   end
-  return answers, added, stored, find_places(ids, answers, listed)
+  local waiting, delayed, due_at = find_places(ids, answers, listed)
+  return answers, added, stored, waiting, delayed, due_at, text_of, window_of
 end
 
 -- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0 the id
@@ -90,23 +146,31 @@ end
 local function add_rows(before)
   local count = (#ARGV - items) / 4
   local ids, values, exist, plain, answers = read_rows(count, before)
-  local added, stored, waiting, later, due_at = ids, values, ids, {}, {}
-  if not plain or exist > 0 then
-    answers, added, stored, waiting, later, due_at = place_rows(ids, values, before, exist)
+  local added, stored, waiting, later, due_at = ids, values, ids, nil, nil
+  local text_of, window_of
+  if not plain or exist > 0 or any_recent then
+    answers, added, stored, waiting, later, due_at, text_of, window_of =
+      place_rows(ids, values, before, exist)
   end
   if #added > 0 then
     local earlier = find_earlier(added, exist == 0)
+    if any_options() or (text_of and next(text_of)) then
+      write_options(added, text_of or {})
+    end
     enter_waiting(waiting, false)
-    if later[1] then
+    if later and later[1] then
       enter_scheduled(later)
     end
     if earlier then
       forget_earlier(added, earlier)
     end
     in_chunks('MSET', nil, stored) -- makes the items exist
+    if window_of and next(window_of) then
+      note_recent(window_of)
+    end
     for i = 1, emitting and count or 0 do
       if answers[i] == 1 then
-        emit('added', ids[i], { size = #values[2 * i], due = due_at[i] })
+        emit('added', ids[i], { size = #values[2 * i], due = due_at and due_at[i] })
       end
     end
   end

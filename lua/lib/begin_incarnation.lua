@@ -1,7 +1,7 @@
 -- Begin the incarnation of items: remove what an earlier one has left, which a foreign client has completed or
 -- which is overwritten.
 --
--- Needs: deadlines, scheduled, ledger
+-- Needs: deadlines, scheduled, ledger, errors
 -- Gives: find_earlier, forget_earlier
 
 -- Read what is left of earlier incarnations of ids. Call it before the first write. Returns nothing if nothing is left.
@@ -29,11 +29,13 @@ local function find_earlier(ids, no_keys)
   return earlier
 end
 
--- Remove it, if there is any. Call it after `enter_…` and before the data is stored: until then new ids are ghosts.
+-- Remove it, if there is any. Call it after `write_options` and `enter_…` and before the data is stored: until then new ids are ghosts.
 local function forget_earlier(ids, earlier)
   leave_scheduled(earlier.delayed)
   in_chunks('HDEL', ledger, earlier.recorded)
-  forget_facts(ids)
+  if any_facts then
+    in_chunks('HDEL', errors, ids) -- `write_options` has replaced their options
+  end
   leave_leased(earlier.leased)
   drop_lease_keys(ids)
 end

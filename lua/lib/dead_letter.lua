@@ -8,15 +8,19 @@ local function dead_key(id)
 end
 
 -- Write a dead letter, replacing an older one of its id, or whatever else the key holds.
-local function enter_dead(id, data, text, attempt, token)
+-- `carried`: the item's options as a text, or nil.
+local function enter_dead(id, data, text, attempt, token, carried)
   local key = dead_key(id)
   redis.call('ZADD', dead, now, id) -- first, so that none exists that is not listed
   local fields = redis.pcall('HLEN', key)
-  if fields ~= 0 and fields ~= 4 then
+  if fields ~= 0 and fields ~= (carried and 5 or 4) then
     redis.call('UNLINK', key)
   end
   token = string.format('%.0f', token)
   redis.call('HSET', key, 'data', data, 'error', text, 'attempt', attempt, 'token', token)
+  if carried then
+    redis.call('HSET', key, 'options', carried)
+  end
   redis.call('UNLINK', prefix .. ':result:' .. id) -- of an earlier item, which is not what became of this one
 end
 

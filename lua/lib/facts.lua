@@ -1,7 +1,10 @@
--- Read and forget the facts that an item carries beyond its data: its options, and its last error.
+-- Read, write and forget the facts that an item carries beyond its data: its options, and its last error.
+--
+-- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9 to 9), `group`
+-- (text), `expires` (ms since 1970). What another client has written there and cannot be read counts as no options.
 --
 -- Needs: options, errors
--- Gives: any_facts, forget_facts, note_errors, errors_of
+-- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, options_of, options_text, write_options
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors) > 0
 if any_facts then
@@ -25,4 +28,55 @@ end
 -- Return the last error of each item, or false.
 local function errors_of(ids)
   return any_facts and read_in_chunks('HMGET', errors, ids) or {}
+end
+
+-- Return whether any item has options.
+local function any_options()
+  return any_facts and redis.call('HLEN', options) > 0
+end
+
+-- Return the options in a text (false: none) as a table.
+local function read_options(text)
+  local is_json, found = pcall(cjson.decode, text or '{}')
+  if not is_json or type(found) ~= 'table' then
+    return {}
+  end
+  local level = type(found.level) == 'number' and math.floor(math.max(-9, math.min(9, found.level)))
+  return {
+    level = level and level ~= 0 and level or nil,
+    group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
+    expires = type(found.expires) == 'number' and found.expires or nil,
+  }
+end
+
+-- Return a table of options for each item, an empty one if it has none.
+local function options_of(ids)
+  local texts, found = any_options() and read_in_chunks('HMGET', options, ids) or {}, {}
+  for i = 1, #ids do
+    found[i] = texts[i] and read_options(texts[i]) or {}
+  end
+  return found
+end
+
+-- Return options as a text; nil: there are none.
+local function options_text(found)
+  return next(found) and cjson.encode(found) or nil
+end
+
+-- Write the options of items that begin an incarnation, given as a text for each id that has some; those of an
+-- earlier incarnation are removed. Call it before `enter_…`, which puts an item into the place that its options say.
+local function write_options(ids, text_of)
+  local written, removed = {}, {}
+  for _, id in ipairs(ids) do
+    if text_of[id] then
+      written[#written + 1], written[#written + 2] = id, text_of[id]
+    else
+      removed[#removed + 1] = id
+    end
+  end
+  if any_options() then
+    in_chunks('HDEL', options, removed)
+  end
+  in_chunks('HSET', options, written)
+  any_facts = any_facts or #written > 0
 end

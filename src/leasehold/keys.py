@@ -46,7 +46,11 @@ KEYS = {
         "100 ms, times 32,768, plus the lease time in ms",
     ),
     "watchers": Key("hash, with a time to live", "id → the sessions that wait for the end of the item"),
-    "options": Key("hash", "id → what the item carries beyond its data; absent when unused"),
+    "options": Key(
+        "hash",
+        "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
+        "`group`, `expires` (when it is discarded if no worker has begun with it)",
+    ),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),
     "schedules": Key(
@@ -84,8 +88,8 @@ MADE_KEYS = {
     "leased_by_session:<id>": Key("string, `PX`", "the same, under its name in redis-work-queue 0.1"),
     "dead:<id>": Key(
         "hash",
-        "the dead letter: `data`, `error` (text), `attempt`, `token` (its last token). It exists if and only "
-        "if this key does",
+        "the dead letter: `data`, `error` (text), `attempt`, `token` (its last token), and `options` if the "
+        "item had some. It exists if and only if this key does",
     ),
     "schedule:<name>": Key(
         "string", "the data of the items that the schedule adds; without data there is no key"
@@ -94,6 +98,9 @@ MADE_KEYS = {
         "hash",
         "exists while events are kept: `count` and `age_ms` (0: no bound), `last` (the number of the last "
         "event)",
+    ),
+    "recent": Key(
+        "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"
     ),
     "once:<run>": Key("set, with a time to live", "the ids that a run of a bulk job has added"),
     "once:<run>:ended": Key("string, `PX`", "this run of a bulk job has ended, and adds nothing more"),

@@ -61,7 +61,7 @@ def test_every_key_has_its_row_and_no_other() -> None:
     in_scripts = {
         match[1]
         for script in catalogue.load().values()
-        for match in re.finditer(r"':(\w+):(?:'|keep')", script.body.decode())
+        for match in re.finditer(r"':(\w+)(?::'|:keep'|(?<=:recent)')", script.body.decode())
     }
     # `push` is a channel.
     assert in_scripts - {"push"} == {name.partition(":")[0] for name in (*MADE_KEYS, "inbox:<session>")}

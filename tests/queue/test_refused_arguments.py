@@ -50,6 +50,8 @@ NO_STARTS: list[Any] = [1.0, "0", None, True, 10**30]
 NO_INTERVALS: list[Any] = [*NO_LEASE_TIMES, 0.0004, timedelta(microseconds=499)]
 NO_SCHEDULES: list[Any] = [*NO_IDS, "x" * 488, "é" * 244]
 NO_FLAGS: list[Any] = [None, 0, 1, "", "yes", b"1", []]
+NO_LEVELS: list[Any] = [-10, 10, 1.0, "1", None, True]
+NO_GROUPS: list[Any] = ["", "x" * 257, "é" * 129, "a\0b", "\ud800", b"group", 5, True, ["group"]]
 NO_LISTS: list[Any] = [None, 5, "text", b"bytes", {"a": 1}, object()]
 NO_POLICIES: list[Any] = ["", "never", "Once", b"once", None, True, 0, ["once"]]
 NO_NAMES: list[Any] = ["", "x" * 513, "é" * 257, "\ud800", b"name", None, 5, True, ["name"]]
@@ -65,6 +67,14 @@ CALLS: dict[str, tuple[list[Any], Call]] = {
     "add_item delay": (NO_DURATIONS, lambda q, _, bad: q.add_item(ITEM, delay=bad)),
     "add_unique_item delay": (NO_DURATIONS, lambda q, _, bad: q.add_unique_item(ITEM, delay=bad)),
     "add_items delay": (NO_DURATIONS, lambda q, _, bad: q.add_items([ITEM], delay=bad)),
+    "add_item priority": (NO_LEVELS, lambda q, _, bad: q.add_item(ITEM, priority=bad)),
+    "add_items priority": (NO_LEVELS, lambda q, _, bad: q.add_items([ITEM], priority=bad)),
+    "add_unique_item priority": (NO_LEVELS, lambda q, _, bad: q.add_unique_item(ITEM, priority=bad)),
+    "add_item group": (NO_GROUPS, lambda q, _, bad: q.add_item(ITEM, group=bad)),
+    "add_item expires_in": (NO_TIMEOUTS, lambda q, _, bad: q.add_item(ITEM, expires_in=bad)),
+    "add_unique_item expires_in": (NO_TIMEOUTS, lambda q, _, bad: q.add_unique_item(ITEM, expires_in=bad)),
+    "add_items dedupe_for": (NO_TIMEOUTS, lambda q, _, bad: q.add_items([ITEM], dedupe_for=bad)),
+    "add_item replace": (NO_FLAGS, lambda q, _, bad: q.add_item(ITEM, replace=bad)),
     "lease lease_time": (NO_LEASE_TIMES, lambda q, _, bad: q.lease(bad)),
     "lease timeout": (NO_TIMEOUTS, lambda q, _, bad: q.lease(30, timeout=bad)),
     "lease_many count": (NO_COUNTS, lambda q, _, bad: q.lease_many(bad, 30)),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+import json
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast
 
 from leasehold.describing import traceback_of
-from leasehold.durations import Duration, check_bool, moment_ms, to_ms
+from leasehold.durations import Duration, check_bool, check_int, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 from leasehold.scripting.link import LARGE_BYTES
@@ -48,10 +49,90 @@ class Pipeline(Protocol):
         ...
 
 
+#: Levels go from -9 to 9; items of a higher one are leased first.
+MAX_LEVEL = 9
+#: The longest name of a group, in bytes of UTF-8.
+MAX_GROUP_BYTES = 256
+_GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL"
+#: How an item is added: with a check of its id, without one, or replacing an item that waits.
+CHECKED, UNIQUE, REPLACING = b"0", b"1", b"2"
+
+
+class UniqueOptions(TypedDict, total=False):
+    """What an item carries beyond its data: see `AsyncWorkQueue.add_item`."""
+
+    priority: int
+    group: str | None
+    expires_in: Duration | None
+
+
+class AddOptions(UniqueOptions, total=False):
+    """The options of an item, and how its id is checked: see `AsyncWorkQueue.add_item`."""
+
+    dedupe_for: Duration | None
+    replace: bool
+
+
+def check_group(group: object) -> str:
+    """Check the name of a group and return it.
+
+    Raises:
+        InvalidArgument: If it is not a string, empty, over 256 bytes, or contains NUL or a lone surrogate.
+    """
+    if not isinstance(group, str) or not group or "\0" in group:
+        raise InvalidArgument("group", group, _GROUP_ALLOWED)
+    try:
+        size = len(group.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("group", group, _GROUP_ALLOWED) from error
+    if size > MAX_GROUP_BYTES:
+        raise InvalidArgument("group", group, _GROUP_ALLOWED)
+    return group
+
+
+def adding(
+    *,
+    priority: int = 0,
+    group: str | None = None,
+    expires_in: Duration | None = None,
+    dedupe_for: Duration | None = None,
+    replace: bool = False,
+) -> bytes:
+    """Return the value of a row that says how an item is added, and its options.
+
+    Raises:
+        InvalidArgument: As in `AsyncWorkQueue.add_item`.
+    """
+    mode = REPLACING if check_bool("replace", replace) else CHECKED
+    sent: dict[str, int | str] = {}
+    if check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL):
+        sent["level"] = priority
+    if group is not None:
+        sent["group"] = check_group(group)
+    if expires_in is not None:
+        sent["expires_in"] = to_ms("expires_in", expires_in)
+    if dedupe_for is not None:
+        sent["dedupe"] = to_ms("dedupe_for", dedupe_for)
+    return mode + b":" + json.dumps(sent, separators=(",", ":")).encode() if sent else mode
+
+
+def adding_unique(
+    *, priority: int = 0, group: str | None = None, expires_in: Duration | None = None
+) -> bytes:
+    """Return what `adding` does, for an item whose id is not checked."""
+    return UNIQUE + adding(priority=priority, group=group, expires_in=expires_in)[1:]
+
+
 def item_row(
-    item: Item, delay: Duration, at: datetime | None = None, *, unique: bool = False
+    item: Item, delay: Duration, at: datetime | None = None, how: bytes = CHECKED
 ) -> tuple[bytes, ...]:
     """Return the row that adds an item.
+
+    Args:
+        item: The item.
+        delay: Seconds before it can be leased.
+        at: Or the time from which it can be leased.
+        how: What `adding` returns.
 
     Raises:
         InvalidArgument: If an argument cannot be used, or both `delay` and `at` are given.
@@ -72,7 +153,7 @@ def item_row(
         if wait != b"0":
             raise InvalidArgument("at", at, "a delay or a time, not both")
         wait = b"@%d" % moment_ms("at", at)
-    return (item_id, item.data, wait, b"1" if unique else b"0")
+    return (item_id, item.data, wait, how)
 
 
 def row_size(payload: int = 0, *, slow: bool = False) -> int:

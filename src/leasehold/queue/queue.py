@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
 
 from leasehold.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
 from leasehold.embedded import open_server
@@ -13,10 +13,15 @@ from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.encoding import (
+    CHECKED,
     MAX_REPLY_BYTES,
     ROW_BYTES,
     TRIP_ROWS,
     WRONG_TYPE,
+    AddOptions,
+    UniqueOptions,
+    adding,
+    adding_unique,
     all_trips,
     completion,
     completions,
@@ -217,47 +222,85 @@ class AsyncWorkQueue:
 
     # ------------------------------------------------------------------ adding
 
-    async def add_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> bool:
+    async def add_item(
+        self,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[AddOptions],
+    ) -> bool:
         """Add an item, unless the queue holds an unfinished one with its id.
 
         An item is unfinished while it is waiting, leased or delayed. Adding again after an error is safe: the
         answer is False if the first try was applied.
+
+            await queue.add_item(item, priority=5, group="tenant-7", expires_in=60)
 
         Args:
             item: The item to add.
             delay: Seconds before it can be leased; 0 is none.
             at: Or the time from which it can be leased: a `datetime` with a time zone. One in the past means
                 at once.
+            priority: The item's level, -9 to 9: items of a higher level are leased first. 0 is the default.
+            group: The item's group, 1 to 256 bytes of UTF-8 without NUL; None: it has none. Groups take
+                turns within a level, and a group can have limits of its own: see `limits`.
+            expires_in: Seconds after which the item is discarded, unless a worker has begun with it; None:
+                never.
+            dedupe_for: Seconds for which the id stays taken, even if the item is completed sooner; None: only
+                while the item is unfinished.
+            replace: Whether to replace an item with this id that is waiting or delayed: its data, delay and
+                options. It keeps its place in the queue. One that is leased stays as it is.
 
         Returns:
-            True if it was added, False if there was one with its id, whose data stays as it was.
+            True if it was added, or has replaced one. False if its id is taken.
 
         Raises:
-            InvalidArgument: If `item` is no Item, or `delay` or `at` cannot be used; nothing was sent.
+            InvalidArgument: If `item` is no Item, or another argument cannot be used; nothing was sent.
             QueueClosed: If this object is closed.
             ServerError: If the server cannot be reached, or answers with an error; it says what may have been
                 applied.
         """
-        row = item_row(item, delay, at)
+        row = item_row(item, delay, at, adding(**options) if options else CHECKED)
         return bool(await self._engine().one("add_items", row, size=_added_size(row)))
 
-    async def add_unique_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> None:
+    async def add_unique_item(
+        self,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[UniqueOptions],
+    ) -> None:
         """Add an item whose id you promise to be new; the server does not check.
 
         If an item with this id is there, its data is replaced and it is a new incarnation: earlier holders
         can no longer complete it. If it is waiting, it keeps its place; deep in a long queue, it may be
         counted twice for a while.
 
+        Args:
+            item: The item to add.
+            delay: As in `add_item`.
+            at: As in `add_item`.
+            priority: As in `add_item`.
+            group: As in `add_item`.
+            expires_in: As in `add_item`.
+
         Raises:
             InvalidArgument, QueueClosed, ServerError: As in `add_item`.
         """
-        row = item_row(item, delay, at, unique=True)
+        row = item_row(item, delay, at, adding_unique(**options))
         await self._engine().one("add_items", row, size=_added_size(row))
 
     async def add_items(
-        self, items: Iterable[Item], *, delay: Duration = 0, at: datetime | None = None
+        self,
+        items: Iterable[Item],
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[AddOptions],
     ) -> list[bool]:
-        """Add many items, each as `add_item` would, in few trips.
+        """Add many items, each as `add_item` would with the same options, in few trips.
 
         Each trip (up to 250 items or 1 MiB) is one step; between trips other clients may act.
 
@@ -268,23 +311,36 @@ class AsyncWorkQueue:
             InvalidArgument, QueueClosed, ServerError: As in `add_item`. All items are checked before the
                 first is sent.
         """
-        rows = [item_row(item, delay, at) for item in check_list("items", items, "items")]
+        how = adding(**options)
+        rows = [item_row(item, delay, at, how) for item in check_list("items", items, "items")]
         return await self._send_and_check("add_items", rows, [_added_size(row) for row in rows])
 
     def add_item_to_pipeline(
-        self, pipeline: Pipeline, item: Item, *, delay: Duration = 0, at: datetime | None = None
+        self,
+        pipeline: Pipeline,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[AddOptions],
     ) -> None:
         """Put an `add_item` into your own pipeline. Its result there is `[1]` if added, `[0]` if not.
 
         With `pipeline(transaction=True)` the item is added if and only if your other commands are executed.
         """
-        self._put(pipeline, item_row(item, delay, at))
+        self._put(pipeline, item_row(item, delay, at, adding(**options)))
 
     def add_unique_item_to_pipeline(
-        self, pipeline: Pipeline, item: Item, *, delay: Duration = 0, at: datetime | None = None
+        self,
+        pipeline: Pipeline,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[UniqueOptions],
     ) -> None:
         """Put an `add_unique_item` into your own pipeline."""
-        self._put(pipeline, item_row(item, delay, at, unique=True))
+        self._put(pipeline, item_row(item, delay, at, adding_unique(**options)))
 
     # ----------------------------------------------------------------- leasing
 
@@ -628,7 +684,7 @@ def _place(delay: Duration, *, front: bool) -> tuple[bytes, bytes]:
 
 def _added_size(row: Sequence[bytes]) -> int:
     """Return the size of a row of `add_items`."""
-    return row_size(len(row[1]), slow=row[2] != b"0")
+    return row_size(len(row[1]), slow=row[2] != b"0" or len(row[3]) > 1)
 
 
 def _waiting_time(timeout: Duration | None, *, block: bool) -> float | None:

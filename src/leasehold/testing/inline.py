@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from leasehold.durations import check_bool, check_list
 from leasehold.errors import InvalidArgument, TimeLimitExceeded
+from leasehold.queue.encoding import AddOptions, UniqueOptions
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
 from leasehold.tasks.queue import TaskQueue
@@ -182,25 +183,33 @@ class InlineTasks:
             failed.append(error)
 
 
+class _Adding(AddOptions, total=False):
+    delay: Duration
+    at: datetime | None
+
+
+class _AddingUnique(UniqueOptions, total=False):
+    delay: Duration
+    at: datetime | None
+
+
 class _InlineQueue(AsyncWorkQueue):
     """A queue that says when items are added to it."""
 
     added: Callable[[AsyncWorkQueue, Sequence[str]], Awaitable[None]]
 
-    async def add_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> bool:
-        added = await super().add_item(item, delay=delay, at=at)
+    async def add_item(self, item: Item, **options: Unpack[_Adding]) -> bool:
+        added = await super().add_item(item, **options)
         await self.added(self, [item.id])
         return added
 
-    async def add_unique_item(self, item: Item, *, delay: Duration = 0, at: datetime | None = None) -> None:
-        await super().add_unique_item(item, delay=delay, at=at)
+    async def add_unique_item(self, item: Item, **options: Unpack[_AddingUnique]) -> None:
+        await super().add_unique_item(item, **options)
         await self.added(self, [item.id])
 
-    async def add_items(
-        self, items: Iterable[Item], *, delay: Duration = 0, at: datetime | None = None
-    ) -> list[bool]:
+    async def add_items(self, items: Iterable[Item], **options: Unpack[_Adding]) -> list[bool]:
         items = check_list("items", items, "items")
-        added = await super().add_items(items, delay=delay, at=at)
+        added = await super().add_items(items, **options)
         await self.added(self, [item.id for item in items])
         return added
 

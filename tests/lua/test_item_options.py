@@ -1,0 +1,163 @@
+"""Options of items: stored until the item ends, and how they decide whether an id is taken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, picture
+
+pytestmark = pytest.mark.core
+
+
+def row(
+    item_id: str, *, mode: int = 0, delay: int = 0, data: str = "", **options: object
+) -> tuple[object, ...]:
+    """Return a row that adds an item with options."""
+    how = f"{mode}:{json.dumps(options)}" if options else f"{mode}"
+    return (item_id, data or data_of(item_id), delay, how)
+
+
+async def stored(space: Space, key: str) -> dict[str, str]:
+    """Return the contents of a hash."""
+    contents = (await space.snapshot()).get(key, {})
+    assert isinstance(contents, dict)
+    return {field: str(value) for field, value in contents.items()}
+
+
+async def options(space: Space) -> dict[str, dict[str, object]]:
+    """Return what is stored of options."""
+    return {item_id: json.loads(text) for item_id, text in (await stored(space, "options")).items()}
+
+
+async def test_options_are_stored_without_what_is_the_default(space: Space) -> None:
+    rows = [
+        row("a"),
+        row("b", level=-3, group="grüppe/7"),
+        row("c", expires_in=500, dedupe=9, delay=100),
+        row("d", dedupe=9),
+        row("e", mode=1, level=1),
+    ]
+    assert await space.run("add_items", rows) == [1] * 5
+    assert await options(space) == {
+        "b": {"level": -3, "group": "grüppe/7"},
+        "c": {"expires": NOW + 500},
+        "e": {"level": 1},
+    }
+
+
+async def test_an_item_that_is_added_again_has_the_options_of_the_last_row(space: Space) -> None:
+    await space.run("add_items", [row("a", level=1), row("b", level=1), row("c", level=1)])
+    await space.run("add_items", [row("a", mode=1, group="g"), row("b", mode=1), row("c", level=9)])
+    assert await options(space) == {"a": {"group": "g"}, "c": {"level": 1}}
+
+
+async def test_options_that_a_foreign_completion_left_are_not_those_of_the_next_item(
+    space: Space,
+) -> None:
+    await space.seed({"options": {"a": '{"level":1}'}})
+    await space.run("add_items", [row("a")])
+    assert await space.snapshot() == picture(waiting=["a"])
+
+
+async def test_options_stay_until_the_item_is_completed(space: Space) -> None:
+    await space.run("add_items", [row("a", expires_in=9_000)])
+    for end in ("release_many", "fail_many"):
+        [lease] = await space.lease_all(1)
+        await space.run(end, [("a", lease.token, 0, 0)])
+        assert await options(space) == {"a": {"expires": NOW + 9_000}}
+    [lease] = await space.lease_all(1)
+    await space.run("complete_many", [("a", lease.token, 0)])
+    assert await space.snapshot() == {"fence": "3"}
+
+
+async def test_an_id_stays_taken_for_a_while(space: Space) -> None:
+    window = 60_000
+    assert await space.run("add_items", [row("a", dedupe=window), row("b")]) == [1, 1]
+    for lease in await space.lease_all(2):
+        await space.run("complete_many", [(lease.id, lease.token, 0)])
+    assert (await space.snapshot())["recent"] == Expiring({"a": float(NOW + window)})
+    again = [row("a"), row("b"), row("a", mode=2), row("a", dedupe=1)]
+    assert await space.run("add_items", again, now_ms=NOW + window - 1) == [0, 1, 0, 0]
+    assert await space.run("add_items", [row("a", mode=1)], now_ms=NOW + window - 1) == [1]
+    [_, lease] = await space.lease_all(2)
+    await space.run("complete_many", [(lease.id, lease.token, 0)])
+    assert await space.run("add_items", [row("a")], now_ms=NOW + window) == [1]
+
+
+async def test_ids_that_are_free_again_are_dropped_as_others_are_noted(space: Space) -> None:
+    await space.seed({"recent": {f"{n}": NOW - 1.0 for n in range(5)}})
+    await space.run("add_items", [row("a", dedupe=10)])
+    assert len((await space.snapshot())["recent"].contents) == 4  # type: ignore[union-attr]
+    await space.run("add_items", [row("b", dedupe=5)])
+    assert (await space.snapshot())["recent"] == Expiring({"4": NOW - 1.0, "a": NOW + 10.0, "b": NOW + 5.0})
+
+
+async def test_unused_windows_cost_no_key(space: Space) -> None:
+    await space.run("add_items", [row("a", level=1)])
+    assert "recent" not in await space.snapshot()
+
+
+async def test_an_item_deep_in_the_queue_is_replaced_where_it_waits(space: Space) -> None:
+    waiting = [f"{number}" for number in range(601)]
+    await space.seed(picture(waiting=waiting, past={"300": Held(7)}, fence=7))
+    assert await space.run("add_items", [row("300", mode=2, data="new", level=2)]) == [1]
+    after = picture(waiting=waiting, fence=7) | {"item:300": "new", "options": {"300": '{"level":2}'}}
+    assert await space.snapshot() == after
+
+
+@pytest.mark.parametrize("delay", [0, 9_000])
+async def test_a_scheduled_item_is_replaced_with_its_delay(space: Space, delay: int) -> None:
+    await space.seed(picture(scheduled={"a": NOW + 500}))
+    assert await space.run("add_items", [row("a", mode=2, delay=delay, data="new")]) == [1]
+    after = picture(scheduled={"a": NOW + 9_000}) if delay else picture(waiting=["a"])
+    assert await space.snapshot() == after | {"item:a": "new"}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(picture(leased={"a": Held(4)}, fence=4), id="ours"),
+        pytest.param(picture(leased={"a": Held(4, ends=NOW - 1)}, fence=4), id="expired"),
+        pytest.param({"item:a": "x", "processing": ["a"], "lease:a": Expiring("theirs")}, id="foreign"),
+    ],
+)
+async def test_a_leased_item_is_not_replaced(space: Space, before: State) -> None:
+    assert await space.apply(before, "add_items", [row("a", mode=2, level=1)]) == ([0], before)
+
+
+async def test_replace_adds_what_is_not_there_and_the_last_of_equal_ids_wins(space: Space) -> None:
+    rows = [row("a", mode=2, level=1), row("a", mode=2, data="new")]
+    assert await space.run("add_items", rows) == [1, 1]
+    assert await space.snapshot() == picture(waiting=["a"]) | {"item:a": "new"}
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "[]", "7", '{"level":"high","group":7,"expires":"now"}', '{"level":99}']
+)
+async def test_options_that_cannot_be_read_end_no_script(space: Space, text: str) -> None:
+    await space.seed(picture(waiting=["a"]) | {"options": {"a": text}})
+    [lease] = await space.lease_all(1)
+    assert await space.run("complete_many", [("a", lease.token, 0)]) == [1]
+
+
+async def test_a_dead_letter_keeps_the_options_and_requeueing_restores_them(space: Space) -> None:
+    await space.run("add_items", [row("a", level=4, group="g", expires_in=9_000), row("b")])
+    for lease in await space.lease_all(2):
+        await space.run("fail_many", [(lease.id, lease.token, -1, "why")])
+    assert await options(space) == {}
+    assert json.loads((await stored(space, "dead:a"))["options"]) == {"level": 4, "group": "g"}
+    assert "options" not in await stored(space, "dead:b")
+    await space.run("requeue_many", [("a",), ("b",)])
+    assert await options(space) == {"a": {"level": 4, "group": "g"}}
+    assert (await space.snapshot()).keys() == {"queue", "item:a", "item:b", "options", "fence"}
+
+
+async def test_a_later_dead_letter_has_its_own_options(space: Space) -> None:
+    for how in ({"level": 4}, {}, {"group": "g"}):
+        await space.run("add_items", [row("a", **how)])
+        [lease] = await space.lease_all(1)
+        await space.run("fail_many", [("a", lease.token, -1, "why")])
+        letter = await stored(space, "dead:a")
+        assert json.loads(letter.get("options", "{}")) == how
