@@ -5,9 +5,9 @@
 -- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is.
 --
 -- With each step, part of the ledger is checked, too: entries of items that a foreign client has completed while
--- they waited are dropped.
+-- they waited are dropped. So are the registrations of workers.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events, workers, heartbeats
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time; empty: the server's time
@@ -22,6 +22,8 @@
 -- Cost: O(log n) per entry.
 -- Limits: `count` entries (at most 1,000) of both and 100 reclaimed a call; call again for the rest.
 
+redis.call('ZCARD', heartbeats)
+local any_workers = redis.call('HLEN', workers) > 0
 local known = redis.call('ZCARD', gone)
 local more, reclaimed = false, 0
 if can_reclaim then
@@ -89,6 +91,9 @@ in_chunks('ZREM', gone, met)
 in_chunks('ZREM', gone, void)
 forget_facts(finished)
 in_chunks('HDEL', ledger, finished)
+if any_workers then
+  heal_registrations()
+end
 emit_all('vanished', finished)
 flush()
 return {

@@ -62,7 +62,8 @@ if emitting then
   -- and their number still falls.
   local function cut_old(kept_ms)
     local function is_old(entry)
-      return entry and tonumber(entry[2][6]) <= read_clock() - kept_ms
+      local place = entry and entry[2][1] == 'details' and 8 or 6
+      return entry and tonumber(entry[2][place]) <= read_clock() - kept_ms
     end
     local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
     if not is_old(oldest) then

@@ -45,6 +45,15 @@ KEYS = {
         "session → until when it waits for an item that is added, to be leased for it at once, in units of "
         "100 ms, times 32,768, plus the lease time in ms",
     ),
+    "workers": Key(
+        "hash",
+        "worker → what it says of itself, a JSON object: [its fields](protocol.md#scripts-for-workers); "
+        "`told:<worker>` → what it was told last",
+    ),
+    "heartbeats": Key(
+        "zset",
+        "worker → until when it is alive; `inf`: until it leaves; 0: it is being failed",
+    ),
     "watchers": Key("hash, with a time to live", "id → the sessions that wait for the end of the item"),
     "options": Key(
         "hash",

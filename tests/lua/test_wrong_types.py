@@ -45,6 +45,8 @@ BUSY: State = picture(
     "declared": {"s1": "1 2 1 once every 1000 -", "s2": "1 2 1 all every 1000 -"},
     "set:s:1": ["3 held"],
     "events:keep": {"last": "7", "count": "1000", "age_ms": "60000"},
+    "workers": {ME: '{"name":"host/1"}', f"told:{ME}": "quiet", "lh:lost": "{}"},
+    "heartbeats": {ME: NOW + 1.0, "lh:old": NOW - 1.0},
 }
 
 #: A call of each script, with rows of every kind.
@@ -63,6 +65,10 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "events_keep": ([], {}),
     "events_read": ([], {"after": "0"}),
     "fail_many": ([("held", 3, -1, "error"), ("expired", 4, 9_000, "error")], {}),
+    "fail_session": (
+        [("held",), ("w1",)],
+        {"worker": ME, "expired": 0, "connections": "", "ends": 1},
+    ),
     "find_many": ([("w1",), ("held",)], {}),
     "inspect": ([], {"start": 0}),
     "lease_many": ([(9, 60_000)], {}),
@@ -97,6 +103,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     ),
     "schedules": ([], {"cursor": "0"}),
     "schedules_expire": ([], {"cursor": "0", "keep_ms": 1000}),
+    "session_leases": ([], {"holder": ME, "cursor": "0"}),
     "set_complete": ([("held", 3, 1)], {"stream": "s", "reader": "r"}),
     "set_failures": ([], {"stream": "s", "reader": "r", "set": "s:1", "cursor": "0"}),
     "set_failures_put": (
@@ -114,6 +121,10 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
         {},
     ),
     "ticks_due": ([], {}),
+    "worker_beat": ([], {"alive_ms": 15_000, "first": 1, "about": "{}"}),
+    "worker_leave": ([], {}),
+    "worker_tell": ([], {"worker": ME, "what": "quiet"}),
+    "workers": ([], {"cursor": "0"}),
 }
 
 

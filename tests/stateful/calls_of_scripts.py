@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: How long what a call keeps or leases lasts, in ms: it ends in the first step of the recovery.
 SHORT = 9_000
+ABOUT = '{"name":"host/1","connections":[7]}'
 STREAM: dict[str, object] = {"stream": "s", "reader": "r", "set": "s:1"}
 
 
@@ -120,6 +121,9 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "drop_old": _call(count=[1, 100]),
     "events_keep": _call(count=[0, 100], age_ms=[0, SHORT]),
     "events_read": _call(after="0"),
+    "fail_session": _call(
+        _each_id, worker=[ME, DEAD, "lh:gone"], expired=[0, 1], connections=["", "7"], ends=[0, 1]
+    ),
     "fail_many": _call(lambda draw: draw.held([-1, -1, 0, SHORT], ["error"])),
     "find_many": _call(_each_id),
     "inspect": _call(state=["waiting", "leased", "scheduled"]),
@@ -146,6 +150,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     ),
     "schedules": _call(cursor="0"),
     "schedules_expire": _call(cursor="0", keep_ms=[0, SHORT]),
+    "session_leases": _call(holder=ME, cursor="0", count=500),
     "set_complete": _call(Draw.places, **STREAM),
     "set_failures": _call(**STREAM, cursor="0"),
     "set_failures_put": _call(
@@ -161,6 +166,10 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     ),
     "tick": _call(Draw.ticks, max_bytes=[1, 1 << 20]),
     "ticks_due": _call(),
+    "worker_beat": _call(session=[ME, DEAD, "lh:new"], alive_ms=["", SHORT], first=[0, 1], about=ABOUT),
+    "worker_leave": _call(session=[ME, DEAD]),
+    "worker_tell": _call(worker=[ME, "lh:gone"], what="quiet"),
+    "workers": _call(cursor="0"),
 }
 
 #: A call of each script, drawn for a state.

@@ -158,6 +158,7 @@ class Steps:
             self.run_of_a_job,
             self.inbox,
             self.events,
+            self.workers,
         ]
         self.foreign = [
             self.ghost,
@@ -225,6 +226,13 @@ class Steps:
 
     async def events(self) -> None:
         await self._call("events_keep", count=100, age_ms=self.random.choice([0, 600_000]))
+
+    async def workers(self) -> None:
+        for session in (DEAD, "lh:me"):
+            alive_ms = self.random.choice([-1, 600_000, ""])
+            about = '{"connections":[7]}'
+            await self._call("worker_beat", session=session, alive_ms=alive_ms, first=1, about=about)
+            await self._call("worker_tell", worker=session, what="quiet")
 
     async def ghost(self) -> None:
         await self._send("LPUSH", self.random.choice(["queue", "processing"]), f"ghost{self._id()}")

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from leasehold import AsyncWorkQueue, Lease, LeaseholdError
+from leasehold.queue.internals import registry
 from tests.lua.space import Call, Expiring, Space, State
 
 if TYPE_CHECKING:
@@ -175,8 +176,19 @@ class Recovery:
             await queue.light_clean()
             while some := await queue.lease_many(200, LONG, block=False):
                 leases += some
+            if await self.space.send("EXISTS", *map(self.space.key, ("workers", "heartbeats"))):
+                await self._fail_workers(queue)
             self.now += ROUND_MS
         return leases
+
+    async def _fail_workers(self, queue: AsyncWorkQueue) -> None:
+        """Fail the workers that are gone, as another worker does; those that are permanent, by hand."""
+        workers = registry(queue)
+        beat = await workers.beat({}, alive_ms=1000, first=True)
+        permanent = [one.session for one in await workers.workers() if one.until_ms is None]
+        for worker in (*beat.expired, *permanent):
+            await workers.fail(worker)
+        await workers.leave()
 
     async def _wrong_counts(self, queue: AsyncWorkQueue, leases: list[Lease]) -> list[str]:
         counts = await queue.counts()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.bulk import Bulk
+from leasehold.queue.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 def bulk(queue: AsyncWorkQueue) -> Bulk:
     """Return the calls that take rows which are already checked and encoded."""
     return Bulk(_lifecycle(queue).engine)
+
+
+def registry(queue: AsyncWorkQueue) -> Registry:
+    """Return the calls that register, list and fail the workers of a queue."""
+    return Registry(_lifecycle(queue).engine)
 
 
 def assist(queue: AsyncWorkQueue, session: str, *, reply_timeout: float) -> None:

@@ -1,0 +1,40 @@
+-- Register a worker on a queue, or refresh its registration.
+--
+-- A worker is registered under the session that holds its leases. Its registration says what it is and does. A worker
+-- that is refused has been failed, or is about to be: see `fail_session`. It stops its runs, and registers anew under
+-- another session.
+--
+-- Keys: gone, scheduled, options, errors, events, workers, heartbeats
+-- Arguments:
+--   prefix    text     the queue's name
+--   now_ms    integer  the time; empty: the server's time
+--   session   text     the worker
+--   alive_ms  integer  for how long the registration holds; empty: until the worker leaves
+--   first     flag     1: register; 0: refresh, which is refused if there is no registration
+--   about     text     what the worker says of itself: a JSON object
+-- Reply: 1 (0: refused), the time in ms, what the worker was told last (see `worker_tell`; empty: nothing), then up to 10
+--   other workers whose registration no longer holds.
+-- Cost: O(log n) in the number of workers, and the size of `about`.
+-- Limits: 64 KiB of `about`.
+
+if #about > 65536 then
+  return redis.error_reply('LIMIT 64 KiB')
+end
+local score = tonumber(redis.call('ZSCORE', heartbeats, session) or '')
+local known, told = unpack(redis.call('HMGET', workers, session, 'told:' .. session))
+told = told or ''
+if score == 0 or not (first or score or known) then
+  return { 0, now, told }
+end
+begin_writes() -- a worker must be able to refresh even then
+redis.call('HSET', workers, session, about)
+redis.call('ZADD', heartbeats, alive_ms and now + alive_ms or '+inf', session)
+local reply = { 1, now, told }
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now, 'LIMIT', 0, 10)) do
+  reply[#reply + 1] = other
+end
+if emitting and first then
+  emit('worker_up', session, { details = { worker = name_of(about) } })
+end
+flush()
+return reply

@@ -1,0 +1,267 @@
+"""worker_beat, worker_leave, worker_tell, workers, session_leases, fail_session: the registry of workers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, picture
+
+if TYPE_CHECKING:
+    from redis.asyncio.client import PubSub
+
+pytestmark = pytest.mark.core
+
+ALIVE = 15_000
+GONE = "lh:gone"
+ABOUT = json.dumps({"name": "host/1", "connections": [7, 12]})
+
+
+def registered(worker: str, *, until: float = NOW - 1, told: str = "") -> State:
+    """Make the keys of a queue on which one worker is registered."""
+    return {
+        "workers": {worker: ABOUT} | ({f"told:{worker}": told} if told else {}),
+        "heartbeats": {worker: until},
+    }
+
+
+async def fail(space: Space, *ids: str, worker: str = GONE, **arguments: Any) -> int:
+    """Call fail_session without conditions."""
+    rows = [(one,) for one in ids]
+    return int(await space.run("fail_session", rows, worker=worker, expired=0, connections="", **arguments))
+
+
+async def beat(
+    space: Space, *, first: int = 0, alive_ms: int | str = ALIVE, **arguments: Any
+) -> list[Any]:
+    """Call worker_beat."""
+    reply = await space.run("worker_beat", alive_ms=alive_ms, first=first, about=ABOUT, **arguments)
+    return [one.decode() if isinstance(one, bytes) else one for one in reply]
+
+
+async def test_a_worker_registers_refreshes_and_leaves(space: Space) -> None:
+    assert await beat(space, first=1) == [1, NOW, ""]
+    assert await space.snapshot() == registered(ME, until=NOW + ALIVE)
+    assert await beat(space, now_ms=NOW + 5) == [1, NOW + 5, ""]
+    assert await space.snapshot() == registered(ME, until=NOW + 5 + ALIVE)
+    assert await space.run("worker_leave") == 1
+    assert await space.snapshot() == {}
+    assert await space.run("worker_leave") == 0
+
+
+async def test_a_permanent_worker_is_alive_until_it_leaves(space: Space) -> None:
+    await beat(space, first=1, alive_ms="")
+    assert await beat(space, session="lh:other", first=1, now_ms=1 << 50) == [1, 1 << 50, ""]
+    assert (await space.snapshot())["heartbeats"] == {ME: float("inf"), "lh:other": float((1 << 50) + ALIVE)}
+
+
+async def test_a_heartbeat_names_the_workers_whose_registration_has_passed(space: Space) -> None:
+    await space.seed({"heartbeats": {"lh:dead": NOW, "lh:alive": NOW + 1.0, "lh:failing": 0.0}})
+    assert await beat(space, first=1) == [1, NOW, "", "lh:failing", "lh:dead"]
+
+
+@pytest.mark.seed("WRQ-G9", "WRQ-O10")
+@pytest.mark.parametrize("heartbeats", [{}, {ME: 0.0}], ids=["failed", "being failed"])
+async def test_a_worker_that_was_failed_cannot_refresh(space: Space, heartbeats: dict[str, float]) -> None:
+    before: State = {"heartbeats": heartbeats} if heartbeats else {}
+    assert await space.apply(before, "worker_beat", alive_ms=ALIVE, first=0, about=ABOUT) == (
+        [0, NOW, b""],
+        before,
+    )
+
+
+@pytest.mark.parametrize("lost", ["workers", "heartbeats"])
+async def test_a_worker_refreshes_though_one_of_its_entries_is_lost(space: Space, lost: str) -> None:
+    await space.seed({key: held for key, held in registered(ME).items() if key != lost})
+    assert (await beat(space))[0] == 1
+    assert await space.snapshot() == registered(ME, until=NOW + ALIVE)
+
+
+async def test_a_worker_that_refreshes_late_before_it_is_failed_goes_on(space: Space) -> None:
+    await space.seed(registered(ME, until=NOW - 60_000))
+    assert await beat(space) == [1, NOW, ""]
+    assert await space.run("fail_session", worker=ME, expired=1, connections="", ends=0) == -2
+
+
+async def test_what_a_worker_says_of_itself_is_bounded(space: Space) -> None:
+    with pytest.raises(ResponseError, match="LIMIT 64 KiB"):
+        await space.run("worker_beat", alive_ms=ALIVE, first=1, about="x" * 65_537)
+    assert await space.snapshot() == {}
+
+
+async def test_a_worker_is_told_by_a_message_and_at_its_next_heartbeat(space: Space, channel: PubSub) -> None:
+    assert await space.run("worker_tell", worker=ME, what="quiet") == 0, "it is not registered"
+    await space.seed(registered(ME))
+    assert await space.run("worker_tell", worker=ME, what="quiet") == 1
+    message = await channel.get_message(timeout=5)
+    assert message is not None
+    assert message["data"] == b"quiet"
+    assert (await beat(space))[2] == "quiet"
+    await space.run("worker_leave")
+    assert await space.snapshot() == {}
+
+
+@pytest.mark.seed("WRQ-O22", "WRQ-O23")
+async def test_the_workers_are_listed_with_what_they_say_and_were_told(space: Space) -> None:
+    await space.seed(
+        {
+            "workers": {"a": ABOUT, "b": "{}", "told:b": "stop", "lost": "{}"},
+            "heartbeats": {"a": NOW + 1.5, "b": 0.0},
+        }
+    )
+    now, cursor, *values = await space.run("workers", cursor="0")
+    rows = sorted(values[at : at + 4] for at in range(0, len(values), 4))
+    assert (now, cursor) == (NOW, b"0")
+    assert rows == [
+        [b"a", str(NOW + 1.5).encode(), b"", ABOUT.encode()],
+        [b"b", b"0", b"stop", b"{}"],
+        [b"lost", b"", b"", b"{}"],
+    ]
+
+
+@pytest.mark.seed("WRQ-B1", "WRQ-O15", "WRQ-G3")
+async def test_failing_a_worker_returns_its_items_to_the_front_and_leaves_those_of_others(
+    space: Space,
+) -> None:
+    """In the order in which they were leased. The attempt counts."""
+    leased = {"a": Held(3, by=GONE), "other": Held(4), "b": Held(5, by=GONE, attempt=2)}
+    await space.seed(picture(waiting=["w"], leased=leased, fence=5) | registered(GONE))
+    assert await fail(space, "a", "b", "other", "w", "missing", ends=1) == 2
+    past = {"a": Held(3, first=4), "b": Held(5, first=6, attempt=2)}
+    assert await space.snapshot() == picture(
+        waiting=["a", "b", "w"], leased={"other": Held(4)}, past=past, fence=5
+    )
+
+
+@pytest.mark.seed("WRQ-B8")
+async def test_every_late_outcome_of_a_failed_worker_is_rejected(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(3, by=GONE)}, fence=3) | registered(GONE))
+    await fail(space, "a", ends=1)
+    for lease_again in (False, True):
+        if lease_again:
+            assert items_of(await space.run("lease_many", [(1, 60_000)]))[0][2:] == (4, 2)
+        before = await space.snapshot()
+        assert await space.run("complete_many", [("a", 3, 0)]) == [-1]
+        assert await space.run("complete_many", [("a", 3, 1)]) == [-1]
+        assert await space.run("renew_many", [("a", 3, 60_000)], session=GONE) == [0]
+        assert await space.run("release_many", [("a", 3, 0, 1)]) == [0]
+        assert await space.run("fail_many", [("a", 3, -1, "error")]) == [0]
+        assert await space.snapshot() == before
+    assert await space.run("complete_many", [("a", 4, 0)]) == [1]
+
+
+async def test_the_inbox_of_a_failed_worker_is_returned_and_nothing_more_is_delivered_to_it(
+    space: Space,
+) -> None:
+    inbox: State = {f"inbox:{GONE}": ["y", "x"], "item:x": data_of("x"), "item:y": data_of("y")}
+    others: State = {"sessions": {GONE: NOW + 9.0}}
+    await space.seed(picture(waiting=["w"]) | inbox | others | {"idle": {GONE: 1.0}} | registered(GONE))
+    assert await fail(space, ends=1) == 2
+    assert await space.snapshot() == picture(waiting=["x", "y", "w"]) | others
+
+
+@pytest.mark.parametrize(
+    ("until", "conditions", "answer"),
+    [
+        (NOW, {"expired": 1}, 0),
+        (NOW + 1, {"expired": 1}, -2),
+        (NOW + 1, {"connections": "7,12"}, 0),
+        (NOW + 1, {"connections": "7"}, -2),
+        (NOW + 1, {"connections": "7,13"}, -2),
+        (float("inf"), {"expired": 1}, -2),
+        (float("inf"), {}, 0),
+        (0, {"expired": 1, "connections": "8"}, 0),
+    ],
+)
+async def test_a_worker_is_failed_only_under_its_conditions(
+    space: Space, until: float, conditions: dict[str, object], answer: int
+) -> None:
+    """If another client has begun to fail it, that is no longer the question."""
+    await space.seed(registered(GONE, until=until))
+    arguments: dict[str, Any] = {"expired": 0, "connections": "", "ends": 0, **conditions}
+    assert await space.run("fail_session", worker=GONE, **arguments) == answer
+    assert await space.snapshot() == registered(GONE, until=until if answer else 0)
+
+
+async def test_a_worker_that_is_not_registered_cannot_be_failed(space: Space) -> None:
+    before = picture(leased={"a": Held(3, by=GONE)}, fence=3)
+    await space.seed(before)
+    assert await fail(space, "a", ends=1) == -1
+    assert await space.snapshot() == before
+
+
+@pytest.mark.seed("WRQ-B2")
+async def test_two_clients_fail_the_same_worker_step_by_step(space: Space) -> None:
+    """The second finds what the first has left, and another worker's new lease stays."""
+    leased = {"a": Held(1, by=GONE), "b": Held(2, by=GONE)}
+    await space.seed(picture(leased=leased, fence=2) | registered(GONE))
+    assert await fail(space, ends=0) == 0
+    assert await fail(space, "b", ends=0) == 1
+    assert [one.id for one in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["b"]
+    assert await fail(space, "a", "b", ends=1) == 1
+    assert await fail(space, "a", ends=1) == -1
+    after = {"b": Held(3, first=3, attempt=2)}
+    assert await space.snapshot() == picture(
+        waiting=["a"], leased=after, past={"a": Held(1, first=2)}, fence=3
+    )
+
+
+async def test_an_item_is_returned_once_though_its_id_comes_twice(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(1, by=GONE)}, fence=1) | registered(GONE))
+    assert await fail(space, "a", "a", ends=1) == 1
+    assert (await space.snapshot())["queue"] == ["a"]
+
+
+async def test_an_item_that_was_completed_by_another_client_is_not_returned(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(1, by=GONE)}, fence=1) | registered(GONE))
+    await space.send("DEL", space.key("item:a"))
+    assert await fail(space, "a", ends=1) == 0
+    assert "queue" not in await space.snapshot()
+
+
+async def test_the_leases_of_a_session_are_found_among_those_of_others(space: Space) -> None:
+    leased = {f"i{n}": Held(n + 1, by=GONE if n % 3 else ME) for n in range(700)}
+    await space.seed(picture(leased=leased, fence=700))
+    found: dict[bytes, int] = {}
+    cursor, steps = b"0", 0
+    while not steps or cursor != b"0":
+        cursor, *pairs = await space.run("session_leases", holder=GONE, cursor=cursor, count=100)
+        found |= dict(zip(pairs[::2], pairs[1::2], strict=True))
+        steps += 1
+    assert steps > 3
+    assert found == {one.encode(): held.token for one, held in leased.items() if held.by == GONE}
+
+
+async def test_the_events_say_who_came_who_failed_and_what_was_reclaimed(space: Space) -> None:
+    await space.run("events_keep", count=100, age_ms=0)
+    await beat(space, first=1)
+    await beat(space)
+    await space.seed({"queue": ["b", "a"], "item:a": "", "item:b": ""})
+    await space.run("lease_many", [(2, 60_000)])
+    await fail(space, "a", "b", worker=ME, ends=1)
+    await beat(space, first=1, session="lh:new")
+    await space.run("worker_leave", session="lh:new")
+    entries = await space.send("XRANGE", space.key("events"), "-", "+")
+    events = [fields for _, fields in entries]
+    assert [(one[b"what"].decode(), one[b"id"].decode()) for one in events] == [
+        ("worker_up", ME),
+        ("leased", "a"),
+        ("leased", "b"),
+        ("reclaimed", "b"),
+        ("reclaimed", "a"),
+        ("worker_failed", ME),
+        ("worker_up", "lh:new"),
+        ("worker_down", "lh:new"),
+    ]
+    assert [json.loads(one[b"details"]) for one in events if b"details" in one] == [{"worker": "host/1"}] * 4
+    assert (events[3][b"holder"], events[3][b"token"], events[3][b"front"]) == (ME.encode(), b"2", b"1")
+
+
+async def test_a_light_clean_heals_registrations(space: Space) -> None:
+    """A worker without a heartbeat seems alive for a while; what one that is gone was told is dropped."""
+    await space.seed({"workers": {ME: ABOUT, "told:lh:gone": "stop"}})
+    await space.run("light_clean")
+    assert await space.snapshot() == registered(ME, until=NOW + 15_000)
