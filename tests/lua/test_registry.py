@@ -34,9 +34,7 @@ async def fail(space: Space, *ids: str, worker: str = GONE, **arguments: Any) ->
     return int(await space.run("fail_session", rows, worker=worker, expired=0, connections="", **arguments))
 
 
-async def beat(
-    space: Space, *, first: int = 0, alive_ms: int | str = ALIVE, **arguments: Any
-) -> list[Any]:
+async def beat(space: Space, *, first: int = 0, alive_ms: int | str = ALIVE, **arguments: Any) -> list[Any]:
     """Call worker_beat."""
     reply = await space.run("worker_beat", alive_ms=alive_ms, first=first, about=ABOUT, **arguments)
     return [one.decode() if isinstance(one, bytes) else one for one in reply]
