@@ -46,6 +46,8 @@ from leasehold.queue import (
     ItemView,
     Lease,
     ScheduleView,
+    lease_from,
+    list_queues,
 )
 from leasehold.retry import RetryPolicy
 from leasehold.sync import call_sync
@@ -111,4 +113,6 @@ __all__ = [
     "WrongKeyType",
     "call_sync",
     "current_run",
+    "lease_from",
+    "list_queues",
 ]

@@ -82,8 +82,7 @@ async def test_a_search_stops_at_its_limits(
         await make_queue(name=f"q{number}").add_items([Item(b"x") for _ in range(10)])
     assert (await find_queues(redis_url)).complete
     assert not (await find_queues(redis_url, max_keys=20)).complete
-    monkeypatch.setattr(discovery, "MAX_QUEUES", 3)
-    names, complete = await find_queues(redis_url)
+    names, complete = await find_queues(redis_url, max_queues=3)
     assert (len(names), complete) == (3, False)
     await redis.delete(*[f"q{number}:queue" for number in range(5)])
 

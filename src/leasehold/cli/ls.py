@@ -9,7 +9,7 @@ import typer
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
 from leasehold.errors import WrongKeyType
-from leasehold.scripting.discovery import MAX_KEYS, find_queues
+from leasehold.scripting.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 
 
 @command
@@ -29,7 +29,7 @@ async def ls(
     """
     names = queues or []
     if not names:
-        names, complete = await find_queues(url)
+        names, complete = await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
         if not complete:
             note(
                 f"stopped after {MAX_KEYS:,} keys or {len(names):,} queues: name the queues that are missing"

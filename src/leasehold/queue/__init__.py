@@ -3,6 +3,8 @@
 from leasehold.queue.dead_letters import DeadLetter
 from leasehold.queue.events import Event
 from leasehold.queue.lease import Failure, Lease
+from leasehold.queue.lease_from import lease_from
+from leasehold.queue.operations import list_queues
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.schedules import ScheduleView
 from leasehold.queue.views import CleanReport, Counts, ItemView
@@ -17,4 +19,6 @@ __all__ = [
     "ItemView",
     "Lease",
     "ScheduleView",
+    "lease_from",
+    "list_queues",
 ]

@@ -247,13 +247,17 @@ class Engine:
 
     def _release_spare(self, spare: list[LeasedItem]) -> None:
         """Release items that were leased for callers that have been cancelled."""
-        if spare:
-            task = asyncio.create_task(self._release(spare), name="leasehold release")
+        self.release_soon([(item_id, token) for item_id, _, token, *_ in spare])
+
+    def release_soon(self, held: Sequence[tuple[bytes, int]]) -> None:
+        """Release items to the front in their order, by id and token, in a task that `close` waits for."""
+        if held:
+            task = asyncio.create_task(self._release(held), name="leasehold release")
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, spare: list[LeasedItem]) -> None:
-        rows = [(item_id, b"%d" % token, b"0", b"1") for item_id, _, token, *_ in spare]
+    async def _release(self, held: Sequence[tuple[bytes, int]]) -> None:
+        rows = [(item_id, b"%d" % token, b"0", b"1") for item_id, token in held]
         parts = [rows[at : at + TRIP_ROWS] for at in range(0, len(rows), TRIP_ROWS)]
         try:
             # The last part first, because what returns to the front later precedes the rest.

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.bulk import Bulk
+from leasehold.queue.encoding import encoded
 from leasehold.queue.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from leasehold.queue.engine import Engine
+    from leasehold.queue.lease import Lease
     from leasehold.queue.leasing import Watcher
     from leasehold.queue.lifecycle import Lifecycle
     from leasehold.queue.queue import AsyncWorkQueue
@@ -67,6 +69,12 @@ def unwatch(queue: AsyncWorkQueue, watcher: Watcher) -> None:
     """Notify a watcher no more."""
     if (engine := running_engine(queue)) is not None:
         engine.unwatch(watcher)
+
+
+def release_soon(queue: AsyncWorkQueue, leases: Sequence[Lease]) -> None:
+    """Release leases of a queue to its front, in their order, for a caller that was cancelled."""
+    if (engine := running_engine(queue)) is not None:
+        engine.release_soon([(encoded(lease), lease.token) for lease in leases])
 
 
 def is_listening(queue: AsyncWorkQueue) -> bool:

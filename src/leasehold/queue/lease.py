@@ -25,6 +25,20 @@ class LeasingQueue(Protocol):
         """Finish the item."""
         ...
 
+    async def renew(self, lease: Lease, lease_time: Duration) -> bool:
+        """Let the lease end `lease_time` from now."""
+        ...
+
+    async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
+        """Release the item before its lease expires."""
+        ...
+
+    async def fail(
+        self, lease: Lease, error: str | BaseException, *, retry_in: Duration | None = None
+    ) -> bool:
+        """Report that the work on the item failed."""
+        ...
+
 
 class Lease(Item):
     """An item under lease. Use it as a context manager to complete it when the block succeeds.
@@ -67,6 +81,11 @@ class Lease(Item):
         self.completed = None
         self._queue = queue
         self._renewed(asked_at, lease_ms, server_ms + lease_ms)
+
+    @property
+    def queue(self) -> LeasingQueue:
+        """The queue object from which it was leased."""
+        return self._queue
 
     @property
     def queue_name(self) -> str:

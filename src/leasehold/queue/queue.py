@@ -10,6 +10,7 @@ from leasehold.durations import Duration, check_bool, check_int, check_list, sec
 from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, WrongKeyType
 from leasehold.item import MAX_DATA_BYTES
+from leasehold.queue import operations
 from leasehold.queue.cleaning import deep_clean, light_clean
 from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.encoding import (
@@ -378,7 +379,7 @@ class AsyncWorkQueue:
                 a lost call returns to the queue when its lease expires.
         """
         lease_ms = to_ms("lease_time", lease_time)
-        wait = _waiting_time(timeout, block=block)
+        wait = waiting_time(timeout, block=block)
         items = await self._engine().lease(1, lease_ms, blocks=block, timeout=wait)
         return Lease(self, *items[0]) if items else None
 
@@ -402,7 +403,7 @@ class AsyncWorkQueue:
         """
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
-        wait = _waiting_time(timeout, block=block)
+        wait = waiting_time(timeout, block=block)
         items = await self._engine().lease(count, lease_ms, blocks=block, timeout=wait)
         return [Lease(self, *item) for item in items]
 
@@ -623,6 +624,70 @@ class AsyncWorkQueue:
         )
         return read_found(reply, with_data=data)
 
+    async def peek(self, count: int = 1, *, data: bool = True) -> list[ItemView]:
+        """Look at the items that are leased next, in their order, without leasing them.
+
+        Ids that `lease` would drop are left out. Another client may lease the items a moment later.
+
+        Args:
+            count: The maximum number of items, 1 to 1,000, among the first 1,000 ids.
+            data: Whether to fetch the payloads (8 MiB of them at most).
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `inspect`.
+        """
+        check_bool("data", data)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        return await operations.peek(self._engine(), count, with_data=data)
+
+    # ----------------------------------------------------- whole queues
+
+    async def recover(self, count: int, elapsed: Duration, lease_time: Duration) -> list[Lease]:
+        """Lease again, for this caller, items that were last leased at least `elapsed` seconds ago.
+
+        Use it if only you know when a holder is dead. Items come in the order in which they were leased, each
+        once, with a new token and one attempt more. Their holders before are rejected when they renew,
+        release or fail; if one completes its item first, it is accepted, and your `complete` is False. A
+        renewal does not count as a lease: let `elapsed` be longer than the longest work.
+
+        All leases are looked at, in steps of 500. Those of clients of other libraries are left alone.
+
+        Args:
+            count: The maximum number of items, 1 to 1,000.
+            elapsed: Seconds since they were leased last; 0: all items under lease.
+            lease_time: How long each is leased, in seconds.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
+        lease_ms = to_ms("lease_time", lease_time)
+        items = await operations.recover(self._engine(), count, elapsed_ms, lease_ms)
+        return [Lease(self, *item) for item in items]
+
+    async def clear_leases(self, *, elapsed: Duration = 0, count: int | None = None) -> list[str]:
+        """End leases now, as if they had expired: the items return to the front, the first leased first.
+
+        Their attempts count. A holder that completes its item first is accepted; when it renews, it is
+        rejected. With `elapsed=0`, leases of clients of other libraries are ended, too. Leases that begin
+        while this runs stay.
+
+        Args:
+            elapsed: End only leases that began at least so many seconds ago.
+            count: The maximum number of leases to end, those that began first; None: all.
+
+        Returns:
+            The ids of the items.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
+        if count is not None:
+            check_int("count", count, minimum=1, maximum=2**53)
+        return await operations.clear_leases(self._engine(), elapsed_ms, count)
+
     # ---------------------------------------------------------------- cleaning
 
     async def light_clean(self) -> CleanReport:
@@ -687,7 +752,7 @@ def _added_size(row: Sequence[bytes]) -> int:
     return row_size(len(row[1]), slow=row[2] != b"0" or len(row[3]) > 1)
 
 
-def _waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
+def waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
     """Check how to wait, and return the timeout in seconds.
 
     Raises:

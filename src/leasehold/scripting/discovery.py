@@ -1,4 +1,4 @@
-"""Finds the queues on a server by their keys, for the command line.
+"""Finds the queues on a server by their keys.
 
 The server holds no list of queues, so all keys are scanned in steps (SCAN).
 """
@@ -9,16 +9,21 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from leasehold.keys import FAMILIES
-from leasehold.scripting.endpoints import client_of
+from leasehold.scripting.endpoints import (
+    Client,
+    check_client,
+    client_of,
+    close_client,
+    connections_to_all,
+    separate_client,
+)
 from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
+    from redis.asyncio.connection import AbstractConnection
 
 #: Keys scanned in one step, and in all.
 STEP_KEYS = 1_000
@@ -34,9 +39,10 @@ _KNOWN_BY = {
     b"dead": b"zset",
     b"schedules": b"hash",
     b"fence": b"string",
+    b"control": b"hash",
 }
 #: One pattern for all of them, so that the keys are scanned once. Other matches are discarded.
-_PATTERN = b"*:[dfpqs][cenru]*[degs]"
+_PATTERN = b"*:[cdfpqs][cenoru]*[degls]"
 #: Keys of single items, sessions and so on, whose names may end with one of the suffixes.
 _OF_ONE = re.compile(f":(?:{'|'.join({*FAMILIES, 'inbox'})}):".encode())
 
@@ -50,39 +56,75 @@ class FoundQueues(NamedTuple):
     complete: bool
 
 
-async def find_queues(url: str, *, reply_timeout: float = 10.0, max_keys: int = MAX_KEYS) -> FoundQueues:
+async def find_queues(
+    server: Client | str,
+    *,
+    prefix: str = "",
+    reply_timeout: float = 10.0,
+    max_keys: int | None = None,
+    max_queues: int | None = None,
+) -> FoundQueues:
     """Find the queues on a server, including empty ones from which items have been leased.
 
     Args:
-        url: Where the server is.
+        server: Its URL or a client, of which the address and the login are used. Of a cluster, all nodes are
+            scanned.
+        prefix: What the names begin with.
         reply_timeout: Seconds to wait for each reply.
-        max_keys: The maximum number of keys to scan.
+        max_keys: About how many keys to scan on each node; None: all.
+        max_queues: The maximum number of queues to return; None: any number.
 
     Raises:
-        InvalidArgument: If the URL cannot be parsed.
+        InvalidArgument: If the URL cannot be parsed, or it is no client.
         ServerError: If the server cannot be reached, or answers with an error.
     """
-    client = client_of(url)
-    client.set_retry(Retry(NoBackoff(), 0))
+    if not isinstance(server, str):
+        check_client(server)
+    client = client_of(server) if isinstance(server, str) else separate_client(server)
     names: set[bytes] = set()
-    cursor, seen = 0, 0
+    complete = True
     try:
-        while True:
-            async with asyncio.timeout(reply_timeout):
-                cursor, keys = await client.scan(cursor, match=_PATTERN, count=STEP_KEYS)
-                names |= await _names_of(client, [key for key in keys if isinstance(key, bytes)])
-            seen += STEP_KEYS
-            if cursor == 0 or seen >= max_keys or len(names) > MAX_QUEUES:
-                break
+        async with asyncio.timeout(reply_timeout):
+            connections = await connections_to_all(client)
+        for connection in connections:
+            try:
+                complete &= await _scan(connection, names, prefix, reply_timeout, (max_keys, max_queues))
+            finally:
+                await connection.disconnect()
     except (RedisError, OSError, EOFError) as error:
         raise translate(error, maybe_applied=False) from error
     finally:
-        await client.aclose()
-    found = sorted(filter(None, map(_text, names)))
-    return FoundQueues(found[:MAX_QUEUES], cursor == 0 and len(found) <= MAX_QUEUES)
+        if client is not server:
+            await close_client(client)
+    found = sorted(name for name in map(_text, names) if name)
+    return FoundQueues(found[:max_queues], complete and (max_queues is None or len(found) <= max_queues))
 
 
-async def _names_of(client: Redis, keys: list[bytes]) -> set[bytes]:
+async def _scan(
+    connection: AbstractConnection,
+    names: set[bytes],
+    prefix: str,
+    reply_timeout: float,
+    limits: tuple[int | None, int | None],
+) -> bool:
+    """Add the names of the queues on a node to `names`; return whether all of its keys were scanned."""
+    max_keys, max_queues = limits
+    pattern = re.sub(rb"([\\*?\[\]])", rb"\\\1", prefix.encode()) + _PATTERN
+    cursor, seen = b"0", 0
+    while True:
+        async with asyncio.timeout(reply_timeout):
+            await connection.connect()  # type: ignore[no-untyped-call]  # theirs has no types
+            page = await _ask(connection, [(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % STEP_KEYS)])
+            cursor, keys = page[0]
+            names |= await _names_of(connection, keys)
+        seen += STEP_KEYS
+        if cursor == b"0":
+            return True
+        if (max_keys and seen >= max_keys) or (max_queues and len(names) > max_queues):
+            return False
+
+
+async def _names_of(connection: AbstractConnection, keys: list[bytes]) -> set[bytes]:
     """Return the names of the queues that the keys belong to."""
     likely = [
         (name, key, _KNOWN_BY[ending])
@@ -90,13 +132,14 @@ async def _names_of(client: Redis, keys: list[bytes]) -> set[bytes]:
         for name, _, ending in [key.rpartition(b":")]
         if ending in _KNOWN_BY and not _OF_ONE.search(key)
     ]
-    if not likely:
-        return set()
-    async with client.pipeline(transaction=False) as pipe:
-        for _, key, _ in likely:
-            pipe.type(key)
-        kinds: list[Any] = await pipe.execute()
+    kinds = await _ask(connection, [(b"TYPE", key) for _, key, _ in likely])
     return {name for (name, _, wanted), kind in zip(likely, kinds, strict=True) if kind == wanted}
+
+
+async def _ask(connection: AbstractConnection, commands: list[tuple[bytes, ...]]) -> list[Any]:
+    """Send commands in one trip, and return their replies."""
+    await connection.send_packed_command(connection.pack_commands(commands))
+    return [await connection.read_response() for _ in commands]
 
 
 def _text(name: bytes) -> str | None:

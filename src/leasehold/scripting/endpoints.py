@@ -232,6 +232,17 @@ def separate_client(client: Client) -> Client:
     )
 
 
+async def connections_to_all(client: Client) -> list[AbstractConnection]:
+    """Return a new connection, not yet open, to each server that holds keys: of a cluster, each primary."""
+    if isinstance(client, RedisCluster):
+        await client.initialize()
+        return [
+            node.connection_class(**once_only(node.connection_kwargs, pushes=False))
+            for node in client.get_primaries()
+        ]
+    return [await PoolEndpoint(client, lambda _: None).connection(pushes=False)]
+
+
 async def close_client(client: Client) -> None:
     """Close a client that Leasehold has made, with its clients of Sentinels."""
     await client.aclose()

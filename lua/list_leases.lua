@@ -1,0 +1,31 @@
+-- Return the leases that began some time ago, one step of a scan at a time.
+--
+-- Keys: deadlines, ledger
+-- Arguments:
+--   now_ms      integer  the time; empty: the server's time
+--   elapsed_ms  integer  the minimum time since an item was leased last; 0: all leases, also the watched ones of other clients
+--   cursor      text     "0" in the first call, then the cursor of the last reply
+--   count       count    about how many leases to check
+-- Reply: the next cursor ("0": done), then for each lease: id, token, when the item was leased last in ms (both 0: a
+--   watched lease of another client).
+-- Cost: O(count).
+-- Limits: one ZSCAN of `count` (at most 1,000) a call; few leases are checked at once.
+
+redis.call('HLEN', ledger)
+local page = redis.call('ZSCAN', deadlines, cursor, 'COUNT', count)
+local ids, scores = {}, {}
+for i = 1, #page[2], 2 do
+  ids[#ids + 1], scores[#ids + 1] = page[2][i], page[2][i + 1]
+end
+local records, reply = read_in_chunks('HMGET', ledger, ids), { page[1] }
+for i, id in ipairs(ids) do
+  local _, token, _, leased_at = read_ledger(records[i])
+  if not (token and is_ours(scores[i])) then
+    token, leased_at = 0, 0
+  end
+  if elapsed_ms == 0 or (token > 0 and leased_at <= now - elapsed_ms) then
+    local base = #reply
+    reply[base + 1], reply[base + 2], reply[base + 3] = id, token, leased_at
+  end
+end
+return reply

@@ -1,0 +1,68 @@
+-- Lease items again that other holders have under lease, if they were leased some time ago.
+--
+-- The holders before keep no right but one: the first to complete an item is accepted.
+--
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
+-- Arguments:
+--   prefix      text     the queue's name
+--   now_ms      integer  the time; empty: the server's time
+--   session     text     the new holder: the value of the lease keys
+--   set_many    flag     1: the server has MSETEX and permits it, see `probe`
+--   elapsed_ms  integer  the minimum time since an item was leased last
+--   hold_ms     integer  the lease time
+--   max_bytes   integer  stop before this much data (the first item is always leased)
+--   entries     rest     id, token (of its last lease), …
+-- Reply: the time in ms, how many rows were checked, 0, then id, data, token, attempt for each item that was leased,
+--   in the order of the rows.
+-- Cost: O(log n) per item.
+-- Limits: at most 1,000 items and `max_bytes` of data a call.
+
+local ids = {}
+for row = entries + 1, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[row]
+end
+redis.call('LLEN', queue)
+redis.call('ZCARD', scheduled)
+local records_before = redis.call('HMGET', ledger, unpack(ids))
+local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+local length = redis.call('LLEN', processing)
+
+local checked, size = 0, 0
+for i, id in ipairs(ids) do
+  local _, _, _, leased_at = read_ledger(records_before[i])
+  local token = tonumber(ARGV[entries + 2 * i])
+  if
+    not taken[id]
+    and is_current(id, token, scores[i], records_before[i])
+    and leased_at <= now - elapsed_ms
+  then
+    local data, n = redis.pcall('GET', data_key(id)), #chosen + 1
+    if type(data) == 'string' then
+      size = size + #data
+      if n > 1 and size > max_bytes then
+        break
+      end
+      local keys = lease_keys_of({ id })
+      chosen[n], found[n], taken[id] = id, data, true
+      lease_keys[2 * n - 1], lease_keys[2 * n] = keys[1], keys[2]
+    end
+  end
+  checked = i
+end
+
+local reply = { now, checked, 0 }
+if #chosen > 0 then
+  begin_writes() -- a lease must be possible even then
+  take_tokens()
+  emit_all('expired', chosen, '1')
+  write_leases(#chosen, hold_ms, reply)
+  begin_leases()
+  if length <= 128 then
+    -- The older entry of each. In a long list, one that comes twice is dropped when it is met.
+    for _, id in ipairs(chosen) do
+      redis.call('LREM', processing, -1, id)
+    end
+  end
+end
+flush()
+return reply

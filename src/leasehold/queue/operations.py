@@ -1,0 +1,124 @@
+"""Operations on many items of a queue, in bounded steps: peek, recover, clear leases.
+
+A step is one script. A call may be stopped after any step and made again; other clients act in between.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import InvalidArgument
+from leasehold.queue.cleaning import light_clean
+from leasehold.queue.encoding import MAX_REPLY_BYTES, TRIP_ROWS, pages
+from leasehold.queue.views import ItemView, read_inspection
+from leasehold.scripting.discovery import find_queues
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from leasehold.queue.engine import Engine
+    from leasehold.queue.leasing import LeasedItem
+    from leasehold.scripting.endpoints import Client
+
+#: Leases checked in one step.
+STEP = 500
+#: The maximum number of ids that `peek` looks at.
+MAX_PEEKED = 1000
+
+
+async def list_queues(redis: Client | str, *, prefix: str = "") -> list[str]:
+    """Return the names of the queues on a server, sorted, also of those that are empty but were used.
+
+        names = await list_queues("redis://localhost", prefix="shop-")
+
+    No list of queues is stored: all keys of the server are scanned, in steps of 1,000, which block nothing.
+    A queue that is made or deleted meanwhile may be there or not.
+
+    Args:
+        redis: The server's URL, or a client of redis-py, of which the address and the login are used. Of a
+            cluster, all nodes are scanned.
+        prefix: What the names begin with.
+
+    Raises:
+        InvalidArgument: If an argument cannot be used.
+        ServerError: If the server cannot be reached, or answers with an error.
+    """
+    if not isinstance(prefix, str):
+        raise InvalidArgument("prefix", prefix, "a string")
+    return (await find_queues(redis, prefix=prefix)).names
+
+
+async def peek(engine: Engine, count: int, *, with_data: bool) -> list[ItemView]:
+    """Return the items that are leased next. See `AsyncWorkQueue.peek`."""
+    found: dict[str, ItemView] = {}
+    room = MAX_REPLY_BYTES if with_data else -1
+    for start, size in pages(0, MAX_PEEKED, TRIP_ROWS):
+        reply = await engine.run("inspect", state=b"waiting", start=start, count=size, max_bytes=room)
+        page = read_inspection("waiting", reply, with_data=with_data)
+        for view in page:
+            # Without data or under a lease, `lease` drops the id.
+            if view.size is not None and view.holder is None and len(found) < count:
+                found.setdefault(view.id, view)
+        if len(page) < size or len(found) == count:
+            break
+        room -= sum(len(view.data or b"") for view in page)
+    return [*found.values()]
+
+
+async def recover(engine: Engine, count: int, elapsed_ms: int, lease_ms: int) -> list[LeasedItem]:
+    """Lease again what was leased long ago. See `AsyncWorkQueue.recover`."""
+    ours = [lease async for lease in _leases(engine, elapsed_ms) if lease[1] > 0]
+    oldest = [(item_id, token) for item_id, token, _ in heapq.nsmallest(count, ours, key=_when)]
+    items: list[LeasedItem] = []
+    while oldest:
+        asked_at = time.monotonic()
+        now_ms, checked, _, *leased = await engine.run(
+            "recover",
+            _rows(oldest[:TRIP_ROWS]),
+            elapsed_ms=elapsed_ms,
+            hold_ms=lease_ms,
+            max_bytes=MAX_REPLY_BYTES,
+        )
+        items += [(*leased[at : at + 4], lease_ms, asked_at, now_ms) for at in range(0, len(leased), 4)]
+        oldest = oldest[checked:]
+    return items
+
+
+async def clear_leases(engine: Engine, elapsed_ms: int, count: int | None) -> list[str]:
+    """End leases before they expire. See `AsyncWorkQueue.clear_leases`."""
+    if elapsed_ms == 0:
+        await light_clean(engine)  # finds the leases of other clients
+    found = [lease async for lease in _leases(engine, elapsed_ms)]
+    oldest = sorted(found, key=_when) if count is None else heapq.nsmallest(count, found, key=_when)
+    ended: list[bytes] = []
+    # The last ones first, because what returns to the front later precedes the rest.
+    for start in reversed(range(0, len(oldest), TRIP_ROWS)):
+        step = [(item_id, token) for item_id, token, _ in oldest[start : start + TRIP_ROWS]]
+        answers = await engine.run("end_leases", _rows(step))
+        ended[:0] = [item_id for (item_id, _), answer in zip(step, answers, strict=True) if answer == 1]
+    return [item_id.decode(errors="surrogateescape") for item_id in ended]
+
+
+async def _leases(engine: Engine, elapsed_ms: int) -> AsyncIterator[tuple[bytes, int, int]]:
+    """Yield id, token and time of each lease that began so long ago; the token of a foreign one is 0."""
+    cursor, seen = b"", set[bytes]()
+    while cursor != b"0":
+        cursor, *found = await engine.run(
+            "list_leases", elapsed_ms=elapsed_ms, cursor=cursor or b"0", count=STEP
+        )
+        for at in range(0, len(found), 3):
+            item_id, token, leased_ms = found[at : at + 3]
+            if item_id not in seen:
+                seen.add(item_id)
+                yield item_id, token, leased_ms
+
+
+def _when(lease: tuple[Any, int, int]) -> tuple[int, int]:
+    """Return the time of a lease and its token, which orders those of one step."""
+    return lease[2], lease[1]
+
+
+def _rows(held: Sequence[tuple[bytes, int]]) -> list[bytes]:
+    return [value for item_id, token in held for value in (item_id, b"%d" % token)]

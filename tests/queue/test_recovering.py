@@ -1,0 +1,226 @@
+"""Taking over what others have under lease: recover, clear_leases; and what is leased next: peek."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import InvalidArgument, Item, list_queues
+from tests.queue.asking import take
+from tests.queue.keyspace import audit
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
+    ids = [f"{n}" for n in range(count)]
+    assert all(await queue.add_items([Item(f"data {item_id}".encode(), id=item_id) for item_id in ids]))
+    return ids
+
+
+@pytest.mark.seed("RRQ-O5", "RRQ-G4", "RRQ-K1")
+async def test_what_was_leased_long_ago_is_leased_again_the_oldest_first(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, clock: Clock
+) -> None:
+    await fill(queue, 4)
+    third = await take(queue, 600)
+    clock.now += 10
+    old = [third, *await queue.lease_many(2, 500)]
+    clock.now += 50
+    await queue.lease(400)
+    other = make_queue(clock=clock)
+    assert await other.recover(10, 61, 30) == []
+    again = await other.recover(2, 50, 30)
+    assert [(one.id, one.data, one.attempt) for one in again] == [("0", b"data 0", 2), ("1", b"data 1", 2)]
+    assert again[0].token > max(lease.token for lease in old)
+    assert again[0].deadline == clock.now + 30
+    assert [one.id for one in await other.recover(10, 50, 30)] == ["2"]
+    assert await other.recover(10, 50, 30) == []
+    assert await queue.counts() == (0, 4, 0, 0)
+
+
+@pytest.mark.seed("RRQ-B8", "RRQ-G5", "RRQ-T3")
+async def test_the_holder_before_may_only_complete_and_the_first_is_accepted(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, 2)
+    first, second = await queue.lease_many(2, 30)
+    other = make_queue()
+    mine, theirs = await other.recover(2, 0, 30)
+    assert (mine.id, theirs.id) == (first.id, second.id)
+    assert await queue.renew_many([first, second], 30) == [False, False]
+    assert not await queue.release(first)
+    assert not await queue.fail(first, "late")
+    assert await queue.complete_many([first], fenced=True) == [False]
+    assert await other.renew(mine, 60)
+    assert await other.complete_many([mine, theirs]) == [True, True]
+    assert await queue.complete_many([first, second]) == [False, False]
+    assert (await audit(redis, name)).leased == []
+
+
+@pytest.mark.seed("RRQ-B4", "RRQ-O5")
+async def test_an_item_is_recovered_once_in_one_call(queue: AsyncWorkQueue) -> None:
+    ids = await fill(queue, 300)
+    await queue.lease_many(300, 30)
+    again = await queue.recover(1000, 0, 30)
+    assert [lease.id for lease in again] == ids
+    assert {lease.attempt for lease in again} == {2}
+    more = await queue.recover(1000, 0, 30)
+    assert {(lease.attempt) for lease in more} == {3}
+    assert len({lease.token for lease in (*again, *more)}) == 600
+
+
+@pytest.mark.parametrize("count", [1, 200])
+async def test_a_recovered_item_is_listed_once_and_its_lease_keys_name_the_new_holder(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, count: int
+) -> None:
+    await fill(queue, count)
+    await queue.lease_many(count, 30)
+    other = make_queue()
+    [first, *_] = await other.recover(count, 0, 60)
+    await queue.light_clean()
+    listed = await redis.lrange(f"{name}:processing", 0, -1)
+    assert len(listed) == len({*listed}) == count
+    assert await redis.get(f"{name}:lease:{first.id}") == other.session.encode()
+    assert 30_000 < await redis.pttl(f"{name}:leased_by_session:{first.id}") <= 60_000
+
+
+async def test_an_expired_lease_is_recovered_if_no_other_call_has_reclaimed_it(
+    queue: AsyncWorkQueue, clock: Clock
+) -> None:
+    await fill(queue, 1)
+    await take(queue, 5)
+    clock.now += 60
+    [again] = await queue.recover(1, 60, 30)
+    assert again.attempt == 2
+    assert await queue.lease(30, block=False) is None
+
+
+async def test_data_is_bounded_in_a_step_and_not_in_a_call(queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(bytes(3 << 20), id=f"{n}") for n in range(5)])
+    leases = []
+    while len(leases) < 5:
+        leases += await queue.lease_many(5 - len(leases), 30)
+    assert [lease.id for lease in await queue.recover(5, 0, 30)] == ["0", "1", "2", "3", "4"]
+
+
+async def test_the_lease_of_a_foreign_client_is_not_recovered(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, 1)
+    await redis.rpoplpush(f"{name}:queue", f"{name}:processing")
+    await redis.set(f"{name}:lease:0", "another", ex=60)
+    await queue.light_clean()
+    assert (await queue.counts()).leased == 1
+    assert await queue.recover(1, 0, 30) == []
+    assert await redis.get(f"{name}:lease:0") == b"another"
+
+
+@pytest.mark.seed("RWQ-O20")
+async def test_all_leases_are_ended_and_items_return_to_the_front_in_order(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    ids = await fill(queue, 603)
+    leases = await queue.lease_many(602, 30)
+    assert await queue.clear_leases() == ids[:602]
+    assert await queue.counts() == (603, 0, 0, 0)
+    assert (await audit(redis, name)).waiting == [item_id.encode() for item_id in ids]
+    assert not await queue.renew(leases[0], 30)
+    assert await queue.complete(leases[5])  # as after the end of a lease
+    [again] = await queue.lease_many(1, 30)
+    assert (again.id, again.attempt) == ("0", 2)
+    assert await queue.clear_leases() == ["0"]
+    assert await queue.clear_leases() == []
+
+
+@pytest.mark.seed("RWQ-O20")
+async def test_leases_of_foreign_clients_are_ended_too(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, 2)
+    for key in ("lease", "leased_by_session"):
+        await redis.rpoplpush(f"{name}:queue", f"{name}:processing")
+        await redis.set(f"{name}:{key}:{0 if key == 'lease' else 1}", "another", ex=60)
+    assert sorted(await queue.clear_leases()) == ["0", "1"]
+    assert await queue.counts() == (2, 0, 0, 0)
+    assert not await redis.exists(f"{name}:lease:0", f"{name}:leased_by_session:1", f"{name}:processing")
+
+
+async def test_only_leases_that_began_long_ago_are_ended(queue: AsyncWorkQueue, clock: Clock) -> None:
+    await fill(queue, 3)
+    for _ in range(3):
+        await queue.lease(600)
+        clock.now += 10
+    assert await queue.clear_leases(elapsed=20, count=1) == ["0"]
+    assert await queue.clear_leases(elapsed=20) == ["1"]
+    assert await queue.counts() == (2, 1, 0, 0)
+
+
+async def test_an_item_that_another_client_has_completed_does_not_return(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, 1)
+    await queue.lease(30)
+    await redis.delete(f"{name}:item:0")
+    assert await queue.clear_leases() == []
+    assert await queue.counts() == (0, 0, 0, 0)
+
+
+@pytest.mark.seed("WRQ-O18")
+async def test_peek_shows_what_is_leased_next_and_leases_nothing(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    assert await queue.peek() == []
+    await fill(queue, 5)
+    await queue.lease(30)
+    await redis.rpush(f"{name}:queue", "0", "ghost")
+    [view] = await queue.peek()
+    assert (view.id, view.data, view.state, view.attempt) == ("1", b"data 1", "waiting", 0)
+    assert [(view.id, view.data) for view in await queue.peek(3, data=False)] == [
+        ("1", None),
+        ("2", None),
+        ("3", None),
+    ]
+    assert [lease.id for lease in await queue.lease_many(9, 30)] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.seed("WRQ-O17", "WRQ-B12")
+async def test_the_queues_of_a_server_are_listed(make_queue: MakeQueue, redis: Redis, redis_url: str) -> None:
+    for one in ("shop-a", "shop-b:c", "shop*d", "other"):
+        await make_queue(name=one).add_item(Item(b"x"))
+    used = make_queue(name="shop-used")
+    await used.add_item(Item(b"x"))
+    assert await used.complete(await take(used))
+    names = ["shop*d", "shop-a", "shop-b:c", "shop-used"]
+    assert await list_queues(redis_url, prefix="shop") == names
+    assert await list_queues(redis, prefix="shop") == names
+    assert await list_queues(redis, prefix="shop*") == ["shop*d"]
+    assert {*names, "other"} <= {*await list_queues(redis)}
+    assert await redis.ping()  # the client is still open
+
+
+async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue) -> None:
+    for count in (0, 1001):
+        with pytest.raises(InvalidArgument, match="count"):
+            await queue.recover(count, 0, 30)
+        with pytest.raises(InvalidArgument, match="count"):
+            await queue.peek(count)
+    with pytest.raises(InvalidArgument, match="elapsed"):
+        await queue.recover(1, -1, 30)
+    with pytest.raises(InvalidArgument, match="lease_time"):
+        await queue.recover(1, 0, 0)
+    with pytest.raises(InvalidArgument, match="count"):
+        await queue.clear_leases(count=0)
+    with pytest.raises(InvalidArgument, match="elapsed"):
+        await queue.clear_leases(elapsed=-1)
+    with pytest.raises(InvalidArgument, match="redis"):
+        await list_queues(None)  # type: ignore[arg-type]  # that is what is tested
+    with pytest.raises(InvalidArgument, match="prefix"):
+        await list_queues("redis://localhost", prefix=None)  # type: ignore[arg-type]  # that is what is tested
