@@ -13,7 +13,7 @@ from tests.queue.keyspace import audit
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasehold import AsyncWorkQueue, Lease
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
@@ -105,7 +105,7 @@ async def test_an_expired_lease_is_recovered_if_no_other_call_has_reclaimed_it(
 
 async def test_data_is_bounded_in_a_step_and_not_in_a_call(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(bytes(3 << 20), id=f"{n}") for n in range(5)])
-    leases = []
+    leases: list[Lease] = []
     while len(leases) < 5:
         leases += await queue.lease_many(5 - len(leases), 30)
     assert [lease.id for lease in await queue.recover(5, 0, 30)] == ["0", "1", "2", "3", "4"]
