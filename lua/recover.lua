@@ -27,7 +27,7 @@ local records_before = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 local length = redis.call('LLEN', processing)
 
-local checked, size = 0, 0
+local checked = 0
 for i, id in ipairs(ids) do
   local _, _, _, leased_at = read_ledger(records_before[i])
   local token = tonumber(ARGV[entries + 2 * i])
@@ -38,10 +38,10 @@ for i, id in ipairs(ids) do
   then
     local data, n = redis.pcall('GET', data_key(id)), #chosen + 1
     if type(data) == 'string' then
-      size = size + #data
-      if n > 1 and size > max_bytes then
+      if n > 1 and bytes + #data > max_bytes then
         break
       end
+      bytes = bytes + #data
       local keys = lease_keys_of({ id })
       chosen[n], found[n], taken[id] = id, data, true
       lease_keys[2 * n - 1], lease_keys[2 * n] = keys[1], keys[2]
@@ -64,5 +64,6 @@ if #chosen > 0 then
     end
   end
 end
+drop_checked(0)
 flush()
 return reply
