@@ -11,9 +11,9 @@
 --   max_bytes  integer  the maximum of data to return; further items come without data
 --   which      text     "living": items; "dead": dead letters; "all": both
 --   entries    rest     ids
--- Reply: the time in ms; for each id of an item its state and the nine values of `inspect`; then for each id
+-- Reply: the time in ms; for each id of an item its state and the ten values of `inspect`; then for each id
 --   of a dead letter "dead", id, size, data, -1, false, token, attempt, the time of its death in ms (0:
---   unknown), and its error.
+--   unknown), its error, and its options or false.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 
@@ -55,7 +55,8 @@ if which ~= 'living' then
       reply[base + 1], reply[base + 2], reply[base + 3], reply[base + 4] = 'dead', id, size, data
       reply[base + 5], reply[base + 6], reply[base + 7] = -1, false, token
       reply[base + 8], reply[base + 9], reply[base + 10] = attempt, tonumber(died[i] or 0), error_
-      base = base + 10
+      reply[base + 11] = redis.call('HGET', dead_key(id), 'options')
+      base = base + 11
     end
   end
 end

@@ -4,8 +4,8 @@
 -- from now on its lease is watched. If it has none, because the client is between taking the id and writing
 -- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is.
 --
--- With each step, part of the ledger is checked, too: entries of items that a foreign client has completed while
--- they waited are dropped. So are the registrations of workers.
+-- With each step, part of the ledger and of the options is checked, too: entries of items that a foreign client has
+-- completed while they waited are dropped. So are the registrations of workers. Ids that are free again leave `:recent`.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events, workers, heartbeats
 -- Arguments:
@@ -16,14 +16,18 @@
 --   count         count    how many entries to check
 --   started_ms    integer  in the call that ends a walk over `processing`: when the walk began; else 0
 --   cursor        text     where to check the ledger: "0", then the cursor of the last reply
+--   from_option   text     where to check the options: "0", then the cursor of the last reply
 -- Reply: the number of entries in `processing`, items reclaimed, entries dropped, entries watched from now
 --   on, 1 if more is due, the time in ms, the next cursor ("0": the whole ledger was checked), how many entries of
---   the ledger were dropped.
+--   the ledger and the options were dropped, the next cursor of the options.
 -- Cost: O(log n) per entry.
 -- Limits: `count` entries (at most 1,000) of both and 100 reclaimed a call; call again for the rest.
 
 redis.call('ZCARD', heartbeats)
 local any_workers = redis.call('HLEN', workers) > 0
+local free_again = any_rare
+    and redis.call('ZRANGEBYSCORE', recent_key, '-inf', now, 'LIMIT', 0, count)
+  or {}
 local known = redis.call('ZCARD', gone)
 local more, reclaimed = false, 0
 if can_reclaim then
@@ -80,6 +84,16 @@ for i, score in ipairs(read_in_chunks('ZMSCORE', deadlines, recorded)) do
   end
 end
 
+-- The options of items that have no data.
+local options_page = any_options() and redis.call('HSCAN', options, from_option, 'COUNT', count)
+  or { '0', {} }
+for i = 1, #options_page[2], 2 do
+  local id = options_page[2][i]
+  if redis.call('EXISTS', data_key(id)) == 0 and not redis.call('ZSCORE', deadlines, id) then
+    finished[#finished + 1] = id
+  end
+end
+
 for _, item in ipairs(watched) do
   watch_foreign(item[1], item[2])
 end
@@ -94,6 +108,7 @@ in_chunks('HDEL', ledger, finished)
 if any_workers then
   heal_registrations()
 end
+in_chunks('ZREM', recent_key, free_again)
 emit_all('vanished', finished)
 flush()
 return {
@@ -105,4 +120,5 @@ return {
   now,
   page[1],
   #finished,
+  options_page[1],
 }

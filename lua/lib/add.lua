@@ -41,9 +41,9 @@ local function is_leased(id)
 end
 
 -- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken. Also return which ids are
--- in the queue already.
+-- in the queue already, and which rows replace an item.
 local function answer_rows(ids, before, exist)
-  local answers, listed, seen = {}, {}, {}
+  local answers, listed, replaced, seen = {}, {}, {}, {}
   local windows = any_recent and read_in_chunks('ZMSCORE', recent_key, ids) or {}
   for i, id in ipairs(ids) do
     local mode = string.byte(ARGV[items + 4 * i]) - 48 -- 0 check, 1 unique, 2 replace
@@ -52,6 +52,7 @@ local function answer_rows(ids, before, exist)
     local replaces = mode == 2 and exists and (seen[id] or not is_leased(id))
     answers[i] = before[i] or ((mode == 1 or replaces or not is_taken) and 1) or 0
     if answers[i] == 1 then
+      replaced[i] = replaces
       if exists and not seen[id] then
         -- An item that is replaced waits somewhere, unless it is scheduled.
         listed[id] = replaces and not redis.call('ZSCORE', scheduled, id) or waits_near_an_end(id)
@@ -59,7 +60,7 @@ local function answer_rows(ids, before, exist)
       seen[id] = true
     end
   end
-  return answers, listed
+  return answers, listed, replaced
 end
 
 -- Read the options of the rows that are added: a text for each id that has some, and for how long an id is taken.
@@ -125,9 +126,10 @@ local function find_places(ids, answers, listed)
 end
 
 -- Return where each row goes: its answer, the ids that are added, the data to store, the ids that wait and those that
--- are delayed from now on, and when these fall due; then the options and the windows of ids.
+-- are delayed from now on, and when these fall due; then the options and the windows of ids, and the rows that
+-- replace an item.
 local function place_rows(ids, values, before, exist)
-  local answers, listed = answer_rows(ids, before, exist)
+  local answers, listed, replaced = answer_rows(ids, before, exist)
   local text_of, window_of = read_row_options(ids, answers)
   local added, stored = {}, {}
   for i, id in ipairs(ids) do
@@ -137,7 +139,7 @@ local function place_rows(ids, values, before, exist)
     end
   end
   local waiting, delayed, due_at = find_places(ids, answers, listed)
-  return answers, added, stored, waiting, delayed, due_at, text_of, window_of
+  return answers, added, stored, waiting, delayed, due_at, text_of, window_of, replaced
 end
 
 -- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0 the id
@@ -147,9 +149,9 @@ local function add_rows(before)
   local count = (#ARGV - items) / 4
   local ids, values, exist, plain, answers = read_rows(count, before)
   local added, stored, waiting, later, due_at = ids, values, ids, nil, nil
-  local text_of, window_of
+  local text_of, window_of, replaced = nil, nil, {}
   if not plain or exist > 0 or any_recent then
-    answers, added, stored, waiting, later, due_at, text_of, window_of =
+    answers, added, stored, waiting, later, due_at, text_of, window_of, replaced =
       place_rows(ids, values, before, exist)
   end
   if #added > 0 then
@@ -170,7 +172,12 @@ local function add_rows(before)
     end
     for i = 1, emitting and count or 0 do
       if answers[i] == 1 then
-        emit('added', ids[i], { size = #values[2 * i], due = due_at and due_at[i] })
+        local fields = { size = #values[2 * i], due = due_at and due_at[i] }
+        if replaced[i] then
+          emit('replaced', ids[i], fields)
+        else
+          emit('added', ids[i], fields)
+        end
       end
     end
   end

@@ -1,6 +1,6 @@
--- Add what is known of items to a reply, as nine values each.
+-- Add what is known of items to a reply, as ten values each.
 --
--- Needs: ledger
+-- Needs: ledger, options
 -- Gives: holders_of, add_views
 
 -- Return the session in the lease keys of each item; false: there are none.
@@ -20,6 +20,7 @@ end
 local function add_views(reply, ids, times, room, holders, states)
   local records = #ids > 0 and redis.call('HMGET', ledger, unpack(ids))
   local last_errors = errors_of(ids)
+  local texts = any_options() and read_in_chunks('HMGET', options, ids) or {}
   local base = #reply
   for i, id in ipairs(ids) do
     local key, data = data_key(id), false
@@ -40,7 +41,8 @@ local function add_views(reply, ids, times, room, holders, states)
       reply[base + 4], reply[base + 5] = times[i] or -1, holders[i]
       reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, attempt or 0, leased_at or 0
       reply[base + 9] = last_errors[i] or false
-      base = base + 9
+      reply[base + 10] = texts[i] or false
+      base = base + 10
     end
   end
   return room

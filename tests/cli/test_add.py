@@ -117,3 +117,18 @@ async def test_wrong_usage_adds_no_item(
 ) -> None:
     assert message in usage_error(await leasehold("add", queue.name, *arguments, stdin=b"x\n"))
     assert (await queue.counts()).total == 0
+
+
+async def test_an_item_can_have_options(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    options = ("--priority", "-3", "--group", "tenant-7", "--expires-in", "2h", "--dedupe-for", "1d")
+    assert (await leasehold("add", queue.name, "first", "--id", "x", *options)).code == 0
+    assert (await leasehold("add", queue.name, "second", "--id", "x", "--priority", "2")).code == 1
+    [view] = await queue.inspect()
+    assert (view.data, view.priority, view.group) == (b"first", -3, "tenant-7")
+    shown = await leasehold("show", queue.name, "x")
+    assert re.search(r"^priority +-3 *\ngroup +tenant-7 *\nexpires +20", shown.out, re.MULTILINE)
+    assert (await leasehold("add", queue.name, "second", "--id", "x", "--replace")).code == 0
+    [view] = await queue.inspect()
+    assert (view.data, view.priority, view.expires) == (b"second", 0, None)
+    assert "from -9 to 9" in usage_error(await leasehold("add", queue.name, "x", "--priority", "10"))
+    assert "group" in usage_error(await leasehold("add", queue.name, "x", "--group", ""))

@@ -69,6 +69,9 @@ async def test_items_are_printed_as_json(leasehold: Leasehold, queue: AsyncWorkQ
         "due": None,
         "leased_seconds_ago": None,
         "error": None,
+        "priority": 0,
+        "group": None,
+        "expires": None,
     }
     assert (second["data"], second["data_encoding"]) == ("grün", "utf-8")
 

@@ -161,3 +161,23 @@ async def test_a_later_dead_letter_has_its_own_options(space: Space) -> None:
         await space.run("fail_many", [("a", lease.token, -1, "why")])
         letter = await stored(space, "dead:a")
         assert json.loads(letter.get("options", "{}")) == how
+
+
+async def test_a_light_clean_drops_what_is_left_of_items_that_are_gone(space: Space) -> None:
+    text = '{"level":1}'
+    await space.seed(
+        picture(waiting=["a"])
+        | {"options": {"a": text, "gone": text}, "recent": {"x": NOW - 1.0, "y": NOW + 9.0}}
+    )
+    reply = await space.run("light_clean")
+    assert reply[7:] == [1, b"0"]
+    after = picture(waiting=["a"]) | {"options": {"a": text}, "recent": {"y": NOW + 9.0}}
+    assert await space.snapshot() == after
+
+
+async def test_an_item_that_is_replaced_has_an_event_of_its_own(space: Space) -> None:
+    await space.run("events_keep", count=100)
+    await space.run("add_items", [row("a", level=1), row("a", mode=2)])
+    await space.run("add_items", [row("a", mode=2, delay=500)])
+    _, *events = await space.run("events_read", after="0")
+    assert [fields[1] for fields in events[1::2]] == [b"added", b"replaced", b"replaced"]

@@ -176,3 +176,53 @@ async def test_a_unique_item_added_twice_is_leased_once(queue: AsyncWorkQueue, r
     assert await queue.complete(leases[0])
     await queue.close()
     assert not await left_over(redis, queue.name)
+
+
+async def test_options_are_stored_with_the_item_and_shown(make_queue: MakeQueue) -> None:
+    queue = make_queue(clock=lambda: 1000.0)
+    await queue.add_item(Item(b"1", "a"), priority=-3, group="é/\n", expires_in=0.5)
+    await queue.add_items([Item(b"2", "b")], priority=9)
+    await queue.add_unique_item(Item(b"3", "c"), group="g", delay=60)
+    await queue.add_item(Item(b"4", "d"), priority=0, group=None, expires_in=None, dedupe_for=None)
+    views = [await queue.find(one) for one in "abcd"]
+    assert [(view.priority, view.group, view.expires) for view in views if view] == [
+        (-3, "é/\n", 1000.5),
+        (9, None, None),
+        (0, "g", None),
+        (0, None, None),
+    ]
+    assert [view.priority for view in await queue.inspect("waiting")] == [-3, 9, 0]
+
+
+async def test_an_item_that_waits_is_replaced_and_one_that_is_leased_is_not(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    assert await queue.add_item(Item(b"1", "a"), replace=True)
+    assert await queue.add_item(Item(b"2", "a"), replace=True, priority=1)
+    assert not await queue.add_item(Item(b"3", "a"))
+    lease = await queue.lease(30, block=False)
+    assert lease is not None
+    assert lease.data == b"2"
+    assert await queue.add_items([Item(b"4", "a")], replace=True) == [False]
+    assert await queue.complete(lease)
+
+
+async def test_an_id_stays_taken_for_the_time_given(make_queue: MakeQueue) -> None:
+    now = 1000.0
+    queue = make_queue(clock=lambda: now)
+    assert await queue.add_item(Item(b"1", "a"), dedupe_for=60)
+    lease = await queue.lease(30, block=False)
+    assert lease is not None
+    assert await queue.complete(lease)
+    assert not await queue.add_item(Item(b"2", "a"))
+    now = 1060.0
+    assert await queue.add_item(Item(b"3", "a"), dedupe_for=60)
+
+
+async def test_options_go_through_a_pipeline(make_queue: MakeQueue, redis: Redis) -> None:
+    queue = make_queue()
+    async with redis.pipeline(transaction=True) as pipe:
+        queue.add_item_to_pipeline(pipe, Item(b"1", "a"), priority=2)
+        queue.add_unique_item_to_pipeline(pipe, Item(b"1", "b"), group="g")
+        assert await pipe.execute() == [[1], [1]]
+    views = [await queue.find(one) for one in "ab"]
+    assert [(view.priority, view.group) for view in views if view] == [(2, None), (0, "g")]

@@ -46,7 +46,7 @@ class Draw:
     def added(self) -> Rows:
         """Return rows that add items: known ids and a new one."""
         return [
-            (one, f"new {one}", self.random.choice([0, 0, SHORT]), self.random.choice([0, 1]))
+            (one, f"new {one}", self.random.choice([0, 0, SHORT]), self.random.choice(HOW))
             for one in self.random.sample([*self.ids, "new"], 6)
         ]
 
@@ -80,6 +80,8 @@ class Draw:
         return [(one, token, self.random.choice(FENCED)) for token, one in places]
 
 
+#: How an item is added: the mode, and options.
+HOW: list[object] = [0, 1, 2, '0:{"level":3}', f'0:{{"dedupe":{SHORT}}}', '1:{"group":"g"}', '2:{"level":-1}']
 FENCED: list[object] = [0, 0, 1, f"0:{SHORT}:result"]
 
 

@@ -159,6 +159,7 @@ class Steps:
             self.inbox,
             self.events,
             self.workers,
+            self.options,
         ]
         self.foreign = [
             self.ghost,
@@ -233,6 +234,11 @@ class Steps:
             about = '{"connections":[7]}'
             await self._call("worker_beat", session=session, alive_ms=alive_ms, first=1, about=about)
             await self._call("worker_tell", worker=session, what="quiet")
+
+    async def options(self) -> None:
+        how = self.random.choice(['{"level":1}', '{"group":"g","dedupe":9000}'])
+        rows = [(one, "with options", 0, f"0:{how}") for one in self.random.sample(IDS[:-1], 3)]
+        await self._call("add_items", *rows)
 
     async def ghost(self) -> None:
         await self._send("LPUSH", self.random.choice(["queue", "processing"]), f"ghost{self._id()}")

@@ -139,6 +139,27 @@ async def test_options_give_an_id_a_delay_or_a_time(tasks: TaskQueue) -> None:
             send.options(**wrong)
 
 
+async def test_options_of_the_item_go_with_each_call(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def send(to: str) -> str:
+        return to
+
+    urgent = send.options(priority=5, group="g", expires_in=3600).options(id="m1")
+    assert (await urgent.add("ann")).created
+    assert (await urgent.options(priority=-5, replace=True).add("bob")).created
+    view = await tasks.queue.find("m1")
+    assert view is not None
+    assert (view.priority, view.group, view.expires is None) == (-5, "g", False)
+    assert json.loads(view.data or b"")["args"] == {"to": "bob"}
+    await tasks.add_many([send.options(priority=n).call(f"{n}") for n in (1, 2)])
+    assert sorted(view.priority for view in await tasks.queue.inspect()) == [-5, 1, 2]
+    assert send.options(priority=1).call("ann").options == {"priority": 1}
+    mistakes: list[dict[str, Any]] = [{"priority": 10}, {"group": ""}, {"expires_in": 0}, {"dedupe_for": -1}]
+    for wrong in mistakes:
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            send.options(**wrong)
+
+
 async def test_equal_calls_have_equal_content_ids(tasks: TaskQueue) -> None:
     @tasks.task
     async def send(to: str, count: int = 1) -> None: ...

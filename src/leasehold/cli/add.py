@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.formatting import print_json, printable
+from leasehold.cli.options import number_option
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
 from leasehold.cli.times import duration_option, parse_time
 from leasehold.errors import ServerError
 from leasehold.item import Item
+from leasehold.queue.encoding import MAX_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,6 +44,21 @@ def add(  # noqa: PLR0913 - each is an option of the command
         datetime | None,
         typer.Option(parser=parse_time, metavar="TIME", help="Delay the item until 2030-01-31T09:00Z."),
     ] = None,
+    priority: Annotated[
+        int,
+        number_option("Its level; a higher one is leased first.", minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
+    ] = 0,
+    group: Annotated[str | None, typer.Option(help="The item's group.")] = None,
+    expires_in: Annotated[
+        float | None,
+        duration_option("Discard the item after this time, unless a worker has begun with it."),
+    ] = None,
+    dedupe_for: Annotated[
+        float | None, duration_option("Keep the id taken for this time, even if the item is completed.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an item with this id that is waiting or delayed.")
+    ] = False,
     file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Add each line of a file as an item; - is standard input."),
@@ -58,7 +75,15 @@ def add(  # noqa: PLR0913 - each is an option of the command
         raise typer.BadParameter("give either the data, - for standard input, or --file", param_hint="DATA")
     if id is not None and (content_id or file):
         raise typer.BadParameter("cannot be combined with --content-id or --file", param_hint="--id")
-    when: dict[str, Any] = {"delay": delay, "at": at}
+    when: dict[str, Any] = {
+        "delay": delay,
+        "at": at,
+        "priority": priority,
+        "group": group,
+        "expires_in": expires_in,
+        "dedupe_for": dedupe_for,
+        "replace": replace,
+    }
     if file is not None:
         run_command(_add_lines(url, queue, file, when, content_id=content_id, as_json=as_json))
     content = sys.stdin.buffer.read() if data == "-" else os.fsencode(data or "")
@@ -86,7 +111,8 @@ async def _add(
         return Code.DONE
     if as_json:
         return Code.MISSED
-    return fail(f"not added: {name!r} has an unfinished item with the id {item.id!r}", Code.MISSED)
+    taken = f"{name!r} has an unfinished item with the id {item.id!r}, or the id is still taken"
+    return fail(f"not added: {taken}", Code.MISSED)
 
 
 async def _add_lines(

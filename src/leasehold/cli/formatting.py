@@ -68,7 +68,7 @@ def print_block(title: str, text: str) -> None:
 
 
 #: The fields of views that are times.
-_TIMES = {"due", "died_at", "start", "next_due"}
+_TIMES = {"due", "expires", "died_at", "start", "next_due"}
 
 
 def view_document(view: DeadLetter | ItemView | ScheduleView) -> dict[str, Any]:

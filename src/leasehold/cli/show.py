@@ -128,6 +128,9 @@ def _print_item(view: ItemView) -> None:
             "holder": _holder(view),
             "token": view.token,
             "last leased": None if view.age is None else f"{view.age:,.1f} s ago",
+            "priority": view.priority or None,
+            "group": view.group,
+            "expires": format_time(view.expires),
             "bytes": view.size,
         }
     )

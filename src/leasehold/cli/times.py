@@ -14,7 +14,7 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
-def parse_duration(text: str | float) -> float:
+def parse_duration(text: str | float | None) -> float | None:
     """Parse a duration: `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w`, or a number of seconds."""
     if not isinstance(text, str):
         return text  # the default of an option

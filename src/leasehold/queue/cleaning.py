@@ -28,13 +28,16 @@ async def light_clean(engine: Engine) -> CleanReport:
     more, started_ms = True, 0
     while more or left is None or left > 0:
         ends = left is not None and left <= STEP
-        length, reclaimed, dropped, adopted, more, now_ms, engine.ledger_cursor, finished = await engine.run(
+        reply = await engine.run(
             "light_clean",
             grace_ms=GRACE_MS,
             count=STEP,
             started_ms=started_ms if ends else 0,
             cursor=engine.ledger_cursor,
+            from_option=engine.options_cursor,
         )
+        length, reclaimed, dropped, adopted, more, now_ms, engine.ledger_cursor, finished = reply[:8]
+        engine.options_cursor = reply[8]
         if left is None:
             left, started_ms = length + dropped, now_ms
         seen = min(left, STEP)

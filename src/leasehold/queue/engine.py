@@ -67,6 +67,8 @@ class Engine:
         self._on_abandon = on_abandon
         #: Where the next light clean continues to check the ledger.
         self.ledger_cursor = b"0"
+        #: The same of the options.
+        self.options_cursor = b"0"
         self._common = CommonArguments(
             keys, return_front=return_front, rights=session.runner.rights, clock=clock
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,6 +51,36 @@ class ItemView:
     age: float | None
     #: The end of the error of the last attempt that has failed, at most 1,000 bytes; None if none has.
     error: str | None
+    #: Its level: items of a higher one are leased first.
+    priority: int = 0
+    #: Its group; None if it has none.
+    group: str | None = None
+    #: When it is discarded if no worker has begun with it: seconds since 1970, server's clock; None: never.
+    expires: float | None = None
+
+
+class ItemOptions(NamedTuple):
+    """What an item carries beyond its data."""
+
+    priority: int = 0
+    group: str | None = None
+    expires: float | None = None
+
+
+def read_options(text: bytes | None) -> ItemOptions:
+    """Parse the options of an item as they are stored; None: it has none. What is no JSON is ignored."""
+    try:
+        stored = json.loads(text or b"{}")
+    except ValueError:
+        return ItemOptions()
+    if not isinstance(stored, dict):
+        return ItemOptions()
+    level, group, expires = stored.get("level", 0), stored.get("group"), stored.get("expires")
+    return ItemOptions(
+        int(level) if isinstance(level, (int, float)) else 0,
+        group if isinstance(group, str) and group else None,
+        expires / 1000 if isinstance(expires, (int, float)) else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +109,7 @@ class CleanReport:
 
 
 #: Values per item in the reply of `inspect`.
-_FIELDS = 9
+_FIELDS = 10
 
 
 def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[ItemView]:
@@ -86,7 +117,10 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
     now_ms = reply[0]
     views: list[ItemView] = []
     for at in range(1, len(reply), _FIELDS):
-        item_id, size, data, due_ms, holder, token, attempt, leased_ms, error = reply[at : at + _FIELDS]
+        item_id, size, data, due_ms, holder, token, attempt, leased_ms, error, stored = reply[
+            at : at + _FIELDS
+        ]
+        options = read_options(stored)
         views.append(
             ItemView(
                 id=item_id.decode(errors="surrogateescape"),
@@ -99,6 +133,9 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
                 due=None if due_ms < 0 else due_ms / 1000,
                 age=(now_ms - leased_ms) / 1000 if leased_ms else None,
                 error=error.decode(errors="replace") if error else None,
+                priority=options.priority,
+                group=options.group,
+                expires=options.expires,
             )
         )
     return views

@@ -228,6 +228,8 @@ def planned(
 def _check_options(options: TaskOptions, item_id: str | None, delay: str | None, at: str | None) -> None:
     if options.id is not None:
         raise InvalidArgument("id", options.id, "no id for all rows: name a column of ids, as idColumn")
+    for name, value in options.of_item.items():
+        raise InvalidArgument(name, value, f"a task without {name}: Spark adds items without it")
     if options.content_id and item_id is not None:
         raise InvalidArgument("idColumn", item_id, "no column of ids with content_id=True")
     if (options.delay or options.at is not None) and (delay or at):

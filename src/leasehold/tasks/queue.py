@@ -255,11 +255,12 @@ class TaskQueue:
         items = [call.item() for call in calls]
         groups: dict[Any, list[int]] = {}
         for place, call in enumerate(calls):
-            groups.setdefault((call.queue, call.delay, call.at), []).append(place)
+            key = (call.queue, call.delay, call.at, *call.options.items())
+            groups.setdefault(key, []).append(place)
         added = await asyncio.gather(
             *(
-                queue.add_items([items[place] for place in places], delay=delay, at=at)
-                for (queue, delay, at), places in groups.items()
+                queue.add_items([items[place] for place in places], delay=delay, at=at, **dict(options))
+                for (queue, delay, at, *options), places in groups.items()
             )
         )
         created = dict(

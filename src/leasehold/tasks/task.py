@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from leasehold.durations import Duration, check_bool, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import Item, check_id
+from leasehold.queue.encoding import AddOptions, adding
 from leasehold.tasks.job import Job
 from leasehold.tasks.wire import content_id_of, data_of
 
@@ -32,6 +34,17 @@ class Options:
     content_id: bool = False
     delay: Duration | None = None
     at: datetime | None = None
+    priority: int | None = None
+    group: str | None = None
+    expires_in: Duration | None = None
+    dedupe_for: Duration | None = None
+    replace: bool | None = None
+
+    @property
+    def of_item(self) -> AddOptions:
+        """Those of the item, as arguments of `AsyncWorkQueue.add_item`."""
+        given = {name: getattr(self, name) for name in AddOptions.__annotations__}
+        return cast("AddOptions", {name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -72,10 +85,16 @@ class Call(Generic[R_co]):
         """Or the time from which it may run; None: see `delay`."""
         return self._options.at
 
+    @property
+    def options(self) -> AddOptions:
+        """The further options of its item: `priority`, `group`, `expires_in`, `dedupe_for`, `replace`."""
+        return self._options.of_item
+
     def item(self) -> Item:
         """Make the item, for a pipeline of your own: `queue.add_item_to_pipeline(pipeline, call.item())`.
 
-        Each one has an id of its own, unless the options give one. The delay is not part of it.
+        Each one has an id of its own, unless the options give one. `delay` and
+        `options` are not part of it.
         """
         options = self._options
         at_ms = _first_due_ms(options, self._clock)
@@ -89,7 +108,7 @@ class Call(Generic[R_co]):
             QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
         """
         item = self.item()
-        created = await self.queue.add_item(item, delay=self.delay, at=self.at)
+        created = await self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
         return self.job(item.id, created=created)
 
     def job(self, item_id: str, *, created: bool | None = None) -> Job[R_co]:
@@ -142,6 +161,7 @@ class Task(Generic[P, R_co]):
         content_id: bool | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
+        **of_item: Unpack[AddOptions],
     ) -> Self:
         """Return the task with other options. Those that are None stay as they are.
 
@@ -154,6 +174,11 @@ class Task(Generic[P, R_co]):
                 dicts and sets are sent sorted.
             delay: Seconds before it may run; 0 is none.
             at: Or the time from which it may run: a `datetime` with a time zone.
+            priority: The level of the item, -9 to 9: calls of a higher level run first.
+            group: The group of the item, which may have limits of its own.
+            expires_in: Seconds after which it is discarded, unless a worker has begun with it.
+            dedupe_for: Seconds for which its id stays taken, even if it is done sooner.
+            replace: Whether to replace a call with its id that is waiting or delayed.
 
         Raises:
             InvalidArgument: If one cannot be used.
@@ -169,7 +194,9 @@ class Task(Generic[P, R_co]):
         if at is not None:
             moment_ms("at", at)
             changes["at"] = at
-        options = replace(self._options, **changes)
+        adding(**of_item)  # checks them
+        changes |= {name: value for name, value in of_item.items() if value is not None}
+        options = dataclasses.replace(self._options, **changes)
         if options.id is not None and options.content_id:
             raise InvalidArgument("content_id", True, "no id beside it: the id is made of the arguments")
         if options.delay and options.at is not None:
