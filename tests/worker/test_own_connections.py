@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue
-from leasehold.worker.connections import NOT_CHECKABLE, OwnConnections
+from leasehold.worker.connections import NOT_CHECKABLE, OwnConnections, Vouched
 from tests.eventually import eventually
 from tests.queue.connections import session
 
@@ -47,6 +47,12 @@ async def own(changes: Changes) -> AsyncIterator[OwnConnections]:
     own.close()
 
 
+async def vouched(own: OwnConnections, queue: AsyncWorkQueue) -> Vouched:
+    """Return what a worker would register now."""
+    assert await own.check([queue])
+    return own.vouched(queue)
+
+
 async def listen(queue: AsyncWorkQueue) -> None:
     """Open the connection for pushes."""
     await queue.counts()
@@ -58,14 +64,14 @@ async def test_the_connections_are_those_that_last(
 ) -> None:
     await listen(queue)
     assert await queue.lease(30, timeout=0.01) is None  # opens one that waits
-    vouched = await own.of(queue)
+    ours = await vouched(own, queue)
     listed = {
         client["name"].split(":")[1]: int(client["id"])
         for client in await redis.client_list()
         if client["name"].startswith("leasehold:")
     }
-    assert vouched.connections == tuple(sorted({listed["commands"], listed["pushes"]}))
-    assert vouched.server == (await redis.info("server"))["run_id"]
+    assert ours.connections == tuple(sorted({listed["commands"], listed["pushes"]}))
+    assert ours.server == (await redis.info("server"))["run_id"]
     assert own.off is None
 
 
@@ -73,17 +79,20 @@ async def test_a_lost_connection_is_noticed_and_replaced(
     queue: AsyncWorkQueue, redis: Redis, own: OwnConnections, changes: Changes
 ) -> None:
     await listen(queue)
-    before = await own.of(queue)
-    seen = changes.count
+    checking = asyncio.create_task(own.run([queue]))
+    await eventually("they are checked", lambda: len(own.vouched(queue).connections) == 2)
+    before, seen = own.vouched(queue), changes.count
     await redis.client_kill_filter(_id=str(before.connections[1]))
-    await eventually("the loss is noticed", lambda: changes.count > seen)
 
-    after = before
-    async with asyncio.timeout(20):
-        while len(after.connections) < 2 or after == before:
-            after = await own.of(queue)
-    assert after.connections[0] == before.connections[0]
+    def replaced() -> bool:
+        return len(own.vouched(queue).connections) == 2 and own.vouched(queue) != before
+
+    await eventually("another one is registered", replaced)
+    assert own.vouched(queue).connections[0] == before.connections[0]
+    assert changes.count > seen
     assert own.off is None
+    checking.cancel()
+    await asyncio.gather(checking, return_exceptions=True)
 
 
 @pytest.mark.parametrize("forbidden", ["-client", "-client|list", "-client|id", "-info", "-client|setname"])
@@ -103,8 +112,8 @@ async def test_where_the_server_refuses_to_say_it_is_off(
         async with AsyncWorkQueue.from_url(url, name) as queue:
             await queue.counts()
             with caplog.at_level(logging.WARNING, "leasehold.worker"):
-                assert await own.of(queue) == NOT_CHECKABLE
-                assert await own.of(queue) == NOT_CHECKABLE
+                assert await vouched(own, queue) == NOT_CHECKABLE
+                assert await vouched(own, queue) == NOT_CHECKABLE
             assert own.off is not None
             [warning] = caplog.messages
             assert "its items return when their leases expire" in warning
@@ -125,7 +134,7 @@ async def test_behind_a_proxy_that_renames_connections_it_is_off(
     """Two clients that share a connection behind a proxy give it two names."""
     await listen(queue)
     await session(queue).runner.ask((b"CLIENT", b"SETNAME", b"leasehold:commands:other:1"))
-    assert await own.of(queue) == NOT_CHECKABLE
+    assert await vouched(own, queue) == NOT_CHECKABLE
     assert own.off is not None
     assert "other names" in own.off
 
@@ -136,7 +145,7 @@ async def test_behind_a_proxy_that_shares_connections_it_is_off(
     await listen(queue)
     first, second = session(queue).connections
     second.id = first.id
-    assert await own.of(queue) == NOT_CHECKABLE
+    assert await vouched(own, queue) == NOT_CHECKABLE
     assert own.off is not None
     assert "the same id" in own.off
 
@@ -145,7 +154,7 @@ async def test_where_another_server_is_asked_it_is_off(queue: AsyncWorkQueue, ow
     await listen(queue)
     [first, _] = session(queue).connections
     first.id = 1 << 40
-    assert await own.of(queue) == NOT_CHECKABLE
+    assert await vouched(own, queue) == NOT_CHECKABLE
     assert own.off is not None
     assert "does not have its connections" in own.off
 
@@ -155,15 +164,15 @@ async def test_behind_a_proxy_that_cuts_connections_again_and_again_it_is_off(
 ) -> None:
     async with AsyncWorkQueue.from_url(proxy.url, name) as queue:
         await listen(queue)
-        before = await own.of(queue)
+        before = await vouched(own, queue)
         for _ in range(2):
             await cut(proxy, queue)
-            after = await own.of(queue)
+            after = await vouched(own, queue)
             assert after.connections
             assert not set(after.connections) & set(before.connections)
             before = after
         await cut(proxy, queue)
-        assert await own.of(queue) == NOT_CHECKABLE
+        assert await vouched(own, queue) == NOT_CHECKABLE
     assert own.off is not None
     assert "cut 3 times" in own.off
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 from leasehold.queue.internals import engines, running_engine
+from leasehold.retry import Backoff
 from leasehold.scripting.presence import CannotAsk, present
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.scripting.session import OpenedConnection, Session
@@ -24,6 +27,8 @@ CHECK_AGAIN_SECONDS = 4.0
 CUTS, CUTS_SECONDS = 3, 60.0
 #: How often to ask again when connections have changed meanwhile, or one seems to be missing.
 TRIES, TRY_SECONDS = 5, 0.1
+#: While the server is away, it is asked again after these pauses (s): peers wait for `GONE_SECONDS`.
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 
 log = Log("leasehold.worker")
 
@@ -44,7 +49,7 @@ NOT_CHECKABLE = Vouched((), "")
 
 
 class OwnConnections:
-    """Checks the connections of this worker, from its background thread.
+    """Checks the connections of this worker; runs in its background thread.
 
     The ids can be trusted if the server lists them, under the names that they were given, when it is asked
     over a connection of ours. This fails behind a proxy that shares connections between clients, renames or
@@ -52,13 +57,15 @@ class OwnConnections:
     behind a proxy that often cuts connections, the worker names none: its leases decide.
 
     Args:
-        on_change: Called in the event loop of the background thread, when a connection was opened or has
-            ended, so that the worker is to register again.
+        on_change: Called in the event loop of the background thread when the worker is to register again,
+            because it has other connections.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
-        self._watched: dict[Session, Callable[[], None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
+        self._watched: dict[Session, None] = {}
         self._states: dict[Session, _State] = {}
         self._off: str | None = None
 
@@ -66,6 +73,12 @@ class OwnConnections:
     def off(self) -> str | None:
         """Why other workers must not go by the connections of this one; None: they may."""
         return self._off
+
+    def vouched(self, queue: AsyncWorkQueue) -> Vouched:
+        """Return what to register for a queue; callable in the background thread."""
+        engine = running_engine(queue)
+        state = self._states.get(engine.session) if engine is not None else None
+        return NOT_CHECKABLE if state is None or self._off is not None else state.vouched
 
     def switch_off(self, reason: str) -> None:
         """Name no connections any more, until the worker starts anew."""
@@ -78,63 +91,90 @@ class OwnConnections:
             )
             self._on_change()
 
-    async def of(self, queue: AsyncWorkQueue) -> Vouched:
-        """Return what to register for a queue: connections that have been checked a moment ago.
+    async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
+        """Check the connections whenever they have changed, and now and then, until cancelled.
 
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        Args:
+            queues: The queues of the worker; they may change meanwhile.
         """
-        if self._off is not None:
-            return NOT_CHECKABLE
-        engine = running_engine(queue)
-        if engine is None:
-            return NOT_CHECKABLE
-        session = engine.session
-        sessions = [one.session for one in engines(queue) if one.session.id == session.id]
-        self._watch(sessions)
+        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        try:
+            while self._off is None:
+                self._woken.clear()
+                if not await self.check([*queues]):
+                    await backoff.wait()
+                    continue
+                backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_AGAIN_SECONDS):
+                        await self._woken.wait()
+            await asyncio.Event().wait()
+        finally:
+            self.close()
+
+    async def check(self, queues: Sequence[AsyncWorkQueue]) -> bool:
+        """Check the connections of some queues that have not been checked since they changed.
+
+        Returns:
+            Whether all servers could be asked.
+        """
+        self._loop = asyncio.get_running_loop()
+        # The sessions by the one of this event loop that acts for them, and asks for all of them.
+        ours: dict[Session, dict[Session, None]] = {}
+        for queue in queues:
+            engine = running_engine(queue)
+            if engine is not None:
+                same = [one.session for one in engines(queue) if one.session.id == engine.session.id]
+                ours.setdefault(engine.session, {}).update(dict.fromkeys(same))
+        for session in [session for session in self._states if session not in ours]:
+            del self._states[session]
+        checks = [self._check(session, [*same]) for session, same in ours.items()]
+        return all(await asyncio.gather(*checks))
+
+    async def _check(self, session: Session, same: Sequence[Session]) -> bool:
+        self._watch(same)
         state = self._states.setdefault(session, _State())
-        state.sessions.update(dict.fromkeys(sessions))
-        async with state.lock:
-            if state.stale:
-                try:
-                    state.vouched = await state.check(session)
-                except CannotAsk as error:
-                    self.switch_off(str(error))
-                    return NOT_CHECKABLE
-            return state.vouched
+        if self._off is not None or not state.stale:
+            return True
+        before = state.vouched
+        try:
+            state.vouched = await state.check(session, same)
+        except CannotAsk as error:
+            self.switch_off(str(error))
+            return True
+        except LeaseholdError as error:
+            log.debug("the connections cannot be checked now: %s", error)
+            return False
+        if state.vouched != before:
+            self._on_change()
+        return True
 
     def close(self) -> None:
         """Watch no connections any more."""
-        for session, notify in self._watched.items():
-            session.unwatch_connections(notify)
+        for session in self._watched:
+            session.unwatch_connections(self._changed)
         self._watched.clear()
 
     def _watch(self, sessions: Sequence[Session]) -> None:
-        """Be notified of changes in the event loops of the sessions."""
-        loop = asyncio.get_running_loop()
-
-        def changed() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._changed)
-
+        """Be notified when their connections change."""
         for session in sessions:
             if session not in self._watched:
-                session.watch_connections(changed)
-                self._watched[session] = changed
+                session.watch_connections(self._changed)
+                self._watched[session] = None
 
     def _changed(self) -> None:
-        for state in self._states.values():
+        """Check again; called in the event loops of the sessions."""
+        for state in [*self._states.values()]:
             state.checked_at = None
-        self._on_change()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the thread has just ended
+                self._loop.call_soon_threadsafe(self._woken.set)
 
 
 class _State:
     """What is known of the connections that share a session of the background thread."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        #: The sessions of this id, in all event loops.
-        self.sessions: dict[Session, None] = {}
         self.vouched = NOT_CHECKABLE
         self.checked_at: float | None = None
         self._cuts: deque[float] = deque(maxlen=CUTS)
@@ -144,18 +184,23 @@ class _State:
         """Whether to check again."""
         return self.checked_at is None or time.monotonic() - self.checked_at > CHECK_AGAIN_SECONDS
 
-    async def check(self, session: Session) -> Vouched:
+    async def check(self, session: Session, same: Sequence[Session]) -> Vouched:
         """Ask the server for the connections, and compare them with ours.
+
+        Args:
+            session: Asks the server.
+            same: All sessions of this id, in all event loops.
 
         Raises:
             CannotAsk: If they cannot be trusted.
+            ServerError: If the server cannot be asked now.
         """
         wrong = ""
         for _ in range(TRIES):
             self.checked_at = time.monotonic()
-            before = self._held()
+            before = _held(same)
             seen = await present(session, [one.id or 0 for one in before] or [0], identify=True)
-            held = self._held()
+            held = _held(same)
             if held == before and held:
                 wrong = _why_untrusted(held, seen.names)
                 if not wrong:
@@ -165,11 +210,6 @@ class _State:
             raise CannotAsk(wrong)
         self.checked_at = None
         return NOT_CHECKABLE  # they change all the time; the next registration tries again
-
-    def _held(self) -> list[OpenedConnection]:
-        """Return the lasting connections that the server has named."""
-        opened = [one for session in self.sessions for one in session.connections]
-        return [one for one in opened if one.lasting and one.answered]
 
     def _vouch(self, connections: tuple[int, ...], server: str) -> Vouched:
         """Return the connections; count how often all of them were lost.
@@ -186,6 +226,12 @@ class _State:
                     "was not restarted"
                 )
         return Vouched(connections, server)
+
+
+def _held(sessions: Sequence[Session]) -> list[OpenedConnection]:
+    """Return the lasting connections that the server has named."""
+    opened = [one for session in sessions for one in session.connections]
+    return [one for one in opened if one.lasting and one.answered]
 
 
 def _why_untrusted(held: Sequence[OpenedConnection], names: Mapping[int, str]) -> str:
