@@ -21,7 +21,7 @@ local function can_deliver(size)
     return false
   end
   redis.call('LLEN', processing)
-  token = tonumber(redis.call('GET', fence) or 0)
+  token = read_fence()
   return token
 end
 

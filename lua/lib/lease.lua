@@ -7,7 +7,7 @@
 -- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen, last_token, unreadable, unreadable_error
 
 -- The token of the n-th chosen item is `last_token + n`.
-local last_token = tonumber(redis.call('GET', fence) or 0)
+local last_token, stored_token = read_fence()
 
 if not last_token then
   return redis.error_reply('WRONGTYPE ' .. fence .. ' is not a number')
@@ -67,14 +67,13 @@ local old_records, now_text, first_time
 local function take_tokens()
   old_records, now_text = redis.call('HMGET', ledger, unpack(chosen)), tostring(now)
   first_time = ' 1 ' .. now_text
-  local at_first = last_token
   for i = 1, #chosen do
-    -- Tokens grow even if the fence was removed.
-    local last = old_records[i] and string.match(old_records[i], '^%d+ (%d+)')
-    last_token = last and math.max(last_token, tonumber(last)) or last_token
+    -- Tokens grow even if the fence was set back.
+    local last = old_records[i] and tonumber(string.match(old_records[i], '^%d+ (%d+)') or '')
+    last_token = last and last < 2 ^ 53 and math.max(last_token, last) or last_token
   end
   enter_processing(chosen) -- fails if `gone` or `processing` has another type
-  redis.call('INCRBY', fence, last_token - at_first + #chosen)
+  redis.call('INCRBY', fence, last_token - stored_token + #chosen)
 end
 
 -- Write leases of up to `limit` chosen items, after those that have one already; `begin_leases` begins them. Each adds

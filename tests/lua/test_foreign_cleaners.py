@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.lua.space import NOW, Held, Space, State, items_of, lease_keys, listed, picture
 
@@ -93,9 +94,33 @@ async def test_tokens_grow_when_the_fence_was_removed(space: Space) -> None:
     """What was leased before could never be completed: its new token was below its first."""
     await space.seed(picture(waiting=["a", "b"], past={"a": Held(9, first=7)}))
     [first, second] = items_of(await space.run("lease_many", [(2, 60_000)]))
+    began = NOW * 1000  # above all tokens that were given, also of items that are completed
+    assert (first.token, second.token) == (began + 1, began + 2)
+    assert await space.run("complete_many", [("a", began + 1, 1), ("b", began + 2, 1)]) == [1, 1]
+    assert await space.snapshot() == picture(fence=began + 2)
+
+
+async def test_tokens_grow_when_the_fence_was_set_back(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b"], past={"a": Held(9, first=7)}, fence=2))
+    [first, second] = items_of(await space.run("lease_many", [(2, 60_000)]))
     assert (first.token, second.token) == (10, 11)
-    assert await space.run("complete_many", [("a", 10, 1), ("b", 11, 1)]) == [1, 1]
-    assert await space.snapshot() == picture(fence=11)
+
+
+@pytest.mark.parametrize("stored", ["1.5", "-1", "99999999999999999999", ""])
+async def test_a_fence_that_is_no_count_leases_nothing(space: Space, stored: str) -> None:
+    """The command that adds to it would fail in the middle of the script."""
+    await space.seed(picture(waiting=["a"]) | {"fence": stored})
+    before = await space.snapshot()
+    with pytest.raises(ResponseError, match="fence is not a number"):
+        await space.run("lease_many", [(1, 60_000)])
+    assert await space.snapshot() == before
+
+
+async def test_a_token_of_the_ledger_that_is_no_count_does_not_end_the_lease_halfway(space: Space) -> None:
+    absurd = {"ledger": {"a": "99999999999999999999 99999999999999999999 1 1"}}
+    await space.seed(picture(waiting=["a"], fence=2) | absurd)
+    [given] = items_of(await space.run("lease_many", [(1, 60_000)]))
+    assert given.token == 3
 
 
 async def test_an_error_is_kept_until_the_item_is_completed_or_begins_anew(space: Space) -> None:

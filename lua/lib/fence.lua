@@ -1,0 +1,18 @@
+-- Read the last token.
+--
+-- Needs: prefix, fence, ledger
+-- Gives: read_fence
+
+-- Return the last token that was given, and the number that is stored; nil if that is no number. If the counter was
+-- removed from a queue in which items were leased, tokens go on from the time in µs, which is above all that were given.
+local function read_fence()
+  local stored = redis.call('GET', fence)
+  if not stored then
+    local is_new = redis.call('EXISTS', ledger, prefix .. ':dead') == 0
+    return is_new and 0 or read_clock() * 1000, 0
+  end
+  local number = tonumber(string.match(stored, '^%d+$') or '')
+  if number and number < 2 ^ 53 then
+    return number, number
+  end
+end
