@@ -1,7 +1,8 @@
 -- Put orphans back into the queue: ids with data that were in no list when the deep clean checked.
 --
 -- An id that has been leased since then is left alone. An id that a foreign client has taken but not yet
--- leased gets a short grace, as in `light_clean`.
+-- leased gets a short grace, as in `light_clean`. If the lease keys of an id show a lease of ours or a delay, its entry
+-- of `deadlines` or `scheduled` was lost, and is written again.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:
@@ -10,7 +11,7 @@
 --   started_ms  integer  when this deep clean began
 --   grace_ms    integer  how long an id that a foreign client has just taken is left alone
 --   orphans     rest     ids
--- Reply: how many ids were put back.
+-- Reply: how many ids were put back, and a list of repairs: kind, id, ….
 -- Cost: O(log n) per id, plus a read of 1,000 entries of `queue` and of `processing`.
 -- Limits: at most 1,000 ids a call.
 
@@ -20,7 +21,7 @@ for _, id in ipairs(redis.call('LRANGE', queue, 0, 999)) do
   is_waiting[id] = true
 end
 
-local restored = {}
+local restored, leased, delayed = {}, {}, {}
 for row = orphans + 1, #ARGV do
   local id = ARGV[row]
   local _, _, _, leased_at = read_ledger(redis.call('HGET', ledger, id))
@@ -31,7 +32,15 @@ for row = orphans + 1, #ARGV do
     or is_waiting[id]
   if not moved then
     local left = foreign_lease_left(id)
-    if left then
+    local ours_left = not left and rederive_lease(id)
+    local delay_left = not left and lease_key_left(id, 'lh:scheduled')
+    if ours_left then
+      leased[#leased + 1], leased[#leased + 2] = now + ours_left, id
+      repaired('lost_lease', id)
+    elseif delay_left then
+      delayed[#delayed + 1], delayed[#delayed + 2] = now + delay_left, id
+      repaired('lost_delay', id)
+    elseif left then
       watch_foreign(id, left)
     elseif redis.call('LPOS', processing, id, 'MAXLEN', 1000) then
       watch_foreign(id, grace_ms)
@@ -40,7 +49,10 @@ for row = orphans + 1, #ARGV do
     end
   end
 end
+in_chunks('ZADD', deadlines, leased)
+in_chunks('ZADD', scheduled, delayed)
 in_chunks('LPUSH', queue, restored)
+repaired_all('lost_item', restored)
 emit_all('restored', restored)
 flush()
-return #restored
+return { #restored, repairs }

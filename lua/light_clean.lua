@@ -2,10 +2,10 @@
 --
 -- Entries of finished items are dropped. An entry that no lease of ours explains belongs to a foreign client:
 -- from now on its lease is watched. If it has none, because the client is between taking the id and writing
--- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is.
+-- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is. If the lease keys show a
+-- lease of ours, its entry of `deadlines` was lost, and is written again.
 --
--- With each step, part of the ledger and of the options is checked, too: entries of items that a foreign client has
--- completed while they waited are dropped. So are the registrations of workers. Ids that are free again leave `:recent`.
+-- The registrations of workers are checked, too, and ids that are free again leave `:recent`.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events, workers, heartbeats
 -- Arguments:
@@ -15,13 +15,10 @@
 --   grace_ms      integer  how long an entry without a lease is left alone
 --   count         count    how many entries to check
 --   started_ms    integer  in the call that ends a walk over `processing`: when the walk began; else 0
---   cursor        text     where to check the ledger: "0", then the cursor of the last reply
---   from_option   text     where to check the options: "0", then the cursor of the last reply
 -- Reply: the number of entries in `processing`, items reclaimed, entries dropped, entries watched from now
---   on, 1 if more is due, the time in ms, the next cursor ("0": the whole ledger was checked), how many entries of
---   the ledger and the options were dropped, the next cursor of the options.
+--   on, 1 if more is due, the time in ms, and a list of repairs: kind, id, ….
 -- Cost: O(log n) per entry.
--- Limits: `count` entries (at most 1,000) of both and 100 reclaimed a call; call again for the rest.
+-- Limits: `count` entries (at most 1,000) and 100 reclaimed a call; call again for the rest.
 
 redis.call('ZCARD', heartbeats)
 local any_workers = redis.call('HLEN', workers) > 0
@@ -53,10 +50,14 @@ local function is_elsewhere(id)
   return near_an_end[id] or redis.call('ZSCORE', scheduled, id)
 end
 
-local left_over, watched = {}, {}
+local left_over, watched, leased = {}, {}, {}
 for _, id in ipairs(unexplained) do
   local left = foreign_lease_left(id)
-  if left or not is_elsewhere(id) then
+  local ours_left = not left and not is_elsewhere(id) and rederive_lease(id)
+  if ours_left then
+    leased[#leased + 1], leased[#leased + 2] = now + ours_left, id
+    repaired('lost_lease', id)
+  elseif left or not is_elsewhere(id) then
     watched[#watched + 1] = { id, left or grace_ms }
   else
     left_over[id] = true
@@ -73,27 +74,7 @@ if whole or started_ms > 0 then
   more = more or #void == count
 end
 
-local page = redis.call('HSCAN', ledger, cursor, 'COUNT', count)
-local recorded, finished = {}, {}
-for i = 1, #page[2], 2 do
-  recorded[#recorded + 1] = page[2][i]
-end
-for i, score in ipairs(read_in_chunks('ZMSCORE', deadlines, recorded)) do
-  if not score and redis.call('EXISTS', data_key(recorded[i])) == 0 then
-    finished[#finished + 1] = recorded[i]
-  end
-end
-
--- The options of items that have no data.
-local options_page = any_options() and redis.call('HSCAN', options, from_option, 'COUNT', count)
-  or { '0', {} }
-for i = 1, #options_page[2], 2 do
-  local id = options_page[2][i]
-  if redis.call('EXISTS', data_key(id)) == 0 and not redis.call('ZSCORE', deadlines, id) then
-    finished[#finished + 1] = id
-  end
-end
-
+in_chunks('ZADD', deadlines, leased)
 for _, item in ipairs(watched) do
   watch_foreign(item[1], item[2])
 end
@@ -103,13 +84,10 @@ if #old > 0 then
 end
 in_chunks('ZREM', gone, met)
 in_chunks('ZREM', gone, void)
-forget_facts(finished)
-in_chunks('HDEL', ledger, finished)
 if any_workers then
   heal_registrations()
 end
 in_chunks('ZREM', recent_key, free_again)
-emit_all('vanished', finished)
 flush()
 return {
   redis.call('LLEN', processing),
@@ -118,7 +96,5 @@ return {
   #watched,
   more and 1 or 0,
   now,
-  page[1],
-  #finished,
-  options_page[1],
+  repairs,
 }

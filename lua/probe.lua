@@ -27,6 +27,7 @@ local reads = {
   { 'SCARD' },
   { 'SMISMEMBER', '' },
   { 'STRLEN' },
+  { 'TYPE' },
   { 'XLEN' },
   { 'XRANGE', '-', '+', 'COUNT', 1 },
   { 'XREVRANGE', '+', '-', 'COUNT', 1 },
@@ -90,6 +91,8 @@ end
 if can_write then
   try('COPY', none, probe)
   try('PERSIST', none)
+  try('RENAME', none, probe)
+  try('RENAMENX', none, probe)
   try('PUBLISH', prefix, '')
   local _, works = try('MSETEX', 1, probe, '', 'PX', 1000)
   refused[1] = works and 1 or 0
@@ -97,5 +100,7 @@ if can_write then
 else
   refused[#refused + 1] = 'COPY'
   refused[#refused + 1] = 'PERSIST'
+  refused[#refused + 1] = 'RENAME'
+  refused[#refused + 1] = 'RENAMENX'
 end
 return refused

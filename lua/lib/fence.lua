@@ -1,7 +1,12 @@
 -- Read the last token.
 --
 -- Needs: prefix, fence, ledger
--- Gives: read_fence
+-- Gives: is_count, read_fence
+
+-- Return whether a text can be the number of a token.
+local function is_count(text)
+  return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53
+end
 
 -- Return the last token that was given, and the number that is stored; nil if that is no number. If the counter was
 -- removed from a queue in which items were leased, tokens go on from the time in µs, which is above all that were given.
@@ -11,8 +16,6 @@ local function read_fence()
     local is_new = redis.call('EXISTS', ledger, prefix .. ':dead') == 0
     return is_new and 0 or read_clock() * 1000, 0
   end
-  local number = tonumber(string.match(stored, '^%d+$') or '')
-  if number and number < 2 ^ 53 then
-    return number, number
-  end
+  local number = is_count(stored) and tonumber(stored)
+  return number or nil, number
 end

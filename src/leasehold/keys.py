@@ -175,7 +175,16 @@ class QueueKeys:
     @property
     def data_pattern(self) -> bytes:
         """A glob that matches the data keys of this queue, and no others: see `check_prefix`."""
-        return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix) + b":item:*"
+        return self._glob + b":item:*"
+
+    @property
+    def pattern(self) -> bytes:
+        """A glob that matches the keys of this queue, and those of queues whose names begin with its own."""
+        return self._glob + b":*"
+
+    @property
+    def _glob(self) -> bytes:
+        return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix)
 
 
 class SessionOrigin(NamedTuple):

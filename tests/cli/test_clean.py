@@ -59,7 +59,7 @@ async def test_expired_leases_are_reclaimed(leasehold: Leasehold, queue: AsyncWo
     outcome = await leasehold("clean", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, row = outcome.table
-    assert titles == ["queue", "examined", "reclaimed", "dropped", "adopted", "restored"]
+    assert titles == ["queue", "examined", "reclaimed", "dropped", "adopted", "restored", "repaired"]
     assert row[0] == queue.name
     assert row[2] == "1"
     assert await queue.counts() == (1, 0, 0, 0)
@@ -75,9 +75,10 @@ async def test_a_deep_clean_restores_items_that_are_in_no_list(
     assert [line["restored"] for line in outcome.documents] == [0, 0]
     outcome = await leasehold("clean", first.name, second.name, "--json", "--deep")
     assert outcome.code == 0
+    nothing = dict.fromkeys(["examined", "reclaimed", "dropped", "adopted", "restored", "repaired"], 0)
     assert outcome.documents == [
-        {"queue": first.name, "examined": 1, "reclaimed": 0, "dropped": 0, "adopted": 0, "restored": 1},
-        {"queue": second.name, "examined": 0, "reclaimed": 0, "dropped": 0, "adopted": 0, "restored": 0},
+        {"queue": first.name, **nothing, "examined": 1, "restored": 1, "repaired": 1},
+        {"queue": second.name, **nothing},
     ]
 
 

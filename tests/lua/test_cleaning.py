@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.keys import QueueKeys
+from leasehold.queue.cleaning import CHECKED
 from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, lease_keys, picture
 
 pytestmark = pytest.mark.core
@@ -17,7 +18,8 @@ def pattern(space: Space) -> bytes:
 async def test_an_empty_queue_needs_no_cleaning(space: Space) -> None:
     assert (await space.run("light_clean"))[:5] == [0, 0, 0, 0, 0]
     assert await space.run("deep_clean_walk", start=0) == []
-    assert await space.run("deep_clean_ledger", cursor="0") == [b"0", 0]
+    for which in CHECKED:
+        assert await space.run("fsck_entries", which=which) == [b"0", []]
     assert await space.snapshot() == {}
 
 
@@ -109,7 +111,8 @@ async def test_the_walk_includes_ids_in_inboxes(space: Space) -> None:
 @pytest.mark.seed("RWQ-O14")
 async def test_orphans_are_restored_to_the_end(space: Space) -> None:
     await space.seed(picture(waiting=["w"]) | {"item:a": data_of("a"), "item:b": data_of("b")})
-    assert await space.run("deep_clean_restore", [("a", "b")], started_ms=NOW) == 2
+    reply = await space.run("deep_clean_restore", [("a", "b")], started_ms=NOW)
+    assert reply == [2, [b"lost_item", b"a", b"lost_item", b"b"]]
     assert await space.snapshot() == picture(waiting=["w", "a", "b"])
 
 
@@ -129,27 +132,27 @@ async def test_orphans_are_restored_to_the_end(space: Space) -> None:
 )
 @pytest.mark.seed("RWQ-B7")
 async def test_an_id_that_has_moved_since_the_clean_began_is_left_alone(space: Space, before: State) -> None:
-    assert await space.apply(before, "deep_clean_restore", [("a",)], started_ms=NOW) == (0, before)
+    assert await space.apply(before, "deep_clean_restore", [("a",)], started_ms=NOW) == ([0, []], before)
 
 
 async def test_an_orphan_that_was_leased_before_the_clean_began_is_restored(space: Space) -> None:
     past = {"a": Held(1, at=NOW - 1)}
     orphan = picture(past=past, fence=1) | {"item:a": data_of("a")}
     await space.seed(orphan)
-    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 1
+    assert (await space.run("deep_clean_restore", [("a",)], started_ms=NOW))[0] == 1
     assert await space.snapshot() == picture(waiting=["a"], past=past, fence=1)
 
 
 async def test_an_orphan_with_a_foreign_lease_is_watched(space: Space) -> None:
     before: State = {"item:a": data_of("a"), "lease:a": "foreign"}
     await space.seed(before)
-    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 0
+    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == [0, []]
     assert await space.snapshot() == before | {"deadlines": {"a": NOW + 60_000.5}}
 
 
 async def test_a_lease_key_of_ours_does_not_keep_an_orphan(space: Space) -> None:
     await space.seed({"item:a": data_of("a")} | lease_keys("a", "lh:dead"))
-    assert await space.run("deep_clean_restore", [("a",)], started_ms=NOW) == 1
+    assert (await space.run("deep_clean_restore", [("a",)], started_ms=NOW))[0] == 1
     assert (await space.snapshot())["queue"] == ["a"]
 
 
@@ -159,7 +162,10 @@ async def test_entries_of_the_ledger_without_data_or_lease_are_dropped(space: Sp
     before = picture(waiting=["waits"], leased=leases, past=past, fence=4)
     del before["item:leased, done by a foreign client"]
     await space.seed(before)
-    assert await space.run("deep_clean_ledger", cursor="0") == [b"0", 1]
+    assert await space.run("fsck_entries", which="ledger") == [
+        b"0",
+        [b"record_without_item", b"done while it waited"],
+    ]
     ledger = {item_id: held.entry for item_id, held in {**leases, "waits": past["waits"]}.items()}
     assert await space.snapshot() == before | {"ledger": ledger}
 
@@ -169,9 +175,9 @@ async def test_a_long_ledger_is_walked_in_steps(space: Space) -> None:
     await space.seed(picture(past=past, fence=3_000))
     cursor, dropped, calls = b"0", 0, 0
     while calls == 0 or cursor != b"0":
-        cursor, stale = await space.run("deep_clean_ledger", cursor=cursor, count=500)
-        assert stale < 1_500, "one step is bounded"
-        dropped, calls = dropped + stale, calls + 1
+        cursor, repairs = await space.run("fsck_entries", which="ledger", cursor=cursor, count=500)
+        assert len(repairs) < 3_000, "one step is bounded"
+        dropped, calls = dropped + len(repairs) // 2, calls + 1
     assert dropped == 3_000
     assert await space.snapshot() == picture(fence=3_000)
 

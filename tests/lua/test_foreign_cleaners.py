@@ -17,11 +17,10 @@ pytestmark = pytest.mark.core
 
 async def clean(space: Space, *, count: int = 100) -> None:
     """Walk once over `processing`, as `queue.light_clean` does."""
-    length, *_, started_ms, cursor, _ = await space.run("light_clean", count=count, now_ms=NOW + 10)
+    length, *_, started_ms, _ = await space.run("light_clean", count=count, now_ms=NOW + 10)
     for _ in range(length // count + 1):
-        *_, cursor, _ = await space.run(
-            "light_clean", count=count, started_ms=started_ms, cursor=cursor, now_ms=NOW + 20
-        )
+        await space.run("light_clean", count=count, started_ms=started_ms, now_ms=NOW + 20)
+    await space.run("fsck_entries", which="ledger", now_ms=NOW + 20)
 
 
 def rows(leases: dict[str, Held], ids: Iterable[str]) -> list[tuple[object, ...]]:

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 
 from leasehold.errors import LimitExceeded
 from leasehold.keys import QueueKeys
+from leasehold.queue.cleaning import CHECKED
 from leasehold.scripting.catalogue import load
 from leasehold.scripting.server_errors import translate
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, items_of, new, picture
@@ -156,7 +157,7 @@ async def test_1000_schedules_are_returned_ticked_and_dropped_in_a_call(space: S
 
 async def test_1000_orphans_are_restored_in_a_call(space: Space) -> None:
     await space.seed({key: data for key, data in picture(waiting=IDS).items() if key != "queue"})
-    assert await space.run("deep_clean_restore", [IDS], started_ms=NOW) == ROWS
+    assert (await space.run("deep_clean_restore", [IDS], started_ms=NOW))[0] == ROWS
     assert await space.snapshot() == picture(waiting=IDS)
 
 
@@ -219,7 +220,9 @@ async def test_every_script_works_on_a_large_queue(space: Space, many: int) -> N
     assert await space.run("tick", due) == [1] * ROWS
     pattern = QueueKeys(space.prefix, ME).data_pattern
     assert len(await space.run("deep_clean_scan", cursor="0", pattern=pattern, count=ROWS)) > 2
-    await space.run("deep_clean_ledger", cursor="0", count=ROWS)
+    for which in CHECKED:
+        await space.run("fsck_entries", which=which, count=ROWS)
+    assert (await space.run("fsck_queue", start=0, count=ROWS))[0] == ROWS
     for state in ("waiting", "leased", "scheduled"):
         assert len(await space.run("inspect", state=state, start=-ROWS, count=ROWS)) == 1 + 9 * ROWS
     assert (await space.run("add_items", [new(item_id) for item_id in ids[:ROWS]])) == [1] * ROWS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leasehold.queue.cleaning import CHECKED
 from tests.lua.space import ME, Call
 from tests.stateful.leftovers import DEAD, DEFINITION, IDS
 
@@ -115,7 +116,6 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "complete_many": _call(lambda draw: draw.held(FENCED)),
     "counts": _call(),
     "dead_list": _call(start=0, count=9),
-    "deep_clean_ledger": _call(cursor="0"),
     "deep_clean_restore": _call(_each_id, started_ms=[0, 1 << 50]),
     "deep_clean_scan": _call(cursor="0", pattern="*"),
     "deep_clean_walk": _call(),
@@ -129,6 +129,12 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     ),
     "fail_many": _call(lambda draw: draw.held([-1, -1, 0, SHORT], ["error"])),
     "find_many": _call(_each_id),
+    "fsck_entries": _call(which=[*CHECKED]),
+    "fsck_keys": _call(pattern="*"),
+    "fsck_queue": _call(),
+    "fsck_tick": _call(schedule="hourly", definition=DEFINITION, due_ms=5),
+    "fsck_rename": _call(made=["queue", "fence"], wanted=["list", "string"]),
+    "fsck_types": _call(lambda _: [("queue", "list"), ("ledger", "hash")]),
     "inspect": _call(state=["waiting", "leased", "scheduled"]),
     "lease_many": _call(lambda draw: [(draw.random.randint(1, 3), SHORT), (99, 2 * SHORT)]),
     "lease_set": _call(**STREAM | {"set": "s:2"}, known=0, count=[3, 99], hold_ms=SHORT, keep_ms=SHORT),

@@ -40,6 +40,12 @@ COMMANDS = {
         "Reclaim expired leases and repair what dead processes and other clients left behind.",
         EXIT_CODES,
     ),
+    "fsck": Command(
+        "leasehold.cli.fsck",
+        "Check the keys of queues against each other, and repair what does not agree.",
+        "Exit codes: 0 nothing was found, 1 all that was found is repaired, 2 wrong usage, "
+        "3 something is left to you, 5 the server cannot be reached or refuses.",
+    ),
     "pipeline": Command(
         "leasehold.cli.pipeline",
         "Load, archive, analyse, redrive and backfill queues with Spark.",

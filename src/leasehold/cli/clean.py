@@ -69,7 +69,8 @@ async def clean(
     for name in queues:
         async with open_queue(url, name) as queue:
             report = await (queue.deep_clean() if deep else queue.light_clean())
-        reports[name] = {"queue": name, **asdict(report)}
+        counts = {field: value for field, value in asdict(report).items() if field != "findings"}
+        reports[name] = {"queue": name, **counts, "repaired": report.repaired}
     print_rows([*reports.values()], as_json=as_json)
     return Code.DONE
 

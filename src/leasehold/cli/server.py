@@ -35,7 +35,11 @@ class Code(IntEnum):
     DONE = 0
     #: An item was not found, or could not be changed.
     MISSED = 1
+    #: A problem was found and repaired.
+    REPAIRED = 1
     USAGE = 2
+    #: A problem was found that is left to the user.
+    LEFT = 3
     #: The server cannot be reached or refuses.
     SERVER = 5
 

@@ -1,14 +1,19 @@
-"""Repairs what foreign clients and manual edits leave behind, in small steps.
+"""Checks the keys of a queue against each other and repairs what does not agree, in small steps.
 
 A clean may be stopped after any step and started again, and any number of cleaners may run at once: each step
-examines and repairs in one script.
+examines and repairs in one script. A light clean takes a few steps, and goes on where the last one stopped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from leasehold.errors import ExtraMissing
+from leasehold.keys import KEYS, MADE_KEYS, NONE
+from leasehold.queue.findings import Problem, read_repairs
+from leasehold.queue.schedules import read_definition
 from leasehold.queue.views import CleanReport
 
 if TYPE_CHECKING:
@@ -19,45 +24,130 @@ STEP = 500
 #: How long an unexplained entry is left alone (ms): a foreign client writes its lease key one or two trips
 #: after it has taken the id.
 GRACE_MS = 2000
+#: The keys whose entries are checked against the other keys.
+CHECKED = ("deadlines", "scheduled", "ledger", "options", "errors", "dead", "sessions", "ticks", "schedules")
+#: The types of the keys that a queue has once, and of families of keys.
+_TYPES = {
+    name: "string" if key.type == "counter" else key.type.partition(",")[0]
+    for name, key in {**KEYS, **MADE_KEYS}.items()
+    if name not in {NONE, "probe"}
+}
+_SINGLE = {name: type_ for name, type_ in _TYPES.items() if "<" not in name and name != "inbox"}
+_FAMILIES = {name.partition(":")[0]: type_ for name, type_ in _TYPES.items() if name not in _SINGLE}
 
 
 async def light_clean(engine: Engine) -> CleanReport:
-    """Walk once over the processing list, and over a part of the ledger. See `AsyncWorkQueue.light_clean`."""
+    """Walk over the processing list, and check a part of the other keys. See `AsyncWorkQueue.light_clean`."""
+    report, keys = await _check_types(engine)
+    report += await _walk_processing(engine)
+    steps = [_check_part(engine, which) for which in CHECKED if which in keys]
+    for part in await asyncio.gather(*steps, _check_part(engine, None)):
+        report += part
+    return report
+
+
+async def deep_clean(engine: Engine) -> CleanReport:
+    """Check all keys, and find items that are in no list. See `AsyncWorkQueue.deep_clean`."""
+    report, keys = await _check_types(engine)
+    return report + await _check_all(engine, keys)
+
+
+async def fsck(engine: Engine) -> CleanReport:
+    """Do a deep clean, rename keys of a wrong type, drop ids that do not wait. See `AsyncWorkQueue.fsck`."""
+    report, keys = await _check_types(engine, renames=True)
+    report += await _check_all(engine, keys, renames=True)
+    return report + await _check_queue(engine)
+
+
+async def _check_all(engine: Engine, keys: set[str], *, renames: bool = False) -> CleanReport:
+    report = CleanReport()
+    for which in (None, *(which for which in CHECKED if which in keys)):
+        cursor = b""
+        while cursor != b"0":
+            cursor, part = await _check_step(engine, which, cursor or b"0", renames=renames)
+            report += part
+    report += await _walk_processing(engine)
+    started_ms, suspects = await _find_suspects(engine)
+    report += CleanReport(examined=len(suspects))
+    await _drop_waiting(engine, suspects)
+    orphans = iter(sorted(suspects))
+    while some := list(itertools.islice(orphans, STEP)):
+        restored, repairs = await engine.run(
+            "deep_clean_restore", some, started_ms=started_ms, grace_ms=GRACE_MS
+        )
+        report += CleanReport(restored=restored, findings=read_repairs(repairs))
+    return report
+
+
+async def _check_part(engine: Engine, which: str | None) -> CleanReport:
+    """Take the next step in a key."""
+    place = which or ""
+    cursor = engine.clean_cursors.get(place, b"0")
+    engine.clean_cursors[place], report = await _check_step(engine, which, cursor)
+    return report
+
+
+async def _check_step(
+    engine: Engine, which: str | None, cursor: bytes, *, renames: bool = False
+) -> tuple[bytes, CleanReport]:
+    """Check entries of a key or, without `which`, the keys that are made with an id or another name."""
+    if which is None:
+        step = engine.run("fsck_keys", pattern=engine.keys.pattern, cursor=cursor, count=STEP)
+    else:
+        step = engine.run("fsck_entries", which=which.encode(), cursor=cursor, count=STEP)
+    cursor, repairs = await step
+    return cursor, await _read(engine, repairs, renames=renames)
+
+
+async def _check_types(engine: Engine, *, renames: bool = False) -> tuple[CleanReport, set[str]]:
+    """Check the types of the keys; return the names of those that exist."""
+    rows = [text.encode() for row in _SINGLE.items() for text in row]
+    repairs, names = await engine.run("fsck_types", rows)
+    return await _read(engine, repairs, renames=renames), {name.decode() for name in names}
+
+
+async def _read(engine: Engine, repairs: list[bytes], *, renames: bool) -> CleanReport:
+    """Read what a step has found, and repair what the script could not."""
+    for at in range(0, len(repairs), 2):
+        problem, name = repairs[at : at + 2]
+        if renames and problem == Problem.WRONG_TYPE.encode():
+            text = name.decode(errors="replace")
+            wanted = _SINGLE.get(text) or _FAMILIES[text.partition(":")[0]]
+            if await engine.run("fsck_rename", made=name, wanted=wanted.encode()):
+                repairs[at] = Problem.RENAMED.encode()
+    without_tick = Problem.SCHEDULE_WITHOUT_TICK.encode()
+    if without_tick in repairs[::2]:
+        others = [
+            part
+            for at in range(0, len(repairs), 2)
+            for part in repairs[at : at + 2]
+            if repairs[at] != without_tick
+        ]
+        repairs = [*others, *await _restore_ticks(engine)]
+    return CleanReport(findings=read_repairs(repairs))
+
+
+async def _walk_processing(engine: Engine) -> CleanReport:
     report = CleanReport()
     left: int | None = None
     more, started_ms = True, 0
     while more or left is None or left > 0:
         ends = left is not None and left <= STEP
-        reply = await engine.run(
-            "light_clean",
-            grace_ms=GRACE_MS,
-            count=STEP,
-            started_ms=started_ms if ends else 0,
-            cursor=engine.ledger_cursor,
-            from_option=engine.options_cursor,
+        length, reclaimed, dropped, adopted, more, now_ms, repairs = await engine.run(
+            "light_clean", grace_ms=GRACE_MS, count=STEP, started_ms=started_ms if ends else 0
         )
-        length, reclaimed, dropped, adopted, more, now_ms, engine.ledger_cursor, finished = reply[:8]
-        engine.options_cursor = reply[8]
         if left is None:
             left, started_ms = length + dropped, now_ms
         seen = min(left, STEP)
         left -= seen
-        report += CleanReport(examined=seen, reclaimed=reclaimed, dropped=dropped + finished, adopted=adopted)
+        report += CleanReport(
+            examined=seen,
+            reclaimed=reclaimed,
+            dropped=dropped,
+            adopted=adopted,
+            findings=read_repairs(repairs),
+        )
     return report
-
-
-async def deep_clean(engine: Engine) -> CleanReport:
-    """Find items that are in no list and put them back. See `AsyncWorkQueue.deep_clean`."""
-    report = await light_clean(engine)
-    started_ms, suspects = await _find_suspects(engine)
-    examined = len(suspects)
-    await _drop_waiting(engine, suspects)
-    restored = 0
-    orphans = iter(sorted(suspects))
-    while some := list(itertools.islice(orphans, STEP)):
-        restored += await engine.run("deep_clean_restore", some, started_ms=started_ms, grace_ms=GRACE_MS)
-    dropped = await _clean_ledger(engine)
-    return report + CleanReport(examined=examined, dropped=dropped, restored=restored)
 
 
 async def _find_suspects(engine: Engine) -> tuple[int, set[bytes]]:
@@ -88,10 +178,32 @@ async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
         start += STEP
 
 
-async def _clean_ledger(engine: Engine) -> int:
-    cursor, dropped = b"0", 0
-    while True:
-        cursor, stale = await engine.run("deep_clean_ledger", cursor=cursor, count=STEP)
-        dropped += int(stale)
-        if cursor == b"0":
-            return dropped
+async def _check_queue(engine: Engine) -> CleanReport:
+    """Drop ids from the queue that do not wait, from the young end as in `_drop_waiting`."""
+    report, start, checked = CleanReport(), 0, STEP
+    while checked == STEP:
+        checked, repairs = await engine.run("fsck_queue", start=start, count=STEP)
+        start += checked - len(repairs) // 2
+        report += CleanReport(findings=read_repairs(repairs))
+    return report
+
+
+async def _restore_ticks(engine: Engine) -> list[bytes]:
+    """Calculate when schedules without an entry in `ticks` are due; return a problem and a name for each."""
+    now_ms, *_ = await engine.run("ticks_due", start=0, count=1)
+    cursor: Any = None
+    repairs: list[bytes] = []
+    while cursor != b"0":
+        cursor, *fields = await engine.run("schedules", cursor=cursor or b"0", count=STEP, max_bytes=-1)
+        for name, definition, due_ms in zip(fields[::5], fields[1::5], fields[2::5], strict=True):
+            if due_ms >= 0:
+                continue
+            try:
+                _, timing = read_definition(definition)
+                due = timing.first(now_ms)
+            except (ValueError, OverflowError, ExtraMissing):
+                repairs += [Problem.SCHEDULE_WITHOUT_TICK.encode(), name]
+            else:
+                restored = await engine.run("fsck_tick", schedule=name, definition=definition, due_ms=due)
+                repairs += [Problem.LOST_TICK.encode(), name] if restored else []
+    return repairs

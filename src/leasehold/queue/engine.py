@@ -65,10 +65,8 @@ class Engine:
         self.loop = session.loop
         self._name = keys.prefix.decode()
         self._on_abandon = on_abandon
-        #: Where the next light clean continues to check the ledger.
-        self.ledger_cursor = b"0"
-        #: The same of the options.
-        self.options_cursor = b"0"
+        #: Where the next light clean continues to check, by script and key.
+        self.clean_cursors: dict[str, bytes] = {}
         self._common = CommonArguments(
             keys, return_front=return_front, rights=session.runner.rights, clock=clock
         )

@@ -11,7 +11,7 @@ from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, WrongKeyType
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue import operations
-from leasehold.queue.cleaning import deep_clean, light_clean
+from leasehold.queue.cleaning import deep_clean, fsck, light_clean
 from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.encoding import (
     CHECKED,
@@ -695,7 +695,7 @@ class AsyncWorkQueue:
 
         Items of Leasehold's own clients need no cleaner. Run it about as often as the shortest lease that
         clients of other libraries take. It works in steps of 500 entries; any number of cleaners may run at
-        once.
+        once. It also takes one step of `fsck` in each key, where the last light clean stopped.
         """
         return await light_clean(self._engine())
 
@@ -707,6 +707,23 @@ class AsyncWorkQueue:
         in memory. Run it rarely.
         """
         return await deep_clean(self._engine())
+
+    async def fsck(self) -> CleanReport:
+        """Check every key of the queue against the others, repair what does not agree, report each repair.
+
+        After that, whatever was lost or changed, each item whose data exists is waiting, leased or scheduled,
+        in exactly one place, and no bookkeeping is left without its item. Workers do the same in small parts,
+        but for two steps: a key of a wrong type is renamed to `<queue>:lost:<rest of the key's name>`, and
+        ids that do not wait are dropped from the middle of the queue. It works in steps of 500 entries, while
+        other clients work; any number may run at once.
+
+        Returns:
+            The repairs, and what is left to you, in `findings`.
+
+        Raises:
+            QueueClosed, ServerError: As in `counts`. What was repaired before stays.
+        """
+        return await fsck(self._engine())
 
     # ----------------------------------------------------------------- sending
 

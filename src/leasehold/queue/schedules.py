@@ -280,7 +280,7 @@ class Schedules:
                 rows.append(_Row(name, b"", due_ms, None, due_ms))
                 continue
             try:
-                policy, timing = _read_definition(definition)
+                policy, timing = read_definition(definition)
                 rows += _owed(name, definition, timing, policy, due_ms, now)
             except (ValueError, OverflowError, ExtraMissing) as error:
                 _warn_once(self._queue_name, name, definition, str(error))
@@ -302,7 +302,7 @@ def _owed(name: bytes, definition: bytes, timing: Timing, policy: str, due: int,
     return rows
 
 
-def _read_definition(definition: bytes) -> tuple[str, Timing]:
+def read_definition(definition: bytes) -> tuple[str, Timing]:
     """Parse a definition into its policy and its times.
 
     Raises:
@@ -321,7 +321,7 @@ def _view(fields: Sequence[Any]) -> ScheduleView:
     policy: Any = None
     timing: Timing | None = None
     try:
-        policy, timing = _read_definition(definition)
+        policy, timing = read_definition(definition)
     except ValueError:
         kind: Literal["every", "cron", "unknown"] = "unknown"
     else:

@@ -6,7 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leasehold.queue.findings import joined
+
 if TYPE_CHECKING:
+    from leasehold.queue.findings import Finding
     from leasehold.states import State
 
 
@@ -95,8 +98,20 @@ class CleanReport:
     dropped: int = 0
     #: Leases of foreign clients that are now watched.
     adopted: int = 0
-    #: Items that were in no list and were requeued (deep clean only).
+    #: Items that were in no list and were requeued (deep clean and `fsck` only).
     restored: int = 0
+    #: What else was found, by problem.
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def repaired(self) -> int:
+        """How many repairs the findings are."""
+        return sum(one.count for one in self.findings if one.is_repaired)
+
+    @property
+    def unrepaired(self) -> int:
+        """How many of the findings are left: see `Problem.advice`."""
+        return sum(one.count for one in self.findings if not one.is_repaired)
 
     def __add__(self, other: CleanReport) -> CleanReport:
         return CleanReport(
@@ -105,6 +120,7 @@ class CleanReport:
             dropped=self.dropped + other.dropped,
             adopted=self.adopted + other.adopted,
             restored=self.restored + other.restored,
+            findings=joined(self.findings, other.findings),
         )
 
 

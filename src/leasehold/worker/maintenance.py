@@ -67,7 +67,7 @@ class Maintenance:
     async def clean_once(self, queue: AsyncWorkQueue, *, deep: bool) -> None:
         """Clean one queue, and drop its dead letters that are older than `keep_dead`."""
         report = await (queue.deep_clean() if deep else queue.light_clean())
-        if report.dropped or report.restored or report.adopted:
+        if report.dropped or report.restored or report.adopted or report.findings:
             log.info("cleaned %s: %s", queue.name, report)
         if self._keep_dead is not None:
             await queue.dead_letters.drop_older_than(self._keep_dead)

@@ -1,0 +1,87 @@
+-- Check part of the keys that are made with an id or another name, and repair what does not agree.
+--
+-- Data is not checked here: see `deep_clean_scan`.
+--
+-- Keys: queue, deadlines, scheduled, sessions, dead, schedules, ticks
+-- Arguments:
+--   prefix   text     the queue's name
+--   now_ms   integer  the time; empty: the server's time
+--   pattern  text     a glob that matches the keys of this queue
+--   cursor   text     "0" in the first call, then the cursor of the last reply
+--   count    count    about how many keys of the database to check
+-- Reply: the next cursor ("0": done), and a list of repairs: kind, id or name, …. The kinds `wrong_type` and
+--   `endless_foreign_lease` are no repairs.
+-- Cost: O(count log n).
+-- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox.
+
+-- The types of the keys of some families, and for how long those are kept that must have a time to live and have none.
+local day = 86400000
+local types = {
+  item = 'string',
+  lease = 'string',
+  leased_by_session = 'string',
+  dead = 'hash',
+  result = 'string',
+  inbox = 'list',
+  delivered = 'string',
+  schedule = 'string',
+}
+local kept_ms = { result = day, delivered = 60000, set = 7 * day, stream = 7 * day, once = 7 * day }
+
+redis.call('LLEN', queue)
+redis.call('ZCARD', deadlines)
+redis.call('ZCARD', scheduled)
+redis.call('ZCARD', sessions)
+redis.call('ZCARD', dead)
+redis.call('HLEN', schedules)
+redis.call('ZCARD', ticks)
+
+-- Give a lease key of ours the time to live of the lease or of the delay, or remove it if there is neither.
+local function end_lease_key(key, id)
+  local holder = redis.call('GET', key)
+  if string.sub(holder, 1, 3) ~= 'lh:' then
+    repaired('endless_foreign_lease', id)
+  elseif holder ~= 'lh:waiting' then
+    local score = redis.call('ZSCORE', deadlines, id) or redis.call('ZSCORE', scheduled, id)
+    local left = math.floor((tonumber(score) or 0) - now)
+    if left > 0 and left <= 31 * day then
+      redis.call('PEXPIRE', key, left)
+    else
+      redis.call('UNLINK', key)
+    end
+    repaired('no_time_to_live', key)
+  end
+end
+
+local function check(key, family, name)
+  local is_endless = redis.call('PTTL', key) == -1
+  if is_endless and kept_ms[family] then
+    redis.call('PEXPIRE', key, kept_ms[family])
+    repaired('no_time_to_live', key)
+  elseif is_endless and (family == 'lease' or family == 'leased_by_session') then
+    end_lease_key(key, name)
+  elseif family == 'dead' and not redis.call('ZSCORE', dead, name) then
+    redis.call('ZADD', dead, now, name)
+    repaired('unlisted_dead_letter', name)
+  elseif family == 'inbox' and not redis.call('ZSCORE', sessions, name) then
+    repaired('lost_inbox', name)
+    empty_inbox(key, 100)
+  elseif family == 'schedule' then
+    if not (redis.call('HEXISTS', schedules, name) == 1 or redis.call('ZSCORE', ticks, name)) then
+      redis.call('UNLINK', key)
+      repaired('tick_without_schedule', name)
+    end
+  end
+end
+
+local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
+for _, key in ipairs(page[2]) do
+  local family, name = string.match(string.sub(key, #prefix + 2), '^([%l_]+):(.*)$')
+  local is_wrong = types[family] and redis.call('TYPE', key).ok ~= types[family]
+  if is_wrong then
+    repaired('wrong_type', string.sub(key, #prefix + 2))
+  elseif family ~= 'item' and (types[family] or kept_ms[family]) then
+    check(key, family, name)
+  end
+end
+return { page[1], repairs }

@@ -1,0 +1,35 @@
+-- Drop ids from part of the queue that do not wait: ghosts and doubles. A lease drops them only when it meets them.
+--
+-- Keys: queue, deadlines, scheduled
+-- Arguments:
+--   prefix  text     the queue's name
+--   start   integer  the first place to check, from the young end of the queue (0: the youngest)
+--   count   count    how many ids to check
+-- Reply: how many ids were checked (fewer than `count`: the walk has ended), and a list of repairs: kind, id, ….
+-- Cost: O(n) if one is dropped, else O(count).
+-- Limits: `count` ids (at most 1,000). In the middle of a longer list than 200,000 none is dropped.
+
+local ids = redis.call('LRANGE', queue, start, start + count - 1)
+local length = redis.call('LLEN', queue)
+local leased = read_in_chunks('ZMSCORE', deadlines, ids)
+local due = read_in_chunks('ZMSCORE', scheduled, ids)
+local from_old = length - start - #ids -- how many are older
+local dropped, seen = 0, {}
+-- An id that never exists is written over them, and removed.
+local mark = none .. ' fsck'
+if math.min(start, from_old) <= 100000 then
+  for i = #ids, 1, -1 do
+    local id = ids[i]
+    local is_ghost = redis.call('EXISTS', data_key(id)) == 0
+    if is_ghost or seen[id] or due[i] or is_ours(leased[i]) then
+      redis.call('LSET', queue, start + i - 1, mark)
+      dropped = dropped + 1
+      repaired(is_ghost and 'ghost' or 'two_places', id)
+    end
+    seen[id] = true
+  end
+end
+if dropped > 0 then
+  redis.call('LREM', queue, start <= from_old and dropped or -dropped, mark)
+end
+return { #ids, repairs }

@@ -1,0 +1,52 @@
+-- Find keys of a wrong type, whose errors end all scripts that use them: see `fsck_rename`. Write what is missing in the
+-- keys of events again.
+--
+-- Keys: queue, fence, idle, watchers, events
+-- Arguments:
+--   prefix  text     the queue's name
+--   now_ms  integer  the time; empty: the server's time
+--   rows    rest     what follows the queue's name in a key, its type, …
+-- Reply: a list of repairs: kind, name, …; and a list of the rows' keys that exist and have their type. The kind
+--   `wrong_type` is no repair.
+-- Cost: O(1) per row.
+-- Limits: at most 1,000 rows a call.
+
+redis.call('EXISTS', queue) -- a cluster finds the node by a key of the script
+
+local is_right, right = {}, {}
+for row = rows + 1, #ARGV, 2 do
+  local key, wanted = prefix .. ':' .. ARGV[row], ARGV[row + 1]
+  local found = redis.call('TYPE', key).ok
+  is_right[key] = found == wanted
+  right[#right + 1] = is_right[key] and ARGV[row] or nil
+  local number = key == fence and found == 'string' and redis.call('GET', fence) or '0'
+  if found ~= 'none' and not (found == wanted and is_count(number)) then
+    repaired('wrong_type', ARGV[row])
+  end
+end
+
+-- These two are short-lived notes.
+for _, key in ipairs({ idle, watchers }) do
+  if is_right[key] and redis.call('PTTL', key) == -1 then
+    redis.call('PEXPIRE', key, 15000)
+    repaired('no_time_to_live', key)
+  end
+end
+
+-- Events are kept while there is the hash `events:keep`. Without one of its fields, each script that emits would fail.
+local keep_key = prefix .. ':events:keep'
+if is_right[keep_key] or is_right[events] then
+  local keep = is_right[keep_key] and redis.call('HMGET', keep_key, 'last', 'count', 'age_ms') or {}
+  local entry = is_right[events] and redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+  local last = entry and string.match(entry[1], '^%d+')
+    or string.format('%.0f', read_clock() * 1000)
+  local length = is_right[events] and redis.call('XLEN', events) or 0
+  local defaults = { last, string.format('%d', math.max(length, 1000)), '0' }
+  for i, field in ipairs({ 'last', 'count', 'age_ms' }) do
+    if not string.find(keep[i] or '', '^%d+$') then
+      redis.call('HSET', keep_key, field, defaults[i])
+      repaired('lost_setting_of_events', field)
+    end
+  end
+end
+return { repairs, right }
