@@ -2,7 +2,8 @@
 
 A comment on a page stands for such a part: `<!-- contract lease_many -->` for the contract in the header of
 a script; `<!-- commands -->` for the commands that the scripts send; `<!-- fields -->`, `<!-- events -->` and
-`<!-- others -->` for the tables of the fields of an event, of the events of items, and of the others. In a
+`<!-- others -->` for the tables of the fields of an event, of the events of items, and of the others;
+`<!-- problems -->` for the table of what a check can find. In a
 row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the empty
 cells after it are filled in.
 """
@@ -15,13 +16,14 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from leasehold.keys import KEYS, MADE_KEYS
+from leasehold.queue.findings import Problem
 from leasehold.scripting import catalogue, linker
 from leasehold.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_PART = re.compile(r"<!-- (contract|commands|fields|events|others)(?: (\w+))? -->")
+_PART = re.compile(r"<!-- (contract|commands|fields|events|others|problems)(?: (\w+))? -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
 
@@ -87,6 +89,12 @@ def others() -> str:
     return "\n".join(_table(["`what`", "emitted by", "of", "fields", ""], rows))
 
 
+def problems() -> str:
+    """Return the table of what a check can find."""
+    rows = [[f"`{one}`", one.found, one.repair or f"not repaired: {one.advice}"] for one in Problem]
+    return "\n".join(_table(["problem", "found", "done"], rows))
+
+
 def _emitters(kind: EventKind) -> str:
     return _marked(script.name for script in catalogue.load().values() if kind in script.events)
 
@@ -98,7 +106,8 @@ def _marked(names: Iterable[str]) -> str:
 def _part(kind: str, name: str | None) -> str:
     if kind == "contract":
         return contract(name or "")
-    return {"commands": commands, "fields": fields, "events": events, "others": others}[kind]()
+    parts = {"commands": commands, "fields": fields, "events": events, "others": others, "problems": problems}
+    return parts[kind]()
 
 
 def _key(name: str) -> tuple[str, str]:

@@ -125,6 +125,11 @@ MADE_KEYS = {
     "stream:<name>": Key(
         "hash, with a time to live", "a stream of leases: `reader`, the last that took it over"
     ),
+    "lost:<name>": Key(
+        "any",
+        "what `fsck` has found under `P:<name>` and the queue could not use; `P:lost:options` is a hash of "
+        "options that cannot be read",
+    ),
     "result:<id>": Key(
         "string, `PX`", "the result of a completed item; under the name of a bulk job, its report"
     ),

@@ -248,7 +248,6 @@ class Space:
             "set_many": 0,
             "started_ms": 0,
             "cursor": "0",
-            "from_option": "0",
             "which": "all",
             "lease_ms": "",
             **call.arguments,

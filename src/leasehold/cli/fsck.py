@@ -32,8 +32,8 @@ async def fsck(
                 "problem": one.problem.value,
                 "count": one.count,
                 "repaired": one.is_repaired,
-                "found": one.problem.found,
-                "done": one.problem.repair or one.problem.advice,
+                "found": one.found,
+                "done": one.done,
                 "examples": list(one.examples),
             }
             for one in report.findings

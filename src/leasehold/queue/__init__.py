@@ -2,6 +2,7 @@
 
 from leasehold.queue.dead_letters import DeadLetter
 from leasehold.queue.events import Event
+from leasehold.queue.findings import Finding
 from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lease_from import lease_from
 from leasehold.queue.operations import list_queues
@@ -16,6 +17,7 @@ __all__ = [
     "DeadLetter",
     "Event",
     "Failure",
+    "Finding",
     "ItemView",
     "Lease",
     "ScheduleView",

@@ -30,7 +30,7 @@ CHECKED = ("deadlines", "scheduled", "ledger", "options", "errors", "dead", "ses
 _TYPES = {
     name: "string" if key.type == "counter" else key.type.partition(",")[0]
     for name, key in {**KEYS, **MADE_KEYS}.items()
-    if name not in {NONE, "probe"}
+    if name not in {NONE, "probe", "lost:<name>"}
 }
 _SINGLE = {name: type_ for name, type_ in _TYPES.items() if "<" not in name and name != "inbox"}
 _FAMILIES = {name.partition(":")[0]: type_ for name, type_ in _TYPES.items() if name not in _SINGLE}

@@ -165,6 +165,7 @@ class Problem(StrEnum):
 class Finding:
     """What a check has found of one problem."""
 
+    #: Its name, a string.
     problem: Problem
     count: int
     #: Ids of items, names of schedules or sessions, or keys: five at most.
@@ -172,8 +173,18 @@ class Finding:
 
     @property
     def is_repaired(self) -> bool:
-        """Whether it is repaired; else `problem.advice` says what you can do."""
+        """Whether it is repaired."""
         return bool(self.problem.repair)
+
+    @property
+    def found(self) -> str:
+        """What was wrong."""
+        return self.problem.found
+
+    @property
+    def done(self) -> str:
+        """What was done about it or, if nothing was, what you can do."""
+        return self.problem.repair or self.problem.advice
 
     def __str__(self) -> str:
         shown = ", ".join(map(repr, self.examples)) + (", …" if self.count > len(self.examples) else "")

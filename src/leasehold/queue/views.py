@@ -110,7 +110,7 @@ class CleanReport:
 
     @property
     def unrepaired(self) -> int:
-        """How many of the findings are left: see `Problem.advice`."""
+        """How many of the findings are left to you."""
         return sum(one.count for one in self.findings if not one.is_repaired)
 
     def __add__(self, other: CleanReport) -> CleanReport:
