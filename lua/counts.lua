@@ -11,6 +11,8 @@
 -- Limits: the inboxes of the first 1,000 sessions are counted.
 
 local waiting = redis.call('LLEN', queue)
+  + redis.call('LLEN', prefix .. ':held')
+  + redis.call('ZCARD', prefix .. ':lanes')
 for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
   waiting = waiting + redis.call('LLEN', prefix .. ':inbox:' .. session)
 end

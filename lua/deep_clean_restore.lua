@@ -17,8 +17,10 @@
 
 -- Another cleaner may have put the same ids restored just now, row the young end.
 local is_waiting = {}
-for _, id in ipairs(redis.call('LRANGE', queue, 0, 999)) do
-  is_waiting[id] = true
+for _, list in ipairs({ queue, controlled and held_key or nil }) do
+  for _, id in ipairs(redis.call('LRANGE', list, 0, 999)) do
+    is_waiting[id] = true
+  end
 end
 
 local restored, leased, delayed = {}, {}, {}
@@ -51,8 +53,9 @@ for row = orphans + 1, #ARGV do
 end
 in_chunks('ZADD', deadlines, leased)
 in_chunks('ZADD', scheduled, delayed)
-in_chunks('LPUSH', queue, restored)
+enter_waiting(restored, false)
 repaired_all('lost_item', restored)
 emit_all('restored', restored)
+wake_next()
 flush()
 return { #restored, repairs }

@@ -65,6 +65,7 @@ for i, found in ipairs(any_options() and options_of(died) or {}) do
   carried[i] = options_text(found)
 end
 
+note_options(failed)
 begin_writes() -- a failed item must be able to leave
 
 enter_waiting(to_end, false)
@@ -78,6 +79,7 @@ for i, dead_letter in ipairs(dying) do
   forget_facts({ id })
 end
 leave_leased(failed)
+wake_next()
 for i, id in ipairs(emitting and failed or {}) do
   if fields[i].size then
     emit('died', id, fields[i])

@@ -15,18 +15,48 @@
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
 
+-- Return ids from a place on, in about the order in which they will be leased: those in the queue, then by levels the lanes and,
+-- before the groups of level 0, what is held.
+local function waiting_slice(first, number)
+  local held, laned = prefix .. ':held', prefix .. ':lanes'
+  local above = redis.call('ZLEXCOUNT', laned, '-', '(50')
+  -- stylua: ignore
+  local parts = {
+    { queue, redis.call('LLEN', queue) }, { laned, above, 0 },
+    { held, redis.call('LLEN', held) }, { laned, redis.call('ZCARD', laned) - above, above },
+  }
+  local found, total = {}, 0
+  for _, part in ipairs(parts) do
+    total = total + part[2]
+  end
+  if first < 0 then
+    number = math.max(0, total + first + number) - math.max(0, total + first)
+    first = math.max(0, total + first)
+  end
+  for _, part in ipairs(parts) do
+    local key, length, base = unpack(part)
+    local wanted = math.min(number, length - first)
+    if wanted > 0 then
+      if base then
+        for _, member in ipairs(redis.call('ZRANGE', key, base + first, base + first + wanted - 1)) do
+          found[#found + 1] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+        end
+      else
+        local slice = redis.call('LRANGE', key, -first - wanted, -first - 1)
+        for i = #slice, 1, -1 do
+          found[#found + 1] = slice[i]
+        end
+      end
+      number = number - wanted
+    end
+    first = math.max(0, first - length)
+  end
+  return found
+end
+
 local ids, times = {}, {}
 if state == 'waiting' then
-  -- The next to be leased is at the right end.
-  local from, to = -start - count, -start - 1
-  if start < 0 then
-    from, to = -start - 1 - (count - 1), -start - 1
-    from = math.max(from, 0)
-  end
-  local slice = redis.call('LRANGE', queue, from, to)
-  for i = #slice, 1, -1 do
-    ids[#ids + 1] = slice[i]
-  end
+  ids = waiting_slice(start, count)
 else
   local last = start + count - 1
   if start < 0 and last >= 0 then

@@ -11,8 +11,9 @@
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   max_bytes     integer  stop before this much data (the first item is always leased)
 --   requests      rest     count, lease time in ms, … (a pair for each caller, or for callers with the same lease time)
--- Reply: the time in ms, ms until the next item falls due or lease expires (0: call again, -1: none will),
---   the number of sessions (if it has leased less than was asked for; else 0), then id, data, token, attempt for each
+-- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will)
+--   or time permits more of a limit, the number of sessions (if it has leased less than was asked for; else 0; negative: no other session will ask at that
+--   time because of a limit), then id, data, token, attempt for each
 --   item, in the order of `requests`.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
@@ -39,14 +40,23 @@ local function choose_from(list)
   end
   return checked - before
 end
-local in_inbox = choose_from(inbox)
-local in_queue = choose_from(queue)
+local in_inbox, in_queue = 0, 0
+local in_lanes = controlled and lease_lanes().begin(inbox)
+if in_lanes then
+  stop = lease_lanes().choose_in_lanes(total, true, max_bytes)
+else
+  in_inbox = choose_from(inbox)
+  in_queue = choose_from(queue)
+end
 
 local reply = { now, -1, 0 }
 if checked > 0 then
   begin_writes() -- waiting items must be leased even then
 end
 if #chosen > 0 then
+  if in_lanes then
+    lease_lanes().commit(now + tonumber(ARGV[requests + 2]))
+  end
   take_tokens()
   for i = requests + 1, #ARGV, 2 do
     write_leases(tonumber(ARGV[i]), ARGV[i + 1], reply)
@@ -54,6 +64,12 @@ if #chosen > 0 then
   begin_leases()
 end
 drop_checked(in_queue, inbox, in_inbox)
+local wait, is_mine = -1, false
+if in_lanes then
+  local unsettled
+  wait, is_mine, unsettled = lease_lanes().finish(session, #chosen < asked)
+  more = more or unsettled
+end
 flush()
 
 if #chosen == 0 and #unreadable > 0 then
@@ -63,8 +79,9 @@ if more or stop or checked >= 1000 or (#chosen == total and total < asked) then
   reply[2] = 0
 elseif #chosen < asked then
   reply[2] = next_due_in()
+  reply[2] = (wait < 0 or (reply[2] >= 0 and reply[2] < wait)) and reply[2] or wait
 end
 if #chosen < asked then
-  reply[3] = redis.call('ZCARD', sessions)
+  reply[3] = redis.call('ZCARD', sessions) * (is_mine and -1 or 1)
 end
 return reply

@@ -34,7 +34,11 @@ if can_reclaim then
 end
 if had == known and count > 0 then
   local checked, used = 0, 1
-  while used > 0 and #chosen < count and checked < 2000 do
+  local in_lanes = controlled and lease_lanes().begin()
+  if in_lanes then
+    lease_lanes().choose_in_lanes(count, false, math.huge)
+  end
+  while not in_lanes and used > 0 and #chosen < count and checked < 2000 do
     used = choose(queue, checked, math.min(count - #chosen, 500), false, math.huge)
     checked = checked + used
   end
@@ -43,6 +47,9 @@ if had == known and count > 0 then
     begin_writes() -- waiting items must be leased even then
   end
   if #chosen > 0 then
+    if in_lanes then
+      lease_lanes().commit(now + hold_ms)
+    end
     take_tokens()
     write_leases(#chosen, hold_ms)
     local places = {}
@@ -54,6 +61,10 @@ if had == known and count > 0 then
     begin_leases()
   end
   drop_checked(checked)
+  if in_lanes then
+    local _, _, unsettled = lease_lanes().finish('', #chosen < count)
+    more = more or unsettled
+  end
   if #chosen == 0 and #unreadable > 0 then
     flush()
     return unreadable_error()

@@ -57,6 +57,7 @@ if token then
   recall(id)
 end
 local returned = empty_inbox(inbox, 1000)
+wake_next()
 if returned < 1000 and not stays then
   redis.call('ZREM', sessions, session)
 end

@@ -40,14 +40,18 @@ local near_an_end
 local function is_elsewhere(id)
   if not near_an_end then
     near_an_end = {}
-    for _, waiting in ipairs(redis.call('LRANGE', queue, 0, 999)) do
-      near_an_end[waiting] = true
-    end
-    for _, waiting in ipairs(redis.call('LRANGE', queue, -1000, -1)) do
-      near_an_end[waiting] = true
+    for _, list in ipairs({ queue, controlled and held_key or nil }) do
+      for _, waiting in ipairs(redis.call('LRANGE', list, 0, 999)) do
+        near_an_end[waiting] = true
+      end
+      for _, waiting in ipairs(redis.call('LRANGE', list, -1000, -1)) do
+        near_an_end[waiting] = true
+      end
     end
   end
-  return near_an_end[id] or redis.call('ZSCORE', scheduled, id)
+  return near_an_end[id]
+    or redis.call('ZSCORE', scheduled, id)
+    or (controlled and redis.pcall('GET', prefix .. ':lease:' .. id) == 'lh:waiting')
 end
 
 local left_over, watched, leased = {}, {}, {}
@@ -88,6 +92,7 @@ if any_workers then
   heal_registrations()
 end
 in_chunks('ZREM', recent_key, free_again)
+wake_next()
 flush()
 return {
   redis.call('LLEN', processing),

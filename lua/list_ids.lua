@@ -6,17 +6,23 @@
 -- Keys: queue, processing, sessions, deadlines, scheduled, dead, fence
 -- Arguments:
 --   prefix  text     the queue's name
---   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by any client
+--   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by any client; "laned": waiting in a lane, and not in `queue`
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many ids to return
--- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0, then the ids.
+-- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0 ("laned": 1 if the queue is controlled), then the ids.
 -- Cost: O(count); O(cursor) into a list.
 -- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set is returned at once.
 
 local reply = { '0', redis.call('GET', fence) and 1 or 0 }
 local sets = { leased = deadlines, scheduled = scheduled, dead = dead }
 local ids, step
-if sets[state] then
+if state == 'laned' then
+  step = 1
+  ids, reply[1] = laned_ids(cursor, count)
+  reply[2] = redis.call('EXISTS', prefix .. ':levels', prefix .. ':held', prefix .. ':control') > 0
+      and 1
+    or 0
+elseif sets[state] then
   local page = redis.call('ZSCAN', sets[state], cursor, 'COUNT', count)
   reply[1], ids, step = page[1], page[2], 2
 else

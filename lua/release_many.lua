@@ -48,6 +48,7 @@ redis.call('LLEN', queue)
 redis.call('ZCARD', scheduled)
 check_processing()
 
+note_options(released)
 begin_writes() -- a released item must be able to leave
 
 enter_waiting(to_front, true)
@@ -55,6 +56,7 @@ enter_waiting(to_end, false)
 enter_scheduled(delayed)
 in_chunks('HSET', ledger, new_records)
 leave_leased(released)
+wake_next()
 if emitting then
   for i = #to_front, 1, -1 do
     emit('released', to_front[i], { token = token_of[to_front[i]], front = '1' })

@@ -47,6 +47,7 @@ for _, id in ipairs(requeued) do
   redis.call('SET', data_key(id), data_of[id])
 end
 leave_dead(requeued)
+wake_next()
 leave_dead(not_dead) -- ids that are listed without a dead letter
 for _, id in ipairs(emitting and requeued or {}) do
   emit('requeued', id, { size = #data_of[id] })

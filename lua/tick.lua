@@ -72,6 +72,7 @@ for _, id in ipairs(added) do
   end
 end
 in_chunks('ZADD', ticks, next_due)
+wake_next()
 for _, name in ipairs(undefined) do
   redis.call('UNLINK', data_of_schedule(name))
   redis.call('ZREM', ticks, name)

@@ -167,6 +167,7 @@ local function add_rows(before)
       forget_earlier(added, earlier)
     end
     in_chunks('MSET', nil, stored) -- makes the items exist
+    wake_next()
     if window_of and next(window_of) then
       note_recent(window_of)
     end

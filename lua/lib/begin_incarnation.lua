@@ -25,6 +25,7 @@ local function find_earlier(ids, no_keys)
   end
   if #earlier.leased > 0 then
     check_processing()
+    note_options(earlier.leased)
   end
   return earlier
 end

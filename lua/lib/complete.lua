@@ -43,10 +43,13 @@ local function answer_rows(ids, records, scores)
 end
 
 -- Return where an item waits that is completed all the same, as its slow worker has finished first: the key it has to
--- leave, and at which end of the queue. Deep in the list it stays behind without data, and is dropped when it is found.
+-- leave, and at which end of the queue. Deep in the list, or in a
+-- lane, it stays behind without data, and is dropped when it is found.
 local function find_waiting(id)
   if redis.call('ZSCORE', scheduled, id) then
     return scheduled
+  elseif controlled then
+    return nil
   elseif redis.call('LPOS', queue, id, 'MAXLEN', 256) then
     return queue, 1
   elseif redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256) then
@@ -103,6 +106,7 @@ local function complete()
   for _, i in ipairs(results) do
     store_result(ids[i], ARGV[entries + 3 * i])
   end
+  note_options(leased)
   in_chunks('UNLINK', nil, keys)
   forget_facts(finished)
   in_chunks('HDEL', ledger, finished)
@@ -115,6 +119,8 @@ local function complete()
   end
   unlist(leased)
   in_chunks('ZREM', deadlines, leased)
+  free_leases(leased)
+  wake_next()
   flush()
   notify_watchers(finished)
   return answers

@@ -17,7 +17,12 @@ local token
 -- Return whether an item of this size may be delivered. Call it before the first write. Larger items wait in the queue, as
 -- the server buffers what it sends.
 local function can_deliver(size)
-  if size > 65536 or redis.call('ZCARD', idle) == 0 or redis.call('LLEN', queue) > 0 then
+  if
+    controlled
+    or size > 65536
+    or redis.call('ZCARD', idle) == 0
+    or redis.call('LLEN', queue) > 0
+  then
     return false
   end
   redis.call('LLEN', processing)

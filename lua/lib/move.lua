@@ -6,9 +6,11 @@
 -- Needs: queue, deadlines, scheduled
 -- Gives: enter_waiting, enter_scheduled, leave_scheduled, leave_leased, drop_lease_keys
 
--- Put ids into the queue. At either end, the first of them is the first to be leased.
+-- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the first to be leased.
 local function enter_waiting(ids, front)
-  if front then
+  if controlled or any_facts then
+    lanes().enter_lanes(ids, front)
+  elseif front then
     in_chunks('RPUSH', queue, reversed(ids))
   else
     in_chunks('LPUSH', queue, ids)
@@ -43,21 +45,22 @@ local function leave_scheduled(ids)
   in_chunks('ZREM', scheduled, leaving)
 end
 
--- Remove lease keys, but not those of items that this script has scheduled.
+-- Remove lease keys, but not those of items that this script has scheduled or put into a lane.
 local function drop_lease_keys(ids)
-  local keys = {}
+  local keys, kept_now = {}, controlled and lanes().kept_keys
   for _, id in ipairs(ids) do
     keys[#keys + 1] = prefix .. ':leased_by_session:' .. id
-    if not delayed_now[id] then
+    if not (delayed_now[id] or (kept_now and kept_now[id])) then
       keys[#keys + 1] = prefix .. ':lease:' .. id
     end
   end
   in_chunks('UNLINK', nil, keys)
 end
 
--- End leases, after `check_processing`.
+-- End leases, after `check_processing` and, if the options of the items are forgotten before, after `note_options`.
 local function leave_leased(ids)
   in_chunks('ZREM', deadlines, ids)
   unlist(ids)
   drop_lease_keys(ids)
+  free_leases(ids)
 end

@@ -26,6 +26,7 @@ end
 
 local function reclaim_leases(limit)
   local expired, ids, vanished = find_due(deadlines, limit)
+  note_options(expired)
   enter_waiting(ids, return_front)
   forget_facts(vanished)
   in_chunks('HDEL', ledger, vanished)
@@ -33,6 +34,7 @@ local function reclaim_leases(limit)
     in_chunks('ZREM', deadlines, ended)
     unlist_or_note(ended)
     drop_lease_keys(ended)
+    free_leases(ended)
   end
   emit_all('vanished', vanished)
   emit_all('expired', ids, return_front and '1')

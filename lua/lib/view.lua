@@ -10,6 +10,9 @@ local function holders_of(ids)
     local values = redis.call('MGET', unpack(lease_keys_of(ids)))
     for i = 1, #ids do
       holders[i] = values[2 * i - 1] or values[2 * i]
+      if holders[i] == 'lh:waiting' then
+        holders[i] = false -- it waits in a lane
+      end
     end
   end
   return holders

@@ -1,12 +1,13 @@
 -- Find ids that wait.
 --
 -- Needs: prefix, queue, sessions
--- Gives: waits_near_an_end, waiting_ids
+-- Gives: waits_near_an_end, waiting_ids, laned_ids
 
--- Return whether an id is in the queue near one of its ends. Deeper it is not found.
+-- Return whether an id is in the queue, or held, near one of the ends. Deeper it is not found.
 local function waits_near_an_end(id)
-  return redis.call('LPOS', queue, id, 'MAXLEN', 256)
-    or redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256)
+  local list = controlled and redis.call('EXISTS', held_key) == 1 and held_key or queue
+  return redis.call('LPOS', list, id, 'MAXLEN', 256)
+    or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', 256)
 end
 
 -- Return up to `limit` ids from `first` on (0: the youngest); the first slice also has those in inboxes. Ids that are
@@ -21,4 +22,20 @@ local function waiting_ids(first, limit)
     end
   end
   return ids
+end
+
+-- Return ids that wait in the lanes of a controlled queue, and the next cursor ('0': done). The first cursor is '0'.
+local function laned_ids(cursor_, limit)
+  local place = tonumber(string.match(cursor_, '^(%d+)$'))
+  if place then
+    local ids = redis.call('LRANGE', prefix .. ':held', place, place + limit - 1)
+    return ids, #ids == limit and string.format('%.0f', place + limit) or 'lanes'
+  end
+  local after = cursor_ == 'lanes' and '-' or '(' .. cursor_
+  local members = redis.call('ZRANGE', prefix .. ':lanes', after, '+', 'BYLEX', 'LIMIT', 0, limit)
+  local ids = {}
+  for i, member in ipairs(members) do
+    ids[i] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+  end
+  return ids, #ids == limit and members[limit] or '0'
 end

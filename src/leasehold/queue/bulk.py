@@ -150,6 +150,39 @@ class Bulk:
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
+        if state == "waiting":
+            async for page in self._waiting():
+                yield page
+            return
+        async for page in self._pages(state):
+            yield page
+
+    async def _waiting(self) -> AsyncIterator[list[bytes]]:
+        """List what waits: in the lanes of a controlled queue, and in the queue, between which ids move.
+
+        In a controlled queue, and if it has begun or ceased to be one, all is listed once more.
+        """
+        for is_last in (False, True):
+            controlled = False
+            async for is_controlled, page in self._laned():
+                controlled = controlled or is_controlled
+                yield page
+            async for page in self._pages("waiting"):
+                yield page
+            if is_last or not (controlled or [one async for one, _ in self._laned(1)][0]):
+                return
+
+    async def _laned(self, steps: int = 1 << 30) -> AsyncIterator[tuple[bool, list[bytes]]]:
+        """List what waits in lanes; say on each page whether the queue is controlled."""
+        cursor = b""
+        while cursor != b"0" and steps > 0:
+            steps -= 1
+            cursor, controlled, *page = await self.run(
+                "list_ids", state=b"laned", cursor=cursor or b"0", count=FIRST_PAGE
+            )
+            yield bool(controlled), page
+
+    async def _pages(self, state: str) -> AsyncIterator[list[bytes]]:
         cursor, _, *first = await self.run("list_ids", state=state.encode(), cursor=b"0", count=FIRST_PAGE)
         yield first
         if cursor == b"0":

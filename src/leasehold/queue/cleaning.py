@@ -169,13 +169,23 @@ async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
     Walk from the end at which items are added: leases at the other end move nothing, and an item that is
     added during the walk only makes it see an id twice.
     """
+    await _drop_laned(engine, suspects)
     start = 0
     while suspects:
         ids = await engine.run("deep_clean_walk", start=start, count=STEP)
         suspects.difference_update(ids)
         if len(ids) < STEP:
-            return
+            break
         start += STEP
+    await _drop_laned(engine, suspects)  # those that were moved from the queue into a lane meanwhile
+
+
+async def _drop_laned(engine: Engine, suspects: set[bytes]) -> None:
+    """Remove the ids that wait in the lanes of a controlled queue from the suspects."""
+    cursor = b""
+    while suspects and cursor != b"0":
+        cursor, _, *ids = await engine.run("list_ids", state=b"laned", cursor=cursor or b"0", count=STEP)
+        suspects.difference_update(ids)
 
 
 async def _check_queue(engine: Engine) -> CleanReport:

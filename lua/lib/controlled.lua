@@ -1,0 +1,17 @@
+-- Find out whether a queue is controlled: it has items with a level or a group, or limits or a pause.
+--
+-- In a plain queue all waiting ids are in `queue`. In a controlled one they are in lanes, see `lib/lanes`; `queue`
+-- holds only what other clients push there, and an id that shall wake a session.
+--
+-- Needs: prefix
+-- Gives: lanes_key, controlled
+
+local lanes_key = prefix .. ':lanes'
+local controlled = any_rare and redis.call('EXISTS', control_key, levels_key, held_key) > 0
+if controlled then
+  -- Read before anything is written, as all keys are.
+  redis.call('HLEN', control_key)
+  redis.call('ZCARD', levels_key)
+  redis.call('ZCARD', lanes_key)
+  redis.call('LLEN', held_key)
+end

@@ -1,0 +1,282 @@
+-- Keep the waiting ids of a controlled queue in lanes, and choose which are leased next.
+--
+-- A lane is a level and a group. `:lanes` is a sorted set with one member per id, all of the same score:
+-- `<50 - level, 2 digits><group>\0<place, 16 digits><id>`. So the members of a lane follow each other, in their order.
+-- Ids without a level and a group wait in the list `:held`, in the order of `queue`: it is the lane `50`.
+--
+-- `:turns:<50 - level>` has for each group when its lane was last served, in ms; a lane that may not be served now is
+-- put later: until a time, or beyond 10^15 if only a freed slot or a call opens it. `:levels` has since when each level was not
+-- served; it exists as long as there is any of these keys. An entry of `:turns` without a lane is dropped when it is met, and a
+-- lane always has one: it is written first.
+--
+-- Needs: prefix, queue
+-- Gives: lanes
+
+local function key_of(name)
+  return prefix .. ':' .. name
+end
+
+local function turns_key(digits)
+  return key_of('turns:') .. digits
+end
+
+-- Return the name of the lane of an item: the begin of its members. That of `held` is '50\0'.
+local function lane_of(found)
+  return string.format('%02d', 50 - (found.level or 0)) .. (found.group or '') .. '\0'
+end
+
+-- Return the parts of a member: the lane's name, its place and the id.
+local function split_member(member)
+  local cut = string.find(member, '\0', 1, true)
+  return string.sub(member, 1, cut),
+    string.sub(member, cut + 1, cut + 16),
+    string.sub(member, cut + 17)
+end
+
+-- Return up to `wanted` members of a lane after the first `skip`, or with `last` the last one.
+local function members_of(name, skip, wanted, last)
+  local first, till = '[' .. name, '(' .. string.sub(name, 1, -2) .. '\1'
+  if last then
+    return redis.call('ZRANGE', lanes_key, till, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)
+  end
+  return redis.call('ZRANGE', lanes_key, first, till, 'BYLEX', 'LIMIT', skip, wanted)
+end
+
+-- Enter a lane into the index, unless it is there.
+local function enter_index(name)
+  local digits, at = string.sub(name, 1, 2), read_clock()
+  redis.call('ZADD', levels_key, 'NX', at, digits)
+  redis.call('ZADD', turns_key(digits), 'NX', at, string.sub(name, 3, -2))
+end
+
+-- Make the queue a controlled one: all that waits is held now.
+local function begin_control()
+  if not controlled then
+    controlled = true
+    redis.call('ZADD', levels_key, 'NX', read_clock(), '50')
+    if redis.call('EXISTS', queue) == 1 then
+      redis.call('RENAME', queue, held_key)
+    end
+  end
+end
+
+local kept_keys
+
+-- Give a waiting id a lease key that keeps cleaners of other clients away, unless one of them has leased the item.
+local function keep_key(id, ...)
+  local key = prefix .. ':lease:' .. id
+  local holder = redis.pcall('GET', key)
+  if not holder or (type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:') then
+    redis.call('SET', key, 'lh:waiting', ...)
+    kept_keys[id] = true
+  end
+end
+
+-- Put ids into a lane. At either end, the first of them is the first to be leased.
+local function enter_lane(name, ids, front)
+  enter_index(name)
+  local edge = members_of(name, 0, 1, not front)[1]
+  local place = 5e15
+  if edge then
+    local _, text = split_member(edge)
+    place = front and tonumber(text) - #ids or tonumber(text) + 1
+  end
+  local added = {}
+  for i, id in ipairs(ids) do
+    added[2 * i - 1], added[2 * i] = 0, name .. string.format('%016.0f', place + i - 1) .. id
+  end
+  in_chunks('ZADD', lanes_key, added)
+  for _, id in ipairs(ids) do
+    keep_key(id)
+  end
+end
+
+-- Put ids into their lanes, or into the queue as long as it is plain.
+local function enter_lanes(ids, front)
+  local plain, names, by_name = {}, {}, {}
+  for i, found in ipairs(options_of(ids)) do
+    local name = lane_of(found)
+    if name == '50\0' then
+      plain[#plain + 1] = ids[i]
+    else
+      if not by_name[name] then
+        names[#names + 1], by_name[name] = name, {}
+      end
+      table.insert(by_name[name], ids[i])
+    end
+  end
+  if names[1] then
+    begin_control()
+  end
+  for _, name in ipairs(names) do
+    enter_lane(name, by_name[name], front)
+  end
+  if front then
+    in_chunks('RPUSH', controlled and held_key or queue, reversed(plain))
+  else
+    in_chunks('LPUSH', controlled and held_key or queue, plain)
+  end
+end
+
+-- Take ids out of their lanes: each with the name of its lane and, unless it is held, its member. Those held must be the
+-- next ones there.
+local function leave_lanes(picked)
+  local members, held = {}, 0
+  for _, one in ipairs(picked) do
+    members[#members + 1] = one.member
+    held = held + (one.member and 0 or 1)
+  end
+  in_chunks('ZREM', lanes_key, members)
+  if held > 0 then
+    redis.call('LTRIM', held_key, 0, -held - 1)
+  end
+end
+
+-- Return whether a session will ask again at a time, and which.
+local function read_alarm(at)
+  local due, who = string.match(redis.call('GET', key_of('alarm')) or '', '^(%d+) (.*)$')
+  due = tonumber(due or math.huge)
+  return due <= at and due + 50 >= read_clock(), who
+end
+
+-- Move an id out of its lane into the queue, where it wakes one session.
+local function wake(one)
+  redis.call('ZADD', key_of('promoted'), read_clock(), one.id)
+  redis.call('RPUSH', queue, one.id)
+  leave_lanes({ one })
+  local key = prefix .. ':lease:' .. one.id
+  if redis.pcall('GET', key) == 'lh:waiting' then
+    redis.call('UNLINK', key)
+  end
+  local wanted = redis.call('ZCARD', key_of('promoted')) - 1000
+  if wanted > 0 then
+    in_chunks(
+      'ZREM',
+      key_of('promoted'),
+      redis.call('ZRANGE', key_of('promoted'), 0, math.min(wanted, 100))
+    )
+  end
+end
+
+-- Return what waits in the first lane whose turn has come, or when the first turn comes. Whether its group may be served
+-- only leasing finds out: it parks the lane if not. Empty lanes are dropped from the index, a few in a call.
+local function find_next()
+  local soonest, empty = math.huge, 0
+  local held = redis.call('LINDEX', held_key, -1)
+  for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
+    while empty < 10 do
+      local group, turn = unpack(redis.call('ZRANGE', turns_key(digits), 0, 0, 'WITHSCORES'))
+      if not group then
+        break
+      end
+      local name = digits .. group .. '\0'
+      local member = members_of(name, 0, 1)[1]
+      if not member and not (held and name == '50\0') then
+        redis.call('ZREM', turns_key(digits), group)
+        empty = empty + 1
+      elseif tonumber(turn) > read_clock() + 1 then
+        soonest = math.min(soonest, tonumber(turn))
+        break
+      else
+        return { member = member, id = member and select(3, split_member(member)) or held }
+      end
+    end
+  end
+  if held then
+    return { id = held }
+  end
+  return nil, soonest < 1e15 and math.ceil(soonest) or nil
+end
+
+-- Wake one session, if one waits and the next item may be leased; or if time alone permits it and no session will ask
+-- then. The session finds out which item is the next.
+local function promote()
+  if redis.call('EXISTS', queue) == 1 or redis.call('ZCARD', key_of('sessions')) == 0 then
+    return
+  end
+  local gate, one, at = queue_gate(), nil, nil
+  if gate.room > 0 then
+    one, at = find_next()
+  elseif redis.call('EXISTS', lanes_key, held_key) > 0 then
+    at = gate.next_at(0)
+  end
+  if at and not read_alarm(at) then
+    local member = redis.call('ZRANGE', lanes_key, 0, 0)[1]
+    one = {
+      member = member,
+      id = member and select(3, split_member(member)) or redis.call('LINDEX', held_key, -1),
+    }
+  end
+  if one then
+    wake(one)
+  end
+end
+
+local group_of
+
+-- Note the groups of items whose leases end, before their options are forgotten.
+local function note_groups(ids)
+  group_of = group_of or {}
+  for i, found in ipairs(options_of(ids)) do
+    group_of[ids[i]] = found.group
+  end
+end
+
+-- Give the lanes of a group their turn, which were parked.
+local function unpark(group)
+  for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
+    local turn = redis.call('ZSCORE', turns_key(digits), group)
+    if turn and tonumber(turn) > read_clock() then
+      redis.call('ZADD', turns_key(digits), read_clock(), group)
+    end
+  end
+end
+
+-- Free the slots of items whose leases have ended. `note_groups` has noted their groups.
+local function free_slots(ids)
+  local by_group = {}
+  for _, id in ipairs(ids) do
+    local group = group_of and group_of[id]
+    if group then
+      by_group[group] = by_group[group] or {}
+      table.insert(by_group[group], id)
+    end
+  end
+  for group, members in pairs(by_group) do
+    in_chunks('ZREM', key_of('running:') .. group, members)
+    if controlled and read_control().any_group then
+      unpark(group)
+    end
+  end
+  if controlled and read_control().shared then
+    free_shared(ids)
+  end
+end
+
+local made
+
+-- Return the functions for lanes. They are created only in a call that needs them.
+local function lanes()
+  if not made then
+    kept_keys = {}
+    made = {
+      kept_keys = kept_keys,
+      key_of = key_of,
+      turns_key = turns_key,
+      lane_of = lane_of,
+      split_member = split_member,
+      members_of = members_of,
+      enter_index = enter_index,
+      keep_key = keep_key,
+      enter_lanes = enter_lanes,
+      leave_lanes = leave_lanes,
+      read_alarm = read_alarm,
+      promote = promote,
+      note_groups = note_groups,
+      free_slots = free_slots,
+      unpark = unpark,
+      begin_control = begin_control,
+    }
+  end
+  return made
+end

@@ -1,0 +1,408 @@
+-- Lease from a controlled queue: choose what its lanes and limits permit.
+--
+-- Needs: queue, ledger
+-- Gives: lease_lanes
+
+-- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and those with
+-- a level or a group, to the front. Returns how many.
+local function settle(list, limit)
+  local ids = reversed(redis.call('LRANGE', list, -limit, -1))
+  if #ids == 0 then
+    return 0
+  end
+  local promoted, found =
+    redis.call('ZMSCORE', lanes().key_of('promoted'), unpack(ids)), options_of(ids)
+  local first, last, marked = {}, {}, {}
+  for i, id in ipairs(ids) do
+    if promoted[i] or lanes().lane_of(found[i]) ~= '50\0' then
+      first[#first + 1], marked[#marked + 1] = id, promoted[i] and id or nil
+    else
+      last[#last + 1] = id
+    end
+  end
+  lanes().enter_lanes(first, true)
+  lanes().enter_lanes(last, false)
+  for _, id in ipairs(last) do
+    lanes().keep_key(id, 'PX', 86400000) -- a day
+  end
+  in_chunks('ZREM', lanes().key_of('promoted'), marked)
+  redis.call('LTRIM', list, 0, -#ids - 1)
+  return #ids
+end
+
+-- Make the queue plain again if no control is left and no item has a level or a group. Returns whether it is plain.
+local function end_control()
+  if redis.call('EXISTS', control_key, lanes_key) > 0 then
+    return false
+  end
+  if
+    redis.call('EXISTS', held_key, lanes().key_of('promoted')) > 0 and settle(queue, 500) == 500
+  then
+    return false
+  end
+  if redis.call('EXISTS', lanes_key) == 1 then
+    return false
+  end
+  if redis.call('EXISTS', held_key) == 1 then
+    redis.call('RENAME', held_key, queue)
+  end
+  local index = { lanes().key_of('promoted'), lanes().key_of('alarm') }
+  for number = 41, 59 do
+    index[#index + 1] = lanes().turns_key(number)
+  end
+  redis.call('UNLINK', unpack(index))
+  redis.call('UNLINK', levels_key) -- last: until then the queue is controlled
+  controlled = false
+  return true
+end
+
+-- Begin to choose: read what the limits of the queue permit, and the levels.
+local function new_plan()
+  local gate = queue_gate()
+  local plan = { gate = gate, gates = {}, levels = {}, opened = {}, used = 0, examined = 0 }
+  local any_held = redis.call('EXISTS', held_key) == 1
+  if redis.call('EXISTS', lanes_key) == 0 then
+    plan.levels[1] = any_held and { digits = '50', level = 0, served = read_clock(), alone = true }
+      or nil
+  else
+    if any_held then
+      lanes().enter_index('50\0')
+    end
+    local found = redis.call('ZRANGE', levels_key, 0, -1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      plan.levels[#plan.levels + 1] =
+        { digits = found[i], level = 50 - tonumber(found[i]), served = tonumber(found[i + 1]) }
+    end
+  end
+  for _, level in ipairs(plan.levels) do
+    level.admitted, level.line, level.first, level.last = 0, {}, 1, 0
+    level.fresh, level.next = {}, 1
+  end
+  return plan
+end
+
+-- Put a lane later, whose group may not be served now.
+local function park(plan, level, group, gate)
+  local till = gate.next_at(gate.used)
+  local after = math.max(read_clock(), level.served) + 1 / 2048
+  plan.later = till and math.min(plan.later or till, till) or plan.later
+  redis.call(
+    'ZADD',
+    lanes().turns_key(level.digits),
+    till and math.max(till, after) or 1e15 + read_clock(),
+    group
+  )
+end
+
+-- Read the next members of a lane, or ids of `held`; returns whether there are any.
+local function refill(lane)
+  local wanted = lane.wanted
+  lane.wanted = math.min(250, 4 * wanted)
+  lane.at = 1
+  if lane.name == '50\0' then
+    lane.buffer = reversed(redis.call('LRANGE', held_key, -lane.read - wanted, -lane.read - 1))
+  else
+    lane.buffer = lanes().members_of(lane.name, lane.read, wanted)
+  end
+  lane.read = lane.read + #lane.buffer
+  return lane.buffer[1]
+end
+
+-- Look at a lane whose turn has come: drop it from the index if it is empty, park it if its group may not be served.
+local function open_lane(plan, level, group, wanted)
+  local lane = {
+    level = level,
+    group = group,
+    name = level.digits .. group .. '\0',
+    read = 0,
+    wanted = wanted,
+  }
+  plan.examined = plan.examined + 1
+  if not refill(lane) then
+    redis.call('ZREM', lanes().turns_key(level.digits), group)
+    return
+  end
+  local gate = plan.gates[group]
+  if gate == nil then
+    gate = group_gate(group) or false
+    plan.gates[group] = gate
+  end
+  if gate and gate.used >= gate.room then
+    park(plan, level, group, gate)
+    return
+  end
+  lane.gate = gate
+  level.admitted = level.admitted + 1
+  level.fresh[level.admitted] = lane
+  plan.opened[#plan.opened + 1] = lane
+end
+
+-- Look at the next lanes of a level; returns whether there were any.
+local function open_lanes(plan, level, wanted)
+  if level.seen then
+    return false
+  elseif level.alone then
+    level.seen = true
+    open_lane(plan, level, '', wanted)
+    return true
+  end
+  local till = math.max(read_clock(), level.served)
+  local most = math.min(wanted, 50)
+  -- stylua: ignore
+  local groups = redis.call('ZRANGE', lanes().turns_key(level.digits), '-inf', level.till or till, 'BYSCORE',
+    'LIMIT', level.admitted, most)
+  level.till = level.till or till
+  level.seen = #groups < most
+  for _, group in ipairs(groups) do
+    open_lane(plan, level, group, #groups == 1 and wanted or 1)
+  end
+  return #groups > 0
+end
+
+-- Return the lane of a level that is served next: those that were not served by this call come first.
+local function next_lane(plan, level, wanted)
+  while level.next > level.admitted and not level.seen and plan.examined < 200 do
+    level.seen = not open_lanes(plan, level, wanted) or level.seen
+  end
+  if level.next <= level.admitted then
+    level.next = level.next + 1
+    return level.fresh[level.next - 1]
+  end
+  level.first = level.first + 1
+  return level.line[level.first - 1]
+end
+
+-- Take up to `quota` ids from a level, one from each lane in turn.
+local function take(plan, level, quota, picked)
+  local goal = #picked + quota
+  while #picked < goal do
+    local lane = next_lane(plan, level, goal - #picked)
+    if not lane then
+      level.done = true
+      plan.more = plan.more or not level.seen
+      return
+    end
+    local gate = lane.gate
+    local is_open = not gate or gate.used < gate.room
+    if is_open and (lane.at <= #lane.buffer or refill(lane)) then
+      picked[#picked + 1] = { lane = lane, member = lane.buffer[lane.at] }
+      lane.at = lane.at + 1
+      level.served = math.max(read_clock(), level.served) + 1 / 2048
+      lane.turn = level.served
+      plan.used = plan.used + 1
+      if gate then
+        gate.used = gate.used + 1
+      end
+      level.last = level.last + 1
+      level.line[level.last] = lane
+    end
+  end
+end
+
+-- Return up to `wanted` of what is leased next, as far as the limits permit: for each the lane and the member. The highest level comes
+-- first. With ageing, a level counts as one more for each such time in which it was not served, until it is.
+local function pick(plan, wanted)
+  local picked, ageing = {}, tonumber(read_control().ageing)
+  wanted = math.min(wanted, plan.gate.room - plan.used)
+  while #picked < wanted do
+    local best, best_rank
+    for _, level in ipairs(plan.levels) do
+      local waited = ageing and math.floor((read_clock() - level.served) / ageing) or 0
+      local rank = level.level + math.max(0, waited)
+      local is_older = best and rank == best_rank and level.served < best.served
+      if not level.done and (not best or rank > best_rank or is_older) then
+        best, best_rank = level, rank
+      end
+    end
+    if not best then
+      break
+    end
+    take(plan, best, best_rank > best.level and 1 or wanted - #picked, picked)
+  end
+  for _, one in ipairs(picked) do
+    if one.lane.name == '50\0' then
+      one.id, one.member = one.member, nil
+    else
+      one.id = select(3, lanes().split_member(one.member))
+    end
+  end
+  return picked
+end
+
+-- Count what was picked and is not leased as not used.
+local function unpick(plan, one)
+  plan.used = plan.used - 1
+  if one.lane.gate then
+    one.lane.gate.used = one.lane.gate.used - 1
+  end
+end
+
+-- Note what is leased now, before it is: the use of limits, and the turns. `till`: when the leases end.
+local function note_commit(plan, picked, till)
+  local ids, by_group = {}, {}
+  for i, one in ipairs(picked) do
+    ids[i] = one.id
+    if one.lane.group ~= '' then
+      by_group[one.lane.group] = by_group[one.lane.group] or {}
+      table.insert(by_group[one.lane.group], one.id)
+    end
+  end
+  note_use(plan.gate, plan.gates, ids, by_group, till)
+  for _, lane in ipairs(plan.opened) do
+    local level, gate = lane.level, lane.gate
+    if gate and gate.used >= gate.room then
+      park(plan, level, lane.group, gate)
+    elseif lane.turn and not level.alone then
+      redis.call('ZADD', lanes().turns_key(level.digits), lane.turn, lane.group)
+    end
+    if lane.turn and not level.alone then
+      redis.call('ZADD', levels_key, level.served, level.digits)
+    end
+  end
+end
+
+-- Return when, in ms, time alone permits more; nil: never, or now, or nothing waits.
+local function next_permit(plan)
+  local gate = plan.gate
+  if redis.call('EXISTS', lanes_key, held_key) == 0 then
+    return nil
+  elseif plan.used >= gate.room then
+    return gate.next_at(plan.used)
+  end
+  return plan.later
+end
+
+-- Have a session ask again when time permits more, unless another does. Returns in how many ms, and whether it is the one.
+local function claim_alarm(holder, at)
+  local covered, who = lanes().read_alarm(at or 0)
+  if who == holder and not (at and covered) then
+    redis.call('UNLINK', lanes().key_of('alarm'))
+  end
+  if not at or (covered and who ~= holder) then
+    return -1, false
+  end
+  local wait = math.max(1, at - read_clock())
+  local is_registered = redis.call('ZSCORE', lanes().key_of('sessions'), holder)
+  if is_registered then
+    local value = string.format('%.0f ', at) .. holder
+    redis.call('SET', lanes().key_of('alarm'), value, 'PX', string.format('%.0f', wait + 86400000))
+  end
+  return wait, is_registered and true
+end
+
+local plan, leased, dropped, is_left
+
+-- Put what is in the queue, and in an inbox, into the lanes. Returns whether the queue is controlled still; then call
+-- `choose_in_lanes`.
+local function begin_lanes(inbox_)
+  -- Read before anything is written, as all keys are.
+  redis.call('LLEN', queue)
+  redis.call('LLEN', inbox_ or queue)
+  redis.call('HLEN', ledger)
+  check_processing()
+  begin_writes()
+  local moved = inbox_ and settle(inbox_, 500) or 0
+  is_left = settle(queue, 500) == 500 or moved == 500
+  if end_control() then
+    return false
+  end
+  plan, leased, dropped = new_plan(), {}, {}
+  return true
+end
+
+-- Sort out those picked whose options say another lane, as they were replaced: put them there.
+local function keep_right(picked)
+  local ids, kept = {}, {}
+  for i, one in ipairs(picked) do
+    ids[i] = one.id
+  end
+  local found, wrong = options_of(ids), {}
+  for i, one in ipairs(picked) do
+    if next(found[i]) and lanes().lane_of(found[i]) ~= one.lane.name then
+      wrong[#wrong + 1] = one
+      unpick(plan, one)
+    else
+      kept[#kept + 1] = one
+    end
+  end
+  for _, one in ipairs(wrong) do
+    lanes().enter_lanes({ one.id }, false)
+    if one.member then
+      dropped[#dropped + 1] = one
+    else
+      -- Not with the others, which must be the next ones in `held`.
+      one.lane.read = one.lane.read - redis.call('LREM', held_key, -1, one.id)
+    end
+  end
+  return kept
+end
+
+-- Choose up to `total` items, as `choose` does; returns whether it has stopped before an item whose data exceeds `room`.
+local function choose_in_lanes(total, with_data, room)
+  local checked, stop = 0, false
+  while #chosen < total and checked < 1000 and not stop do
+    local picked = pick(plan, math.min(total - #chosen, 500))
+    if #picked == 0 then
+      break
+    end
+    picked = keep_right(picked)
+    local ids, before = {}, #chosen
+    for i, one in ipairs(picked) do
+      ids[#picked + 1 - i] = one.id
+    end
+    local used
+    used, stop = choose(ids, 0, #ids, with_data, room)
+    checked = checked + used + 1
+    local at = before + 1
+    for i, one in ipairs(picked) do
+      if i > used then
+        unpick(plan, one)
+      else
+        dropped[#dropped + 1] = one
+        if chosen[at] == one.id then
+          leased[#leased + 1] = one
+          at = at + 1
+        else
+          unpick(plan, one)
+        end
+      end
+    end
+  end
+  is_left = is_left or plan.more or checked >= 1000
+  return stop
+end
+
+-- Note the use of limits, before the leases are written.
+local function commit_lanes(till)
+  note_commit(plan, leased, till)
+end
+
+-- Drop from the lanes what was checked, and wake one session if more may be leased. Returns in how many ms time alone
+-- permits more (-1: it will not, or another session asks then), whether this session has to ask,
+-- and whether there is more to do now.
+local function end_lanes(holder, is_short)
+  lanes().leave_lanes(dropped)
+  local wait, is_mine = claim_alarm(holder, is_short and next_permit(plan) or nil)
+  if not end_control() then
+    lanes().promote()
+  end
+  return wait, is_mine, is_left
+end
+
+local for_lease
+
+-- Return the functions to lease from lanes. They are created only in a call that needs them: `begin`, `choose`, `commit` and
+-- `finish` are called in this order; `settle` and `end_control` by themselves.
+local function lease_lanes()
+  if not for_lease then
+    for_lease = {
+      begin = begin_lanes,
+      choose_in_lanes = choose_in_lanes,
+      commit = commit_lanes,
+      finish = end_lanes,
+      settle = settle,
+      end_control = end_control,
+    }
+  end
+  return for_lease
+end

@@ -1,0 +1,208 @@
+-- Decide how many items the limits and pauses of a queue permit to be leased now.
+--
+-- They are the fields of the hash `:control`, see `set_limits` and `pause_queue`. A rate is GCRA: the sorted set `:rates` has for each group ('': the whole
+-- queue) until when, in µs, its permits are used up. `:running:<group>` has the leased items of a group, with a time
+-- at which an entry is checked against `deadlines`, which is the truth. So an interruption loses no slot for ever.
+--
+-- Limits that several queues share are in `<name>:limits`, `<name>:rates` and `<name>:running`, whose members are the
+-- queue's name, NUL and an id; `<name>:queues` has the queues, and since when each waits for a slot.
+--
+-- Needs: prefix, deadlines, now_ms
+-- Gives: queue_gate, group_gate, note_use, read_control, free_shared, paused_until
+
+-- Return the time in µs, which decides about rates.
+local clock_us
+local function read_us()
+  if not clock_us and now_ms then
+    clock_us = now_ms * 1000
+  elseif not clock_us then
+    local time = redis.call('TIME')
+    clock_us = time[1] * 1000000 + time[2]
+  end
+  return clock_us
+end
+
+-- Return the limits of the queue itself and those of every group.
+local control
+local function read_control()
+  if not control then
+    local fields =
+      { 'paused', 'rate', 'concurrency', 'shared', 'rate/*', 'concurrency/*', 'ageing' }
+    local values, own = redis.call('HMGET', control_key, unpack(fields)), 0
+    control = {}
+    for i, field in ipairs(fields) do
+      control[field] = values[i] or nil
+      own = own + ((values[i] and i ~= 5 and i ~= 6) and 1 or 0)
+    end
+    control.any_group = redis.call('HLEN', control_key) > own
+  end
+  return control
+end
+
+-- Return until when a pause lasts (ms; math.huge: without an end); nil: there is none now.
+local function paused_until(text)
+  local till = text and string.match(text, '^%S+')
+  till = till and (tonumber(till) or math.huge)
+  return till and till > read_clock() and till or nil
+end
+
+-- Return how many items a rate permits now. `use` is called with how many were leased; `next_at` is when, in ms, the
+-- first after these is permitted.
+local function rate_gate(key, name, text)
+  local interval, burst = string.match(text, '^(%d+):(%d+)$')
+  interval, burst = tonumber(interval or 1), tonumber(burst or 1)
+  local at = read_us()
+  -- Never later than a full use of the burst: the limit was changed, or the clock was set back.
+  local used_till = tonumber(redis.call('ZSCORE', key, name) or 0)
+  used_till = math.max(at, math.min(used_till, at + interval * burst))
+  local gate = { room = math.floor((at + interval * burst - used_till) / interval) }
+  function gate.next_at(used)
+    return math.ceil((used_till + interval * (used + 1 - burst)) / 1000)
+  end
+  function gate.use(used)
+    local old = redis.call('ZRANGEBYSCORE', key, '-inf', at, 'LIMIT', 0, 10)
+    redis.call('ZADD', key, used_till + interval * used, name)
+    for _, one in ipairs(old) do
+      if one ~= name then
+        redis.call('ZREM', key, one)
+      end
+    end
+  end
+  return gate
+end
+
+-- Return how many slots of a limit are free. Entries whose time has come are checked first, and dropped if their item is
+-- not leased. `shared`: an entry begins with the name of its queue.
+local function free_of(key, limit, shared)
+  local number = redis.call('ZCARD', key)
+  if number < limit then
+    return limit - number
+  end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 100)) do
+    local cut = shared and string.find(member, '\0', 1, true)
+    local leases = cut and string.sub(member, 1, cut - 1) .. ':deadlines' or deadlines
+    local ends = redis.call('ZSCORE', leases, string.sub(member, (cut or 0) + 1))
+    if ends and tonumber(ends) > read_clock() then
+      redis.call('ZADD', key, ends, member)
+    else
+      number = number - redis.call('ZREM', key, member)
+    end
+  end
+  return math.max(0, limit - number)
+end
+
+-- A gate says how many items may be leased now (`room`) and, if time alone opens it again, when after `used` of them
+-- (`next_at`, ms).
+local function closed_gate(till)
+  return {
+    room = 0,
+    used = 0,
+    next_at = function()
+      return till < math.huge and till or nil
+    end,
+  }
+end
+
+-- Narrow a gate by the limits of one kind; returns whether it is still open.
+local function narrow(gate, rate, rates, name, limit, running, shared)
+  if limit then
+    local free = running and free_of(running, tonumber(limit), shared)
+      or tonumber(limit) - redis.call('ZCARD', deadlines)
+    gate.room = math.min(gate.room, math.max(0, free))
+  end
+  if rate then
+    local one = rate_gate(rates, name, rate)
+    gate.room = math.min(gate.room, one.room)
+    gate.rates[#gate.rates + 1] = one
+  end
+end
+
+local function open_gate()
+  local gate = { room = math.huge, rates = {} }
+  function gate.next_at(used)
+    local till
+    for _, one in ipairs(gate.rates) do
+      till = used >= one.room and math.max(till or 0, one.next_at(used)) or till
+    end
+    return till
+  end
+  return gate
+end
+
+-- Return the gate of the whole queue.
+local function queue_gate()
+  local found = read_control()
+  local till = paused_until(found.paused)
+  if till then
+    return closed_gate(till)
+  end
+  local gate, pool = open_gate(), found.shared
+  narrow(gate, found.rate, prefix .. ':rates', '', found.concurrency)
+  if pool then
+    local rate, limit = unpack(redis.call('HMGET', pool .. ':limits', 'rate', 'concurrency'))
+    local before = gate.room
+    narrow(gate, rate, pool .. ':rates', '', limit, limit and pool .. ':running', true)
+    gate.by_pool = gate.room == 0 and before > 0
+  end
+  return gate
+end
+
+-- Return the gate of a group; nil: it has no limits.
+local function group_gate(group)
+  local found = read_control()
+  if group == '' or not found.any_group then
+    return nil
+  end
+  local paused, rate, limit = unpack(
+    redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group)
+  )
+  local till = paused_until(paused)
+  if till then
+    return closed_gate(till)
+  end
+  rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
+  if not (rate or limit) then
+    return nil
+  end
+  local gate = open_gate()
+  gate.used = 0
+  narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)
+  return gate
+end
+
+-- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the ids of each
+-- group; `till` is when their leases end.
+local function note_use(gate, gates, ids, by_group, till)
+  for _, rate in ipairs(gate.rates or {}) do
+    rate.use(#ids)
+  end
+  local pool, noted = read_control().shared, {}
+  for i = 1, pool and #ids or 0 do
+    noted[2 * i - 1], noted[2 * i] = till, prefix .. '\0' .. ids[i]
+  end
+  in_chunks('ZADD', pool and pool .. ':running', noted)
+  for group, members in pairs(by_group) do
+    for _, rate in ipairs(gates[group] and gates[group].rates or {}) do
+      rate.use(#members)
+    end
+    noted = {}
+    for i, id in ipairs(members) do
+      noted[2 * i - 1], noted[2 * i] = till, id
+    end
+    in_chunks('ZADD', prefix .. ':running:' .. group, noted)
+  end
+end
+
+-- Free the slots of items of this queue in the limits that it shares, and wake another queue that waits for one.
+local function free_shared(ids)
+  local pool, noted = control.shared, {}
+  for i, id in ipairs(ids) do
+    noted[i] = prefix .. '\0' .. id
+  end
+  in_chunks('ZREM', pool .. ':running', noted)
+  local first = redis.call('ZRANGE', pool .. ':queues', '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+  if first and first ~= prefix then
+    redis.call('ZADD', pool .. ':queues', 0, first)
+    redis.pcall('PUBLISH', first .. ':due', '0')
+  end
+end

@@ -1,0 +1,25 @@
+-- Free what leases have used of limits, and wake a session for what may be leased then.
+--
+-- Needs: nothing
+-- Gives: note_options, free_leases, wake_next
+
+-- Read what `free_leases` needs to know of the options of items. Call it before they are forgotten.
+local function note_options(ids)
+  if any_facts then
+    lanes().note_groups(ids)
+  end
+end
+
+-- Wake one session for the next item that may be leased now. Call it after all that a script moves.
+local function wake_next()
+  if controlled then
+    lanes().promote()
+  end
+end
+
+-- Free what leases have used of the limits of groups and of shared limits.
+local function free_leases(ids)
+  if controlled or any_facts then
+    lanes().free_slots(ids)
+  end
+end

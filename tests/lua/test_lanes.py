@@ -1,0 +1,127 @@
+"""Items with a level or a group wait in lanes: high levels first, and groups of a level in turn."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lua.space import NOW, Given, Space, data_of, items_of, listed, picture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+pytestmark = pytest.mark.core
+
+
+def row(item_id: str, level: int = 0, group: str = "", **others: object) -> tuple[object, ...]:
+    """Return a row of `add_items` with options."""
+    options = {"level": level, "group": group, **others}
+    return (item_id, data_of(item_id), 0, "0:" + json.dumps({k: v for k, v in options.items() if v}))
+
+
+async def add(space: Space, *rows: tuple[object, ...], **arguments: object) -> None:
+    """Add items, which are new."""
+    assert await space.run("add_items", rows, **arguments) == [1] * len(rows)
+
+
+async def lease(space: Space, wanted: int = 100, **arguments: object) -> list[str]:
+    """Lease items; return their ids."""
+    return [given.id for given in await leases(space, wanted, **arguments)]
+
+
+async def leases(space: Space, wanted: int = 100, **arguments: object) -> list[Given]:
+    return items_of(await space.run("lease_many", [(wanted, 60_000)], **arguments))
+
+
+async def complete(space: Space, given: Iterable[Given]) -> None:
+    rows = [(one.id, one.token, 0) for one in given]
+    assert await space.run("complete_many", rows) == [1] * len(rows)
+
+
+async def test_higher_levels_are_leased_first_and_plain_items_are_level_0(space: Space) -> None:
+    await add(space, row("p1"), row("low", -3), row("p2"), row("h1", 5), row("h2", 5), row("top", 9), row("p3"))
+    assert await space.run("counts") == [7, 0, 0, 0]
+    assert [given for _ in range(7) for given in await lease(space, 1)] == [
+        *("top", "h1", "h2"),
+        *("p1", "p2", "p3"),
+        "low",
+    ]
+    assert await lease(space) == []
+
+
+async def test_no_key_of_lanes_is_left_when_all_is_leased_and_the_queue_is_plain_again(space: Space) -> None:
+    await add(space, row("p1"), row("a", 1), row("b", 0, "g"))
+    given = await leases(space, 2)
+    assert [one.id for one in given] == ["a", "p1"]
+    assert {"lanes", "levels"} < (await space.snapshot()).keys()
+    given += await leases(space, 2)
+    state = await space.snapshot()
+    assert not {"lanes", "levels", "held", "promoted", "turns:49", "turns:50"} & state.keys()
+    await complete(space, given)
+    assert await space.snapshot() == picture(fence=3)
+    await add(space, row("p2"))
+    assert listed((await space.snapshot())["queue"]) == ["p2"]
+
+
+async def test_what_is_held_returns_to_the_queue_in_its_order(space: Space) -> None:
+    plain = [f"p{n}" for n in range(300)]
+    await add(space, *map(row, plain))
+    await add(space, row("first", 1))
+    assert "queue" not in await space.snapshot()
+    assert await lease(space, 1) == ["first"]
+    state = await space.snapshot()
+    assert listed(state["queue"])[::-1] == plain
+    assert "held" not in state
+    assert await lease(space, 300) == plain[:250]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7, 100])
+async def test_the_groups_of_a_level_take_turns(space: Space, at_once: int) -> None:
+    """One tenant with many items does not hold up the others."""
+    await add(space, *(row(f"a{n}", 0, "a") for n in range(30)))
+    await add(space, *(row(f"b{n}", 0, "b") for n in range(3)), *(row(f"p{n}") for n in range(4)))
+    got: list[str] = []
+    while some := await lease(space, at_once):
+        got += some
+    assert sorted(got) == sorted([f"a{n}" for n in range(30)] + ["b0", "b1", "b2", "p0", "p1", "p2", "p3"])
+    assert [one[0] for one in got[:12]] == [*"abpabpabpapa"] or Counter(one[0] for one in got[:9]) == {
+        "a": 3,
+        "b": 3,
+        "p": 3,
+    }
+    for group in "abp":
+        own = [one for one in got if one[0] == group]
+        assert own == sorted(own, key=lambda one: int(one[1:]))
+
+
+async def test_a_level_is_kept_over_retry_release_expiry_and_a_dead_letter(space: Space) -> None:
+    await add(space, row("x", 4, "g"), row("p"))
+    [given] = await leases(space, 1)
+    assert await space.run("fail_many", [("x", given.token, 0, "why")]) == [1]
+    [given] = await leases(space, 1)
+    assert given.id == "x"
+    assert await space.run("release_many", [("x", given.token, 0, 1)]) == [1]
+    assert await lease(space, 1) == ["x"]
+    # Its lease expires.
+    [given] = await leases(space, 1, now_ms=NOW + 70_000)
+    assert given.id == "x"
+    assert await space.run("fail_many", [("x", given.token, -1, "why")]) == [1]
+    assert await space.run("requeue_many", [("x",)]) == [1]
+    [given] = await leases(space, 1)
+    assert (given.id, given.attempt) == ("x", 1)
+    assert await space.run("fail_many", [("x", given.token, 5_000, "why")]) == [1]
+    [given] = await leases(space, 1, now_ms=NOW + 100_000)
+    assert given.id == "x"
+
+
+async def test_waiting_items_of_lanes_carry_a_lease_key_that_is_gone_with_them(space: Space) -> None:
+    await add(space, row("x", 4))
+    assert (await space.snapshot())["lease:x"] == "lh:waiting"
+    [given] = await leases(space, 1)
+    assert await space.run("release_many", [("x", given.token, 0, 1)]) == [1]
+    assert (await space.snapshot())["lease:x"] == "lh:waiting"
+    await complete(space, await leases(space, 1))
+    assert await space.snapshot() == picture(fence=2)
