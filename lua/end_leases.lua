@@ -39,12 +39,14 @@ if #ended == 0 then
 end
 check_processing()
 
+note_options(ended)
 begin_writes() -- items must be able to return
 
 enter_waiting(waiting, true)
 forget_facts(vanished)
 in_chunks('HDEL', ledger, vanished)
 leave_leased(ended)
+wake_next()
 emit_all('vanished', vanished)
 emit_all('expired', waiting, '1')
 flush()

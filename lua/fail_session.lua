@@ -66,6 +66,7 @@ redis.call('ZCARD', idle)
 redis.call('ZCARD', scheduled)
 check_processing()
 
+note_options(held)
 begin_writes() -- items must return even then
 redis.call('ZADD', heartbeats, 0, worker)
 redis.call('ZREM', idle, worker)
@@ -73,6 +74,7 @@ local returned = empty_inbox(prefix .. ':inbox:' .. worker, 1000)
 enter_waiting(held, true)
 in_chunks('HSET', ledger, new_records)
 leave_leased(held)
+wake_next()
 if ends then
   unregister(worker)
 end

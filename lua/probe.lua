@@ -19,6 +19,7 @@ local reads = {
   { 'HMGET', '' },
   { 'HSCAN', 0 },
   { 'HSTRLEN', '' },
+  { 'LINDEX', 0 },
   { 'LLEN' },
   { 'LPOS', '' },
   { 'LRANGE', 0, 0 },
@@ -32,6 +33,7 @@ local reads = {
   { 'XRANGE', '-', '+', 'COUNT', 1 },
   { 'XREVRANGE', '+', '-', 'COUNT', 1 },
   { 'ZCARD' },
+  { 'ZLEXCOUNT', '-', '+' },
   { 'ZMSCORE', '' },
   { 'ZRANGE', 0, 0 },
   { 'ZRANGEBYSCORE', 0, 0 },
@@ -79,7 +81,7 @@ end
 try('SCAN', 0, 'MATCH', probe, 'COUNT', 1)
 try('TIME')
 
--- UNLINK first: after it a server that has reached its `maxmemory` accepts the others. COPY and PERSIST find no key.
+-- UNLINK first: after it a server that has reached its `maxmemory` accepts the others. COPY, PERSIST and RENAME find no key.
 local can_write = try('UNLINK', probe) and try('SET', probe, '', 'PX', 1000)
 for _, write in ipairs(writes) do
   if can_write then

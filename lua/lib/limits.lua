@@ -81,9 +81,9 @@ local function free_of(key, limit, shared)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 100)) do
     local cut = shared and string.find(member, '\0', 1, true)
     local leases = cut and string.sub(member, 1, cut - 1) .. ':deadlines' or deadlines
-    local ends = redis.call('ZSCORE', leases, string.sub(member, (cut or 0) + 1))
-    if ends and tonumber(ends) > read_clock() then
-      redis.call('ZADD', key, ends, member)
+    local lease_end = redis.call('ZSCORE', leases, string.sub(member, (cut or 0) + 1))
+    if lease_end and tonumber(lease_end) > read_clock() then
+      redis.call('ZADD', key, lease_end, member)
     else
       number = number - redis.call('ZREM', key, member)
     end

@@ -3,19 +3,8 @@
 -- Write the new place first: call `enter_…` before `leave_…`. So a script that is stopped between two writes leaves
 -- an id in two places, which leasing heals, and never in none.
 --
--- Needs: queue, deadlines, scheduled
--- Gives: enter_waiting, enter_scheduled, leave_scheduled, leave_leased, drop_lease_keys
-
--- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the first to be leased.
-local function enter_waiting(ids, front)
-  if controlled or any_facts then
-    lanes().enter_lanes(ids, front)
-  elseif front then
-    in_chunks('RPUSH', queue, reversed(ids))
-  else
-    in_chunks('LPUSH', queue, ids)
-  end
-end
+-- Needs: deadlines, scheduled
+-- Gives: enter_scheduled, leave_scheduled, leave_leased, drop_lease_keys
 
 local delayed_now = {}
 

@@ -1,7 +1,18 @@
--- Find ids that wait.
+-- Put ids into the queue, and find those that wait.
 --
 -- Needs: prefix, queue, sessions
--- Gives: waits_near_an_end, waiting_ids, laned_ids
+-- Gives: enter_waiting, waits_near_an_end, waiting_ids, laned_ids
+
+-- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the first to be leased.
+local function enter_waiting(ids, front)
+  if controlled or any_facts then
+    lanes().enter_lanes(ids, front)
+  elseif front then
+    in_chunks('RPUSH', queue, reversed(ids))
+  else
+    in_chunks('LPUSH', queue, ids)
+  end
+end
 
 -- Return whether an id is in the queue, or held, near one of the ends. Deeper it is not found.
 local function waits_near_an_end(id)

@@ -111,6 +111,25 @@ MADE_KEYS = {
     "recent": Key(
         "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"
     ),
+    "lanes": Key(
+        "zset, all scores 0",
+        "the waiting items that have a level or a group: `<50 - level, 2 digits><group>`, NUL, `<place, 16 "
+        "digits><id>`",
+    ),
+    "held": Key(
+        "list", "the waiting ids without a level and a group, while the queue is controlled; as `P:queue`"
+    ),
+    "levels": Key("zset", "50 - level → since when it was not served; exists while `P:lanes` does"),
+    "turns:<50 - level>": Key(
+        "zset",
+        "group → when its lane in this level was last served, or may be served again; from 10^15 on: once a "
+        "slot is free or the group resumes",
+    ),
+    "promoted": Key("zset", "id → when it was moved from its lane to `P:queue`, to wake a session"),
+    "alarm": Key("string, `PX`", "`<time> <session>`: when and which session leases, as a limit permits it then"),
+    "control": Key("hash", "limits and pauses: [the fields](protocol.md#set_limits)"),
+    "rates": Key("zset", "group (empty: the queue) → until when its rate is used up, in µs since 1970"),
+    "running:<group>": Key("zset", "leased items of the group → when their entry is checked"),
     "once:<run>": Key("set, with a time to live", "the ids that a run of a bulk job has added"),
     "once:<run>:ended": Key("string, `PX`", "this run of a bulk job has ended, and adds nothing more"),
     "once:<job>:run": Key("string, `PX`", "the run of the bulk job of this name that has not ended"),
