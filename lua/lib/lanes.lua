@@ -72,6 +72,17 @@ local function keep_key(id, ...)
   end
 end
 
+-- Remove the lease key of an id that waits in no lane: that of an item that does not exist, or with `exists` of any.
+local function drop_key(id, exists)
+  local key = prefix .. ':lease:' .. id
+  if
+    (exists or redis.call('EXISTS', data_key(id)) == 0)
+    and redis.pcall('GET', key) == 'lh:waiting'
+  then
+    redis.call('UNLINK', key)
+  end
+end
+
 -- Put ids into a lane. At either end, the first of them is the first to be leased.
 local function enter_lane(name, ids, front)
   enter_index(name)
@@ -144,10 +155,7 @@ local function wake(one)
   redis.call('ZADD', key_of('promoted'), read_clock(), one.id)
   redis.call('RPUSH', queue, one.id)
   leave_lanes({ one })
-  local key = prefix .. ':lease:' .. one.id
-  if redis.pcall('GET', key) == 'lh:waiting' then
-    redis.call('UNLINK', key)
-  end
+  drop_key(one.id, true)
   local wanted = redis.call('ZCARD', key_of('promoted')) - 1000
   if wanted > 0 then
     in_chunks(
@@ -268,6 +276,7 @@ local function lanes()
       members_of = members_of,
       enter_index = enter_index,
       keep_key = keep_key,
+      drop_key = drop_key,
       enter_lanes = enter_lanes,
       leave_lanes = leave_lanes,
       read_alarm = read_alarm,

@@ -290,7 +290,7 @@ local function claim_alarm(holder, at)
   return wait, is_registered and true
 end
 
-local plan, leased, dropped, is_left
+local plan, leased, dropped, ghosts, is_left
 
 -- Put what is in the queue, and in an inbox, into the lanes. Returns whether the queue is controlled still; then call
 -- `choose_in_lanes`.
@@ -306,7 +306,7 @@ local function begin_lanes(inbox_)
   if end_control() then
     return false
   end
-  plan, leased, dropped = new_plan(), {}, {}
+  plan, leased, dropped, ghosts = new_plan(), {}, {}, {}
   return true
 end
 
@@ -363,6 +363,7 @@ local function choose_in_lanes(total, with_data, room)
           leased[#leased + 1] = one
           at = at + 1
         else
+          ghosts[#ghosts + 1] = one.id
           unpick(plan, one)
         end
       end
@@ -382,6 +383,9 @@ end
 -- and whether there is more to do now.
 local function end_lanes(holder, is_short)
   lanes().leave_lanes(dropped)
+  for _, id in ipairs(ghosts) do
+    lanes().drop_key(id)
+  end
   local wait, is_mine = claim_alarm(holder, is_short and next_permit(plan) or nil)
   if not end_control() then
     lanes().promote()

@@ -126,7 +126,9 @@ MADE_KEYS = {
         "slot is free or the group resumes",
     ),
     "promoted": Key("zset", "id → when it was moved from its lane to `P:queue`, to wake a session"),
-    "alarm": Key("string, `PX`", "`<time> <session>`: when and which session leases, as a limit permits it then"),
+    "alarm": Key(
+        "string, `PX`", "`<time> <session>`: when and which session leases, as a limit permits it then"
+    ),
     "control": Key("hash", "limits and pauses: [the fields](protocol.md#set_limits)"),
     "rates": Key("zset", "group (empty: the queue) → until when its rate is used up, in µs since 1970"),
     "running:<group>": Key("zset", "leased items of the group → when their entry is checked"),

@@ -64,7 +64,11 @@ def test_every_key_has_its_row_and_no_other() -> None:
         for match in re.finditer(r"(?:':|key_of\(')(\w+)(?::keep)?:?'", script.body.decode())
     }
     # `push` and `due` are channels; `limits` and `queues` belong to several queues.
-    others = {"push", "due", "limits", "queues", "run", "ended", "failures", *KEYS_OF_SCRIPTS} - {"inbox"}
+    others = {"push", "due", "limits", "queues", "run", "ended", "failures", *KEYS_OF_SCRIPTS} - {
+        "inbox",
+        "dead",
+        "events",
+    }
     assert in_scripts - others == {name.partition(":")[0] for name in (*MADE_KEYS, "inbox:<session>")}
     described = re.findall(r"^\| `P:([^`]+)` \| \| \|", KEYS.read_text(), re.MULTILINE)
     assert sorted(described) == sorted({*KEYS_OF_SCRIPTS, "inbox:<session>"} - {"inbox"} | {*MADE_KEYS})

@@ -42,7 +42,9 @@ async def complete(space: Space, given: Iterable[Given]) -> None:
 
 
 async def test_higher_levels_are_leased_first_and_plain_items_are_level_0(space: Space) -> None:
-    await add(space, row("p1"), row("low", -3), row("p2"), row("h1", 5), row("h2", 5), row("top", 9), row("p3"))
+    await add(
+        space, row("p1"), row("low", -3), row("p2"), row("h1", 5), row("h2", 5), row("top", 9), row("p3")
+    )
     assert await space.run("counts") == [7, 0, 0, 0]
     assert [given for _ in range(7) for given in await lease(space, 1)] == [
         *("top", "h1", "h2"),
