@@ -169,7 +169,11 @@ class Bulk:
                 yield page
             async for page in self._pages("waiting"):
                 yield page
-            if is_last or not (controlled or [one async for one, _ in self._laned(1)][0]):
+            if is_last:
+                return
+            async for is_controlled, _ in self._laned(1):
+                controlled = controlled or is_controlled
+            if not controlled:
                 return
 
     async def _laned(self, steps: int = 1 << 30) -> AsyncIterator[tuple[bool, list[bytes]]]:
