@@ -191,7 +191,7 @@ async def test_options_are_stored_with_the_item_and_shown(make_queue: MakeQueue)
         (0, "g", None),
         (0, None, None),
     ]
-    assert [view.priority for view in await queue.inspect("waiting")] == [-3, 9, 0]
+    assert [view.priority for view in await queue.inspect("waiting")] == [9, 0, -3]
 
 
 async def test_an_item_that_waits_is_replaced_and_one_that_is_leased_is_not(make_queue: MakeQueue) -> None:
