@@ -1,27 +1,45 @@
--- Set which events are kept from now on. Events that are kept already stay, within the new bounds.
+-- Set which events are kept from now on, and whether events are published. Events that are kept already stay, within
+-- the new bounds.
 --
 -- Keys: events
 -- Arguments:
---   prefix  text     the queue's name
---   now_ms  integer  the time; empty: the server's time
---   count   integer  about how many to keep; 0: any number
---   age_ms  integer  how long to keep each; 0: without end; both 0: keep none, and drop those that are kept
--- Reply: the number of the last event so far; -1: none are kept.
+--   prefix   text     the queue's name
+--   now_ms   integer  the time; empty: the server's time
+--   count    integer  about how many to keep; 0: any number; empty: as before
+--   age_ms   integer  how long to keep each; 0: without end; empty: as before; both 0: keep none, and drop those that are
+--     kept
+--   publish  integer  1: publish events, 0: do not; empty: as before
+-- Reply: the number of the last event so far; -1: none are kept or published.
 -- Cost: O(1), plus the cost of dropping.
 -- Limits: none.
 
-local keep_key = prefix .. ':events:keep'
+local keep_key, channel = prefix .. ':events:keep', prefix .. ':live'
 redis.call('XLEN', events)
-if count == 0 and age_ms == 0 then
-  redis.call('UNLINK', keep_key, events)
-  return -1
+local before = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms', 'live')
+local number, age = count or tonumber(before[2] or 0), age_ms or tonumber(before[3] or 0)
+local was = before[4] or ''
+
+-- Sharded, so that only one node of a cluster has work, if the server knows that and permits it.
+local mode = publish and '' or was
+if publish == 1 then
+  mode = type(redis.pcall('SPUBLISH', channel, '')) == 'number' and 'sharded' or 'plain'
+elseif publish and was ~= '' then
+  redis.pcall('SPUBLISH', channel, '{"off":true}')
+  redis.pcall('PUBLISH', channel, '{"off":true}')
 end
--- In microseconds: no event takes less, so numbers also grow after a time in which none were kept, however short.
+if number == 0 and age == 0 then
+  redis.call('UNLINK', events)
+  if mode == '' then
+    redis.call('UNLINK', keep_key)
+    return -1
+  end
+end
+-- In microseconds: no event takes less, so numbers also grow after a time in which there were none, however short.
 local time = now_ms or redis.call('TIME')
 local begin = now_ms and now_ms * 1000 or time[1] * 1000000 + time[2]
-local last = redis.call('HGET', keep_key, 'last') or string.format('%.0f', begin)
-if age_ms == 0 then
+local last = before[1] or string.format('%.0f', begin)
+if age == 0 then
   redis.call('PERSIST', events)
 end
-redis.call('HSET', keep_key, 'last', last, 'count', count, 'age_ms', age_ms)
+redis.call('HSET', keep_key, 'last', last, 'count', number, 'age_ms', age, 'live', mode)
 return tonumber(newest())

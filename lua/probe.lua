@@ -96,6 +96,7 @@ if can_write then
   try('RENAME', none, probe)
   try('RENAMENX', none, probe)
   try('PUBLISH', prefix, '')
+  try('SPUBLISH', prefix, '')
   local _, works = try('MSETEX', 1, probe, '', 'PX', 1000)
   refused[1] = works and 1 or 0
   redis.call('UNLINK', probe)

@@ -57,10 +57,18 @@ local function find_waiting(id)
   end
 end
 
+-- Return the result in the third value of a row, and how long to keep it: not at all if that is 0 ms.
+local function result_of(options_)
+  local _, to, keep_ms = string.find(options_, '^[01]:(%d+):')
+  return string.sub(options_, to + 1), keep_ms
+end
+
 -- Store the result of a completed item, replacing an older one.
 local function store_result(id, options_)
-  local _, to, keep_ms = string.find(options_, '^[01]:(%d+):')
-  redis.call('SET', prefix .. ':result:' .. id, string.sub(options_, to + 1), 'PX', keep_ms)
+  local result, keep_ms = result_of(options_)
+  if keep_ms ~= '0' then
+    redis.call('SET', prefix .. ':result:' .. id, result, 'PX', keep_ms)
+  end
 end
 
 -- Complete the items of all rows; returns an answer per row.
@@ -91,7 +99,9 @@ local function complete()
         places[#places + 1] = { id, find_waiting(id) }
       end
       if emitting and answers[i] == 1 then
-        emit('completed', id, { token = ARGV[entries + 3 * i - 1] })
+        local options_ = ARGV[entries + 3 * i]
+        local result = publishes and #options_ > 1 and result_of(options_) or nil
+        emit('completed', id, { token = ARGV[entries + 3 * i - 1], result = result })
       elseif emitting then
         emit('vanished', id, {})
       end

@@ -1,22 +1,27 @@
--- Emit events: add an entry to the stream for each item that moves from one state to another.
+-- Emit events: for each item that moves from one state to another, and for what concerns the queue or a worker.
 --
--- They are written by `flush`, after the state: a failure then costs events, which readers notice, and no item.
+-- `flush` writes them, after the state: a failure then costs events, which readers notice, and no item. Events are kept
+-- in the stream `:events`, or published on the channel `:live`, or both.
 --
--- Events are kept only while there is the hash `:events:keep`: how many events are kept, for how long, and
--- the number of the last one. The numbers have no gap, so a reader knows whether it has missed an event.
+-- There are events only while there is the hash `:events:keep`: how many are kept (`count`), for how long (`age_ms`; both
+-- 0: none), how they are published (`live`), and the number of the last one. The numbers have no gap, so a reader knows
+-- whether it has missed an event.
 --
 -- Needs: events
--- Gives: emitting, emit, emit_all, flush
+-- Gives: emitting, publishes, emit, emit_all, flush
 
 -- Read before anything is written, as all keys are.
 local emitting = any_rare and redis.call('EXISTS', keep_hash) == 1
 local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
+-- Whether events are published: `sharded`, `plain`, or false.
+local publishes = false
 
--- If no events are kept, the functions are not created: that would take a few per cent of a call for one item.
+-- If there are no events, the functions are not created: that would take a few per cent of a call for one item.
 if emitting then
-  local keep = redis.call('HMGET', keep_hash, 'last', 'count', 'age_ms')
-  local number, emitted = tonumber(keep[1]), {}
+  local keep = redis.call('HMGET', keep_hash, 'last', 'count', 'age_ms', 'live')
+  local number, emitted, kept = tonumber(keep[1]), {}, keep[2] ~= '0' or keep[3] ~= '0'
+  publishes = keep[4] ~= '' and keep[4]
   redis.call('XLEN', events)
 
   local function id_of(event)
@@ -83,28 +88,70 @@ if emitting then
     redis.call('XTRIM', events, 'MINID', id_of(newer))
   end
 
-  -- Call this at the end of a script: it removes events beyond the bounds, and notifies followers.
+  -- Write the events to the stream.
+  local function keep_all()
+    for place, event in ipairs(emitted) do
+      if not write(place, event) then
+        -- The number is in use if an error has ended a script between writing its events and writing `last`.
+        local entry = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+        local newest_number = entry and tonumber(string.match(entry[1], '^%d+')) or 0
+        number = math.max(number, newest_number + 1 - place)
+        write(place, event)
+      end
+    end
+  end
+
+  -- Remove events beyond the bounds.
+  local function trim()
+    local kept_ms = tonumber(keep[3])
+    if keep[2] ~= '0' then
+      redis.call('XTRIM', events, 'MAXLEN', '~', keep[2])
+    end
+    if kept_ms > 0 then
+      cut_old(kept_ms)
+      redis.call('PEXPIRE', events, kept_ms)
+    end
+  end
+
+  -- Publish the events, up to 250 in a message. Readers that miss one see it by the numbers.
+  local function publish()
+    local left = 1048576
+    for from = 1, #emitted, 250 do
+      local message = {}
+      for place = from, math.min(from + 249, #emitted) do
+        local event = emitted[place]
+        local fields = event[3]
+        fields.what, fields.id, fields.time = event[1], event[2], read_clock()
+        local size = fields.result and #fields.result or 0
+        if size > 65536 or size > left then
+          fields.result, fields.result_size = nil, size
+        end
+        left = left - (fields.result and size or 0)
+        fields.token, fields.attempt = tonumber(fields.token), tonumber(fields.attempt)
+        message[#message + 1] = fields
+      end
+      message = string.format('{"first":%.0f,"events":%s}', number + from, cjson.encode(message))
+      if publishes == 'plain' or type(redis.pcall('SPUBLISH', prefix .. ':live', message)) == 'table' then
+        redis.pcall('PUBLISH', prefix .. ':live', message)
+      end
+    end
+  end
+
+  -- Call this at the end of a script: it writes what was emitted, and notifies readers.
   function flush()
     if #emitted > 0 then
-      for place, event in ipairs(emitted) do
-        if not write(place, event) then
-          -- The number is in use if an error has ended a script between writing its events and writing `last`.
-          local entry = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-          local newest_number = entry and tonumber(string.match(entry[1], '^%d+')) or 0
-          number = math.max(number, newest_number + 1 - place)
-          write(place, event)
-        end
+      if kept then
+        keep_all()
       end
-      local last, kept_ms = string.format('%.0f', number + #emitted), tonumber(keep[3])
+      local last = string.format('%.0f', number + #emitted)
       redis.call('HSET', keep_hash, 'last', last)
-      if keep[2] ~= '0' then
-        redis.call('XTRIM', events, 'MAXLEN', '~', keep[2])
+      if kept then
+        trim()
+        redis.pcall('PUBLISH', events, last)
       end
-      if kept_ms > 0 then
-        cut_old(kept_ms)
-        redis.call('PEXPIRE', events, kept_ms)
+      if publishes then
+        publish()
       end
-      redis.pcall('PUBLISH', events, last)
     end
   end
 end

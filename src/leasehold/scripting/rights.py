@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from leasehold.scripting.catalogue import Script
 
 #: Commands that the scripts do without if they are refused.
-OPTIONAL = frozenset({"MSETEX", "PUBLISH"})
+OPTIONAL = frozenset({"MSETEX", "PUBLISH", "SPUBLISH"})
 
 
 class Rights:

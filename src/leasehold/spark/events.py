@@ -287,8 +287,8 @@ def _ends(portal: QueuePortal, after: int, retry_timeout: float) -> tuple[int, i
 
 async def _page(bulk: Bulk, after: int, count: int, retry_timeout: float) -> tuple[int, list[Event]]:
     call = partial(bulk.run, "events_read", after=b"%d" % after, count=count)
-    last, *flat = await call_with_retries(call, retry_timeout)
-    if last is None:
+    last, kept, _, *flat = await call_with_retries(call, retry_timeout)
+    if not kept:
         raise NoEventsKept
     return int(last), [event_of(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]
 
