@@ -3,8 +3,8 @@
 -- A token of the item's current incarnation is accepted even if its lease has expired, so a slow worker that
 -- finishes first has completed the item. A token of an earlier incarnation is always rejected.
 --
--- To keep a result, let `fenced` be followed by `:`, the time to keep it in ms, `:` and the result:
--- `0:60000:done`.
+-- To keep a result, let `fenced` be followed by `:`, the time to keep it in ms (0: only publish it with the event), `:`
+-- and the result: `0:60000:done`.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:

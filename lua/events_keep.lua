@@ -6,8 +6,7 @@
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   count    integer  about how many to keep; 0: any number; empty: as before
---   age_ms   integer  how long to keep each; 0: without end; empty: as before; both 0: keep none, and drop those that are
---     kept
+--   age_ms   integer  how long to keep each; 0: without end; empty: as before; both 0: keep none, and drop all
 --   publish  integer  1: publish events, 0: do not; empty: as before
 -- Reply: the number of the last event so far; -1: none are kept or published.
 -- Cost: O(1), plus the cost of dropping.

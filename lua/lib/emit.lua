@@ -14,8 +14,7 @@
 local emitting = any_rare and redis.call('EXISTS', keep_hash) == 1
 local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
--- Whether events are published: `sharded`, `plain`, or false.
-local publishes = false
+local publishes -- how events are published: `sharded` or `plain`; else false or nil
 
 -- If there are no events, the functions are not created: that would take a few per cent of a call for one item.
 if emitting then
@@ -131,7 +130,10 @@ if emitting then
         message[#message + 1] = fields
       end
       message = string.format('{"first":%.0f,"events":%s}', number + from, cjson.encode(message))
-      if publishes == 'plain' or type(redis.pcall('SPUBLISH', prefix .. ':live', message)) == 'table' then
+      if
+        publishes == 'plain'
+        or type(redis.pcall('SPUBLISH', prefix .. ':live', message)) == 'table'
+      then
         redis.pcall('PUBLISH', prefix .. ':live', message)
       end
     end

@@ -15,9 +15,10 @@ LeaseholdError
 │   ├── LimitExceeded          more than a script accepts in one call
 │   ├── WrongKeyType           one of the queue's keys holds another type of value
 │   └── ScriptFailed           any other error of a script
-├── EventsError                the kept events cannot be read
+├── EventsError                the events of a queue cannot be read
 │   ├── NoEventsKept           the queue keeps none
-│   └── EventsLost             some of the requested events are no longer kept
+│   ├── NoEventsPublished      the queue publishes none
+│   └── EventsLost             some of the requested events are no longer kept, or were missed
 ├── ItemFailed                 the item that a caller waits for is a dead letter
 │   └── JobFailed              the work of a job has failed for good
 ├── ItemUnknown                there is neither the item that a caller waits for nor its result
@@ -211,7 +212,7 @@ class ScriptFailed(ServerError):
 
 
 class EventsError(LeaseholdError):
-    """The kept events of a queue cannot be read."""
+    """The events of a queue cannot be read."""
 
 
 class NoEventsKept(EventsError):
@@ -221,8 +222,15 @@ class NoEventsKept(EventsError):
         super().__init__("this queue keeps no events: call `await queue.events.keep(count=…)` first")
 
 
+class NoEventsPublished(EventsError):
+    """The queue publishes no events: `queue.events.publish` was not called, or `queue.events.stop` was."""
+
+    def __init__(self) -> None:
+        super().__init__("this queue publishes no events: call `await queue.events.publish()` first")
+
+
 class EventsLost(EventsError):
-    """Some of the requested events are no longer kept. Keep more of them, or read them sooner.
+    """Some of the requested events are no longer kept, or were missed. Keep more, or read them sooner.
 
     Attributes:
         after: The number after which they were requested.

@@ -191,7 +191,7 @@ class QueueKeys:
     def __init__(self, prefix: str, session: str) -> None:
         self.prefix = prefix.encode()
         self.session = session.encode()
-        self._by_name = {name: f"{prefix}:{name}".encode() for name in (*KEYS, "due")}
+        self._by_name = {name: f"{prefix}:{name}".encode() for name in (*KEYS, "due", "live")}
         for name in ("inbox", "push"):
             self._by_name[name] = f"{prefix}:{name}:{session}".encode()
 

@@ -245,6 +245,7 @@ class Space:
             "count": 500,
             "start": 0,
             "age_ms": 0,
+            "publish": "",
             "set_many": 0,
             "started_ms": 0,
             "cursor": "0",

@@ -44,7 +44,7 @@ BUSY: State = picture(
     "schedule:s1": "data",
     "declared": {"s1": "1 2 1 once every 1000 -", "s2": "1 2 1 all every 1000 -"},
     "set:s:1": ["3 held"],
-    "events:keep": {"last": "7", "count": "1000", "age_ms": "60000"},
+    "events:keep": {"last": "7", "count": "1000", "age_ms": "60000", "live": "plain"},
     "workers": {ME: '{"name":"host/1"}', f"told:{ME}": "quiet", "lh:lost": "{}"},
     "heartbeats": {ME: NOW + 1.0, "lh:old": NOW - 1.0},
 }

@@ -122,7 +122,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "drop_many": _call(Draw.dead),
     "drop_old": _call(count=[1, 100]),
     "end_leases": _call(Draw.held),
-    "events_keep": _call(count=[0, 100], age_ms=[0, SHORT]),
+    "events_keep": _call(count=[0, 100], age_ms=[0, SHORT], publish=["", 0, 1]),
     "events_read": _call(after="0"),
     "fail_session": _call(
         _each_id, worker=[ME, DEAD, "lh:gone"], expired=[0, 1], connections=["", "7"], ends=[0, 1]

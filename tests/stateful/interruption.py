@@ -25,7 +25,7 @@ local server, allowed, writes, commands = redis, tonumber(KEYS[#KEYS]), 0, {}
 local reads = {}
 local names = [[
   EXISTS GET HEXISTS HGET HLEN HMGET HSCAN HSTRLEN LLEN LPOS LRANGE MGET PTTL PUBLISH SCAN SCARD SISMEMBER
-  SMISMEMBER STRLEN TIME TYPE XLEN XRANGE XREVRANGE ZCARD ZMSCORE ZRANGE ZRANGEBYSCORE ZSCAN ZSCORE
+  SMISMEMBER SPUBLISH STRLEN TIME TYPE XLEN XRANGE XREVRANGE ZCARD ZMSCORE ZRANGE ZRANGEBYSCORE ZSCAN ZSCORE
 ]]
 for name in string.gmatch(names, '%u+') do
   reads[name] = true
@@ -48,7 +48,7 @@ local function guarded(send, raise)
       writes = writes + 1
       commands[#commands + 1] = writes .. ': ' .. text
     end
-    if command == 'PUBLISH' then
+    if command == 'PUBLISH' or command == 'SPUBLISH' then
       return 1 -- as if a process had received it
     end
     return send(command, ...)

@@ -226,7 +226,10 @@ class Steps:
             self.drawn.steps.append(f"LMOVE queue inbox:{session}")
 
     async def events(self) -> None:
-        await self._call("events_keep", count=100, age_ms=self.random.choice([0, 600_000]))
+        choose = self.random.choice
+        await self._call(
+            "events_keep", count=choose([0, 100]), age_ms=choose([0, 600_000]), publish=choose([0, 1])
+        )
 
     async def workers(self) -> None:
         for session in (DEAD, "lh:me"):

@@ -1,7 +1,7 @@
 """The queue, its leases, and the results of its calls."""
 
 from leasehold.queue.dead_letters import DeadLetter
-from leasehold.queue.events import Event
+from leasehold.queue.event import Event
 from leasehold.queue.findings import Finding
 from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lease_from import lease_from

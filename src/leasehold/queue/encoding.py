@@ -167,7 +167,7 @@ def row_size(payload: int = 0, *, slow: bool = False) -> int:
     return max(size, _SLOW_ROW_BYTES) if slow else size
 
 
-def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> bytes:
+def completion(*, fenced: bool, result: bytes | None, keep_result: Duration | None) -> bytes:
     """Return the value of a completion's row that follows the id and the token.
 
     Raises:
@@ -176,7 +176,9 @@ def completion(*, fenced: bool, result: bytes | None, keep_result: Duration) -> 
     return completions([result], fenced=fenced, keep_result=keep_result)[0]
 
 
-def completions(results: Sequence[bytes | None], *, fenced: bool, keep_result: Duration) -> list[bytes]:
+def completions(
+    results: Sequence[bytes | None], *, fenced: bool, keep_result: Duration | None
+) -> list[bytes]:
     """Return what `completion` returns for each of some results, and raise what it raises."""
     flag = b"1" if check_bool("fenced", fenced) else b"0"
     prefix = b""
@@ -187,7 +189,8 @@ def completions(results: Sequence[bytes | None], *, fenced: bool, keep_result: D
             continue
         if not isinstance(result, bytes) or len(result) > MAX_DATA_BYTES:
             raise InvalidArgument("result", result, f"bytes, at most {MAX_DATA_BYTES} of them, or None")
-        prefix = prefix or b"%b:%d:" % (flag, to_ms("keep_result", keep_result))
+        keep_ms = 0 if keep_result is None else to_ms("keep_result", keep_result)
+        prefix = prefix or b"%b:%d:" % (flag, keep_ms)
         values.append(prefix + result)
     return values
 

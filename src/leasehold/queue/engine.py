@@ -11,6 +11,7 @@ from leasehold.log import Log
 from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
 from leasehold.queue.listener import Listener
+from leasehold.queue.live_events import LiveEvents
 from leasehold.queue.push_router import PushRouter
 from leasehold.queue.result_waits import ResultWaits
 from leasehold.scripting.batcher import Batcher
@@ -77,6 +78,8 @@ class Engine:
             name: Batcher(self._runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
         }
         self._subscriptions: set[Subscription] = set()
+        #: What is published about the queue, for those who read it.
+        self.live_events = LiveEvents(session, keys["live"], self.run)
         #: What is published to the session for this queue.
         self.pushes = PushRouter(session, keys["push"])
         self.result_waits = ResultWaits(self)
@@ -230,6 +233,7 @@ class Engine:
             self.unsubscribe(one)
             one.on_end()
         self.pushes.close()
+        await self.live_events.close(refusal)
         await self.session.leave(self._name, refusal)
 
     def _expect_open(self) -> None:

@@ -1,21 +1,21 @@
-"""Kept events: what happened to each item, the queue and its workers, recorded by the scripts that did it."""
+"""The events of a queue: what happened to its items, to itself and to its workers, told by the scripts."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
-from leasehold.errors import ConnectionLost, EventsLost, InvalidArgument, NoEventsKept
-from leasehold.states import DETAILS
+from leasehold.errors import ConnectionLost, EventsLost, InvalidArgument, NoEventsKept, NoEventsPublished
+from leasehold.queue.event import event_of
+from leasehold.states import EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 
     from leasehold.queue.engine import Engine
+    from leasehold.queue.event import Event
     from leasehold.scripting.pushes import Subscription
 
 #: The highest count of kept events.
@@ -24,54 +24,14 @@ MAX_KEPT = 1_000_000_000
 PAGE = 250
 #: How long a follower waits for a notification before it asks again (s).
 LONGEST_SLEEP = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One change of an item, of the queue or of a worker. Fields that do not apply are None."""
-
-    #: The event's number. Numbers increase without a gap while events are kept.
-    number: int
-    #: What happened; see the reference.
-    what: str
-    #: The item's id; of an event of a worker the worker's, of one of the queue empty.
-    id: str
-    #: When, in seconds since 1970, server's clock.
-    at: float
-    #: The session that leased or renewed the item.
-    holder: str | None
-    #: The token of the lease.
-    token: int | None
-    #: The number of the attempt.
-    attempt: int | None
-    #: Bytes of data.
-    size: int | None
-    #: When the lease ends, or the item falls due, in seconds since 1970.
-    due: float | None
-    #: Whether it went to the front of the queue.
-    front: bool
-    #: The last 1,000 bytes of the error.
-    error: str | None
-    #: The group that is meant; None: the queue.
-    group: str | None = None
-    #: The limits that are in force now.
-    limits: dict[str, Any] | None = None
-    #: How many items were removed.
-    count: int | None = None
-    #: What the holder has reported.
-    progress: str | None = None
-    #: The queue that has the item now.
-    queue: str | None = None
-    #: Why.
-    reason: str | None = None
-    #: When it ends by itself, in seconds since 1970.
-    until: float | None = None
-    #: The name of the worker.
-    worker: str | None = None
+#: What a reader can do that has missed published events.
+ADVICE = (
+    "they were published while this reader was not connected or too slow. Begin again, or keep events too"
+)
 
 
 class Events:
-    """The kept events of a queue: `AsyncWorkQueue.events`.
+    """The events of a queue: `AsyncWorkQueue.events`.
 
         await queue.events.keep(count=1_000_000)
         async for event in queue.events():
@@ -80,6 +40,8 @@ class Events:
     The scripts that make the changes record them, whichever process calls them. So they are exact: all events
     in order give the state of each item. Changes by clients of other libraries are recorded when a script
     finds them.
+
+    Events can be kept, or published to those who listen, or both.
 
     Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does.
     """
@@ -109,30 +71,74 @@ class Events:
         if count is not None:
             check_int("count", count, minimum=1, maximum=MAX_KEPT)
         age_ms = 0 if age is None else to_ms("age", age, longest=LONGEST_KEPT_SECONDS)
-        return int(await self._engine().run("events_keep", count=count or 0, age_ms=age_ms))
+        return await self._set(count=count or 0, age_ms=age_ms, publish=None)
 
-    async def stop(self) -> None:
-        """Stop keeping events, and drop those that are kept."""
-        await self._engine().run("events_keep", count=0, age_ms=0)
+    async def publish(self) -> int:
+        """Publish events of this queue from now on, for all processes, until `stop` is called.
 
-    def __call__(self, since: int | None = None, *, follow: bool = True) -> AsyncIterator[Event]:
+        Readers with `live=True` get them, with the results of completed items. Calling it again is fine.
+
+        Returns:
+            The number of the last event so far.
+        """
+        return await self._set(count=None, age_ms=None, publish=1)
+
+    async def stop(self, only: Literal["kept", "live"] | None = None) -> None:
+        """Stop keeping events, and drop those that are kept; stop publishing them.
+
+        Args:
+            only: `kept` to go on publishing, `live` to go on keeping.
+
+        Raises:
+            InvalidArgument: If `only` is something else.
+        """
+        if only not in (None, "kept", "live"):
+            raise InvalidArgument("only", only, "'kept', 'live' or None")
+        drop, publish = None if only == "live" else 0, None if only == "kept" else 0
+        await self._set(count=drop, age_ms=drop, publish=publish)
+
+    def __call__(
+        self,
+        since: int | None = None,
+        *,
+        follow: bool = True,
+        live: bool = False,
+        ids: Collection[str] | None = None,
+        kinds: Collection[str] | None = None,
+    ) -> AsyncIterator[Event]:
         """Read the events, the oldest first.
 
         Args:
-            since: The number of the last event that is already known. None: begin with the oldest.
+            since: The number of the last event that is already known. None: begin with the oldest; with
+                `live`, with the next.
             follow: Whether to wait for more when all are read. A follower gets each event at once.
+            live: Read what is published, with the results of completed items. What is missed, after `since`
+                or while the connection was lost, is taken from the kept events, if events are kept.
+            ids: Only events of these items and workers; the empty id is that of events of the queue.
+            kinds: Only these events, such as `completed`.
 
         Raises:
-            InvalidArgument: If `since` is not a number, or above that of the last event.
-            NoEventsKept: If no events are kept.
-            EventsLost: If some after `since`, or after the last that was read, are no longer kept. Also if
-                the server has lost its last writes, so that it has fewer events than were read.
+            InvalidArgument: If `since` is not a number, or above that of the last event, or another argument
+                cannot be used.
+            NoEventsKept: If no events are kept, unless `live`.
+            NoEventsPublished: If no events are published, with `live`, also as soon as that is stopped.
+            EventsLost: If some after `since`, or after the last that was read, are no longer kept, or were
+                missed. Also if the server has lost its last writes, so that it has fewer events than were
+                read.
+            ServerRefused: If the access rules forbid the channel, with `live`.
         """
         if since is not None:
             check_int("since", since, minimum=0, maximum=2**63)
-        return self._read(since, follow=follow)
+        if live and not follow:
+            raise InvalidArgument("follow", follow, "True with live=True")
+        wanted = _Filter(ids, kinds)
+        return self._read_live(since, wanted) if live else self._read(since, wanted, follow=follow)
 
-    async def _read(self, since: int | None, *, follow: bool) -> AsyncIterator[Event]:
+    async def _set(self, *, count: int | None, age_ms: int | None, publish: int | None) -> int:
+        count_, age_, publish_ = (b"" if value is None else value for value in (count, age_ms, publish))
+        return int(await self._engine().run("events_keep", count=count_, age_ms=age_, publish=publish_))
+
+    async def _read(self, since: int | None, wanted: _Filter, *, follow: bool) -> AsyncIterator[Event]:
         # After the first page, a number above the last one means that the server has lost events.
         after, asked = since, since is not None
         follower = _Follower(self._engine()) if follow else None
@@ -144,7 +150,8 @@ class Events:
                     self._engine()  # raises QueueClosed if the queue object was closed
                     raise
                 for event in page:
-                    yield event
+                    if event in wanted:
+                        yield event
                     after = event.number
                 after, asked = last if after is None else after, False
                 if after >= last:
@@ -154,6 +161,83 @@ class Events:
         finally:
             if follower is not None:
                 follower.close()
+
+    async def _read_live(self, since: int | None, wanted: _Filter) -> AsyncIterator[Event]:
+        async with contextlib.aclosing(self._live(since)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    if event in wanted:
+                        yield event
+
+    async def _live(self, since: int | None) -> AsyncGenerator[Sequence[Event]]:
+        """Yield what is published, with what was missed before it."""
+        engine = self._engine()
+        reader = await engine.live_events.join()
+        try:
+            try:
+                last = await engine.live_events.last()
+            except NoEventsPublished:
+                if reader.next_number is None:
+                    raise
+                last = reader.next_number - 1  # it was stopped after these
+            if since is not None and since > last:
+                raise InvalidArgument("since", since, f"at most {last}, the number of the last event")
+            # The last event that was yielded, and the last that did not come as a message, but still may.
+            after = filled = min(last, (reader.next_number or last + 1) - 1)
+            async for page in self._between(after if since is None else since, after):
+                yield page
+            while True:
+                found = await reader.get()
+                new = [] if isinstance(found, int) else [one for one in found if one.number > filled]
+                if new and new[0].number <= after:
+                    raise EventsLost(after, new[0].number)
+                before = new[0].number - 1 if new else found if isinstance(found, int) else after
+                if before > after:
+                    async for page in self._between(after, before):
+                        yield page
+                    after = filled = before
+                if new:
+                    yield new
+                    after = new[-1].number
+        finally:
+            engine.live_events.leave(reader)
+
+    async def _between(self, after: int, last: int) -> AsyncIterator[Sequence[Event]]:
+        """Yield the kept events after a number, up to another one.
+
+        Raises:
+            EventsLost: If one is not kept.
+        """
+        while after < last:
+            try:
+                _, page = await _page(self._engine(), after, asked=False)
+            except NoEventsKept:
+                raise EventsLost(after, last + 1, ADVICE) from None
+            yield [event for event in page if event.number <= last]
+            after = page[-1].number
+
+
+class _Filter:
+    """Which events a reader wants.
+
+    Raises:
+        InvalidArgument: If an argument cannot be used.
+    """
+
+    def __init__(self, ids: Collection[str] | None, kinds: Collection[str] | None) -> None:
+        for name, given in (("ids", ids), ("kinds", kinds)):
+            if isinstance(given, str):
+                raise InvalidArgument(name, given, "a collection of strings, or None")
+        unknown = sorted({*(kinds or ())} - EVENTS.keys())
+        if unknown:
+            raise InvalidArgument("kinds", unknown[0], f"one of {', '.join(EVENTS)}")
+        self._ids = None if ids is None else frozenset(ids)
+        self._kinds = None if kinds is None else frozenset(kinds)
+
+    def __contains__(self, event: Event) -> bool:
+        return (self._ids is None or event.id in self._ids) and (
+            self._kinds is None or event.what in self._kinds
+        )
 
 
 class _Follower:
@@ -188,8 +272,8 @@ async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int,
         after: The last known number; None: begin with the oldest.
         asked: Whether `after` comes from the caller, and may be too high.
     """
-    last, *flat = await engine.run("events_read", after=b"%d" % (after or 0), count=PAGE)
-    if last is None:
+    last, kept, _, *flat = await engine.run("events_read", after=b"%d" % (after or 0), count=PAGE)
+    if not kept:
         raise NoEventsKept
     newest = int(last)
     events = [event_of(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)]
@@ -201,34 +285,3 @@ async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int,
     if next_kept != after + 1:
         raise EventsLost(after, next_kept)
     return newest, events
-
-
-def event_of(number: bytes, flat: Sequence[Any]) -> Event:
-    """Return the event with a number and the fields of the reply of `events_read`."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-
-    def text(name: bytes) -> str | None:
-        return fields[name].decode(errors="surrogateescape") or None
-
-    def integer(name: bytes) -> int | None:
-        return int(fields[name]) if fields[name] else None
-
-    due = integer(b"due")
-    encoded = fields.get(b"details", b"{}").decode(errors="surrogateescape")
-    details = {name: value for name, value in json.loads(encoded).items() if name in DETAILS}
-    if "until" in details:
-        details["until"] /= 1000
-    return Event(
-        number=int(number.partition(b"-")[0]),
-        what=fields[b"what"].decode(),
-        id=fields[b"id"].decode(errors="surrogateescape"),
-        at=int(fields[b"time"]) / 1000,
-        holder=text(b"holder"),
-        token=integer(b"token"),
-        attempt=integer(b"attempt"),
-        size=integer(b"size"),
-        due=None if due is None else due / 1000,
-        front=bool(fields[b"front"]),
-        error=fields[b"error"].decode(errors="replace") or None,
-        **details,
-    )

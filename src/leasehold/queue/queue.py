@@ -413,7 +413,7 @@ class AsyncWorkQueue:
         *,
         fenced: bool = False,
         result: bytes | None = None,
-        keep_result: Duration = 3600,
+        keep_result: Duration | None = 3600,
     ) -> bool:
         """Finish an item: the server removes it.
 
@@ -424,8 +424,9 @@ class AsyncWorkQueue:
         Args:
             lease: The lease of the item.
             fenced: Whether only the current holder is accepted.
-            result: What to keep for `results.get`; written only by the accepted completion.
-            keep_result: How long to keep it, in seconds.
+            result: What to keep for `results.get`; written only by the accepted completion. If events are
+                published, it is in the event.
+            keep_result: How long to keep it, in seconds. None: only publish it.
 
         Returns:
             True for exactly one holder of each incarnation. False: another holder has completed it, or the
@@ -444,7 +445,7 @@ class AsyncWorkQueue:
         *,
         fenced: bool = False,
         results: Sequence[bytes | None] | None = None,
-        keep_result: Duration = 3600,
+        keep_result: Duration | None = 3600,
     ) -> list[bool]:
         """Finish many items, each as `complete` would, with the result at its place in `results`."""
         leases = check_list("leases", leases, "leases")

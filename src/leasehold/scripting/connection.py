@@ -120,7 +120,12 @@ class Connection(asyncio.Protocol):
             self._alarm = self._loop.call_at(now + self._reply_timeout, self._check_reply_time)
 
     def subscribe(
-        self, channel: bytes, on_message: Callable[[bytes], None], on_reply: OnReply = _ignore
+        self,
+        channel: bytes,
+        on_message: Callable[[bytes], None],
+        on_reply: OnReply = _ignore,
+        *,
+        sharded: bool = False,
     ) -> None:
         """Pass messages of a channel to `on_message`, also while a blocking command is running.
 
@@ -130,13 +135,14 @@ class Connection(asyncio.Protocol):
             channel: The channel; it has one `on_message`, the last that was given.
             on_message: Called for each message.
             on_reply: Called when the server has confirmed, or has refused.
+            sharded: Whether to receive what SPUBLISH publishes, instead of PUBLISH.
 
         Raises:
             ConnectionLost: If the connection has ended.
         """
         self._on_message[channel] = on_message
         # The confirmation is a push, but an error is a reply: this call expects either.
-        self.post((b"SUBSCRIBE", channel), on_reply)
+        self.post((b"SSUBSCRIBE" if sharded else b"SUBSCRIBE", channel), on_reply)
 
     def unsubscribe(self, channel: bytes) -> None:
         """Receive no more messages of a channel.
@@ -254,10 +260,13 @@ class Connection(asyncio.Protocol):
         """Handle an error or a push. Return whether the connection goes on."""
         if isinstance(reply, hiredis.PushNotification):
             kind = bytes(reply[0])
-            if kind == b"message":
+            if kind in (b"message", b"smessage"):
                 self._call(self._on_message.get(reply[1], _ignore), reply[2])
                 return True
-            if kind not in (b"subscribe", b"unsubscribe"):
+            if kind == b"sunsubscribe":
+                self._fail("the channel has moved to another node")  # this never asks for it
+                return False
+            if kind not in (b"subscribe", b"ssubscribe", b"unsubscribe"):
                 return True  # a notice that nothing here has asked for
         elif is_lost(reply):
             self._fail(str(reply) or type(reply).__name__)

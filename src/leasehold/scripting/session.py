@@ -140,7 +140,13 @@ class Session:
         return endpoint_of(self._own_client, self._key, partial(self._record, purpose))
 
     async def open(
-        self, purpose: str, *, reply_timeout: float, on_end: Callable[[], None], pushes: bool = False
+        self,
+        purpose: str,
+        *,
+        reply_timeout: float,
+        on_end: Callable[[], None],
+        pushes: bool = False,
+        endpoint: Endpoint | None = None,
     ) -> Connection:
         """Open one more connection, which the caller closes. See `open_connection`.
 
@@ -148,7 +154,7 @@ class Session:
             ConnectionLost, ServerRefused, ServerBusy: As in `open_connection`.
         """
         return await open_connection(
-            self.endpoint(purpose), reply_timeout=reply_timeout, on_end=on_end, pushes=pushes
+            endpoint or self.endpoint(purpose), reply_timeout=reply_timeout, on_end=on_end, pushes=pushes
         )
 
     async def subscribe(

@@ -13,7 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
 from leasehold.errors import EventsLost, InvalidArgument, NoEventsKept
-from leasehold.queue.events import PAGE, Event, event_of
+from leasehold.queue.event import Event, event_of
+from leasehold.queue.events import PAGE
 from leasehold.spark.options import Options
 from leasehold.spark.portal import QueuePortal, call_with_retries, open_queue
 from leasehold.spark.schema import EVENTS, batch_of, check_columns, readable

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from leasehold.queue.events import Event
+    from leasehold.queue.event import Event
 
 
 @dataclass(frozen=True)

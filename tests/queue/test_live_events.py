@@ -1,0 +1,482 @@
+"""Published events: pushed at once, in order, with the results, and never a gap without an error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import (
+    AsyncWorkQueue,
+    Event,
+    EventsLost,
+    Failure,
+    InvalidArgument,
+    Item,
+    NoEventsKept,
+    NoEventsPublished,
+    QueueClosed,
+    ServerRefused,
+)
+from tests.queue.asking import command, kept, take, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+    from leasehold import EmbeddedServer
+    from leasehold.queue.live_events import LiveEvents
+    from leasehold.testing import Proxy
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+class Reader:
+    """Collects what a reader of published events gets."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self._arrived = asyncio.Event()
+
+    async def read(self, events: AsyncIterator[Event]) -> None:
+        async for event in events:
+            self.seen.append(event)
+            self._arrived.set()
+
+    async def until(self, what: str, *, count: int = 1) -> list[Event]:
+        """Wait until so many events of a kind were read; return all."""
+        async with asyncio.timeout(20):
+            while sum(event.what == what for event in self.seen) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.seen
+
+
+@asynccontextmanager
+async def reading(queue: AsyncWorkQueue, **options: Any) -> AsyncIterator[Reader]:
+    """Read the published events of a queue until the block ends."""
+    reader, live = Reader(), live_of(queue)
+    count = live.reader_count + 1
+    task = asyncio.create_task(reader.read(queue.events(live=True, **options)))
+    try:
+        await until_read(queue, count)
+        yield reader
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def live_of(queue: AsyncWorkQueue) -> LiveEvents:
+    """Return what passes on the published events to the readers of a queue object."""
+    return queue.events._engine().live_events
+
+
+async def until_read(queue: AsyncWorkQueue, count: int = 1) -> None:
+    """Wait until a queue object has so many readers, which get all that is published from now on."""
+
+    async def are_there() -> bool:
+        return live_of(queue).reader_count == count and live_of(queue).connected
+
+    await until(f"{count} readers are there", are_there)
+
+
+async def next_of(
+    queue: AsyncWorkQueue, *arguments: int
+) -> tuple[AsyncIterator[Event], asyncio.Future[Event]]:
+    """Begin to read; return the iterator, and what its first event will be."""
+    count, events = live_of(queue).reader_count + 1, aiter(queue.events(*arguments, live=True))
+    ahead = asyncio.ensure_future(anext(events))
+    await until_read(queue, count)
+    return events, ahead
+
+
+@pytest.fixture(autouse=True)
+def never_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers go by what is published."""
+    monkeypatch.setattr("leasehold.queue.live_events.CHECK_SECONDS", 1000.0)
+
+
+@pytest.mark.seed("WRQ-O6", "WRQ-E3", "WRQ-G7")
+async def test_each_change_of_state_is_published(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, clock: Clock
+) -> None:
+    begin = await queue.events.publish()
+    async with reading(make_queue()) as reader:
+        await queue.add_item(Item(b"12345", id="x"), delay=10)
+        clock.now += 10
+        lease = await take(queue, 100)
+        await queue.renew(lease, 200)
+        clock.now += 200
+        await queue.release(late := await take(queue, 100))
+        await queue.fail(await take(queue, 100), "first", retry_in=5)
+        clock.now += 5
+        await queue.fail(await take(queue, 100), "secönd")
+        await queue.dead_letters.requeue("x")
+        await queue.complete(last := await take(queue, 100), result=b"\x00\xff done", keep_result=60)
+        events = await reader.until("completed")
+    assert [event.number for event in events] == [*range(begin + 1, begin + len(events) + 1)]
+    assert [event.what for event in events] == [
+        *("added", "due", "leased", "renewed", "expired", "leased", "released", "leased", "failed", "due"),
+        *("leased", "died", "requeued", "leased", "completed"),
+    ]
+    assert {event.id for event in events} == {"x"}
+    assert (events[0].size, events[0].due) == (5, events[0].at + 10)
+    assert (events[2].holder, events[2].token, events[2].attempt) == (queue.session, lease.token, 1)
+    assert (events[2].due, events[2].size) == (events[2].at + 100, 5)
+    assert (events[6].token, events[6].front) == (late.token, True)
+    assert (events[11].error, events[11].attempt) == ("secönd", 3)
+    assert (events[-1].token, events[-1].result) == (last.token, b"\x00\xff done")
+    assert [event.result for event in events[:-1]] == [None] * 14
+
+
+async def test_what_is_published_and_kept_is_the_same(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
+    await queue.events.keep(count=10_000)
+    begin = await queue.events.publish()
+    async with reading(make_queue()) as reader:
+        await queue.add_items([Item(b"x", id=f"{n}") for n in range(300)], delay=0.05)
+        await queue.add_items([Item(b"x", id=f"é{n}") for n in range(300)])
+        leases = await queue.lease_many(300, 30)
+        await queue.renew_many(leases, 60)
+        await queue.fail_many(
+            [Failure(lease, "no", 0 if at % 2 else None) for at, lease in enumerate(leases)]
+        )
+        last = (await kept(queue))[-1]
+        await reader.until(
+            last.what, count=sum(event.what == last.what for event in await kept(queue, begin))
+        )
+    assert reader.seen == await kept(queue, begin)
+
+
+async def test_nothing_is_published_by_default_or_after_stop(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    with pytest.raises(NoEventsPublished, match="publish"):
+        await anext(aiter(queue.events(live=True)))
+    begin = await queue.events.keep(count=100)
+    with pytest.raises(NoEventsPublished):
+        await anext(aiter(queue.events(live=True)))
+    assert await queue.events.publish() == begin
+    async with reading(make_queue()) as reader:
+        await queue.add_item(Item(b"", id="a"))
+        await reader.until("added")
+        await queue.events.stop("kept")
+        await queue.add_item(Item(b"", id="b"))
+        assert [event.id for event in await reader.until("added", count=2)] == ["a", "b"]
+        assert [event.number - begin for event in reader.seen] == [1, 2]
+        with pytest.raises(NoEventsKept):
+            await kept(queue)
+    await queue.events.stop()
+    assert not await redis.exists(f"{name}:events", f"{name}:events:keep")
+    with pytest.raises(NoEventsPublished):
+        await anext(aiter(queue.events(live=True)))
+    assert await queue.events.publish() > begin + 2
+    await queue.events.keep(count=100)
+    await queue.events.stop("live")
+    assert await kept(queue) == []
+    with pytest.raises(NoEventsPublished):
+        await anext(aiter(queue.events(live=True)))
+
+
+async def test_a_reader_is_told_that_publishing_has_ended(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    await queue.events.publish()
+    events, first = await next_of(make_queue())
+    await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
+    await queue.events.stop()
+    async with asyncio.timeout(20):
+        assert [(await first).id, (await anext(events)).id] == ["a", "b"]
+        with pytest.raises(NoEventsPublished):
+            await anext(events)
+
+
+async def test_a_reader_goes_on_from_a_number_without_a_gap(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    await queue.events.keep(count=10_000)
+    begin = await queue.events.publish()
+    await queue.add_items([Item(b"", id=f"{n}") for n in range(600)])
+    seen: list[Event] = []
+
+    async def read(since: int, count: int) -> int:
+        async for event in make_queue().events(since, live=True):
+            seen.append(event)
+            if len(seen) == count:
+                break
+        return seen[-1].number
+
+    async with asyncio.timeout(20):
+        task = asyncio.create_task(read(begin + 100, 700))
+        for n in range(600, 900):
+            await queue.add_item(Item(b"", id=f"{n}"))
+        last = await task
+        await read(last, 800)
+    assert [event.id for event in seen] == [f"{n}" for n in range(100, 900)]
+    with pytest.raises(InvalidArgument, match="since"):
+        await anext(aiter(queue.events(begin + 10_000, live=True)))
+
+
+async def test_from_a_number_that_is_not_kept_events_are_lost(queue: AsyncWorkQueue) -> None:
+    begin = await queue.events.publish()
+    await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
+    with pytest.raises(EventsLost, match="not connected or too slow") as lost:
+        await anext(aiter(queue.events(begin, live=True)))
+    assert (lost.value.after, lost.value.first_kept) == (begin, begin + 3)
+    _, ahead = await next_of(queue, begin + 2)
+    await queue.add_item(Item(b"", id="c"))
+    assert (await ahead).id == "c"
+
+
+@pytest.mark.parametrize("ends", [{"count": 100}, None], ids=["kept", "not kept"])
+async def test_what_is_missed_is_taken_from_the_kept_events_or_raises_events_lost(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, ends: dict[str, int] | None
+) -> None:
+    """Here a message is missing, as when the server has ended the connection in between."""
+    if ends:
+        await queue.events.keep(**ends)
+    begin = await queue.events.publish()
+    other = make_queue()
+    async with reading(other) as reader:
+        await queue.add_item(Item(b"", id="a"))
+        await reader.until("added")
+        await redis.hset(f"{name}:events:keep", "live", "")
+        await queue.add_item(Item(b"", id="missed"))
+        await redis.hset(f"{name}:events:keep", "live", "plain")
+        if ends:
+            await queue.add_item(Item(b"", id="b"))
+            await reader.until("added", count=3)
+            assert [event.id for event in reader.seen] == ["a", "missed", "b"]
+            return
+    events, ahead = await next_of(other)
+    await queue.add_item(Item(b"", id="b"))
+    await redis.hset(f"{name}:events:keep", "live", "")
+    await queue.add_item(Item(b"", id="missed, too"))
+    await redis.hset(f"{name}:events:keep", "live", "plain")
+    await queue.add_item(Item(b"", id="c"))
+    assert (await ahead).id == "b"
+    with pytest.raises(EventsLost) as lost:
+        await anext(events)
+    assert (lost.value.after, lost.value.first_kept) == (begin + 3, begin + 5)
+
+
+async def test_a_missed_last_event_is_noticed_although_nothing_follows(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.queue.live_events.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("leasehold.queue.live_events.FIRST_CHECK_SECONDS", 0.05)
+    begin = await queue.events.publish()
+    _, ahead = await next_of(make_queue())
+    # As by a client whose access rules forbid the channel.
+    await redis.hset(f"{name}:events:keep", "last", begin + 1)
+    async with asyncio.timeout(20):
+        with pytest.raises(EventsLost) as lost:
+            await ahead
+    assert (lost.value.after, lost.value.first_kept) == (begin, begin + 2)
+
+
+async def test_a_server_that_has_lost_its_last_writes_is_noticed(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    begin = await queue.events.publish()
+    events, ahead = await next_of(make_queue())
+    await queue.add_items([Item(b"", id=id_) for id_ in "abc"])
+    assert [(await ahead).id, *[(await anext(events)).id for _ in range(2)]] == [*"abc"]
+    await redis.hset(f"{name}:events:keep", "last", begin + 1)  # as a replica that lags, after a fail-over
+    await queue.add_item(Item(b"", id="d"))
+    with pytest.raises(EventsLost, match="lost its last writes"):
+        await anext(events)
+
+
+async def test_a_reader_survives_a_cut_of_its_connection(
+    make_queue: MakeQueue, proxy: Proxy, queue: AsyncWorkQueue
+) -> None:
+    await queue.events.keep(count=1000)
+    await queue.events.publish()
+    through = make_queue(url=proxy.url)
+    async with reading(through) as reader:
+        for n in range(5):
+            await queue.add_item(Item(b"", id=f"{n}"))
+            await reader.until("added", count=2 * n + 1)
+            await proxy.cut()
+            await until_read(through)
+            await queue.add_item(Item(b"", id=f"{n} after"))
+            await reader.until("added", count=2 * n + 2)
+    assert [event.id for event in reader.seen] == [f"{n}{part}" for n in range(5) for part in ("", " after")]
+
+
+async def test_readers_end_with_their_queue(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
+    await queue.events.publish()
+    other = make_queue()
+    waits = [(await next_of(other))[1] for _ in range(3)]
+    await other.close()
+    assert [type(error) for error in await asyncio.gather(*waits, return_exceptions=True)] == [
+        QueueClosed
+    ] * 3
+
+
+async def test_the_connection_ends_with_the_last_reader(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.events.publish()
+
+    async def connections() -> int:
+        return sum(":events:" in one["name"] for one in await redis.client_list())
+
+    async with reading(queue):
+        async with reading(queue):
+            assert await connections() == 1
+        assert await connections() == 1
+
+    async def is_closed() -> bool:
+        return await connections() == 0
+
+    await until("the connection is closed", is_closed)
+
+
+async def test_a_reader_that_is_too_slow_loses_events_and_no_memory(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.queue.live_events.MAX_WAITING_BYTES", 50_000)
+    begin = await queue.events.publish()
+    other = make_queue()
+    events, ahead = await next_of(other)
+    await queue.add_item(Item(b"", id="first"))
+    assert (await ahead).number == begin + 1
+    await queue.add_items([Item(b"x") for _ in range(3000)])
+    [slow] = live_of(other)._readers
+
+    async def has_dropped() -> bool:
+        return (slow.next_number or 0) > begin + 2
+
+    await until("the reader has dropped events", has_dropped)
+    with pytest.raises(EventsLost) as lost:
+        await Reader().read(events)
+    assert lost.value.after < lost.value.first_kept - 1
+
+
+async def test_a_result_that_is_too_large_is_told_by_its_size(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    await queue.events.publish()
+    async with reading(make_queue()) as reader:
+        await queue.add_items([Item(b"", id=id_) for id_ in ("fits", "too large", "none")])
+        results = [b"r" * 65_536, b"r" * 65_537, None]
+        await queue.complete_many(await queue.lease_many(3, 30), results=results, keep_result=60)
+        events = {event.id: event for event in await reader.until("completed", count=3)}
+    assert (events["fits"].result, events["fits"].result_size) == (b"r" * 65_536, None)
+    assert (events["too large"].result, events["too large"].result_size) == (None, 65_537)
+    assert (events["none"].result, events["none"].result_size) == (None, None)
+
+
+@pytest.mark.seed("WRQ-O6")
+async def test_a_result_can_be_published_without_being_kept(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    await queue.events.publish()
+    async with reading(make_queue()) as reader:
+        await queue.add_item(Item(b"", id="x"))
+        assert await queue.complete(await take(queue), result=b"done", keep_result=None)
+        assert (await reader.until("completed"))[-1].result == b"done"
+    assert await redis.exists(f"{name}:result:x") == 0
+    assert await queue.results.get("x") is None
+
+
+async def test_readers_choose_items_and_kinds(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
+    await queue.events.keep(count=100)
+    await queue.events.publish()
+    other = make_queue()
+    async with reading(other, ids={"a"}) as one, reading(other, kinds=["completed"]) as ends:
+        await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
+        await queue.complete_many(await queue.lease_many(2, 30))
+        await ends.until("completed", count=2)
+        await one.until("completed")
+    assert [(event.what, event.id) for event in one.seen] == [
+        *(("added", "a"), ("leased", "a"), ("completed", "a"))
+    ]
+    assert [(event.what, event.id) for event in ends.seen] == [("completed", "a"), ("completed", "b")]
+    found = [event async for event in queue.events(ids={"b"}, kinds=("added", "leased"), follow=False)]
+    assert [(event.what, event.id) for event in found] == [("added", "b"), ("leased", "b")]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"live": True, "follow": False}, "follow"),
+        ({"ids": "a"}, "ids"),
+        ({"kinds": "added"}, "kinds"),
+        ({"kinds": ["adde"]}, "one of added, "),
+        ({"live": True, "since": -1}, "since"),
+    ],
+)
+async def test_invalid_arguments_are_refused(
+    queue: AsyncWorkQueue, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        queue.events(**options)
+    with pytest.raises(InvalidArgument, match="only"):
+        await queue.events.stop("everything")  # type: ignore[arg-type]
+
+
+async def test_a_message_is_json_that_any_client_can_read(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.events.publish()
+    await redis.hset(f"{name}:events:keep", "live", "plain")
+    async with redis.pubsub() as other:
+        await other.subscribe(f"{name}:live")
+        await queue.add_items([Item(b"12", id="a"), Item(b"", id='"ü\x00')])
+
+        async def message() -> bool:
+            found = await other.get_message(ignore_subscribe_messages=True, timeout=0.1)
+            messages.extend([found["data"]] if found else [])
+            return bool(messages)
+
+        messages: list[bytes] = []
+        await until("a message", message)
+    told = json.loads(messages[0])
+    last = await queue.events.publish()
+    assert told["first"] == last - 1
+    common = {"what": "added", "time": told["events"][0]["time"]}
+    assert told["events"] == [common | {"id": "a", "size": 2}, common | {"id": '"ü\x00', "size": 0}]
+
+
+async def test_who_may_not_publish_can_work_and_its_events_are_missed(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.queue.live_events.CHECK_SECONDS", 0.05)
+    await command(admin, "ACL", "SETUSER", "mute", "on", ">pw", f"~{name}:*", "resetchannels", "+@all")
+    owner, mute = make_queue(url=own.url), make_queue(url=own.url.replace("redis://", "redis://mute:pw@"))
+    await owner.events.publish()
+    _, waits = await next_of(owner)
+    assert await mute.add_item(Item(b"x"))
+    assert await mute.complete(await take(mute))
+    async with asyncio.timeout(20):
+        with pytest.raises(EventsLost):
+            await waits
+    with pytest.raises(ServerRefused):
+        await anext(aiter(mute.events(live=True)))
+
+
+async def test_a_hundred_readers_get_all_events_in_order(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    begin = await queue.events.publish()
+    objects = [make_queue() for _ in range(10)]
+    readers = [Reader() for _ in range(100)]
+    tasks = [
+        asyncio.create_task(reader.read(objects[at % 10].events(live=True)))
+        for at, reader in enumerate(readers)
+    ]
+    for one in objects:
+        await until_read(one, 10)
+    for _ in range(4):
+        await queue.add_items([Item(b"x") for _ in range(500)])
+    for reader in readers:
+        await reader.until("added", count=2000)
+        assert [event.number - begin for event in reader.seen] == [*range(1, 2001)]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
