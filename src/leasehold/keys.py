@@ -105,8 +105,9 @@ MADE_KEYS = {
     ),
     "events:keep": Key(
         "hash",
-        "exists while events are kept: `count` and `age_ms` (0: no bound), `last` (the number of the last "
-        "event)",
+        "exists while events are kept or published: `count` and `age_ms` (0: no bound; both: none are kept), "
+        "`live` (`sharded` or `plain`: how they are published; empty: they are not), `last` (the number of "
+        "the last event)",
     ),
     "recent": Key(
         "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"
