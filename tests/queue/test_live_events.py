@@ -1,4 +1,4 @@
-"""Published events: pushed at once, in order, with the results, and never a gap without an error."""
+"""Published events: pushed at once, in order, with the results, never a gap without an error. One concept."""
 
 from __future__ import annotations
 

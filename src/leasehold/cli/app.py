@@ -46,6 +46,9 @@ COMMANDS = {
         "Exit codes: 0 nothing was found, 1 all that was found is repaired, 2 wrong usage, "
         "3 something is left to you, 5 the server cannot be reached or refuses.",
     ),
+    "events": Command(
+        "leasehold.cli.events", "Print the events of a queue; switch them on and off.", EXIT_CODES
+    ),
     "pipeline": Command(
         "leasehold.cli.pipeline",
         "Load, archive, analyse, redrive and backfill queues with Spark.",
