@@ -11,6 +11,9 @@
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
 
+if is_closed then
+  return closed_error()
+end
 local alone = #ARGV - items == 4 and #ARGV[items + 4] == 1 and can_deliver(#ARGV[items + 2])
 local answers, _, waiting = add_rows({})
 if alone and waiting[1] then

@@ -15,6 +15,9 @@
 -- Cost: as `add_items`, plus O(1) per item.
 -- Limits: as `add_items`.
 
+if is_closed then
+  return closed_error()
+end
 local once = prefix .. ':once:' .. run
 local ended = redis.call('EXISTS', once .. ':ended')
 local ids, before = {}, {}

@@ -15,6 +15,9 @@
 -- Cost: O(log n) per id, plus a read of 1,000 entries of `queue` and of `processing`.
 -- Limits: at most 1,000 ids a call.
 
+if is_closed then
+  return 0 -- what has data is about to be deleted
+end
 -- Another cleaner may have put the same ids restored just now, row the young end.
 local is_waiting = {}
 for _, list in ipairs({ queue, controlled and held_key or nil }) do

@@ -25,6 +25,9 @@ end
 if asked > 1000 then
   return redis.error_reply('LIMIT 1000 items')
 end
+if is_closed then
+  return { now, -1, 0 }
+end
 local more = false
 if can_reclaim then
   more = reclaim(100, inbox)

@@ -26,6 +26,8 @@ local set_key = prefix .. ':set:' .. set
 local had = redis.call('LLEN', set_key)
 if not is_stream_owner() then
   return { 0, had, had, 0, 0 }
+elseif is_closed then
+  return { 1, had, had, 0, 0 }
 end
 
 local more = false

@@ -27,8 +27,9 @@ local records_before = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 local length = redis.call('LLEN', processing)
 
-local checked = 0
-for i, id in ipairs(ids) do
+local checked = is_closed and #ids or 0
+for i = checked + 1, #ids do
+  local id = ids[i]
   local _, _, _, leased_at = read_ledger(records_before[i])
   local token = tonumber(ARGV[entries + 2 * i])
   if

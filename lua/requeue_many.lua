@@ -12,6 +12,9 @@
 -- Limits: at most 1,000 ids and `max_bytes` of data a call.
 -- Needs: check
 
+if is_closed then
+  return closed_error()
+end
 redis.call('ZCARD', dead)
 local answers, requeued, data_of, not_dead, bytes = {}, {}, {}, {}, 0
 for row = entries + 1, #ARGV do

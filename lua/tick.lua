@@ -33,7 +33,7 @@ local function is_as_read(name, definition, due)
       undefined[#undefined + 1] = name
     end
   end
-  return definition_of[name] == definition and due_of[name] == due and due <= now
+  return not is_closed and definition_of[name] == definition and due_of[name] == due and due <= now
 end
 
 local answers, added, source_of, size_of, next_due, bytes = {}, {}, {}, {}, {}, 0

@@ -13,6 +13,7 @@ LeaseholdError
 │   ├── ServerBusy             loading its data, or running a long script
 │   ├── ServerTooOld           older than Redis 6.2 or Valkey 7.2
 │   ├── LimitExceeded          more than a script accepts in one call
+│   ├── QueueDeleted           the queue is being deleted, so nothing can be added
 │   ├── WrongKeyType           one of the queue's keys holds another type of value
 │   └── ScriptFailed           any other error of a script
 ├── EventsError                the events of a queue cannot be read
@@ -201,6 +202,14 @@ class ServerTooOld(ServerError):
 
 class LimitExceeded(ServerError):
     """A script was given more rows than it accepts in one call. Nothing was applied; split the call."""
+
+
+class QueueDeleted(ServerError):
+    """The queue is being deleted, so nothing is added to it. Nothing was applied.
+
+    When the deletion has ended, the name can be used anew. If it was interrupted, `AsyncWorkQueue.delete`
+    finishes it.
+    """
 
 
 class WrongKeyType(ServerError):

@@ -1,4 +1,4 @@
-"""Operations on many items of a queue, in bounded steps: peek, recover, clear leases.
+"""Operations on many items of a queue, in bounded steps: peek, recover, clear leases, purge, delete.
 
 A step is one script. A call may be stopped after any step and made again; other clients act in between.
 """
@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import InvalidArgument
+from leasehold.keys import FAMILIES, KEYS, MADE_KEYS, NONE
 from leasehold.queue.cleaning import light_clean
 from leasehold.queue.encoding import MAX_REPLY_BYTES, TRIP_ROWS, pages
 from leasehold.queue.views import ItemView, read_inspection
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 #: Leases checked in one step.
 STEP = 500
+#: Where waiting items are: on their way to a process, in the queue, and in the lanes of a controlled one.
+WAITING_PLACES = ("inboxes", "queue", "held", "lanes")
+#: What follows the queue's name in keys that `delete` does not remove, or removes last.
+KEPT = {"fence", "control", "sessions", "workers", "heartbeats", "inbox", "probe", NONE}
+#: What follows it in all other keys that are not those of single items or sessions.
+WHOLE_KEYS = [name.encode() for name in (*KEYS, *MADE_KEYS) if "<" not in name and name not in KEPT]
 #: The maximum number of ids that `peek` looks at.
 MAX_PEEKED = 1000
 
@@ -99,6 +106,55 @@ async def clear_leases(engine: Engine, elapsed_ms: int, count: int | None) -> li
         answers = await engine.run("end_leases", _rows(step))
         ended[:0] = [item_id for (item_id, _), answer in zip(step, answers, strict=True) if answer == 1]
     return [item_id.decode(errors="surrogateescape") for item_id in ended]
+
+
+async def purge(engine: Engine, places: Sequence[str]) -> int:
+    """Remove the items that are in some places now. See `AsyncWorkQueue.purge`."""
+    removed = 0
+    for place in places:
+        left: int | None = None
+        checked = TRIP_ROWS
+        # Only those that are there now: else a producer could keep this busy for ever.
+        while checked > 0 and (left is None or left > 0):
+            count = TRIP_ROWS if left is None else min(TRIP_ROWS, left)
+            length, checked, some = await engine.run(
+                "purge_queue", source=place.encode(), count=count, purged=0
+            )
+            left = (length if left is None else left) - checked
+            removed += some
+            if place == "inboxes":
+                break
+    return removed
+
+
+async def note_purge(engine: Engine, removed: int) -> None:
+    """Emit the event `purged`."""
+    await engine.run("purge_queue", source=b"queue", count=0, purged=removed)
+
+
+async def delete(engine: Engine) -> int:
+    """Close the queue, and remove its keys. See `AsyncWorkQueue.delete`."""
+    removed, ended = 0, TRIP_ROWS
+    while ended == TRIP_ROWS:
+        ended = await engine.run("close_queue", count=TRIP_ROWS)
+        removed += ended
+    families = [family.encode() for family in sorted(FAMILIES)]
+    cursor = b""
+    while cursor != b"0":
+        cursor, some = await _delete_step(engine, families, cursor or b"0")
+        removed += some
+    cursor = b""
+    while cursor != b"0":
+        cursor, some = await _delete_step(engine, WHOLE_KEYS, b"")
+        removed += some
+    return removed
+
+
+async def _delete_step(engine: Engine, names: list[bytes], cursor: bytes) -> tuple[bytes, int]:
+    cursor, removed = await engine.run(
+        "delete_queue", names, pattern=engine.keys.pattern, cursor=cursor, count=TRIP_ROWS
+    )
+    return cursor, removed
 
 
 async def _leases(engine: Engine, elapsed_ms: int) -> AsyncIterator[tuple[bytes, int, int]]:

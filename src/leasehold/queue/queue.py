@@ -689,6 +689,50 @@ class AsyncWorkQueue:
             check_int("count", count, minimum=1, maximum=2**53)
         return await operations.clear_leases(self._engine(), elapsed_ms, count)
 
+    async def purge(self, *, scheduled: bool = False, dead: bool = False) -> int:
+        """Remove all items that wait now; those under lease stay.
+
+        It works in steps of 250 items. Items that are added meanwhile stay, and others may be leased before
+        they are reached. Callers that wait for the result of a removed item get ItemUnknown.
+
+        Args:
+            scheduled: Whether to remove the scheduled items, too.
+            dead: Whether to remove the dead letters, too.
+
+        Returns:
+            How many items and dead letters were removed.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        places = operations.WAITING_PLACES + ("scheduled",) * check_bool("scheduled", scheduled)
+        with_dead = check_bool("dead", dead)
+        removed = await operations.purge(self._engine(), places)
+        if with_dead:
+            removed += await self.dead_letters.drop_all()
+        await operations.note_purge(self._engine(), removed)
+        return removed
+
+    async def delete(self) -> int:
+        """Delete the queue: its items, dead letters, results, schedules, events, limits and leases.
+
+        From the first step on nothing waits, `add_item` raises QueueDeleted, and nothing is leased; holders
+        are told to cancel their runs, and can no longer complete. Then all keys of the server are scanned, in
+        steps, and those of the queue removed. When this returns, the name can be used anew. If it is
+        interrupted, the queue stays closed until another `delete` finishes.
+
+        The last token is kept, in the key `<name>:fence`, so that tokens only grow, also in a queue of this
+        name that is made later. Processes that wait for items remain registered. Clients of other libraries
+        do not see that the queue is closed: what they add meanwhile is removed, too.
+
+        Returns:
+            How many unfinished items were removed.
+
+        Raises:
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        return await operations.delete(self._engine())
+
     # ---------------------------------------------------------------- cleaning
 
     async def light_clean(self) -> CleanReport:

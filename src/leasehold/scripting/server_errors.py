@@ -28,6 +28,7 @@ from leasehold.errors import (
     ConnectionLost,
     LeaseholdError,
     LimitExceeded,
+    QueueDeleted,
     ScriptFailed,
     ServerBusy,
     ServerError,
@@ -53,6 +54,7 @@ _BY_CLASS: tuple[tuple[type[RedisError], type[ServerError]], ...] = (
 _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("WRONGTYPE", WrongKeyType),
     ("LIMIT", LimitExceeded),
+    ("QUEUEDELETED", QueueDeleted),
     ("OOM", ServerOutOfMemory),
     ("READONLY", ServerReadOnly),
     ("NOREPLICAS", ServerReadOnly),
@@ -72,6 +74,8 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
 )
 _ADVICE: dict[type[ServerError], str] = {
     WrongKeyType: "another program uses a key of this queue; choose another name, or remove that key",
+    QueueDeleted: "nothing was added; when the deletion has ended, the name can be used anew. If it was "
+    "interrupted, finish it with `delete` or `leasehold rm`",
     LimitExceeded: "one call was given more than a script accepts; nothing was applied. Split the call",
     ServerOutOfMemory: "the server has reached its maxmemory; nothing was applied. Leasing and completing "
     "still work",

@@ -1,0 +1,83 @@
+-- Remove items that wait or are scheduled, the first ones first. Leased items stay.
+--
+-- Keys: queue, gone, deadlines, scheduled, ledger, watchers, options, errors, events
+-- Arguments:
+--   prefix  text     the queue's name
+--   now_ms  integer  the time; empty: the server's time
+--   source  text     where they are: "queue", "held" or "lanes" (waiting), "inboxes" (on their way to a process), "scheduled"
+--   count   count    how many ids to check; 0: the purge has ended
+--   purged  integer  how many items it has removed, for the event
+-- Reply: how many ids there were in that place, how many were checked, how many items were removed.
+-- Cost: O(log n) per id.
+-- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000 sessions, which hold one or two.
+
+if count == 0 then
+  if emitting then
+    emit('purged', '', { details = { count = purged } })
+  end
+  flush()
+  return { 0, 0, 0 }
+end
+local list_key = source == 'queue' and queue or prefix .. ':' .. source
+local ids, members = {}, {}
+local length
+if source == 'lanes' then
+  length, members = redis.call('ZCARD', list_key), redis.call('ZRANGE', list_key, 0, count - 1)
+  for i, member in ipairs(members) do
+    -- `<lane>\0<16 digits><id>`, see the keys.
+    ids[i] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+  end
+elseif source == 'scheduled' then
+  length, ids = redis.call('ZCARD', scheduled), redis.call('ZRANGE', scheduled, 0, count - 1)
+elseif source == 'inboxes' then
+  for _, session in ipairs(redis.call('ZRANGE', prefix .. ':sessions', 0, 999)) do
+    for _, id in ipairs(redis.call('LRANGE', prefix .. ':inbox:' .. session, 0, 99)) do
+      ids[#ids + 1] = id
+    end
+  end
+  length = #ids
+else
+  length, ids = redis.call('LLEN', list_key), reversed(redis.call('LRANGE', list_key, -count, -1))
+end
+
+redis.call('HLEN', ledger)
+local scores = read_in_chunks('ZMSCORE', deadlines, ids)
+local due = read_in_chunks('ZMSCORE', scheduled, ids)
+local removed, keys, foreign = {}, {}, {}
+for i, id in ipairs(ids) do
+  local elsewhere = scores[i] or (due[i] and source ~= 'scheduled')
+  if not elsewhere and redis.call('EXISTS', data_key(id)) == 1 then
+    local left = foreign_lease_left(id)
+    if left then
+      foreign[#foreign + 1] = { id, left }
+    else
+      removed[#removed + 1] = id
+      local base = #keys
+      keys[base + 1], keys[base + 2] = data_key(id), prefix .. ':lease:' .. id
+      keys[base + 3] = prefix .. ':leased_by_session:' .. id
+    end
+  end
+end
+
+begin_writes() -- it frees memory
+in_chunks('UNLINK', nil, keys)
+forget_facts(removed)
+in_chunks('HDEL', ledger, removed)
+for _, one in ipairs(foreign) do
+  watch_foreign(one[1], one[2])
+end
+if source == 'lanes' then
+  in_chunks('ZREM', list_key, members)
+elseif source == 'scheduled' then
+  in_chunks('ZREM', scheduled, ids)
+elseif source ~= 'inboxes' and #ids > 0 then
+  redis.call('LTRIM', list_key, 0, -#ids - 1)
+end
+if emitting then
+  for _, id in ipairs(removed) do
+    emit('discarded', id, { details = { reason = 'purged' } })
+  end
+end
+flush()
+notify_watchers(removed)
+return { length, #ids, #removed }
