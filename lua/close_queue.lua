@@ -27,7 +27,6 @@ for i, id in ipairs(ids) do
   keys[base + 1], keys[base + 2] = data_key(id), prefix .. ':lease:' .. id
   keys[base + 3] = prefix .. ':leased_by_session:' .. id
 end
-local held_key, lanes_key = prefix .. ':held', prefix .. ':lanes'
 local total = redis.call('LLEN', queue)
   + redis.call('LLEN', held_key)
   + redis.call('ZCARD', lanes_key)
@@ -42,8 +41,10 @@ end
 redis.call('UNLINK', queue, held_key, lanes_key)
 in_chunks('UNLINK', nil, keys)
 in_chunks('HDEL', ledger, ids)
+note_options(ids)
 forget_facts(ids)
 in_chunks('ZREM', deadlines, ids)
+free_leases(ids)
 if emitting then
   if is_new then
     emit('deleted', '', { details = { count = total } })

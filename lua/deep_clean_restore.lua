@@ -16,7 +16,7 @@
 -- Limits: at most 1,000 ids a call.
 
 if is_closed then
-  return 0 -- what has data is about to be deleted
+  return { 0, repairs } -- what has data is about to be deleted
 end
 -- Another cleaner may have put the same ids restored just now, row the young end.
 local is_waiting = {}

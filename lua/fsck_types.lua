@@ -49,4 +49,12 @@ if is_right[keep_key] or is_right[events] then
     end
   end
 end
+
+-- A deletion is told of that has taken longer than a minute: it was interrupted.
+local control = prefix .. ':control'
+local closed = is_right[control] and redis.call('HGET', control, 'closed') or ''
+local since = tonumber(string.match(closed, '(%d+)$'))
+if since and since < read_clock() - 60000 then
+  repaired('unfinished_deletion', prefix)
+end
 return { repairs, right }

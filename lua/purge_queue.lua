@@ -78,6 +78,7 @@ if emitting then
     emit('discarded', id, { details = { reason = 'purged' } })
   end
 end
+wake_next()
 flush()
 notify_watchers(removed)
 return { length, #ids, #removed }

@@ -112,7 +112,6 @@ MADE_KEYS = {
     "recent": Key(
         "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"
     ),
-<<<<<<< HEAD
     "lanes": Key(
         "zset, all scores 0",
         "the waiting items that have a level or a group: `<50 - level, 2 digits><group>`, NUL, `<place, 16 "
@@ -131,15 +130,13 @@ MADE_KEYS = {
     "alarm": Key(
         "string, `PX`", "`<time> <session>`: when and which session leases, as a limit permits it then"
     ),
-    "control": Key("hash", "limits and pauses: [the fields](protocol.md#set_limits)"),
-    "rates": Key("zset", "group (empty: the queue) → until when its rate is used up, in µs since 1970"),
-    "running:<group>": Key("zset", "leased items of the group → when their entry is checked"),
-=======
     "control": Key(
         "hash",
-        "what was decided about the queue: `closed` → `deleted <when>` while it is being deleted",
+        "limits and pauses: [the fields](protocol.md#set_limits); `closed` → `deleted <when>` while the "
+        "queue is being deleted",
     ),
->>>>>>> a45d11b (Purge and delete queues in bounded steps)
+    "rates": Key("zset", "group (empty: the queue) → until when its rate is used up, in µs since 1970"),
+    "running:<group>": Key("zset", "leased items of the group → when their entry is checked"),
     "once:<run>": Key("set, with a time to live", "the ids that a run of a bulk job has added"),
     "once:<run>:ended": Key("string, `PX`", "this run of a bulk job has ended, and adds nothing more"),
     "once:<job>:run": Key("string, `PX`", "the run of the bulk job of this name that has not ended"),
@@ -207,14 +204,8 @@ class QueueKeys:
         return self._by_name[name]
 
     @property
-    def pattern(self) -> bytes:
-        """A glob that matches the keys of this queue, and of others: names may begin alike."""
-        return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix) + b":*"
-
-    @property
     def data_pattern(self) -> bytes:
         """A glob that matches the data keys of this queue, and no others: see `check_prefix`."""
-<<<<<<< HEAD
         return self._glob + b":item:*"
 
     @property
@@ -225,9 +216,6 @@ class QueueKeys:
     @property
     def _glob(self) -> bytes:
         return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix)
-=======
-        return self.pattern.removesuffix(b"*") + b"item:*"
->>>>>>> a45d11b (Purge and delete queues in bounded steps)
 
 
 class SessionOrigin(NamedTuple):

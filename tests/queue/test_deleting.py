@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import MakeQueue
+    from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
 
@@ -154,6 +154,18 @@ async def test_a_caller_that_waits_gets_what_is_added_after_the_deletion(
     lease = await waiting
     assert lease is not None
     assert lease.id == "x"
+
+
+async def test_a_clean_tells_of_a_deletion_that_was_interrupted(queue: AsyncWorkQueue, clock: Clock) -> None:
+    await queue.add_item(Item(b"x"))
+    await interrupt(queue)
+    assert (await queue.light_clean()).findings == ()
+    clock.now += 61
+    for check in (queue.light_clean, queue.fsck):
+        [finding] = (await check()).findings
+        assert (finding.problem, finding.is_repaired) == ("unfinished_deletion", False)
+    await queue.delete()
+    assert (await queue.fsck()).findings == ()
 
 
 async def test_what_foreign_clients_add_meanwhile_is_removed(

@@ -153,6 +153,12 @@ class Problem(StrEnum):
         "",
         "look what it is; `fsck` renames it",
     )
+    UNFINISHED_DELETION = (
+        "unfinished_deletion",
+        "the deletion of the queue has begun more than a minute ago, and has not ended",
+        "",
+        "finish it with `delete` or `leasehold rm`",
+    )
     ENDLESS_FOREIGN_LEASE = (
         "endless_foreign_lease",
         "a lease key of a client of another library has no time to live, so the item stays leased",
