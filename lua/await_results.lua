@@ -1,21 +1,23 @@
 -- Return what has become of items. Of each that is unfinished, note that a session waits for its end.
 --
--- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`. Other clients publish nothing,
--- and a message may be lost, so the session asks again after a while, which also renews the notes.
+-- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`, or `cancelled <id>`. Other clients
+-- publish nothing, and a message may be lost, so the session asks again after a while, which also renews the notes.
 --
 -- Keys: queue, dead, watchers
 -- Arguments:
 --   prefix   text     the queue's name
+--   now_ms   integer  the time; empty: the server's time
 --   session  text     the session that waits
 --   keep_ms  integer  how long the notes of all sessions are kept from now on
 --   entries  rest     ids
--- Reply: a list with two values per item: 1 and its result, 2 and the error of the dead letter, 0 and nothing (unfinished),
---   -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not read, nor any after it: ask again).
+-- Reply: a list with two values per item: 1 and its result, 3 and nothing (it was cancelled), 2 and the error of the dead
+--   letter, 0 and its last progress (unfinished), -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not read, nor any after it: ask again).
 -- Cost: O(1) per id.
 -- Limits: at most 1,000 ids a call. After 1 MiB of results no more are read.
 
 redis.call('LLEN', queue)
 redis.call('ZCARD', dead)
+local some_cancelled = redis.call('ZCARD', cancelled_key) > 0
 local reply, unfinished, ended, bytes = {}, {}, {}, 0
 for row = entries + 1, #ARGV do
   local id, code, text = ARGV[row], -2, ''
@@ -23,8 +25,15 @@ for row = entries + 1, #ARGV do
     code = 0
     if redis.call('EXISTS', data_key(id)) == 1 then
       unfinished[#unfinished + 1] = id
+      text = redis.call('HGET', prefix .. ':progress', id) or ''
     else
       code, text = 1, redis.call('GET', prefix .. ':result:' .. id)
+      if not text and some_cancelled then
+        local until_ = redis.call('ZSCORE', cancelled_key, id)
+        if until_ and tonumber(until_) > read_clock() then
+          code, text = 3, ''
+        end
+      end
       if not text then
         code, text = 2, redis.call('HGET', dead_key(id), 'error')
       end

@@ -8,7 +8,7 @@
 --   set_many flag     1: the server has MSETEX and permits it, see `probe`
 --   entries  rest     id, token, lease time in ms, …
 -- Reply: a list with an entry per item: when its lease expires now, in ms, or 0: rejected (completed,
---   returned, or leased to another).
+--   returned, or leased to another), or -1: rejected, and the item was cancelled a short while ago.
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items a call.
 
@@ -38,6 +38,12 @@ for i, id in ipairs(ids) do
     if emitting then
       emit('renewed', id, { holder = session, token = token, due = ends })
     end
+  elseif
+    any_cancelled
+    and redis.call('EXISTS', data_key(id)) == 0
+    and redis.call('ZSCORE', cancelled_key, id)
+  then
+    answers[i] = -1
   end
 end
 flush()

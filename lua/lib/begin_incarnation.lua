@@ -2,7 +2,10 @@
 -- which is overwritten.
 --
 -- Needs: deadlines, scheduled, ledger, errors
--- Gives: find_earlier, forget_earlier
+-- Gives: find_earlier, forget_earlier, any_cancelled
+
+-- Read before anything is written, as all keys are.
+local any_cancelled = any_rare and redis.call('ZCARD', cancelled_key) > 0
 
 -- Read what is left of earlier incarnations of ids. Call it before the first write. Returns nothing if nothing is left.
 -- `no_keys`: the caller knows that there are none.
@@ -10,7 +13,7 @@ local function find_earlier(ids, no_keys)
   local scores = read_in_chunks('ZMSCORE', deadlines, ids)
   local due = any_rare and read_in_chunks('ZMSCORE', scheduled, ids) or {}
   local records = read_in_chunks('HMGET', ledger, ids)
-  local any = not no_keys or any_facts
+  local any = not no_keys or any_facts or any_cancelled
   for i = 1, #ids do
     any = any or scores[i] or due[i] or records[i]
   end
@@ -35,7 +38,12 @@ local function forget_earlier(ids, earlier)
   leave_scheduled(earlier.delayed)
   in_chunks('HDEL', ledger, earlier.recorded)
   if any_facts then
-    in_chunks('HDEL', errors, ids) -- `write_options` has replaced their options
+    -- `write_options` has replaced their options.
+    in_chunks('HDEL', errors, ids)
+    in_chunks('HDEL', progress_key, ids)
+  end
+  if any_cancelled then
+    in_chunks('ZREM', cancelled_key, ids)
   end
   leave_leased(earlier.leased)
   drop_lease_keys(ids)

@@ -4,7 +4,7 @@
 -- results are written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
--- Gives: complete
+-- Gives: complete, find_waiting
 
 -- Return whether the token of a row is accepted, given the item's entries in the ledger and in `deadlines`.
 local function is_accepted(row, record, score)

@@ -1,4 +1,4 @@
--- Read, write and forget the facts that an item carries beyond its data: its options, and its last error.
+-- Read, write and forget the facts that an item carries beyond its data: its options, its last error, and its progress.
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9 to 9), `group`
 -- (text), `expires` (ms since 1970). What another client has written there and cannot be read counts as no options.
@@ -6,17 +6,19 @@
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, options_of, options_text, write_options
 
-local any_facts = any_rare and redis.call('EXISTS', options, errors) > 0
+local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
   -- Read before anything is written, as all keys are.
   redis.call('HLEN', options)
   redis.call('HLEN', errors)
+  redis.call('HLEN', progress_key)
 end
 
 local function forget_facts(ids)
   if any_facts then
     in_chunks('HDEL', options, ids)
     in_chunks('HDEL', errors, ids)
+    in_chunks('HDEL', progress_key, ids)
   end
 end
 

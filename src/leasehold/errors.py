@@ -22,6 +22,8 @@ LeaseholdError
 │   └── EventsLost             some of the requested events are no longer kept, or were missed
 ├── ItemFailed                 the item that a caller waits for is a dead letter
 │   └── JobFailed              the work of a job has failed for good
+├── ItemCancelled              the item that a caller waits for was cancelled
+│   └── JobCancelled           the job that a caller waits for was cancelled
 ├── ItemUnknown                there is neither the item that a caller waits for nor its result
 │   └── JobUnknown             there is neither the item of a job nor its result
 ├── PayloadError               an item's data does not fit its handler
@@ -275,6 +277,26 @@ class ItemFailed(LeaseholdError):
         self.error = error
         last = (": ".join(filter(None, _read_error(error))).splitlines() or ["without an error"])[-1]
         super().__init__(f"the item {item_id!r} is a dead letter: {last}")
+
+
+class ItemCancelled(LeaseholdError):
+    """The item whose result was to be waited for was cancelled, with `AsyncWorkQueue.cancel` or otherwise.
+
+    Attributes:
+        item_id: The item's id.
+    """
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(f"the item {item_id!r} was cancelled")
+
+
+class JobCancelled(ItemCancelled):
+    """The job whose result was to be waited for was cancelled.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+    """
 
 
 class ItemUnknown(LeaseholdError):

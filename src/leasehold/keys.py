@@ -109,6 +109,11 @@ MADE_KEYS = {
         "`live` (`sharded` or `plain`: how they are published; empty: they are not), `last` (the number of "
         "the last event)",
     ),
+    "cancelled": Key(
+        "zset, with a time to live",
+        "id → until when those who ask for its result are told that the item was cancelled",
+    ),
+    "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),
     "recent": Key(
         "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"
     ),

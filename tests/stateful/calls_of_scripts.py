@@ -114,6 +114,15 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "add_once": _call(Draw.added, run="run", keep_ms=SHORT),
     "await_results": _call(_each_id, keep_ms=SHORT),
     "close_queue": _call(count=[1, 500]),
+    "cancel_data": _call(
+        payload=["bulk", "", "foreign a"],
+        keep_ms=[0, SHORT],
+        state=["waiting", "leased", "scheduled"],
+        cursor="0",
+        count=[2, 99],
+        at_most=99,
+    ),
+    "cancel_many": _call(lambda draw: [(one, draw.random.choice([0, SHORT])) for one in draw.ids]),
     "complete_many": _call(lambda draw: draw.held(FENCED)),
     "counts": _call(),
     "dead_list": _call(start=0, count=9),
@@ -156,6 +165,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
         source=["queue", "queue", "scheduled", "inboxes", "held", "lanes"], count=[2, 500, 0], purged=3
     ),
     "recover": _call(Draw.held, elapsed_ms=0, hold_ms=SHORT, max_bytes=[1, 1 << 20]),
+    "progress": _call(lambda draw: draw.held(['"half"'])),
     "register": _call(lambda _: [("1 a",)], keep_ms=SHORT, lease_ms=["", SHORT]),
     "release_many": _call(lambda draw: draw.held([0, 0, SHORT], [0, 1])),
     "renew_many": _call(lambda draw: draw.held([SHORT, 900_000])),

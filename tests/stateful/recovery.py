@@ -27,6 +27,8 @@ LONG = 2_000_000
 GIVE_TIME_TO_LIVE = {
     "add_once",
     "await_results",
+    "cancel_data",
+    "cancel_many",
     "lease_set",
     "probe",
     "register",
@@ -104,7 +106,8 @@ def differences(before: View, after: View, call: Call) -> Iterator[str]:
     for item_id, data in before.items.items():
         now = after.items.get(item_id)
         row = rows.get(item_id, ())
-        if now == data or (now is not None and now == f"new {item_id}" and row[1:2] == (now,)):
+        replaced = now is not None and now == f"new {item_id}" and row[1:2] == (now,)
+        if now == data or replaced or (now is None and _cancels(call, row, data)):
             continue
         # A snapshot has values of hashes without spaces at their end.
         dead = call.script == "fail_many" and after.dead.get(item_id, {}).get("data") == data.rstrip()
@@ -124,6 +127,12 @@ def differences(before: View, after: View, call: Call) -> Iterator[str]:
             moved = after.zset("ticks").get(name) != before.zset("ticks").get(name)
             if moved and row[3] and row[3] not in after.items:
                 yield f"the schedule {name!r} has moved on, and item {row[3]!r} was not added"
+
+
+def _cancels(call: Call, row: tuple[object, ...], data: str) -> bool:
+    """Return whether a call cancels an item that has this data, and this row of the call."""
+    by_data = call.script == "cancel_data" and data == call.arguments["payload"]
+    return by_data or (call.script == "cancel_many" and bool(row))
 
 
 class Recovery:
@@ -242,7 +251,7 @@ class Recovery:
             await self._run("schedule_drop", [(name,) for name in names])
         left = (await self.space.snapshot()).items()
         own = (
-            ("set:", "stream:", "once:", "idle", "probe", "watchers")
+            ("set:", "stream:", "once:", "idle", "probe", "watchers", "cancelled")
             if call and call.script in GIVE_TIME_TO_LIVE
             else ()
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from leasehold.testing import Clock
-from tests.queue.fixtures import make_queue, queue, tidy
+from tests.queue.fixtures import admin, make_queue, own, queue, tidy
 from tests.worker.processes import processes
 
-__all__ = ["clock", "make_queue", "processes", "queue", "tidy"]
+__all__ = ["admin", "clock", "make_queue", "own", "processes", "queue", "tidy"]
 
 
 @pytest.fixture

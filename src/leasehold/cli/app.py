@@ -35,6 +35,7 @@ COMMANDS = {
     "show": Command("leasehold.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
     "dead": Command("leasehold.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
     "schedule": Command("leasehold.cli.schedule", "List schedules; add, run or remove one.", EXIT_CODES),
+    "cancel": Command("leasehold.cli.cancel", "Cancel items, whether they wait or run.", EXIT_CODES),
     "clean": Command(
         "leasehold.cli.clean",
         "Reclaim expired leases and repair what dead processes and other clients left behind.",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = Log("leasehold.queue")
 
 #: What a batched script does to the item of a row.
-Effect = Literal["add", "complete", "renew", "release", "retry"]
+Effect = Literal["add", "complete", "renew", "release", "retry", "cancel", "progress"]
 
 #: The scripts whose concurrent calls share trips. This is the one list of them: the history that
 #: `leasehold.testing` records reads it, too.
@@ -38,6 +38,8 @@ BATCHED: dict[str, Effect] = {
     "renew_many": "renew",
     "release_many": "release",
     "fail_many": "retry",
+    "cancel_many": "cancel",
+    "progress": "progress",
 }
 
 

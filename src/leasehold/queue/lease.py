@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from leasehold.durations import Duration
 
 
+#: When the lease of an item that was cancelled has ended, by `time.monotonic()`.
+CANCELLED = float("-inf")
+
+
 class LeasingQueue(Protocol):
     """What a lease needs of its queue."""
 
@@ -80,7 +84,9 @@ class Lease(Item):
         self.attempt = attempt
         self.completed = None
         self._queue = queue
-        self._renewed(asked_at, lease_ms, server_ms + lease_ms)
+        # As in `_renewed`.
+        self._ends = asked_at + (lease_ms - 1) / 1000
+        self.deadline = (server_ms + lease_ms) / 1000
 
     @property
     def queue(self) -> LeasingQueue:
@@ -94,8 +100,22 @@ class Lease(Item):
 
     def _renewed(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
         """Record a lease of `lease_ms`, requested at `asked_at` by `time.monotonic()`, until `ends_ms`."""
-        self._ends = asked_at + (lease_ms - 1) / 1000  # the server counts in whole ms, rounded down
-        self.deadline = ends_ms / 1000
+        if self._ends != CANCELLED:
+            self._ends = asked_at + (lease_ms - 1) / 1000  # the server counts in whole ms, rounded down
+            self.deadline = ends_ms / 1000
+
+    def _cancel(self) -> None:
+        """Record that the item was cancelled."""
+        self._ends = CANCELLED
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the item was cancelled, as far as is known here.
+
+        A worker knows it at once, and sets it for each item of a batch. Other holders know it when they have
+        renewed the lease: `renew` returns False.
+        """
+        return self._ends == CANCELLED
 
     def remaining(self) -> float:
         """Return the seconds until the lease expires; negative if it has expired.

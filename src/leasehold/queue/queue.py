@@ -11,6 +11,7 @@ from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, WrongKeyType
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue import operations
+from leasehold.queue.cancelling import CANCELLED, KEEP_SECONDS, cancel_data, cancel_row, cancel_rows
 from leasehold.queue.cleaning import deep_clean, fsck, light_clean
 from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.encoding import (
@@ -479,8 +480,10 @@ class AsyncWorkQueue:
         rows = [self._claim(lease, b"%d" % lease_ms) for lease in leases]
         ends = await self._send("renew_many", rows)
         for lease, ends_ms in zip(leases, ends, strict=True):
-            if ends_ms:
+            if ends_ms > 0:
                 lease._renewed(asked_at, lease_ms, ends_ms)  # noqa: SLF001 - only its queue renews a lease
+            elif ends_ms == CANCELLED:
+                lease._cancel()  # noqa: SLF001 - as above
         return [ends_ms > 0 for ends_ms in ends]
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
@@ -548,6 +551,59 @@ class AsyncWorkQueue:
                 "failure was not applied, the others were"
             )
         return [answer == 1 for answer in answers]
+
+    # -------------------------------------------------------------- cancelling
+
+    async def cancel(self, item_id: str, *, keep: Duration = KEEP_SECONDS) -> bool:
+        """Cancel an item, whether it waits, is scheduled or leased: it is not leased again, nor completed.
+
+        A worker of Leasehold that runs it is told at once: it cancels an async handler, kills the process of
+        a handler, and sets `current_run().cancelled` for a thread. The outcome of the run is discarded. A
+        client of another library cannot be told; it finds nothing to complete. Callers that wait for the
+        result get ItemCancelled.
+
+        Of a cancellation and completions of one incarnation, exactly one is True.
+
+        Args:
+            item_id: The item's id.
+            keep: How long those who ask for the result later are told that it was cancelled, in seconds, or
+                until the id is added again; 0: they are told that the item is unknown.
+
+        Returns:
+            False if there is no unfinished item with this id.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used.
+            QueueClosed, ServerError: As in `add_item`. Repeating is safe.
+        """
+        return bool(await self._engine().one("cancel_many", cancel_row(item_id, keep)) == 1)
+
+    async def cancel_many(self, item_ids: Iterable[str], *, keep: Duration = KEEP_SECONDS) -> list[bool]:
+        """Cancel many items, each as `cancel` would."""
+        rows = cancel_rows(item_ids, keep)
+        return await self._send_and_check("cancel_many", rows, [row_size(slow=True)] * len(rows))
+
+    async def cancel_data(
+        self, data: bytes | str, *, limit: int | None = None, keep: Duration = KEEP_SECONDS
+    ) -> list[str]:
+        """Cancel all items whose data is equal to this, each as `cancel` would.
+
+        It looks at all waiting, leased and scheduled items, 500 in each step; between two steps, other
+        clients may act. An item that is in one state all the time is found; one that moves to another
+        meanwhile may be missed.
+
+        Args:
+            data: The data. The items of a task have a text of their own: cancel them by their ids.
+            limit: The maximum number of items to cancel, 1 to 1,000,000; None: no limit but that.
+            keep: As in `cancel`.
+
+        Returns:
+            The ids of the items that were cancelled.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `cancel`.
+        """
+        return await cancel_data(self._engine(), data, limit=limit, keep=keep)
 
     # -------------------------------------------------------------- inspecting
 

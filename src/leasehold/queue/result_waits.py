@@ -8,7 +8,7 @@ import random
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leasehold.errors import ItemFailed, ItemUnknown, LeaseholdError
+from leasehold.errors import ItemCancelled, ItemFailed, ItemUnknown, LeaseholdError
 from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.retry import Backoff
 
@@ -24,7 +24,7 @@ KEEP_MS = 15_000
 #: The first and the longest wait after a transient error (s).
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 #: The codes in the reply of `await_results`.
-NOT_READ, UNKNOWN, UNFINISHED, RESULT = -2, -1, 0, 1
+NOT_READ, UNKNOWN, UNFINISHED, RESULT, CANCELLED = -2, -1, 0, 1, 3
 
 
 class Engine(Protocol):
@@ -64,6 +64,7 @@ class ResultWaits:
         self._is_subscribed = False
         self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
         engine.pushes.add("ended", self._notified, self._missed)
+        engine.pushes.add("cancelled", self._cancelled)
 
     @property
     def count(self) -> int:
@@ -111,6 +112,9 @@ class ResultWaits:
             self._ended[item_id] = None
             self._ask(())
 
+    def _cancelled(self, item_id: bytes) -> None:
+        self._end(item_id, ItemCancelled(_text(item_id)))
+
     def _ask(self, item_ids: Iterable[bytes]) -> None:
         self._asked.update(dict.fromkeys(item_ids))
         if (self._ended or self._asked) and self._asking is None:
@@ -146,10 +150,7 @@ class ResultWaits:
             elif code == RESULT or (code == UNKNOWN and item_id in self._unfinished):
                 self._end(item_id, value if code == RESULT else None)
             else:
-                name = item_id.decode(errors="surrogateescape")
-                known = code != UNKNOWN
-                error = ItemFailed(name, value.decode(errors="replace")) if known else ItemUnknown(name)
-                self._end(item_id, error)
+                self._end(item_id, _error(item_id, code, value))
 
     def _end(self, item_id: bytes, end: bytes | LeaseholdError | None) -> None:
         for wait in self._waits.pop(item_id, ()):
@@ -170,3 +171,16 @@ class ResultWaits:
         if error.transient:
             await self._backoff.wait()
             self._asked.update(dict.fromkeys(self._unfinished))
+
+
+def _text(item_id: bytes) -> str:
+    return item_id.decode(errors="surrogateescape")
+
+
+def _error(item_id: bytes, code: int, value: bytes) -> LeaseholdError:
+    """Return the error of a caller that waits for an item without a result."""
+    if code == CANCELLED:
+        return ItemCancelled(_text(item_id))
+    if code == UNKNOWN:
+        return ItemUnknown(_text(item_id))
+    return ItemFailed(_text(item_id), value.decode(errors="replace"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.durations import Duration, seconds
 from leasehold.queue.encoding import encoded_id
+from leasehold.queue.result_waits import CANCELLED, KEEP_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,16 @@ class Results:
         found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])
         return found[0]
 
+    async def is_cancelled(self, item_id: str) -> bool:
+        """Return whether an item was cancelled, and not added again, for as long as `cancel` has said.
+
+        Raises:
+            InvalidArgument: If `item_id` cannot be an id.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        code, _ = await self._engine().run("await_results", [encoded_id(item_id)], keep_ms=KEEP_MS)
+        return bool(code == CANCELLED)
+
     async def wait(self, item_id: str, timeout: Duration | None = None) -> bytes | None:
         """Wait until an item is completed, and return its result.
 
@@ -52,6 +63,7 @@ class Results:
 
         Raises:
             ItemFailed: If it is a dead letter; `error` says why.
+            ItemCancelled: If it was cancelled.
             ItemUnknown: If there is neither an item of this id nor a result: it was never added, or it has
                 been completed without a result, or the result has expired.
             TimeoutError: If it is still unfinished after `timeout`.

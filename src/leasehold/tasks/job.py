@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from leasehold.errors import (
     InvalidArgument,
+    ItemCancelled,
     ItemFailed,
     ItemUnknown,
+    JobCancelled,
     JobFailed,
     JobUnknown,
     ResultError,
 )
 from leasehold.item import check_id
+from leasehold.queue.cancelling import KEEP_SECONDS
 from leasehold.tasks.wire import read_result
 
 if TYPE_CHECKING:
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-#: Where a job is: unfinished in one of three states, a dead letter, completed with a result that is kept, or
-#: unknown.
-JobState: TypeAlias = Literal["waiting", "leased", "scheduled", "dead", "completed", "unknown"]
+#: Where a job is: unfinished in one of three states, a dead letter, completed with a result that is kept,
+#: cancelled, or unknown.
+JobState: TypeAlias = Literal["waiting", "leased", "scheduled", "dead", "completed", "cancelled", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class JobStatus:
 
     Attributes:
         state: `"waiting"`, `"leased"` (it may be running), `"scheduled"` (delayed, or to be tried again),
-            `"dead"`, `"completed"`, or `"unknown"`: never added, or nothing is kept of it.
+            `"dead"`, `"completed"`, `"cancelled"`, or `"unknown"`: never added, or nothing is kept of it.
         attempt: How many attempts have begun; 0 if it is completed or unknown.
         error: What is kept of the last attempt that failed; None if none has.
         due: When it is next: when it falls due if it is scheduled, when its lease ends if it is leased;
@@ -88,6 +91,7 @@ class Job(Generic[R_co]):
 
         Raises:
             JobFailed: If its last attempt has failed.
+            JobCancelled: If it was cancelled.
             JobUnknown: If there is no such job, or its result is no longer kept.
             ResultError: If it was done, but what the function returned cannot be written or read.
             TimeoutError: If it is unfinished after `timeout`.
@@ -102,12 +106,29 @@ class Job(Generic[R_co]):
             data = await self._queue.results.wait(self.id, timeout=timeout)
         except ItemFailed as error:
             raise JobFailed(self.id, error.error) from error
+        except ItemCancelled as error:
+            raise JobCancelled(self.id) from error
         except ItemUnknown as error:
             raise JobUnknown(self.id) from error
         if data is None:
             raise ResultError(self.id, "it has no result: the client that completed it stored none")
         value: R_co = read_result(self.id, data, self._read)
         return value
+
+    async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:
+        """Cancel the job, whether it waits or runs: see `AsyncWorkQueue.cancel`.
+
+        Args:
+            keep: How long those who ask for the result later get JobCancelled, in seconds.
+
+        Returns:
+            False if it is not unfinished: it was done before, or has failed, or there is none.
+
+        Raises:
+            InvalidArgument: If `keep` is no duration.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
+        """
+        return await self._queue.cancel(self.id, keep=keep)
 
     async def status(self) -> JobStatus:
         """Return the state of the job, its attempt, its last error, and when it is next.
@@ -122,6 +143,8 @@ class Job(Generic[R_co]):
                 return JobStatus(state="dead", attempt=letter.attempt, error=letter.error)
             if await self._queue.results.get(self.id) is not None:
                 return JobStatus(state="completed")
+            if await self._queue.results.is_cancelled(self.id):
+                return JobStatus(state="cancelled")
         return JobStatus(state="unknown")
 
     def __repr__(self) -> str:

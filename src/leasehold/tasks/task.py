@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from leasehold.durations import Duration, check_bool, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import Item, check_id
+from leasehold.queue.cancelling import KEEP_SECONDS
 from leasehold.queue.encoding import AddOptions, adding
 from leasehold.tasks.job import Job
 from leasehold.tasks.wire import content_id_of, data_of
@@ -110,6 +111,27 @@ class Call(Generic[R_co]):
         item = self.item()
         created = await self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
         return self.job(item.id, created=created)
+
+    async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:
+        """Cancel the job of an equal call, which must have an id: by the option `id` or `content_id`.
+
+            await resize.options(content_id=True).call("cat.jpg").cancel()
+
+        Args:
+            keep: As in `Job.cancel`.
+
+        Returns:
+            False if there is no unfinished job with this id.
+
+        Raises:
+            InvalidArgument: If the call has neither option, or `keep` is no duration.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
+        """
+        if self._options.id is None and not self._options.content_id:
+            raise InvalidArgument(
+                "content_id", self._options.content_id, "a call with an id, by `id` or `content_id`"
+            )
+        return await self.job(self.item().id).cancel(keep=keep)
 
     def job(self, item_id: str, *, created: bool | None = None) -> Job[R_co]:
         """Return the job of an item that was made of this call."""

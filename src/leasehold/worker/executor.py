@@ -28,6 +28,7 @@ from leasehold.worker.run import RUNNING, Interruption
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from leasehold.worker.cancellations import Cancellations
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
@@ -42,6 +43,8 @@ SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
 RETRY_SECONDS = 1.0
 #: The outcomes of a run that is no batch and keeps no result.
 ONE_DONE = (DONE,)
+#: The interruptions after which it does not matter what the handler raises.
+UNCOUNTED = (Interruption.SHUTDOWN, Interruption.LEASE_LOST, Interruption.CANCELLED)
 
 log = Log("leasehold.worker")
 
@@ -56,8 +59,15 @@ class Executor:
         interrupted: How many runs were interrupted because the worker stopped.
     """
 
-    def __init__(self, concurrency: int, renewer: LeaseRenewer, coordinator: Coordinator) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        renewer: LeaseRenewer,
+        cancellations: Cancellations,
+        coordinator: Coordinator,
+    ) -> None:
         self._concurrency = concurrency
+        self._cancellations = cancellations
         self._renewer = renewer
         self._coordinator = coordinator
         self.calls: Mapping[Handler, Callable[[ActiveRun], Awaitable[Any]]] = {}
@@ -182,9 +192,12 @@ class Executor:
 
     async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         """Call the handler, and set the outcomes of the run."""
-        if run.lost and len(run.lost) == len(run.leases):
-            run.outcomes = [INTERRUPTED] * len(run.leases)  # they will be discarded
-            return
+        self._cancellations.check(run)
+        if run.lost:
+            if len(run.lost) == len(run.leases):
+                run.outcomes = [INTERRUPTED] * len(run.leases)  # they will be discarded
+                return
+            run.leave_out_lost()
         if run.attempt > run.handler.max_attempts:
             run.outcomes = (outcome := attempts_used_up(run.attempt),)
             log.warning("%r: %s It is now a dead letter", run, outcome.error, extra=run.log_fields)
@@ -216,11 +229,12 @@ class Executor:
         why = run.interruption
         if why is Interruption.TIMEOUT and issubclass(type(error), asyncio.CancelledError):
             error = TimeLimitExceeded(run.handler.timeout or 0)
-        elif why in (Interruption.SHUTDOWN, Interruption.LEASE_LOST) and not issubclass(type(error), Signal):
+        elif why in UNCOUNTED and not issubclass(type(error), Signal):
             # Any error may follow from the cancellation, so that the run does not count as an attempt.
             if why is Interruption.SHUTDOWN:
                 self.interrupted += 1
-            log.warning("%r was interrupted: %s", run, why.value, extra=run.log_fields)
+            level = logging.INFO if why is Interruption.CANCELLED else logging.WARNING
+            log.log(level, "%r was interrupted: %s", run, why.value, extra=run.log_fields)
             return [INTERRUPTED] * len(run.leases)
         return _decide_all(run, error)
 

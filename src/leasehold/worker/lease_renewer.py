@@ -53,6 +53,9 @@ class LeaseRenewer:
         self._woken = asyncio.Event()
         #: The handlers whose leases are being renewed.
         self._renewing: set[Handler] = set()
+        #: How often `renew_soon` was called, and for each tick how often that was so when it last looked.
+        self._asked = 0
+        self._looked: dict[float, int] = {}
 
     # ------------------------------------------------------------------ event loop of the worker
 
@@ -82,6 +85,10 @@ class LeaseRenewer:
     def remove(self, run: ActiveRun) -> None:
         """Stop renewing the leases of a run."""
         self.held.pop(run, None)
+
+    def renew_soon(self) -> None:
+        """Renew all leases at the next tick, to learn which have been lost. Callable from any thread."""
+        self._asked += 1
 
     # ------------------------------------------------------------------ background thread
 
@@ -142,6 +149,9 @@ class LeaseRenewer:
     def _due(self, tick: float) -> dict[Handler, list[tuple[ActiveRun, Lease]]]:
         """Return the leases to renew now of the handlers with this tick."""
         now = time.monotonic()
+        everything = self._asked != self._looked.get(tick, 0)
+        if not self._renewing:
+            self._looked[tick] = self._asked
         found: dict[Handler, list[tuple[ActiveRun, Lease]]] = {}
         for run in list(self.held):
             handler = run.handler
@@ -149,7 +159,7 @@ class LeaseRenewer:
                 continue
             latest = handler.lease_time * (1 - RENEW_AFTER)
             for lease in run.leases:
-                if lease.remaining() < latest and not (run.lost and lease.token in run.lost):
+                if (everything or lease.remaining() < latest) and not (run.lost and lease.token in run.lost):
                     found.setdefault(handler, []).append((run, lease))
         return found
 

@@ -26,6 +26,7 @@ RUNNING: ContextVar[Run | None] = ContextVar("leasehold run", default=None)
 class Interruption(enum.Enum):
     """Why the worker cancels a run."""
 
+    CANCELLED = "its item was cancelled"
     LEASE_LOST = "its lease was lost"
     TIMEOUT = "its time limit has passed"
     SHUTDOWN = "the worker is stopping"
@@ -58,6 +59,15 @@ class Run:
     def attempt(self) -> int:
         """The number of this attempt, beginning with 1; runs whose items were released do not count."""
         return self.leases[0].attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the worker has cancelled the run; `interruption` says why.
+
+        A thread cannot be cancelled: let its function look at `current_run().cancelled` now and then, and
+        return early. What it returns is discarded.
+        """
+        return self.interruption is not None
 
     def __repr__(self) -> str:
         ids = ", ".join(repr(lease.id) for lease in self.leases[:3])
@@ -136,11 +146,24 @@ class ActiveRun(Run):
             self.interruption = why
             self.task.cancel()
 
-    def lose(self, lease: Lease) -> None:
+    def lose(self, lease: Lease, why: Interruption = Interruption.LEASE_LOST) -> None:
         """Discard the outcome of a lost lease. Interrupt the run if it has no other lease."""
-        self.lost = (self.lost or set()) | {lease.token}
-        if len(self.lost) == len(self.leases):
-            self.interrupt(Interruption.LEASE_LOST)
+        if any(one is lease for one in self.leases):
+            self.lost = (self.lost or set()) | {lease.token}
+            if len(self.lost) == len(self.leases):
+                self.interrupt(why)
+
+    def cancel(self, lease: Lease) -> None:
+        """Discard the outcome of a lease whose item was cancelled, as `lose` does."""
+        lease._cancel()  # noqa: SLF001 - only its worker and its queue do
+        self.lose(lease, Interruption.CANCELLED)
+
+    def leave_out_lost(self) -> None:
+        """Leave out the lost leases of a run that has not started and has others."""
+        lost = self.lost or set()
+        kept = [lease for lease in self.leases if lease.token not in lost]
+        self.unacknowledged -= len(self.leases) - len(kept)
+        self.leases, self.lost = kept, None
 
 
 def by_consumer(runs: Iterable[ActiveRun]) -> dict[Consumer, list[ActiveRun]]:

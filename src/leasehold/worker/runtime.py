@@ -13,6 +13,7 @@ from leasehold.log import Log
 from leasehold.queue.internals import stop_listening
 from leasehold.worker.acknowledger import Acknowledger, Backlog
 from leasehold.worker.background import BackgroundThread
+from leasehold.worker.cancellations import Cancellations, cancel
 from leasehold.worker.coordinator import Coordinator
 from leasehold.worker.executor import Executor
 from leasehold.worker.fetcher import Fetcher
@@ -69,7 +70,8 @@ class WorkerRuntime(Coordinator):
         handlers = [handler for consumer in consumers for handler in consumer.all_handlers]
         self._concurrency = concurrency
         self._renewer = LeaseRenewer(self)
-        self._executor = Executor(concurrency, self._renewer, self)
+        self._cancellations = Cancellations([consumer.queue for consumer in consumers], self._renewer)
+        self._executor = Executor(concurrency, self._renewer, self._cancellations, self)
         self._backlog = Backlog()
         self._acknowledgers = {
             one: Acknowledger(one, self._renewer, self, self._backlog) for one in consumers
@@ -99,6 +101,7 @@ class WorkerRuntime(Coordinator):
         """Call `prepare`, and start to work; return the task that fetches, which ends only with an error."""
         self.prepare(resources, middleware)
         await self._background.start()
+        self._cancellations.start()
         fetching = asyncio.create_task(self._fetcher.run(), name="leasehold fetcher")
         self._tasks = [fetching, asyncio.create_task(self.monitor.beat(), name="leasehold heartbeat")]
         return fetching
@@ -138,6 +141,7 @@ class WorkerRuntime(Coordinator):
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        self._cancellations.stop()
         await self._background.stop()
         self._threads.close()
 
@@ -221,6 +225,9 @@ class WorkerRuntime(Coordinator):
 
     def lease_lost(self, run: ActiveRun, lease: Lease) -> None:
         """See `Coordinator`."""
+        if lease.cancelled:
+            self._loop.call_soon_threadsafe(cancel, run, lease)
+            return
         log.warning(
             "the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.log_fields
         )

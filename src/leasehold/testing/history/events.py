@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: The kinds of events. `retry` and `die` are the two kinds of failure: with and without a retry. `begin` and
 #: `end` are those of a run. `exit` is the last event of a process that was not killed.
 Kind = Literal[
-    "add", "requeue", "lease", "renew", "begin", "end", "complete", "retry", "die", "release", "drop", "exit"
+    "add", "requeue", "lease", "renew", "progress", "begin", "end", "complete", "retry", "die", "release",
+    "cancel", "drop", "exit",
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(Kind)
 
@@ -47,7 +48,7 @@ class Event(NamedTuple):
     called_at: int | None = None
     #: Of an answer: whether the server accepted the call; `"unsent"` if it was certainly not applied,
     #: `"unknown"` if the answer was lost. Of an `end`: `"returned"`, `"raised"`, `"interrupted"` (the worker
-    #: stopped), `"lost"` (its lease) or `"late"` (over its time limit).
+    #: stopped), `"cancelled"`, `"lost"` (its lease) or `"late"` (over its time limit).
     outcome: bool | str | None = None
 
     def line(self) -> bytes:

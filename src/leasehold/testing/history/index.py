@@ -72,7 +72,7 @@ class ItemHistory:
         return [call for call in self.calls_of("add", "requeue") if call.maybe_applied]
 
     def endings(self) -> list[Call]:
-        """Return the calls that may have ended an incarnation: completions and final failures.
+        """Return the calls that may have ended an incarnation: completions, final failures, cancellations.
 
         A call without an answer cannot have ended an incarnation later than that of its lease.
         """
@@ -80,7 +80,7 @@ class ItemHistory:
         added_at = [call.called_at for call in added]
         leased_at = self.leased_at()
         found: list[Call] = []
-        for call in self.calls_of("complete", "die"):
+        for call in self.calls_of("complete", "die", "cancel"):
             next_add = bisect_right(added_at, leased_at.get(call.token, math.inf))
             if call.outcome is None and next_add < len(added):
                 if call.called_at <= added[next_add].answered_at:

@@ -26,6 +26,7 @@ _IDS: dict[str, Kind] = {"requeue_many": "requeue", "drop_many": "drop"}
 _INTERRUPTIONS = {
     Interruption.SHUTDOWN: "interrupted",
     Interruption.LEASE_LOST: "lost",
+    Interruption.CANCELLED: "cancelled",
     Interruption.TIMEOUT: "late",
 }
 
@@ -33,8 +34,9 @@ _INTERRUPTIONS = {
 def record_calls(queue: AsyncWorkQueue, log: HistoryLog) -> AsyncWorkQueue:
     """Record every call of this process to a queue, and its answer.
 
-    This covers adds, leases, renewals, outcomes, and the requeueing and dropping of dead letters. It does not
-    cover items that schedules add, or dead letters that are dropped because of their age.
+    This covers adds, leases, renewals, reports of progress, outcomes, cancellations, and the requeueing and
+    dropping of dead letters. It does not cover items that schedules add, or dead letters that are dropped
+    because of their age.
 
     Args:
         queue: A queue object that has not been used.
@@ -106,9 +108,14 @@ class _RecordingEngine(Engine):
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         calls = self._write_calls(name, [(item_id,) for item_id in rest]) if name in _IDS else []
+        called_at = time.monotonic_ns()
         with self._recorded(calls) as values:
             value = await super().run(name, rest, **arguments)
             values.extend(value if calls else ())
+        if name == "cancel_data":
+            found = [Event(called_at, "cancel", self._name, _text(item_id)) for item_id in value[2:]]
+            self._log.write(*found)
+            self._write_answers(found, [True] * len(found))
         return value
 
     async def lease(
@@ -142,7 +149,7 @@ class _RecordingEngine(Engine):
             Event(now, "die" if kind == "retry" and row[2] == b"-1" else kind, self._name, _text(row[0]))
             for row in rows
         ]
-        if name in BATCHED and kind != "add":
+        if name in BATCHED and kind not in ("add", "cancel"):
             calls = [call._replace(token=int(row[1])) for call, row in zip(calls, rows, strict=True)]
         self._log.write(*calls)
         return calls

@@ -82,10 +82,14 @@ def _lost(index: HistoryIndex, finals: Finals) -> Findings:
 
 
 def _ended_twice(index: HistoryIndex, finals: Finals) -> Findings:
-    """Find items that ended twice, or are unfinished after they ended, without an add in between."""
+    """Find items that ended twice, or are unfinished after they ended, without an add in between.
+
+    So a cancelled item is not completed.
+    """
     for item in index.items:
         leased_at = item.leased_at()
-        ended = sorted((call for call in item.endings() if call.applied), key=lambda call: call.token)
+        # Of two incarnations, the second is leased after the first has ended; a cancellation has no token.
+        ended = sorted((call for call in item.endings() if call.applied), key=lambda call: call.called_at)
         # For each ending: the latest time of its add, the time of the call, and the time of the answer.
         windows: list[tuple[float, int, int | None]] = [
             (leased_at.get(call.token, call.answered_at), call.called_at, int(call.answered_at))
@@ -108,7 +112,7 @@ def _ended_twice(index: HistoryIndex, finals: Finals) -> Findings:
             elif answered_at is None:
                 yield item, "is in the queue, but was not added again after it had ended", None
             else:
-                yield item, "was completed or died again without having been added in between", answered_at
+                yield item, "ended again without having been added in between", answered_at
             since = called_at
 
 
@@ -169,12 +173,12 @@ def _run_after_completion(index: HistoryIndex, _: Finals) -> Findings:
 
 
 def _former_holder(index: HistoryIndex, _: Finals) -> Findings:
-    """Find renewals, failures and releases that were accepted from a former holder."""
+    """Find renewals, reports, failures and releases that were accepted from a former holder."""
     for item in index.items:
         tokens = [lease.token for lease in item.leases]
         # For each lease, when it or the first later one was received.
         received = list(accumulate((lease.answered_at for lease in reversed(item.leases)), min))[::-1]
-        for call in item.calls_of("renew", "retry", "die", "release"):
+        for call in item.calls_of("renew", "progress", "retry", "die", "release"):
             at = bisect_left(tokens, call.token + 1)
             if call.applied and at < len(tokens) and received[at] < call.called_at:
                 detail = f"{call.kind} was accepted with token {call.token} after token {tokens[at]} or later"

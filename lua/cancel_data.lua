@@ -1,0 +1,57 @@
+-- Cancel the items of one state whose data is equal to a text, one step of a walk at a time.
+--
+-- An item that is in that state from the first step to the last is found.
+--
+-- Keys: queue, processing, gone, deadlines, scheduled, sessions, ledger, watchers, options, errors, events
+-- Arguments:
+--   prefix   text     the queue's name
+--   now_ms   integer  the time; empty: the server's time
+--   payload  text     the data
+--   keep_ms  integer  for how long those who ask for a result are told that the item was cancelled; 0: not at all
+--   state    text     "waiting", "leased" or "scheduled"
+--   cursor   text     "0" in the first call, then that of the last reply
+--   count    count    about how many items to look at
+--   at_most  count    how many items to cancel
+-- Reply: 1 if this was the last step, else 0; the next cursor; then the ids that were cancelled.
+-- Cost: O(count), and O(size) for each item whose data has the same size; O(cursor) into the waiting list.
+-- Limits: `count` (at most 1,000) items, and the inboxes of 1,000 sessions.
+-- Needs: check
+
+-- Return ids to look at, and the next cursor, if there is one.
+local function page()
+  if state == 'waiting' then
+    local start = tonumber(cursor)
+    local ids = waiting_ids(start, count)
+    return ids, #ids >= count and start + count
+  end
+  local key, ids = state == 'leased' and deadlines or scheduled, {}
+  local found = redis.call('ZSCAN', key, cursor, 'COUNT', count)
+  for i = 1, #found[2], 2 do
+    ids[#ids + 1] = found[2][i]
+  end
+  return ids, found[1] ~= '0' and found[1]
+end
+
+local ids, next_cursor = page()
+local equal, seen = {}, {}
+for _, id in ipairs(ids) do
+  local key = data_key(id)
+  if #equal < at_most and not seen[id] and redis.pcall('STRLEN', key) == #payload then
+    seen[id] = true
+    if redis.call('GET', key) == payload then
+      equal[#equal + 1] = id
+    end
+  end
+end
+local before = redis.call('LLEN', queue)
+cancel(equal, keep_ms)
+if next_cursor and state == 'waiting' then
+  -- What has left the list has moved the others towards its start.
+  local moved = before - redis.call('LLEN', queue)
+  next_cursor = string.format('%.0f', math.max(0, next_cursor - moved))
+end
+local reply = { next_cursor and 0 or 1, next_cursor or '0' }
+for i, id in ipairs(equal) do
+  reply[i + 2] = id
+end
+return reply

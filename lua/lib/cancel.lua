@@ -1,0 +1,92 @@
+-- Cancel items: remove their data and all bookkeeping, and tell those who work on them and who wait for them.
+--
+-- Removing the data decides, as in `complete`. An id that is left in a list has no data, so that leasing drops it.
+--
+-- The session that holds an item is told by `cancel <token> <id>` on its channel `:push:<session>`; sessions that wait for
+-- its end by `cancelled <id>`. Who asks later is told so while the id is in `:cancelled`.
+--
+-- Needs: prefix, queue, scheduled, ledger, deadlines
+-- Gives: cancel
+
+-- Keep in mind for `for_ms` that the items were cancelled, and forget as many that have been for long enough.
+local function note_cancelled(ids, for_ms)
+  local notes, at = {}, read_clock()
+  for i, id in ipairs(ids) do
+    notes[2 * i - 1], notes[2 * i] = at + for_ms, id
+  end
+  local old = redis.call('ZRANGEBYSCORE', cancelled_key, '-inf', at, 'LIMIT', 0, 2 * #ids)
+  in_chunks('ZADD', cancelled_key, notes)
+  if redis.call('PTTL', cancelled_key) < for_ms then
+    redis.call('PEXPIRE', cancelled_key, for_ms)
+  end
+  in_chunks('ZREM', cancelled_key, old)
+end
+
+-- Return the session of ours that holds an item, as its lease key says; nil: no session, or a client of another library.
+local function holder_of(id)
+  local holder = redis.pcall('GET', prefix .. ':lease:' .. id)
+  return type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:' and holder or nil
+end
+
+-- Cancel those of the items that exist; returns whether each did, 1 or 0. `for_ms`: see `note_cancelled`; 0: not at all.
+local function cancel(ids, for_ms)
+  local records = read_in_chunks('HMGET', ledger, ids)
+  local scores = read_in_chunks('ZMSCORE', deadlines, ids)
+  redis.call('ZCARD', cancelled_key) -- raises now, before anything is written, if the key has another type
+  local answers, ended, leased, places, keys, told, seen = {}, {}, {}, {}, {}, {}, {}
+  for i, id in ipairs(ids) do
+    answers[i] = seen[id] and 0 or redis.call('EXISTS', data_key(id))
+    if answers[i] == 1 then
+      local n, base = #ended + 1, #keys
+      ended[n], seen[id] = id, true
+      keys[base + 1], keys[base + 2] = prefix .. ':result:' .. id, data_key(id)
+      keys[base + 3], keys[base + 4] =
+        prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id
+      local _, token = read_ledger(records[i])
+      if scores[i] then
+        leased[#leased + 1] = id
+        local holder = is_ours(scores[i]) and token and holder_of(id)
+        if holder then
+          told[#told + 1] = { holder, string.format('%.0f', token), id }
+        end
+      else
+        token = nil
+        places[#places + 1] = { id, find_waiting(id) }
+      end
+      if emitting then
+        emit('cancelled', id, { token = token })
+      end
+    end
+  end
+  if #ended == 0 then
+    return answers
+  end
+  if #leased > 0 then
+    check_processing()
+  end
+  begin_writes() -- it frees memory
+  if for_ms > 0 then
+    note_cancelled(ended, for_ms)
+  end
+  note_options(leased)
+  in_chunks('UNLINK', nil, keys) -- the result is that of an earlier item
+  forget_facts(ended)
+  in_chunks('HDEL', ledger, ended)
+  for _, place in ipairs(places) do
+    if place[2] == scheduled then
+      redis.call('ZREM', scheduled, place[1])
+    elseif place[2] then
+      redis.call('LREM', queue, place[3], place[1])
+    end
+  end
+  unlist(leased)
+  in_chunks('ZREM', deadlines, leased)
+  free_leases(leased)
+  wake_next()
+  flush()
+  for _, one in ipairs(told) do
+    redis.pcall('PUBLISH', prefix .. ':push:' .. one[1], 'cancel ' .. one[2] .. ' ' .. one[3])
+  end
+  notify_watchers(ended, 'cancelled ')
+  return answers
+end

@@ -1,0 +1,65 @@
+"""`leasehold cancel`: cancel items by their ids or their data."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from leasehold.cli.options import number_option
+from leasehold.cli.server import (
+    DEFAULT_URL,
+    AsJson,
+    Code,
+    QueueName,
+    Url,
+    command,
+    open_queue,
+    report_changes,
+)
+from leasehold.cli.times import duration_option
+from leasehold.queue.cancelling import KEEP_SECONDS, MAX_CANCELLED
+
+
+@command
+async def cancel(
+    name: QueueName,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of items.")] = None,
+    *,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DATA|-", help="Cancel the items with this data; - is standard input."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        number_option("With --data, how many at most; all by default.", minimum=1, maximum=MAX_CANCELLED),
+    ] = None,
+    keep: Annotated[
+        float,
+        duration_option("How long who asks for a result is told so: 30s, 5m, 2d."),
+    ] = KEEP_SECONDS,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """Cancel items, whether they wait or run: none of them is leased again or completed.
+
+    A worker of Leasehold that runs one of them is told at once. The exit code is 1 if there
+    is no unfinished item with one of the ids.
+    """
+    if (data is None) == (not ids):
+        raise typer.BadParameter("give either ids or --data", param_hint="ID")
+    if limit is not None and data is None:
+        raise typer.BadParameter("goes with --data", param_hint="--limit")
+    async with open_queue(url, name) as queue:
+        if data is not None:
+            payload = sys.stdin.buffer.read() if data == "-" else data.encode(errors="surrogateescape")
+            found = await queue.cancel_data(payload, limit=limit, keep=keep)
+            return report_changes(name, "cancelled", len(found), [], as_json=as_json)
+        answers = await queue.cancel_many(ids or [], keep=keep)
+    missed = [
+        (one, f"{name!r} has no unfinished item with the id {one!r}")
+        for one, done in zip(ids or [], answers, strict=True)
+        if not done
+    ]
+    return report_changes(name, "cancelled", sum(answers), missed, as_json=as_json)

@@ -1,0 +1,201 @@
+"""cancel_many and cancel_data: items end in any state, and their holders and waiters are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, new, picture
+
+if TYPE_CHECKING:
+    from redis.asyncio.client import PubSub
+
+pytestmark = pytest.mark.core
+
+HOUR = 3_600_000
+
+
+def noted(**until: float) -> State:
+    """Return the key of what was cancelled lately."""
+    return {"cancelled": Expiring({item_id: float(NOW + ms) for item_id, ms in until.items()})}
+
+
+async def messages(channel: PubSub, count: int) -> list[str]:
+    """Return so many messages of a channel."""
+    found = [await channel.get_message(timeout=5) for _ in range(count)]
+    return [one["data"].decode() for one in found if one is not None]
+
+
+async def test_an_item_is_cancelled_in_each_state(space: Space) -> None:
+    await space.seed(
+        picture(
+            waiting=["w", "other"],
+            leased={"l": Held(1), "stays": Held(2)},
+            scheduled={"s": NOW + 9},
+            past={"w": Held(3)},
+            fence=3,
+        )
+        | {"errors": {"w": "an error"}, "progress": {"l": "0.5", "stays": "0.1"}, "result:w": "earlier"}
+    )
+    assert await space.run("cancel_many", [("w", HOUR), ("l", HOUR), ("s", HOUR), ("none", HOUR)]) == [
+        1,
+        1,
+        1,
+        0,
+    ]
+    after = picture(waiting=["other"], leased={"stays": Held(2)}, fence=3)
+    assert await space.snapshot() == after | noted(w=HOUR, l=HOUR, s=HOUR) | {"progress": {"stays": "0.1"}}
+    assert await space.run("cancel_many", [("w", HOUR), ("l", HOUR)]) == [0, 0]
+
+
+async def test_an_id_that_is_given_twice_is_cancelled_once(space: Space) -> None:
+    await space.seed(picture(waiting=["a"]))
+    assert await space.run("cancel_many", [("a", 0), ("a", 0)]) == [1, 0]
+    assert await space.snapshot() == {}, "and with a time of 0 nothing is kept"
+
+
+@pytest.mark.seed("WRQ-B14")
+@pytest.mark.parametrize("fenced", [0, 1])
+async def test_of_a_cancellation_and_a_completion_one_is_accepted(space: Space, fenced: int) -> None:
+    await space.seed(picture(leased={"a": Held(1), "b": Held(2)}, fence=2))
+    assert await space.run("cancel_many", [("a", 0)]) == [1]
+    assert await space.run("complete_many", [("a", 1, fenced), ("b", 2, fenced)]) == [0, 1]
+    assert await space.run("cancel_many", [("b", 0)]) == [0]
+    assert await space.snapshot() == {"fence": "2"}
+
+
+async def test_what_the_holder_of_a_cancelled_item_does_is_rejected(space: Space) -> None:
+    await space.seed(picture(leased={"a": Held(1)}, fence=1))
+    assert await space.run("cancel_many", [("a", HOUR)]) == [1]
+    assert await space.run("renew_many", [("a", 1, 60_000), ("b", 1, 60_000)]) == [-1, 0]
+    assert await space.run("fail_many", [("a", 1, -1, "error")]) == [0]
+    assert await space.run("release_many", [("a", 1, 0, 1)]) == [0]
+    assert await space.run("progress", [("a", 1, "1")]) == [0]
+    assert await space.run("add_items", [new("a")]) == [1]
+    assert await space.run("complete_many", [("a", 1, 0)]) == [-1], "it is a new incarnation"
+    assert await space.snapshot() == picture(waiting=["a"], fence=1)
+
+
+async def test_the_holder_and_those_who_wait_are_told(space: Space, channel: PubSub) -> None:
+    await space.seed(picture(leased={"an id": Held(7)}, waiting=["w"], fence=7))
+    await space.run("await_results", [("an id",), ("w",)], keep_ms=15_000)
+    assert await space.run("cancel_many", [("an id", 0), ("w", 0)]) == [1, 1]
+    assert await messages(channel, 3) == ["cancel 7 an id", "cancelled an id", "cancelled w"]
+    assert await space.snapshot() == {"fence": "7"}
+
+
+async def test_an_id_deep_in_the_queue_stays_without_data_and_is_dropped(space: Space) -> None:
+    ids = [f"{n}" for n in range(600)]
+    await space.seed(picture(waiting=ids))
+    assert await space.run("cancel_many", [(one, 0) for one in ids[250:350]]) == [1] * 100
+    _, _, _, *leased = await space.run("lease_many", [(600, 60_000)])
+    _, _, _, *more = await space.run("lease_many", [(600, 60_000)])
+    assert [one.decode() for one in [*leased, *more][::4]] == ids[:250] + ids[350:]
+
+
+async def test_who_waits_later_is_told_until_the_id_is_added_again(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b"]))
+    assert await space.run("cancel_many", [("a", 1000), ("b", 1000)]) == [1, 1]
+    asked = [("a",), ("b",)]
+    assert await space.run("await_results", asked, keep_ms=15_000) == [3, b"", 3, b""]
+    await space.run("add_items", [new("b")])
+    assert (await space.run("await_results", asked, keep_ms=15_000))[::2] == [3, 0]
+    later: dict[str, Any] = {"keep_ms": 15_000, "now_ms": NOW + 1000}
+    assert (await space.run("await_results", asked, **later))[::2] == [-1, 0]
+
+
+async def test_what_was_cancelled_long_ago_is_forgotten(space: Space) -> None:
+    await space.seed(picture(waiting=["a"]) | {"cancelled": {f"{n}": NOW - 1.0 for n in range(5)}})
+    assert await space.run("cancel_many", [("a", 10)]) == [1]
+    assert await space.snapshot() == {
+        "cancelled": Expiring({"2": NOW - 1.0, "3": NOW - 1.0, "4": NOW - 1.0, "a": NOW + 10.0})
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        ("waiting", picture(waiting=["w2"], leased={"l": Held(1)}, scheduled={"s": NOW + 9}, fence=1)),
+        ("leased", picture(waiting=["w1", "w2"], scheduled={"s": NOW + 9}, fence=1)),
+        ("scheduled", picture(waiting=["w1", "w2"], leased={"l": Held(1)}, fence=1)),
+    ],
+)
+async def test_items_of_a_state_with_equal_data_are_cancelled(space: Space, state: str, left: State) -> None:
+    before = picture(waiting=["w1", "w2"], leased={"l": Held(1)}, scheduled={"s": NOW + 9}, fence=1)
+    same: State = dict.fromkeys(("item:w1", "item:l", "item:s"), "same")
+    await space.seed(before | same | {"item:w2": "near"})
+    call: dict[str, Any] = {
+        "payload": "same",
+        "keep_ms": 0,
+        "state": state,
+        "cursor": "0",
+        "count": 99,
+        "at_most": 99,
+    }
+    done, cursor, *ids = await space.run("cancel_data", **call)
+    assert (done, cursor, len(ids)) == (1, b"0", 1)
+    expected = left | {key: data for key, data in same.items() if key in left} | {"item:w2": "near"}
+    assert await space.snapshot() == expected
+
+
+async def test_a_walk_over_waiting_items_misses_none_that_move_as_others_are_cancelled(space: Space) -> None:
+    ids = [f"{n:03}" for n in range(700)]
+    await space.seed(picture(waiting=ids) | {f"item:{one}": "same" for one in ids if one[-1] != "0"})
+    found: list[str] = []
+    done, cursor = 0, b"0"
+    while not done:
+        call: dict[str, Any] = {
+            "payload": "same",
+            "keep_ms": 0,
+            "state": "waiting",
+            "count": 50,
+            "at_most": 50,
+        }
+        done, cursor, *some = await space.run("cancel_data", cursor=cursor, **call)
+        found += [one.decode() for one in some]
+    assert sorted(found) == [one for one in ids if one[-1] != "0"]
+
+
+async def test_no_more_items_are_cancelled_than_asked_for(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b", "c"]) | dict.fromkeys(("item:a", "item:b", "item:c"), "same"))
+    call: dict[str, Any] = {
+        "payload": "same",
+        "keep_ms": 0,
+        "state": "waiting",
+        "cursor": "0",
+        "count": 99,
+        "at_most": 2,
+    }
+    _, _, *ids = await space.run("cancel_data", **call)
+    assert ids == [b"c", b"b"]
+
+
+async def test_progress_is_kept_of_the_current_holder_alone_until_the_item_ends(
+    space: Space, channel: PubSub
+) -> None:
+    await space.seed(picture(leased={"a": Held(2, first=1)}, waiting=["w"], past={"w": Held(3)}, fence=3))
+    await space.run("await_results", [("a",)], keep_ms=15_000)
+    rows = [("a", 2, "0.5"), ("a", 1, "0.4"), ("w", 3, "1"), ("none", 4, "1"), ("a", 2, "x" * 1001)]
+    assert await space.run("progress", rows) == [1, 0, 0, 0, 0]
+    assert await messages(channel, 1) == ["progress 1 a0.5"]
+    assert (await space.snapshot())["progress"] == {"a": "0.5"}
+    assert await space.run("await_results", [("a",)], keep_ms=15_000) == [0, b"0.5"]
+    assert await space.run("release_many", [("a", 2, 0, 1)]) == [1]
+    assert (await space.snapshot())["progress"] == {"a": "0.5"}
+    assert await space.run("complete_many", [("a", 2, 0)]) == [1]
+    assert "progress" not in await space.snapshot()
+
+
+async def test_a_foreign_holder_finds_nothing_to_complete(space: Space) -> None:
+    """It cannot be told: its lease key is no session of ours."""
+    await space.seed(
+        {
+            "item:a": data_of("a"),
+            "processing": ["a"],
+            "lease:a": Expiring("a-session"),
+            "deadlines": {"a": NOW + 9.5},
+        }
+    )
+    assert await space.run("cancel_many", [("a", 0)]) == [1]
+    assert await space.snapshot() == {}

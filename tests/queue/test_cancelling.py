@@ -1,0 +1,135 @@
+"""Cancelling items: by ids and by data, the race with completions, and those who wait for a result."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import InvalidArgument, Item, ItemCancelled, ItemUnknown
+from tests.queue.asking import take
+from tests.queue.keyspace import left_over
+from tests.queue.test_waiting_for_results import watched
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.testing import Proxy
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+@pytest.mark.seed("WRQ-E2", "GLD-O14")
+async def test_an_item_is_cancelled_in_each_state(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_item(Item(b"x", id="leased"))
+    lease = await take(queue)
+    await queue.add_item(Item(b"x", id="waiting"))
+    await queue.add_item(Item(b"x", id="scheduled"), delay=100)
+    ids = ["leased", "waiting", "scheduled", "none"]
+    assert await queue.cancel_many(ids, keep=0) == [True, True, True, False]
+    assert (await queue.counts()).total == 0
+    assert not await queue.complete(lease)
+    assert not await queue.cancel("leased")
+    await queue.close()
+    assert await left_over(redis, queue.name) == set()
+
+
+async def test_a_completed_item_cannot_be_cancelled(queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    await queue.complete(await take(queue), result=b"done")
+    assert not await queue.cancel("a")
+    assert await queue.results.wait("a") == b"done"
+
+
+@pytest.mark.seed("WRQ-B14")
+async def test_of_concurrent_cancellations_and_completions_exactly_one_is_true(make_queue: MakeQueue) -> None:
+    queues = [make_queue() for _ in range(3)]
+    for number in range(40):
+        await queues[0].add_item(Item(b"x", id=f"{number}"))
+        lease = await take(queues[0])
+        calls = [queues[0].complete(lease), *(one.cancel(lease.id) for one in queues)]
+        answers = await asyncio.gather(*(calls if number % 2 else calls[::-1]))
+        assert sum(answers) == 1
+    assert (await queues[0].counts()).total == 0
+
+
+async def test_a_holder_learns_it_when_it_renews(make_queue: MakeQueue) -> None:
+    queue, other = make_queue(), make_queue()
+    await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
+    first, second = await queue.lease_many(2, 30)
+    assert await other.cancel("a")
+    assert not first.cancelled
+    assert await queue.renew_many([first, second], 30) == [False, True]
+    assert (first.cancelled, second.cancelled) == (True, False)
+    assert first.remaining() < 0
+
+
+@pytest.mark.seed("WRQ-O7")
+async def test_items_with_equal_data_are_cancelled_in_all_states(queue: AsyncWorkQueue) -> None:
+    await queue.add_items(Item(b"same" if n % 2 else b"other", id=f"{n}") for n in range(1400))
+    await queue.add_items([Item(b"same", id="later"), Item(b"s", id="near")], delay=100)
+    await queue.lease_many(10, 60)
+    assert await queue.cancel_data(b"same", limit=3) != []
+    found = await queue.cancel_data("same")
+    assert len(found) == 701 - 3
+    assert "later" in found
+    assert await queue.cancel_data(b"same") == []
+    assert (await queue.counts()).scheduled == 1
+    rest = [lease.id for _ in range(4) for lease in await queue.lease_many(500, 60, block=False)]
+    assert len(rest) == 700 - 5
+    assert all(int(one) % 2 == 0 for one in rest)
+
+
+async def test_those_who_wait_get_an_error_at_once_and_later(make_queue: MakeQueue, redis: Redis) -> None:
+    queue, other = make_queue(), make_queue()
+    await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])
+    waits = [asyncio.create_task(queue.results.wait(one)) for one in "ab"]
+    await watched(redis, queue, 2)
+    assert await other.cancel_many(["a", "b"], keep=0) == [True, True]
+    for wait in waits:
+        with pytest.raises(ItemCancelled, match=r"the item '[ab]' was cancelled"):
+            await wait
+    with pytest.raises(ItemUnknown):
+        await queue.results.wait("a")
+    await queue.add_item(Item(b"x", id="c"))
+    assert await other.cancel("c")
+    with pytest.raises(ItemCancelled) as caught:
+        await queue.results.wait("c")
+    assert caught.value.item_id == "c"
+    assert await queue.results.is_cancelled("c")
+    await queue.add_item(Item(b"x", id="c"))
+    assert not await queue.results.is_cancelled("c")
+    with pytest.raises(TimeoutError):
+        await queue.results.wait("c", timeout=0.05)
+
+
+async def test_a_wait_whose_connection_was_lost_gets_the_error(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy
+) -> None:
+    queue, other = make_queue(url=proxy.url), make_queue()
+    await other.add_item(Item(b"x", id="a"))
+    wait = asyncio.create_task(queue.results.wait("a"))
+    await watched(redis, queue, 1)
+    await proxy.fail()
+    assert await other.cancel("a")
+    await proxy.heal()
+    with pytest.raises(ItemCancelled):
+        await wait
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda queue: queue.cancel(7), "item_id"),
+        (lambda queue: queue.cancel("a", keep=-1), "keep"),
+        (lambda queue: queue.cancel_many("ab"), "item_ids"),
+        (lambda queue: queue.cancel_data(7), "data"),
+        (lambda queue: queue.cancel_data(b"x", limit=0), "limit"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue, call: Any, argument: str) -> None:
+    with pytest.raises(InvalidArgument, match=argument):
+        await call(queue)
