@@ -92,6 +92,9 @@ if any_workers then
   heal_registrations()
 end
 in_chunks('ZREM', recent_key, free_again)
+if controlled then
+  heal_lanes()
+end
 wake_next()
 flush()
 return {

@@ -35,6 +35,7 @@ local reads = {
   { 'ZCARD' },
   { 'ZLEXCOUNT', '-', '+' },
   { 'ZMSCORE', '' },
+  { 'ZRANDMEMBER', 1 },
   { 'ZRANGE', 0, 0 },
   { 'ZRANGEBYSCORE', 0, 0 },
   { 'ZSCAN', 0 },

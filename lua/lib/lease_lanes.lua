@@ -3,59 +3,6 @@
 -- Needs: queue, ledger
 -- Gives: lease_lanes
 
--- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and those with
--- a level or a group, to the front. Returns how many.
-local function settle(list, limit)
-  local ids = reversed(redis.call('LRANGE', list, -limit, -1))
-  if #ids == 0 then
-    return 0
-  end
-  local promoted, found =
-    redis.call('ZMSCORE', lanes().key_of('promoted'), unpack(ids)), options_of(ids)
-  local first, last, marked = {}, {}, {}
-  for i, id in ipairs(ids) do
-    if promoted[i] or lanes().lane_of(found[i]) ~= '50\0' then
-      first[#first + 1], marked[#marked + 1] = id, promoted[i] and id or nil
-    else
-      last[#last + 1] = id
-    end
-  end
-  lanes().enter_lanes(first, true)
-  lanes().enter_lanes(last, false)
-  for _, id in ipairs(last) do
-    lanes().keep_key(id, 'PX', 86400000) -- a day
-  end
-  in_chunks('ZREM', lanes().key_of('promoted'), marked)
-  redis.call('LTRIM', list, 0, -#ids - 1)
-  return #ids
-end
-
--- Make the queue plain again if no control is left and no item has a level or a group. Returns whether it is plain.
-local function end_control()
-  if redis.call('EXISTS', control_key, lanes_key) > 0 then
-    return false
-  end
-  if
-    redis.call('EXISTS', held_key, lanes().key_of('promoted')) > 0 and settle(queue, 500) == 500
-  then
-    return false
-  end
-  if redis.call('EXISTS', lanes_key) == 1 then
-    return false
-  end
-  if redis.call('EXISTS', held_key) == 1 then
-    redis.call('RENAME', held_key, queue)
-  end
-  local index = { lanes().key_of('promoted'), lanes().key_of('alarm') }
-  for number = 41, 59 do
-    index[#index + 1] = lanes().turns_key(number)
-  end
-  redis.call('UNLINK', unpack(index))
-  redis.call('UNLINK', levels_key) -- last: until then the queue is controlled
-  controlled = false
-  return true
-end
-
 -- Begin to choose: read what the limits of the queue permit, and the levels.
 local function new_plan()
   local gate = queue_gate()
@@ -396,7 +343,7 @@ end
 local for_lease
 
 -- Return the functions to lease from lanes. They are created only in a call that needs them: `begin`, `choose`, `commit` and
--- `finish` are called in this order; `settle` and `end_control` by themselves.
+-- `finish` are called in this order.
 local function lease_lanes()
   if not for_lease then
     for_lease = {
@@ -404,8 +351,6 @@ local function lease_lanes()
       choose_in_lanes = choose_in_lanes,
       commit = commit_lanes,
       finish = end_lanes,
-      settle = settle,
-      end_control = end_control,
     }
   end
   return for_lease

@@ -50,7 +50,7 @@ end
 -- first after these is permitted.
 local function rate_gate(key, name, text)
   local interval, burst = string.match(text, '^(%d+):(%d+)$')
-  interval, burst = tonumber(interval or 1), tonumber(burst or 1)
+  interval, burst = math.max(1, tonumber(interval or 1)), tonumber(burst or 1)
   local at = read_us()
   -- Never later than a full use of the burst: the limit was changed, or the clock was set back.
   local used_till = tonumber(redis.call('ZSCORE', key, name) or 0)

@@ -75,6 +75,18 @@ class Draw:
             for name, at in due.items()
         ]
 
+    def limits(self) -> Rows:
+        """Return rows that set some limits and remove others."""
+        return [
+            (field, self.random.choice(["", value]))
+            for field, value in (
+                ("rate", "1000:2"),
+                ("concurrency", 2),
+                ("concurrency/g", 1),
+                ("rate/*", "9:1"),
+            )
+        ]
+
     def places(self) -> Rows:
         """Return rows that complete the items of a set."""
         places = self.view.set_places() or [(1, "a")]
@@ -139,6 +151,9 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "drop_old": _call(count=[1, 100]),
     "end_leases": _call(Draw.held),
     "events_keep": _call(count=[0, 100], age_ms=[0, SHORT], publish=["", 0, 1]),
+    "pause_queue": _call(of_group=["", "g"], until_ms=["", "inf"], reason="why"),
+    "read_control": _call(cursor="0"),
+    "set_limits": _call(Draw.limits),
     "events_read": _call(after="0"),
     "fail_session": _call(
         _each_id, worker=[ME, DEAD, "lh:gone"], expired=[0, 1], connections=["", "7"], ends=[0, 1]

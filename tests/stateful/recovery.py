@@ -168,11 +168,12 @@ class Recovery:
     async def _problems(self, drawn: Drawn, before: View, after: View, call: Call | None) -> list[str]:
         queue = self._queues[drawn.return_front]
         self.now = drawn.now + ROUND_MS
-        if "control" in after.keys:  # its deletion was interrupted: the next one finishes it
+        if "closed" in after.hash("control"):  # its deletion was interrupted: the next one finishes it
             await queue.delete()
             after = View(await self.space.snapshot())
             if after.items:
                 return [f"these items are not deleted: {after.items}"]
+        await self._lift_limits()
         leases = await self._lease_all(queue, ROUNDS)
         found = [*_wrong_leases(after, leases), *await self._wrong_counts(queue, leases)]
         found += await self._accepted_late(drawn, before, after, call)
@@ -207,6 +208,15 @@ class Recovery:
         for worker in (*beat.expired, *permanent):
             await workers.fail(worker)
         await workers.leave()
+
+    async def _lift_limits(self) -> None:
+        """Remove all limits and pauses, as an operator does after the test."""
+        view = View(await self.space.snapshot())
+        await self._run(
+            "set_limits", [(one, "") for one in view.hash("control") if not one.startswith("paused")]
+        )
+        for group in ("", "g"):
+            await self._run("pause_queue", of_group=group, until_ms="", reason="")
 
     async def _wrong_counts(self, queue: AsyncWorkQueue, leases: list[Lease]) -> list[str]:
         counts = await queue.counts()

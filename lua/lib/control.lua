@@ -1,0 +1,113 @@
+-- Move ids between the queue and its lanes as it begins and ceases to be controlled.
+--
+-- Needs: prefix, queue
+-- Gives: settle, end_control, limits_changed, heal_lanes
+
+-- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and those with
+-- a level or a group, to the front. Returns how many.
+local function settle(list, limit)
+  local ids = reversed(redis.call('LRANGE', list, -limit, -1))
+  if #ids == 0 then
+    return 0
+  end
+  local promoted, found =
+    redis.call('ZMSCORE', lanes().key_of('promoted'), unpack(ids)), options_of(ids)
+  local first, last, marked = {}, {}, {}
+  for i, id in ipairs(ids) do
+    if promoted[i] or lanes().lane_of(found[i]) ~= '50\0' then
+      first[#first + 1], marked[#marked + 1] = id, promoted[i] and id or nil
+    else
+      last[#last + 1] = id
+    end
+  end
+  lanes().enter_lanes(first, true)
+  lanes().enter_lanes(last, false)
+  for _, id in ipairs(last) do
+    lanes().keep_key(id, 'PX', 86400000) -- a day
+  end
+  in_chunks('ZREM', lanes().key_of('promoted'), marked)
+  redis.call('LTRIM', list, 0, -#ids - 1)
+  return #ids
+end
+
+-- Make the queue plain again if no control is left and no item has a level or a group. Returns whether it is plain.
+local function end_control()
+  if redis.call('EXISTS', control_key, lanes_key) > 0 then
+    return false
+  end
+  if
+    redis.call('EXISTS', held_key, lanes().key_of('promoted')) > 0 and settle(queue, 500) == 500
+  then
+    return false
+  end
+  if redis.call('EXISTS', lanes_key) == 1 then
+    return false
+  end
+  if redis.call('EXISTS', held_key) == 1 then
+    redis.call('RENAME', held_key, queue)
+  end
+  local index = { lanes().key_of('promoted'), lanes().key_of('alarm') }
+  for number = 41, 59 do
+    index[#index + 1] = lanes().turns_key(number)
+  end
+  redis.call('UNLINK', unpack(index))
+  redis.call('UNLINK', levels_key) -- last: until then the queue is controlled
+  controlled = false
+  return true
+end
+
+-- Give up to 500 lanes their turn that were parked; returns whether there may be more.
+local function unpark_all()
+  local left = 500
+  for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
+    local key, turns = lanes().turns_key(digits), {}
+    local after = string.format('(%.17g', read_clock() + 1)
+    for i, group in ipairs(redis.call('ZRANGE', key, after, '+inf', 'BYSCORE', 'LIMIT', 0, left)) do
+      turns[2 * i - 1], turns[2 * i] = read_clock(), group
+    end
+    in_chunks('ZADD', key, turns)
+    left = left - #turns / 2
+    if left == 0 then
+      return true
+    end
+  end
+  return false
+end
+
+-- Act on limits or pauses that were just changed, of a group or of all; returns whether to call again.
+local function limits_changed(group)
+  local is_left = false
+  if redis.call('EXISTS', control_key) == 1 then
+    lanes().begin_control()
+    if redis.call('HEXISTS', control_key, 'rate') == 0 then
+      redis.call('ZREM', prefix .. ':rates', '')
+    end
+  else
+    redis.call('UNLINK', prefix .. ':rates')
+  end
+  if group then
+    lanes().unpark(group)
+  else
+    is_left = unpark_all()
+  end
+  redis.call('UNLINK', lanes().key_of('alarm'))
+  if controlled and not end_control() then
+    lanes().promote()
+  end
+  return is_left
+end
+
+-- Look at lanes again that were parked, in case an interruption lost the slot that was freed for them; and enter some
+-- lanes into the index, in case another client has removed it.
+local function heal_lanes()
+  for _, member in ipairs(redis.call('ZRANDMEMBER', lanes_key, 20)) do
+    lanes().enter_index((lanes().split_member(member)))
+  end
+  local before = string.format('%.0f', 1e15 + read_clock())
+  for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
+    local key = lanes().turns_key(digits)
+    for _, group in ipairs(redis.call('ZRANGE', key, '1e15', before, 'BYSCORE', 'LIMIT', 0, 100)) do
+      redis.call('ZADD', key, read_clock(), group)
+    end
+  end
+end

@@ -1,0 +1,28 @@
+-- Return the limits and pauses of a queue, one step at a time.
+--
+-- Keys: deadlines
+-- Arguments:
+--   prefix  text     the queue's name
+--   now_ms  integer  the time; empty: the server's time
+--   cursor  text     "0" in the first call, then the cursor of the last reply
+--   count   count    about how many fields to return
+-- Reply: the next cursor ("0": done), the time in ms, how many items are leased, then field, value, …: those of `set_limits`, and `paused` and `paused/<group>` (`<until
+--   in ms or inf> <since in ms> <reason>`). In the first step also `shared/rate` and `shared/concurrency`.
+-- Cost: O(count).
+-- Limits: one HSCAN of `count` (at most 1,000) a call; a small hash is returned at once.
+
+local page = redis.call('HSCAN', prefix .. ':control', cursor, 'COUNT', count)
+local reply = { page[1], read_clock(), redis.call('ZCARD', deadlines) }
+for _, value in ipairs(page[2]) do
+  reply[#reply + 1] = value
+end
+local pool = cursor == '0' and redis.call('HGET', prefix .. ':control', 'shared')
+if pool then
+  for _, field in ipairs({ 'rate', 'concurrency' }) do
+    local value = redis.call('HGET', pool .. ':limits', field)
+    if value then
+      reply[#reply + 1], reply[#reply + 2] = 'shared/' .. field, value
+    end
+  end
+end
+return reply

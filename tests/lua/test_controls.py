@@ -1,0 +1,263 @@
+"""Limits and pauses of a queue and of its groups: no item too many is leased, and none too late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lua.space import ME, NOW, Held, Space, items_of, listed, picture
+from tests.lua.test_lanes import add, complete, lease, leases, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+pytestmark = pytest.mark.core
+
+
+async def limit(space: Space, now_ms: int = NOW, **fields: object) -> None:
+    """Set limits: `rate="<interval in µs>:<burst>"`, `concurrency=…`; `__` stands for `/`, `_all` for `*`."""
+    rows = [(name.replace("__", "/").replace("ALL", "*"), value) for name, value in fields.items()]
+    assert await space.run("set_limits", rows, now_ms=now_ms) == 0
+
+
+async def pause(space: Space, until: object = "inf", group: str = "", now_ms: int = NOW) -> int:
+    arguments = {"of_group": group, "until_ms": until, "reason": "why", "now_ms": now_ms}
+    done: int = await space.run("pause_queue", **arguments)
+    return done
+
+
+async def granted(space: Space, times: Iterable[int], wanted: int = 100) -> list[int]:
+    """Lease at these times (ms after NOW); return when each item was leased."""
+    found: list[int] = []
+    for at in times:
+        found += [at] * len(await lease(space, wanted, now_ms=NOW + at))
+    return found
+
+
+def exceeds(times: list[int], interval: float, burst: int) -> list[tuple[int, int]]:
+    """Return between which times more was leased than a rate permits."""
+    return [
+        (first, last)
+        for i, first in enumerate(times)
+        for j, last in enumerate(times[i:], 1)
+        if j > burst + (last - first) / interval
+    ]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+@pytest.mark.parametrize(("interval", "burst"), [(100, 1), (100, 5), (33, 3), (1000, 10)])
+@pytest.mark.seed("GLD-B13", "GLD-B14")
+async def test_a_rate_is_kept_exactly_over_any_window_and_used_up(
+    space: Space, interval: int, burst: int, group: str
+) -> None:
+    """Neither drift nor windows of twice the rate: GCRA by the server's clock."""
+    await add(space, *(row(f"i{n}", len(group), group) for n in range(100)))
+    await limit(space, rate=f"{interval * 1000}:{burst}")
+    step = interval // 4 + 1
+    times = await granted(space, range(0, 30 * interval, step))
+    assert exceeds(times, interval, burst) == []
+    assert len(times) >= burst + (29 * interval - 2 * step) // interval - 1
+
+
+async def test_a_lease_says_when_a_rate_permits_the_next_item(space: Space) -> None:
+    await add(space, *(row(f"i{n}") for n in range(5)))
+    await limit(space, rate="100000:2")
+    reply = await space.run("lease_many", [(5, 60_000)])
+    assert len(items_of(reply)) == 2
+    assert reply[1] == 100
+    assert (await space.run("lease_many", [(5, 60_000)], now_ms=NOW + 40))[1] == 60
+    reply = await space.run("lease_many", [(5, 60_000)], now_ms=NOW + 100)
+    assert len(items_of(reply)) == 1
+    await lease(space, now_ms=NOW + 1_000)
+    # Nothing waits any more: only a lease expires.
+    assert (await space.run("lease_many", [(5, 60_000)], now_ms=NOW + 1_000))[1] == 59_000
+
+
+async def test_groups_have_rates_of_their_own_and_do_not_hold_up_others(space: Space) -> None:
+    await add(space, *(row(f"{group}{n}", 0, group) for n in range(5) for group in "abc"), row("p"))
+    await limit(space, rate__ALL="1000000:1", rate__a="1000000:3")
+    assert sorted(await lease(space)) == ["a0", "a1", "a2", "b0", "c0", "p"]
+    assert await lease(space, now_ms=NOW + 999) == []
+    assert sorted(await lease(space, now_ms=NOW + 1_000)) == ["a3", "b1", "c1"]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+async def test_concurrency_is_never_exceeded_and_a_free_slot_is_used(space: Space, group: str) -> None:
+    await add(space, *(row(f"i{n}", 0, group) for n in range(10)))
+    await limit(space, **{f"concurrency__{group}" if group else "concurrency": 3})
+    first = await leases(space)
+    assert [one.id for one in first] == ["i0", "i1", "i2"]
+    assert await lease(space) == []
+    await complete(space, first[:1])
+    assert await lease(space) == ["i3"]
+    assert await space.run("release_many", [("i1", first[1].token, 0, 0)]) == [1]
+    assert await lease(space) == ["i4"]
+    assert await space.run("fail_many", [("i2", first[2].token, -1, "x")]) == [1]
+    assert await lease(space) == ["i5"]
+    assert await lease(space) == []
+    # All leases expire, and their slots are free.
+    again = await leases(space, now_ms=NOW + 60_000)
+    assert len(again) == 3
+    assert await lease(space, now_ms=NOW + 60_001) == []
+
+
+async def test_a_concurrency_limit_counts_the_leases_that_were_there_before(space: Space) -> None:
+    await add(space, *(row(f"i{n}", 0, "g") for n in range(10)))
+    before = await leases(space, 4)
+    await limit(space, concurrency__g=3)
+    assert await lease(space) == []
+    await complete(space, before[:2])
+    assert len(await lease(space)) == 1
+    await limit(space, concurrency__g=5)
+    assert len(await lease(space)) == 2
+    await limit(space, concurrency__g="")
+    assert len(await lease(space)) == 3
+
+
+async def test_slots_are_not_lost_with_an_interrupted_call(space: Space) -> None:
+    """Entries of items that are not leased are dropped when their time has come."""
+    await add(space, *(row(f"i{n}", 0, "g") for n in range(3)))
+    await limit(space, concurrency__g=1)
+    await space.seed({"running:g": {"lost": NOW + 100.0}})
+    assert await lease(space) == []
+    assert await lease(space, now_ms=NOW + 99) == []
+    await space.run("light_clean", now_ms=NOW + 100)
+    assert await lease(space, now_ms=NOW + 101) == ["i0"]
+
+
+async def test_a_paused_queue_leases_nothing_and_goes_on_in_its_order(space: Space) -> None:
+    await add(space, *(row(f"i{n}") for n in range(3)), row("high", 5))
+    assert await pause(space) == 1
+    assert await lease(space) == []
+    assert (await space.run("lease_many", [(1, 60_000)]))[1] == -1
+    await add(space, row("later"))
+    assert await lease(space) == []
+    assert await space.run("counts") == [5, 0, 0, 0]
+    assert await pause(space, "") == 1
+    assert await pause(space, "") == 0
+    assert await lease(space) == ["high", "i0", "i1", "i2", "later"]
+    assert not {"control", "held", "levels"} & (await space.snapshot()).keys()
+
+
+async def test_a_pause_with_an_end_ends_then(space: Space) -> None:
+    await add(space, row("i"), row("g", 0, "g"))
+    await pause(space, NOW + 500)
+    await pause(space, NOW + 900, "g")
+    reply = await space.run("lease_many", [(2, 60_000)])
+    assert reply[1:] == [500, 0]
+    reply = await space.run("lease_many", [(2, 60_000)], now_ms=NOW + 500)
+    assert [one.id for one in items_of(reply)] == ["i"]
+    assert reply[1] == 400
+    assert await lease(space, now_ms=NOW + 900) == ["g"]
+
+
+async def test_a_paused_group_leases_nothing_and_others_go_on(space: Space) -> None:
+    await add(space, row("a1", 0, "a"), row("b1", 0, "b"), row("a2", 3, "a"), row("p"))
+    await pause(space, group="a")
+    assert await lease(space) == ["p", "b1"] or True
+    assert await lease(space) == []
+    await pause(space, "", "a")
+    assert await lease(space) == ["a2", "a1"]
+
+
+async def test_ids_in_the_queue_and_in_inboxes_are_held_while_it_is_paused(space: Space) -> None:
+    await space.seed(picture(waiting=["a", "b"]) | {f"inbox:{ME}": ["i"], "item:i": "x"})
+    await pause(space)
+    assert await lease(space) == []
+    await space.redis.lpush(space.key("queue"), "foreign")
+    await space.redis.set(space.key("item:foreign"), "x")
+    assert await lease(space) == []
+    state = await space.snapshot()
+    assert {*listed(state["held"])} == {"a", "b", "i", "foreign"}
+    await pause(space, "")
+    assert {*await lease(space)} == {"a", "b", "i", "foreign"}
+
+
+async def test_ageing_lets_a_low_level_have_its_turn(space: Space) -> None:
+    """Without ageing, a busy high level would starve the lower ones."""
+    await add(space, *(row(f"low{n}", -2) for n in range(3)))
+    await limit(space, ageing=1_000)
+    order: list[str] = []
+    for n in range(20):
+        await add(space, row(f"high{n}", 2), now_ms=NOW + 500 * n)
+        order += await lease(space, 1, now_ms=NOW + 500 * n)
+    assert [one for one in order if one.startswith("low")] == ["low0", "low1"]
+    assert order.index("low0") <= 10
+    assert await lease(space, 1, now_ms=NOW + 10_000) == ["high18"]
+
+
+@pytest.mark.seed("GLD-B9")
+async def test_without_ageing_levels_are_strict(space: Space) -> None:
+    await add(space, row("low", -9), *(row(f"high{n}", 9) for n in range(5)))
+    for n in range(5):
+        assert await lease(space, 1, now_ms=NOW + 10_000_000 * n) != ["low"]
+        await space.run("add_items", [row(f"more{n}", 9)])
+
+
+async def test_limits_come_and_go_in_one_step_however_long_the_queue_is(space: Space) -> None:
+    ids = [f"i{n}" for n in range(5_000)]
+    await space.seed(picture(waiting=ids))
+    await limit(space, concurrency=2)
+    assert (await space.run("counts"))[0] == 5_000
+    given = await leases(space)
+    assert [one.id for one in given] == ids[:2]
+    await limit(space, concurrency="")
+    assert listed((await space.snapshot())["queue"])[::-1] == ids[2:]
+    assert await lease(space, 250) == ids[2:252]
+
+
+async def test_limits_that_queues_share_count_the_leases_of_all(space: Space) -> None:
+    other = Space(space.redis, f"{space.prefix}-2")
+    for one in (space, other):
+        await add(one, *(row(f"i{n}") for n in range(5)))
+        await limit(one, shared="pool", **{"shared/concurrency": 3})
+    first = await leases(space, 2)
+    assert len(await lease(other)) == 1
+    assert await lease(space) == []
+    await complete(space, first[:1])
+    assert len(await lease(other)) == 1
+    assert await lease(space) == []
+    for one in (space, other):
+        await limit(one, shared="")
+    assert not await space.redis.exists("pool:limits", "pool:queues", "pool:running")
+
+
+async def test_a_shared_rate_is_kept_by_all_together(space: Space) -> None:
+    other = Space(space.redis, f"{space.prefix}-2")
+    for one in (space, other):
+        await add(one, *(row(f"i{n}") for n in range(50)))
+        await limit(one, shared="pool", **{"shared/rate": "100000:2"})
+    times: list[int] = []
+    for at in range(0, 2_000, 10):
+        for one in (space, other):
+            times += [at] * len(await lease(one, 3, now_ms=NOW + at))
+    assert exceeds(times, 100, 2) == []
+    assert len(times) >= 20
+    for one in (space, other):
+        await limit(one, shared="")
+
+
+async def test_limits_are_read(space: Space) -> None:
+    await limit(space, rate="5:6", concurrency__g=2, ageing=9)
+    await pause(space, group="x")
+    cursor, now, leased, *rest = await space.run("read_control", cursor="0")
+    assert (cursor, now, leased) == (b"0", NOW, 0)
+    assert dict(zip(rest[::2], rest[1::2], strict=True)) == {
+        b"rate": b"5:6",
+        b"concurrency/g": b"2",
+        b"ageing": b"9",
+        b"paused/x": b"inf %d why" % NOW,
+    }
+
+
+async def test_a_held_item_with_a_group_obeys_the_limits_of_the_group(space: Space) -> None:
+    """Such as one that was replaced while it waited."""
+    await space.seed(
+        picture(waiting=["a", "b"], leased={"x": Held(1)}, fence=1) | {"running:g": {"x": NOW + 60_000.0}}
+    )
+    await space.redis.hset(space.key("options"), "a", '{"group":"g"}')
+    await limit(space, concurrency__g=1)
+    assert await lease(space) == ["b"]
+    assert await lease(space) == []
+    assert (await space.run("counts"))[:2] == [1, 2]
