@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 
-async def limit(space: Space, now_ms: int = NOW, **fields: object) -> None:
-    """Set limits: `rate="<interval in µs>:<burst>"`, `concurrency=…`; `__` stands for `/`, `_all` for `*`."""
+async def limit(space: Space, **fields: object) -> None:
+    """Set limits: `rate="<interval in µs>:<burst>"`, `concurrency=…`; `__` stands for `/`, `ALL` for `*`."""
     rows = [(name.replace("__", "/").replace("ALL", "*"), value) for name, value in fields.items()]
-    assert await space.run("set_limits", rows, now_ms=now_ms) == 0
+    assert await space.run("set_limits", rows) == 0
 
 
-async def pause(space: Space, until: object = "inf", group: str = "", now_ms: int = NOW) -> int:
-    arguments = {"of_group": group, "until_ms": until, "reason": "why", "now_ms": now_ms}
-    done: int = await space.run("pause_queue", **arguments)
+async def pause(space: Space, until: object = "inf", group: str = "") -> int:
+    done: int = await space.run("pause_queue", of_group=group, until_ms=until, reason="why")
     return done
 
 
@@ -211,7 +210,7 @@ async def test_limits_that_queues_share_count_the_leases_of_all(space: Space) ->
     other = Space(space.redis, f"{space.prefix}-2")
     for one in (space, other):
         await add(one, *(row(f"i{n}") for n in range(5)))
-        await limit(one, shared="pool", **{"shared/concurrency": 3})
+        await limit(one, shared="pool", shared__concurrency=3)
     first = await leases(space, 2)
     assert len(await lease(other)) == 1
     assert await lease(space) == []
@@ -227,7 +226,7 @@ async def test_a_shared_rate_is_kept_by_all_together(space: Space) -> None:
     other = Space(space.redis, f"{space.prefix}-2")
     for one in (space, other):
         await add(one, *(row(f"i{n}") for n in range(50)))
-        await limit(one, shared="pool", **{"shared/rate": "100000:2"})
+        await limit(one, shared="pool", shared__rate="100000:2")
     times: list[int] = []
     for at in range(0, 2_000, 10):
         for one in (space, other):
