@@ -77,15 +77,20 @@ class Model:
             return False
         if fenced and not self.holds(held):
             return False
-        del self.items[held.id]
-        if held.id in self.leased:
-            del self.leased[held.id]
-        elif held.id in self.scheduled:
-            del self.scheduled[held.id]
-        elif held.id in self.waiting:
-            youngest = len(self.waiting) - 1 - self.waiting[::-1].index(held.id)
-            del self.waiting[youngest]
+        self._end(held.id)
         return True
+
+    def cancel(self, item_id: str) -> bool:
+        if item_id not in self.items:
+            return False
+        self._end(item_id)
+        return True
+
+    def cancel_data(self, data: bytes) -> set[str]:
+        equal = {item_id for item_id, known in self.items.items() if known.data == data}
+        for item_id in equal:
+            self._end(item_id)
+        return equal
 
     def renew(self, held: Held, now: int, lease_ms: int) -> bool:
         if not self.holds(held):
@@ -143,6 +148,16 @@ class Model:
         for _, item_id in sorted((due, item_id) for item_id, due in self.scheduled.items() if due <= now):
             del self.scheduled[item_id]
             self.waiting.append(item_id)
+
+    def _end(self, item_id: str) -> None:
+        del self.items[item_id]
+        if item_id in self.leased:
+            del self.leased[item_id]
+        elif item_id in self.scheduled:
+            del self.scheduled[item_id]
+        elif item_id in self.waiting:
+            youngest = len(self.waiting) - 1 - self.waiting[::-1].index(item_id)
+            del self.waiting[youngest]
 
     def _wait(self, item_id: str, now: int, delay: int, *, front: bool) -> None:
         if delay:

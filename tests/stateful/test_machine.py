@@ -97,6 +97,21 @@ class QueueMachine(RuleBasedStateMachine):
             assert incarnation not in self.completed
             self.completed.add(incarnation)
 
+    @rule(ids=st.lists(IDS, min_size=1, max_size=3), keep=st.sampled_from([0, 3600]))
+    def cancel(self, ids: list[str], keep: int) -> None:
+        known = {item_id: self.model.items.get(item_id) for item_id in ids}
+        cancelled = self.run(self.queue.cancel_many(ids, keep=keep))
+        assert cancelled == [self.model.cancel(item_id) for item_id in ids]
+        for item_id, done in zip(ids, cancelled, strict=True):
+            if done and (one := known[item_id]) is not None and one.first is not None:
+                # A holder of this incarnation gets False, if it completes the item.
+                assert (item_id, one.first) not in self.completed
+                self.completed.add((item_id, one.first))
+
+    @rule(data=st.one_of(st.binary(max_size=1), IDS.map(str.encode)))
+    def cancel_data(self, data: bytes) -> None:
+        assert {*self.run(self.queue.cancel_data(data, keep=0))} == self.model.cancel_data(data)
+
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0), lease_time=LEASES)
     def renew(self, pick: int, lease_time: int) -> None:
@@ -228,6 +243,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.run(self.queue.dead_letters.drop_all()) == len(self.model.dead)
         self.run(self.queue.close())
         self.runner.close()
+        self.redis.delete(f"{self.name}:cancelled")
         left = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]
         self.redis.close()
         assert left in ([], [f"{self.name}:fence".encode()])

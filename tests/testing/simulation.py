@@ -52,6 +52,7 @@ class Simulation:
         moves: list[Callable[[], None]] = [
             self.add, self.add, self.lease, self.lease, self.lease, self.expire, self.begin, self.begin,
             self.complete, self.complete, self.fail, self.release, self.renew, self.requeue, self.drop,
+            self.cancel, self.progress,
         ]  # fmt: skip
         for _ in range(steps):
             self.now += STEP
@@ -143,6 +144,13 @@ class Simulation:
 
     def renew(self) -> None:
         self._call_as_holder("renew", lambda holder: self.current.get(holder.item) == holder.token)
+
+    def progress(self) -> None:
+        self._call_as_holder("progress", lambda holder: self.current.get(holder.item) == holder.token)
+
+    def cancel(self) -> None:
+        item = self.random.choice("abcdef")
+        self._call("cancel", item, lambda: self._end(item))
 
     def requeue(self) -> None:
         item = self.random.choice("abcdef")

@@ -120,6 +120,9 @@ class TestRecording:
         await queue.fail(await queue.lease(30), "no", retry_in=0)
         await queue.fail(await queue.lease(30), "no")
         await queue.dead_letters.drop("y")
+        await queue.add_items([Item(b"1", id="c"), Item(b"2", id="d")])
+        assert await queue.cancel_many(["c", "c"]) == [True, False]
+        assert await queue.cancel_data(b"2") == ["d"]
         await queue.close()
 
         history = History.load(tmp_path)
@@ -132,6 +135,15 @@ class TestRecording:
             "lease", "release", "release=True", "lease", "retry", "retry=True", "lease",
             "die", "die=True", "drop", "drop=True",
         ]  # fmt: skip
+        assert sorted(kinds(history, "c")) == [
+            "add",
+            "add=True",
+            "cancel",
+            "cancel",
+            "cancel=False",
+            "cancel=True",
+        ]
+        assert kinds(history, "d") == ["add", "add=True", "cancel", "cancel=True"]
         leases = [(event.id, event.token, event.attempt) for event in history.events if event.kind == "lease"]
         assert leases == [("x", 1, 1), ("y", 2, 1), ("y", 3, 1), ("y", 4, 1), ("y", 5, 2)]
         assert not check(history, FinalState(queue.name))

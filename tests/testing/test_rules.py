@@ -101,6 +101,21 @@ CASES = [
         LOST,
     ),
     case("the second incarnation may not disappear", completed().add(), LOST),
+    case("an item may be cancelled before its lease", added().call("cancel", "x")),
+    case("an item may be cancelled while it runs", leased().begin(1).call("cancel", "x").end(1, "cancelled")),
+    case("a cancelled item may be added again", leased().call("cancel", "x").add().lease(2).complete(2)),
+    case(
+        "a cancelled item may not disappear when it was added again", leased().call("cancel", "x").add(), LOST
+    ),
+    case("a cancellation without an answer may have been applied", added().call("cancel", "x", answer=None)),
+    case("a rejected cancellation cancels nothing", added().call("cancel", "x", answer=False), LOST),
+    case(
+        "the holder of a cancelled item is rejected",
+        leased().call("cancel", "x").complete(1, answer=False).call("progress", "x", 1, answer=False),
+    ),
+    case("a cancelled item may not be completed", leased().call("cancel", "x").complete(1), ENDED_TWICE),
+    case("a completed item may not be cancelled", completed().call("cancel", "x"), ENDED_TWICE),
+    unfinished("a cancelled item may not be unfinished", added().call("cancel", "x"), ENDED_TWICE),
     case("a dead letter may not disappear", dead(), LOST),
     case("a dead letter may be dropped", dead().call("drop", "x")),
     case("a drop without an answer may have been applied", dead().call("drop", "x", answer=None)),
@@ -225,7 +240,7 @@ def test_a_history_breaks_these_rules(
     assert history.violated(**left) == broken
 
 
-@pytest.mark.parametrize("kind", ["renew", "retry", "release"])
+@pytest.mark.parametrize("kind", ["renew", "progress", "retry", "release"])
 def test_a_former_holder_is_rejected(kind: Kind) -> None:
     assert not leased_twice().call(kind, "x", 1, answer=False).violated(unfinished="x")
     assert FORMER_HOLDER in leased_twice().call(kind, "x", 1).violated(unfinished="x")

@@ -88,8 +88,10 @@ def _ended_twice(index: HistoryIndex, finals: Finals) -> Findings:
     """
     for item in index.items:
         leased_at = item.leased_at()
-        # Of two incarnations, the second is leased after the first has ended; a cancellation has no token.
-        ended = sorted((call for call in item.endings() if call.applied), key=lambda call: call.called_at)
+        ended = sorted((call for call in item.endings() if call.applied), key=lambda call: call.token)
+        if item.calls_of("cancel"):
+            # It has no token. A call that ends an incarnation follows the end of the one before.
+            ended.sort(key=lambda call: call.called_at)
         # For each ending: the latest time of its add, the time of the call, and the time of the answer.
         windows: list[tuple[float, int, int | None]] = [
             (leased_at.get(call.token, call.answered_at), call.called_at, int(call.answered_at))
