@@ -314,3 +314,33 @@ async def test_a_caller_waits_for_items_while_the_slot_of_its_empty_queue_is_mov
         async with asyncio.timeout(30):
             assert await adding
             assert (await waiting).id == "x"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["embedded", "redis7"])
+async def test_readers_of_published_events_follow_the_slot(
+    nodes: list[Redis], cluster: RedisCluster
+) -> None:
+    """Only the node of the queue has work: the events are published to its readers alone."""
+    name = "{moving}"
+    source = owner(nodes, name)
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    async with AsyncWorkQueue(name, cluster) as queue, AsyncWorkQueue(name, cluster) as reader:
+        await queue.events.keep(count=1000)
+        await queue.events.publish()
+        assert await source.hget(f"{name}:events:keep", "live") == b"sharded"
+        events = aiter(reader.events(live=True))
+        ahead = asyncio.ensure_future(anext(events))
+
+        async def subscribed(node: Redis) -> bool:
+            return (await command(node, "PUBSUB", "SHARDNUMSUB", f"{name}:live"))[1] == 1
+
+        await until("the reader has subscribed", lambda: subscribed(source))
+        await queue.add_item(Item(b"x", id="before"))
+        async with asyncio.timeout(30):
+            assert (await ahead).id == "before"
+            await move_slot(nodes, name, source, target)
+            await until("the reader has subscribed at the new node", lambda: subscribed(target))
+            await queue.add_item(Item(b"x", id="after"))
+            assert (await anext(events)).id == "after"
+        await events.aclose()  # type: ignore[attr-defined]
