@@ -333,7 +333,7 @@ async def test_readers_of_published_events_follow_the_slot(
         ahead = asyncio.ensure_future(anext(events))
 
         async def subscribed(node: Redis) -> bool:
-            return (await command(node, "PUBSUB", "SHARDNUMSUB", f"{name}:live"))[1] == 1
+            return bool((await command(node, "PUBSUB", "SHARDNUMSUB", f"{name}:live"))[1] == 1)
 
         await until("the reader has subscribed", lambda: subscribed(source))
         await queue.add_item(Item(b"x", id="before"))
