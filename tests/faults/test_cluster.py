@@ -318,9 +318,7 @@ async def test_a_caller_waits_for_items_while_the_slot_of_its_empty_queue_is_mov
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
-async def test_readers_of_published_events_follow_the_slot(
-    nodes: list[Redis], cluster: RedisCluster
-) -> None:
+async def test_readers_of_published_events_follow_the_slot(nodes: list[Redis], cluster: RedisCluster) -> None:
     """Only the node of the queue has work: the events are published to its readers alone."""
     name = "{moving}"
     source = owner(nodes, name)
