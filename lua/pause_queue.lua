@@ -7,9 +7,10 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   of_group text    the group; empty: the whole queue
---   until_ms text    until when, in ms since 1970; `inf`: until it is resumed; empty: resume
+--   until_ms text    until when, in ms since 1970; `+` and so many ms from now; `inf`: until it is resumed; empty: resume
 --   reason  text     why; at most 1,000 bytes
--- Reply: 1 if it was paused or resumed, 0 if there was no pause to end.
+-- Reply: 1 if it was paused or resumed, 0 if there was no pause to end, -1 if the time has passed, and nothing was done; the
+--   time in ms; until when it is paused, in ms (-1: without end, or it is resumed).
 -- Cost: O(log n).
 -- Limits: none.
 
@@ -19,28 +20,33 @@ redis.call('ZCARD', deadlines)
 redis.call('ZCARD', scheduled)
 
 local field = of_group == '' and 'paused' or 'paused/' .. of_group
-local done
+local done = 1
+local ends = until_ms
+if string.sub(until_ms, 1, 1) == '+' then
+  ends = string.format('%.0f', read_clock() + tonumber(until_ms))
+end
+local last = ends ~= 'inf' and tonumber(ends) or -1
+if last >= 0 and last <= read_clock() then
+  return { -1, read_clock(), -1 }
+end
 if until_ms ~= '' then
   local since = string.format('%.0f', read_clock())
-  redis.call(
-    'HSET',
-    control_key,
-    field,
-    until_ms .. ' ' .. since .. ' ' .. string.sub(reason, 1, 1000)
-  )
-  done = 1
+  redis.call('HSET', control_key, field, ends .. ' ' .. since .. ' ' .. string.sub(reason, 1, 1000))
 else
-  done = redis.call('HDEL', control_key, field)
+  local before = string.match(redis.call('HGET', control_key, field) or '0', '^%S+')
+  redis.call('HDEL', control_key, field)
+  done = (before == 'inf' or tonumber(before) > read_clock()) and 1 or 0
 end
 limits_changed(of_group ~= '' and of_group)
 if emitting and done == 1 then
   local details =
     { group = of_group ~= '' and of_group or nil, reason = reason ~= '' and reason or nil }
   if until_ms ~= '' then
-    emit('paused', '', { due = until_ms ~= 'inf' and until_ms, details = details })
+    details['until'] = last >= 0 and last or nil
+    emit('paused', '', { details = details })
   else
     emit('resumed', '', { details = details })
   end
 end
 flush()
-return done
+return { done, read_clock(), last }

@@ -7,7 +7,7 @@
 -- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see `lib/deliver`. The
 -- session acknowledges deliveries with this script as well.
 --
--- Keys: deadlines, scheduled, sessions, idle
+-- Keys: errors, gone, options, queue, deadlines, scheduled, sessions, idle
 -- Arguments:
 --   prefix    text     the queue's name
 --   now_ms    integer  the time; empty: the server's time
@@ -44,4 +44,5 @@ if lease_ms then
 else
   redis.call('ZREM', idle, session)
 end
+wake_next() -- a slot may have become free since the session has leased
 return wait

@@ -11,7 +11,8 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   rows    rest     field, value (empty: remove it), …
--- Reply: 1 if it has to be called again, with the same or no rows, to give more groups their turn; else 0.
+-- Reply: 1 if it has to be called again, with the same or no rows, to give more groups their turn, else 0; how many fields
+--   have another value now.
 -- Cost: O(1) per row, plus O(log n) for each group that had to wait.
 -- Limits: 1,000 rows, 500 groups that had to wait.
 
@@ -22,10 +23,12 @@ redis.call('ZCARD', deadlines)
 redis.call('ZCARD', scheduled)
 
 local changes, removed, shared, pool_changes, pool_removed = {}, {}, nil, {}, {}
+local names, pool_names, in_force = {}, {}, {}
 for row = rows + 1, #ARGV, 2 do
   local field, value = ARGV[row], ARGV[row + 1]
   local of_pool = string.match(field, '^shared/(.*)')
   local set, unset = of_pool and pool_changes or changes, of_pool and pool_removed or removed
+  table.insert(of_pool and pool_names or names, of_pool or field)
   if value == '' then
     unset[#unset + 1] = of_pool or field
   else
@@ -43,6 +46,18 @@ if shared and shared ~= '' and redis.call('ZCARD', shared .. ':queues') >= 64 th
   end
 end
 
+-- Return the values of the fields that the rows name.
+local function read_named()
+  local found = #names > 0 and redis.call('HMGET', control_key, unpack(names)) or {}
+  if pool ~= '' and #pool_names > 0 then
+    for _, value in ipairs(redis.call('HMGET', pool .. ':limits', unpack(pool_names))) do
+      found[#found + 1] = value
+    end
+  end
+  return found
+end
+local values_before = read_named()
+
 if pool ~= '' then
   redis.call('ZADD', pool .. ':queues', 'NX', 0, prefix)
   in_chunks('HSET', pool .. ':limits', pool_changes)
@@ -57,8 +72,15 @@ if before and shared and before ~= shared then
   end
 end
 local is_left = limits_changed()
-if emitting and #ARGV > rows then
-  emit('limited', '', {})
+local changed, group = 0, nil
+for i, value in ipairs(read_named()) do
+  local field = names[i] or 'shared/' .. pool_names[i - #names]
+  changed = changed + (value ~= values_before[i] and 1 or 0)
+  group = names[i] and string.match(names[i], '/(.*)') or group
+  in_force[field] = value or nil
+end
+if emitting and changed > 0 then
+  emit('limited', '', { details = { group = group, limits = in_force } })
 end
 flush()
-return is_left and 1 or 0
+return { is_left and 1 or 0, changed }

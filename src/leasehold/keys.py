@@ -277,14 +277,20 @@ def check_prefix(name: object) -> str:
     return str(name)
 
 
+def hash_tag(prefix: str) -> str | None:
+    """Return what is between the first braces of a name, by which a cluster finds its keys; None: nothing."""
+    _, _, rest = prefix.partition("{")
+    tag, closes, _ = rest.partition("}")
+    return tag if tag and closes else None
+
+
 def check_hash_tag(prefix: str) -> None:
     """Check that all keys of a queue are in one slot of a cluster.
 
     Raises:
         InvalidArgument: If the prefix contains no `{tag}`; the message suggests one.
     """
-    start = prefix.find("{")
-    if start < 0 or prefix.find("}", start) <= start + 1:
+    if hash_tag(prefix) is None:
         raise InvalidArgument(
             "name", prefix, f"on a cluster, a name with a hash tag, such as {'{' + prefix + '}'!r}"
         )

@@ -15,6 +15,7 @@ import leasehold
 from leasehold import RetryPolicy, testing
 from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.events import Events
+from leasehold.queue.limits import Limits
 from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
 from tests.docs.pages import REFERENCE
@@ -32,7 +33,7 @@ CLASSES = [
 #: The classes that have a section, with their sub-resources and those of `leasehold.testing`.
 SHOWN = [
     *CLASSES,
-    *(DeadLetters, Events, Results, Schedules),
+    *(DeadLetters, Events, Limits, Results, Schedules),
     *(thing for name in testing.__all__ if inspect.isclass(thing := getattr(testing, name))),
 ]
 ERROR_CLASSES = [

@@ -18,11 +18,12 @@ pytestmark = pytest.mark.core
 async def limit(space: Space, **fields: object) -> None:
     """Set limits: `rate="<interval in µs>:<burst>"`, `concurrency=…`; `__` stands for `/`, `ALL` for `*`."""
     rows = [(name.replace("__", "/").replace("ALL", "*"), value) for name, value in fields.items()]
-    assert await space.run("set_limits", rows) == 0
+    assert (await space.run("set_limits", rows))[0] == 0
 
 
 async def pause(space: Space, until: object = "inf", group: str = "") -> int:
-    done: int = await space.run("pause_queue", of_group=group, until_ms=until, reason="why")
+    done: int
+    done, *_ = await space.run("pause_queue", of_group=group, until_ms=until, reason="why")
     return done
 
 

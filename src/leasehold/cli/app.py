@@ -36,6 +36,11 @@ COMMANDS = {
     "dead": Command("leasehold.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
     "schedule": Command("leasehold.cli.schedule", "List schedules; add, run or remove one.", EXIT_CODES),
     "cancel": Command("leasehold.cli.cancel", "Cancel items, whether they wait or run.", EXIT_CODES),
+    "limits": Command(
+        "leasehold.cli.limits", "Show, set or remove limits of a queue and its groups.", EXIT_CODES
+    ),
+    "pause": Command("leasehold.cli.limits", "Pause a queue or a group.", EXIT_CODES),
+    "resume": Command("leasehold.cli.limits", "End the pause of a queue or a group.", EXIT_CODES),
     "clean": Command(
         "leasehold.cli.clean",
         "Reclaim expired leases and repair what dead processes and other clients left behind.",

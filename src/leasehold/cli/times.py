@@ -25,9 +25,9 @@ def parse_duration(text: str | float | None) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
-def duration_option(help: str) -> Any:  # noqa: A002 - as in `typer.Option`
+def duration_option(help: str, *names: str) -> Any:  # noqa: A002 - as in `typer.Option`
     """Return an option whose value is a duration."""
-    return typer.Option(parser=parse_duration, metavar="DURATION", help=help)
+    return typer.Option(*names, parser=parse_duration, metavar="DURATION", help=help)
 
 
 def parse_time(text: str) -> datetime:

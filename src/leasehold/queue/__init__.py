@@ -5,6 +5,7 @@ from leasehold.queue.event import Event
 from leasehold.queue.findings import Finding
 from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lease_from import lease_from
+from leasehold.queue.limits import Limit, Pause, QueueLimits
 from leasehold.queue.operations import list_queues
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.schedules import ScheduleView
@@ -20,6 +21,9 @@ __all__ = [
     "Finding",
     "ItemView",
     "Lease",
+    "Limit",
+    "Pause",
+    "QueueLimits",
     "ScheduleView",
     "lease_from",
     "list_queues",

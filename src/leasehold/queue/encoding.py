@@ -53,7 +53,7 @@ class Pipeline(Protocol):
 MAX_LEVEL = 9
 #: The longest name of a group, in bytes of UTF-8.
 MAX_GROUP_BYTES = 256
-_GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL"
+_GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL, other than '*'"
 #: How an item is added: with a check of its id, without one, or replacing an item that waits.
 CHECKED, UNIQUE, REPLACING = b"0", b"1", b"2"
 
@@ -77,9 +77,9 @@ def check_group(group: object) -> str:
     """Check the name of a group and return it.
 
     Raises:
-        InvalidArgument: If it is not a string, empty, over 256 bytes, or contains NUL or a lone surrogate.
+        InvalidArgument: If it is not a string, empty, `*`, over 256 bytes, or has NUL or a lone surrogate.
     """
-    if not isinstance(group, str) or not group or "\0" in group:
+    if not isinstance(group, str) or group in ("", "*") or "\0" in group:
         raise InvalidArgument("group", group, _GROUP_ALLOWED)
     try:
         size = len(group.encode())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
     from leasehold.queue.leasing import Watcher
     from leasehold.queue.lifecycle import Lifecycle
+    from leasehold.queue.limits import DeclaredLimit
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.queue.schedules import Declaration
 
@@ -152,6 +153,15 @@ async def stop_listening(queue: AsyncWorkQueue) -> None:
     """
     if (engine := running_engine(queue)) is not None:
         await engine.stop_listening()
+
+
+async def declare_limit(queue: AsyncWorkQueue, limit: DeclaredLimit) -> None:
+    """Set the limits of a group to those that a program declares.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    await queue.limits._declare(limit)  # noqa: SLF001 - a door for the worker
 
 
 async def declare(queue: AsyncWorkQueue, declaration: Declaration) -> bool:

@@ -38,6 +38,7 @@ from leasehold.queue.encoding import (
 from leasehold.queue.events import Events
 from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lifecycle import Lifecycle
+from leasehold.queue.limits import Limits, Pause, pause, resume
 from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
 from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
@@ -96,6 +97,8 @@ class AsyncWorkQueue:
     dead_letters: DeadLetters
     #: What happened to each item, if the queue keeps events.
     events: Events
+    #: How many items may be leased at once and in a time, of the queue and of its groups.
+    limits: Limits
     #: The results of completed items.
     results: Results
     #: What is added repeatedly: at intervals, or by the clock.
@@ -117,6 +120,7 @@ class AsyncWorkQueue:
         engine = self._engine = self._lifecycle.engine
         self.dead_letters = DeadLetters(engine)
         self.events = Events(engine)
+        self.limits = Limits(engine, self._name)
         self.results = Results(engine)
         self.schedules = Schedules(engine, self._name)
 
@@ -604,6 +608,45 @@ class AsyncWorkQueue:
             InvalidArgument, QueueClosed, ServerError: As in `cancel`.
         """
         return await cancel_data(self._engine(), data, limit=limit, keep=keep)
+
+    # ----------------------------------------------------------------- pausing
+
+    async def pause(
+        self,
+        *,
+        reason: str = "",
+        until: datetime | None = None,
+        for_: Duration | None = None,
+        group: str | None = None,
+    ) -> Pause:
+        """Pause the queue or a group: no item of it is leased until it is resumed, or the time has come.
+
+        Items can be added, and what is leased can be renewed, released and completed. The last call counts.
+        Clients of other libraries obey no pause.
+
+        Args:
+            reason: Why, at most 1,000 bytes of UTF-8; `limits.get` and an event show it.
+            until: When it is to end by itself: a `datetime` with a time zone.
+            for_: Or for how many seconds. Neither: until `resume` is called.
+            group: A group; None: the whole queue.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used, or `until` has passed by the server's clock.
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        return await pause(self._engine(), reason=reason, until=until, for_=for_, group=group)
+
+    async def resume(self, *, group: str | None = None) -> bool:
+        """End the pause of the queue, or of a group; each has its own.
+
+        Returns:
+            Whether it was paused.
+
+        Raises:
+            InvalidArgument: If `group` cannot be the name of one.
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        return await resume(self._engine(), group)
 
     # -------------------------------------------------------------- inspecting
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from leasehold import codec
 from leasehold.errors import InvalidArgument, InvalidTask
+from leasehold.queue.encoding import check_group
+from leasehold.queue.limits import DeclaredLimit
 from leasehold.queue.schedules import Declaration
 from leasehold.tasks.arguments import Arguments
 from leasehold.tasks.wire import data_of
@@ -32,6 +34,8 @@ class Settings:
 
     Attributes:
         timing: When a call without arguments is added, again and again; None: never.
+        concurrency: How many of its calls may be leased at once; None: any number.
+        rate: How many may be leased in a time; None: any number.
     """
 
     run_in: RunIn | None
@@ -42,6 +46,8 @@ class Settings:
     lease_time: Duration | None
     keep_result: Duration | None
     timing: Timing | None = None
+    concurrency: int | None = None
+    rate: str | None = None
 
 
 class Definition:
@@ -56,6 +62,7 @@ class Definition:
     Attributes:
         arguments: What the function is called with.
         read_result: Reads what the function returned.
+        limit: The limits of its calls, which are those of a group of their own; None: it has none.
 
     Raises:
         InvalidTask: If the function cannot be a task.
@@ -73,6 +80,7 @@ class Definition:
         self.queue = queue
         self.settings = settings
         self.arguments = Arguments(name, function, batch=settings.batch is not None)
+        self.limit = self._limit()
         if settings.timing is not None:
             self._check_schedule()
         if self.arguments.lease_names and (settings.batch is not None or self.run_in == "process"):
@@ -99,11 +107,26 @@ class Definition:
             return None
         return Declaration(name=self.name, data=data_of(self.name, b"{}", None), timing=self.settings.timing)
 
+    def _limit(self) -> DeclaredLimit | None:
+        settings = self.settings
+        if settings.concurrency is None and settings.rate is None:
+            return None
+        group = f"task:{self.name}"
+        try:
+            check_group(group)
+        except InvalidArgument as error:
+            raise InvalidTask(
+                self.name, f"the name of its group, {group!r}, is to be {error.allowed}"
+            ) from error
+        return DeclaredLimit(group=group, rate=settings.rate, concurrency=settings.concurrency)
+
     def _check_schedule(self) -> None:
         if self.settings.batch is not None:
             raise InvalidTask(
                 self.name, "a schedule adds calls without arguments, and with batch= each has one"
             )
+        if self.limit is not None:
+            raise InvalidTask(self.name, "a schedule adds calls without a group, and limits need one")
         if missing := self.arguments.required:
             raise InvalidTask(
                 self.name,

@@ -155,6 +155,8 @@ class TaskQueue:
         timeout: Duration | None = None,
         lease_time: Duration | None = None,
         keep_result: Duration | None = 3600,
+        concurrency: int | None = None,
+        rate: str | None = None,
     ) -> BatchDecorator: ...
     @overload
     def task(
@@ -172,6 +174,8 @@ class TaskQueue:
         cron: str | None = None,
         tz: str | None = None,
         every: Duration | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
     ) -> TaskDecorator: ...
 
     def task(  # noqa: PLR0913 - all but the function by name
@@ -190,6 +194,8 @@ class TaskQueue:
         cron: str | None = None,
         tz: str | None = None,
         every: Duration | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
     ) -> Any:
         """Make a function a task: `@tasks.task`, or `@tasks.task(timeout=60)`.
 
@@ -215,6 +221,10 @@ class TaskQueue:
                 `Schedules.cron`. All arguments need defaults, as those of a schedule are left out.
             tz: The name of the time zone of `cron`; None: UTC.
             every: Or the seconds between two times, 0.001 to 30 days.
+            concurrency: How many of its calls may be leased at once, by all workers together; None: any
+                number. Its calls then have the group `task:<name>`, whose limits each worker declares when it
+                starts; see `Limits`.
+            rate: How many may be leased in a time, such as `"10/s"`; see `Limits.set`.
 
         Raises:
             InvalidTask: If the function cannot be a task, or one with a schedule: the text says what to do.
@@ -230,6 +240,8 @@ class TaskQueue:
             lease_time=lease_time,
             keep_result=keep_result,
             timing=timing_of(cron, tz, every),
+            concurrency=concurrency,
+            rate=rate,
         )
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:

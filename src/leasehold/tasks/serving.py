@@ -134,6 +134,7 @@ def dispatcher_of(
             inputs=Inputs(decode=partial(_refuse, unknown)),
         ),
         declarations=[one for task in tasks if (one := task.definition.declaration) is not None],
+        limits=[limit for task in tasks if (limit := task.definition.limit) is not None],
     )
 
 

@@ -89,7 +89,8 @@ class Call(Generic[R_co]):
     @property
     def options(self) -> AddOptions:
         """The further options of its item: `priority`, `group`, `expires_in`, `dedupe_for`, `replace`."""
-        return self._options.of_item
+        options, limit = self._options.of_item, self._definition.limit
+        return options if limit is None else {**options, "group": limit.group}
 
     def item(self) -> Item:
         """Make the item, for a pipeline of your own: `queue.add_item_to_pipeline(pipeline, call.item())`.
@@ -217,6 +218,10 @@ class Task(Generic[P, R_co]):
             moment_ms("at", at)
             changes["at"] = at
         adding(**of_item)  # checks them
+        limit = self._definition.limit
+        if limit is not None and of_item.get("group") is not None:
+            allowed = f"None for a task with limits, whose group is {limit.group!r}"
+            raise InvalidArgument("group", of_item["group"], allowed)
         changes |= {name: value for name, value in of_item.items() if value is not None}
         options = dataclasses.replace(self._options, **changes)
         if options.id is not None and options.content_id:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.queue.lease import Lease
+    from leasehold.queue.limits import DeclaredLimit
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.queue.schedules import Declaration
     from leasehold.retry import RetryPolicy
@@ -41,6 +42,7 @@ class Dispatcher(Consumer):
         choose: Returns the name of the handler that an item is for.
         otherwise: The handler of items for which there is no other one.
         declarations: The schedules of the queue that the worker declares.
+        limits: The limits of groups that the worker declares before it leases.
 
     Raises:
         InvalidArgument: If two handlers have the same name.
@@ -54,9 +56,11 @@ class Dispatcher(Consumer):
         choose: Callable[[Lease], str],
         otherwise: Handler,
         declarations: Sequence[Declaration] = (),
+        limits: Sequence[DeclaredLimit] = (),
     ) -> None:
         self.queue = queue
         self.declarations = declarations
+        self.limits = limits
         self.name = queue.name
         self.batch = min(handler.batch or 1 for handler in handlers)
         self.weight = max(handler.weight for handler in handlers)
@@ -109,6 +113,7 @@ class Dispatcher(Consumer):
             choose=self._choose,
             otherwise=self._otherwise.on(self.queue),
             declarations=[*self.declarations, *other.declarations],
+            limits=[*self.limits, *other.limits],
         )
 
     def on(self, queue: AsyncWorkQueue) -> Self:
@@ -119,6 +124,7 @@ class Dispatcher(Consumer):
             choose=self._choose,
             otherwise=self._otherwise.on(queue),
             declarations=self.declarations,
+            limits=self.limits,
         )
 
 

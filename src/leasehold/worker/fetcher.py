@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.log import Log
-from leasehold.queue.internals import unwatch, watch
+from leasehold.queue.internals import declare_limit, unwatch, watch
 from leasehold.queue.lease import Lease
 from leasehold.worker.dispatch import Dispatcher
 from leasehold.worker.run import ActiveRun
@@ -81,6 +81,8 @@ class Fetcher:
         self._most_ahead = 0
         #: Those that would have had an item delivered while there was no room.
         self._declined: dict[Source, None] = {}
+        #: The limits that are not declared yet, by consumer.
+        self._undeclared = {one: one.limits for one in consumers if one.limits}
         self.fetched_at = time.monotonic()
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
 
@@ -224,6 +226,10 @@ class Fetcher:
         consumer, runs = source.consumer, list[ActiveRun]()
         count = source.asked * (consumer.batch or 1)
         try:
+            if consumer in self._undeclared:
+                for limit in self._undeclared[consumer]:
+                    await declare_limit(consumer.queue, limit)
+                del self._undeclared[consumer]
             leases = await consumer.queue.lease_many(count, consumer.lease_time, block=False)
             runs = _runs(consumer, leases)
         except LeaseholdError as error:

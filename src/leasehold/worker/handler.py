@@ -19,6 +19,7 @@ from leasehold.worker.payload import Decode, decoder, encode_result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from leasehold.queue.limits import DeclaredLimit
     from leasehold.queue.schedules import Declaration
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
@@ -56,6 +57,7 @@ class Consumer:
         weight: Its share of the slots.
         lease_time: For how long items are leased, in seconds; the worker renews the leases.
         declarations: The schedules of the queue that the worker declares.
+        limits: The limits of groups that the worker declares before it leases.
     """
 
     queue: AsyncWorkQueue
@@ -64,6 +66,7 @@ class Consumer:
     weight: float
     lease_time: float
     declarations: Sequence[Declaration] = ()
+    limits: Sequence[DeclaredLimit] = ()
 
     @property
     def handlers(self) -> Sequence[Handler]:

@@ -1,0 +1,149 @@
+"""`leasehold limits`, `leasehold pause`, `leasehold resume`: how many items of a queue may be leased."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - typer reads the annotations when it runs
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasehold.cli.formatting import print_json, print_rows
+from leasehold.cli.options import choice_option, number_option
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
+from leasehold.cli.times import duration_option, format_time, parse_time
+from leasehold.queue.limits import EACH_GROUP, MAX_LIMIT, Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from leasehold.queue.limits import Pause, QueueLimits
+
+ALL = "all"
+Group = Annotated[str | None, typer.Option(help="A group; by default the whole queue.")]
+
+
+@command
+async def limits(  # noqa: PLR0913 - each is an option of the command
+    name: QueueName,
+    *,
+    rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="How many may be leased in a time: 10/s, 100/m, 1/5s.")
+    ] = None,
+    burst: Annotated[
+        int | None,
+        number_option("With --rate: how many at once; 1 by default.", minimum=1, maximum=MAX_LIMIT),
+    ] = None,
+    concurrency: Annotated[
+        int | None, number_option("How many may be leased at once.", minimum=1, maximum=MAX_LIMIT)
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="A group, or * for each one without limits of its own; else the queue."),
+    ] = None,
+    ageing: Annotated[
+        float | None, duration_option("After this time without a lease, a level counts as one higher.")
+    ] = None,
+    shared: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Share rate and concurrency with queues of this name.")
+    ] = None,
+    remove: Annotated[
+        str | None,
+        choice_option("Remove this limit.", ("rate", "concurrency", "ageing", "shared", ALL)),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """Show the limits and pauses of a queue; set or remove limits."""
+    given: dict[str, Any] = {
+        "rate": rate,
+        "burst": burst,
+        "concurrency": concurrency,
+        "ageing": ageing,
+        "shared": shared,
+    }
+    changes = any(value is not None for value in given.values())
+    if remove and changes:
+        raise typer.BadParameter("cannot be combined with a limit to set", param_hint="--remove")
+    async with open_queue(url, name) as queue:
+        if changes:
+            await queue.limits.set(**given, group=group)
+        elif remove:
+            names: Any = () if remove == ALL else (remove,)
+            if not await queue.limits.remove(*names, group=group):
+                return fail(f"{name!r} has no such limit", Code.MISSED)
+        found = await queue.limits.get()
+    rows = [{"queue": name, **row} for row in _rows(found)]
+    if group is not None and not changes and not remove:
+        rows = [row for row in rows if row["group"] == group]
+    print_rows(rows, as_json=as_json)
+    if not rows:
+        note(f"{name} has no limits")
+    return Code.DONE
+
+
+@command
+async def pause(
+    name: QueueName,
+    *,
+    group: Group = None,
+    reason: Annotated[str, typer.Option(help="Why; shown by limits.")] = "",
+    until: Annotated[
+        datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Until 2030-01-31T09:00Z.")
+    ] = None,
+    for_: Annotated[float | None, duration_option("Or for this time: 30s, 5m, 2d.", "--for")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """Pause a queue or a group: no item of it is leased until it is resumed."""
+    async with open_queue(url, name) as queue:
+        pause = await queue.pause(reason=reason, until=until, for_=for_, group=group)
+    if as_json:
+        print_json({"queue": name, "group": group, **_paused(pause)})
+    return Code.DONE
+
+
+@command
+async def resume(
+    name: QueueName, *, group: Group = None, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> Code:
+    """End the pause of a queue or a group."""
+    async with open_queue(url, name) as queue:
+        resumed = await queue.resume(group=group)
+    if as_json:
+        print_json({"queue": name, "group": group, "resumed": resumed})
+        return Code.DONE if resumed else Code.MISSED
+    what = repr(name) if group is None else f"the group {group!r} of {name!r}"
+    return Code.DONE if resumed else fail(f"{what} was not paused", Code.MISSED)
+
+
+def _rows(found: QueueLimits) -> Iterator[dict[str, Any]]:
+    """Yield what is limited or paused."""
+    none = Limit()
+    if found.queue != none or found.paused or found.ageing is not None:
+        yield _row("queue", None, found.queue, found.paused) | {"ageing": found.ageing}
+    if found.shared is not None:
+        yield _row(f"shared {found.shared}", None, found.shared_limit)
+    if found.each_group != none:
+        yield _row("each group", EACH_GROUP, found.each_group)
+    for group in sorted({*found.groups, *found.paused_groups}):
+        yield _row("group", group, found.groups.get(group, none), found.paused_groups.get(group))
+
+
+def _row(of: str, group: str | None, limit: Limit, pause: Pause | None = None) -> dict[str, Any]:
+    return {
+        "of": of,
+        "group": group,
+        "rate": limit.rate,
+        "burst": limit.burst,
+        "concurrency": limit.concurrency,
+        "ageing": None,
+        **_paused(pause),
+    }
+
+
+def _paused(pause: Pause | None) -> dict[str, Any]:
+    return {
+        "paused": format_time(pause.since) if pause else None,
+        "until": format_time(pause.until) if pause else None,
+        "reason": pause.reason if pause else None,
+    }
