@@ -108,6 +108,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "light_clean": ([], {}),
     "list_ids": ([], {"cursor": "0"}),
     "list_leases": ([], {"cursor": "0", "elapsed_ms": 0}),
+    "move_items": ([], {"source": "other", "spot": "queue", "left_out": 0}),
     "probe": ([], {}),
     "progress": ([("held", 3, "1"), ("expired", 4, "1")], {}),
     "once_drop": ([], {"run": "j", "job": "name", "ended_ms": 1000, "keep_ms": 1000, "report": ""}),

@@ -175,6 +175,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "list_ids": _call(state=["waiting", "leased"], cursor="0"),
     "once_drop": _call(run="run", job="job", ended_ms=SHORT, keep_ms=[0, SHORT], report="report"),
     "once_run": _call(job="job", run="another", keep_ms=SHORT),
+    "move_items": _call(source="another", spot="queue", left_out=0),  # see tests/queue/test_moving.py
     "probe": _call(),
     "purge_queue": _call(
         source=["queue", "queue", "scheduled", "inboxes", "held", "lanes"], count=[2, 500, 0], purged=3

@@ -7,6 +7,7 @@ import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.errors import LeaseholdError, QueueClosed
+from leasehold.keys import QueueKeys
 from leasehold.log import Log
 from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
@@ -20,7 +21,6 @@ from leasehold.scripting.runner import BoundScript, CommonArguments, bind
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.keys import QueueKeys
     from leasehold.queue.leasing import Watcher
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.session import Session
@@ -158,6 +158,14 @@ class Engine:
         """Send a script in its own trip, and return the reply."""
         self._expect_open()
         return await self._runner.run(self._script(name), rest, **arguments)
+
+    async def run_at(
+        self, queue: str, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int
+    ) -> Any:
+        """Send a script of another queue in the same slot, and return the reply."""
+        self._expect_open()
+        keys = QueueKeys(queue, self.session.id)
+        return await self._runner.run(bind(name, keys, self._common.of(keys)), rest, **arguments)
 
     async def read(self, name: str, command: str, key: str, *arguments: bytes | int) -> Any:
         """Send a command with which a script would read a large reply. See `Runner.read`.

@@ -10,7 +10,7 @@ from leasehold.durations import Duration, seconds
 from leasehold.errors import InvalidArgument, QueueClosed
 from leasehold.keys import QueueKeys, check_hash_tag, check_prefix
 from leasehold.queue.engine import Engine
-from leasehold.scripting.endpoints import Client, check_client, is_cluster, url_of
+from leasehold.scripting.endpoints import Client, check_client, is_cluster, slot_of, url_of
 from leasehold.scripting.session import SESSIONS
 
 if TYPE_CHECKING:
@@ -73,6 +73,21 @@ class Lifecycle:
             QueueClosed: If the queue object is closed.
         """
         return self._engines.get(asyncio.get_running_loop()) or self._make()
+
+    def neighbour(self, name: str) -> str:
+        """Check the name of another queue in the same slot, and return it.
+
+        Raises:
+            InvalidArgument: If it cannot be the name of a queue, is this one's, or of another slot.
+        """
+        other = check_prefix(name)
+        if other == self.name:
+            raise InvalidArgument("other", name, "the name of another queue")
+        if slot_of(self._client, f"{other}:queue".encode()) != slot_of(
+            self._client, f"{self.name}:queue".encode()
+        ):
+            raise InvalidArgument("other", name, f"a queue with the same hash tag as {self.name!r}")
+        return other
 
     def assist(self, session_id: str, *, reply_timeout: float) -> None:
         """Make an engine in the running event loop that acts for a session of another one.

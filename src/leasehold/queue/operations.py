@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import InvalidArgument
 from leasehold.keys import FAMILIES, KEYS, MADE_KEYS, NONE
 from leasehold.queue.cleaning import light_clean
-from leasehold.queue.encoding import MAX_REPLY_BYTES, TRIP_ROWS, pages
+from leasehold.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, pages
 from leasehold.queue.views import ItemView, read_inspection
 from leasehold.scripting.discovery import find_queues
 
@@ -130,6 +130,49 @@ async def purge(engine: Engine, places: Sequence[str]) -> int:
 async def note_purge(engine: Engine, removed: int) -> None:
     """Emit the event `purged`."""
     await engine.run("purge_queue", source=b"queue", count=0, purged=removed)
+
+
+async def move(engine: Engine, other: str, count: int | None, ids: Sequence[bytes] | None) -> list[str]:
+    """Move items to another queue. See `AsyncWorkQueue.move_to`."""
+    if ids is not None:
+        steps = [ids[at : at + SLOW_ROWS] for at in range(0, len(ids), SLOW_ROWS)]
+        replies = [await _move_step(engine, other, "ids", 0, SLOW_ROWS, step) for step in steps]
+        moved = [item_id for reply in replies for item_id in reply[2:]]
+    else:
+        moved = []
+        left = (await engine.run("counts"))[0] if count is None else count
+        for spot in ("lanes", "held", "queue"):
+            some = await _move_from(engine, other, spot, left)
+            moved += some
+            left -= len(some)
+    return [item_id.decode(errors="surrogateescape") for item_id in moved]
+
+
+async def _move_from(engine: Engine, other: str, spot: str, count: int) -> list[bytes]:
+    """Move up to so many items from a list or from the lanes, the first ones first."""
+    moved: list[bytes] = []
+    checked, stayed = SLOW_ROWS, 0
+    while checked > 0 and len(moved) < count:
+        size = min(SLOW_ROWS, count - len(moved))
+        checked, stay, *some = await _move_step(engine, other, spot, stayed, size)
+        moved += some
+        stayed += stay
+    return moved
+
+
+async def _move_step(
+    engine: Engine, other: str, spot: str, left_out: int, count: int, ids: Sequence[bytes] = ()
+) -> list[Any]:
+    reply: list[Any] = await engine.run_at(
+        other,
+        "move_items",
+        ids,
+        source=engine.keys.prefix,
+        spot=spot.encode(),
+        left_out=left_out,
+        count=count,
+    )
+    return reply
 
 
 async def delete(engine: Engine) -> int:

@@ -788,6 +788,45 @@ class AsyncWorkQueue:
             check_int("count", count, minimum=1, maximum=2**53)
         return await operations.clear_leases(self._engine(), elapsed_ms, count)
 
+    async def move_to(
+        self,
+        other: AsyncWorkQueue | str,
+        *,
+        count: int | None = None,
+        ids: Iterable[str] | None = None,
+    ) -> list[str]:
+        """Move items that wait to the end of another queue on the same server, in their order.
+
+        Each keeps its data, options, attempts and last error, and is a new incarnation there: no earlier
+        holder can complete it. One whose id the other queue has stays here. 100 items are one step, which is
+        applied as a whole; no other client sees an item in both queues or in none. Callers that wait for the
+        result of an item wait in vain: let them wait in the other queue.
+
+        Args:
+            other: The other queue, or its name; on a cluster it has the same hash tag.
+            count: How many, from the front; None: all that wait now.
+            ids: Instead: the ids of the items, which wait or are scheduled. Those that are leased stay.
+
+        Returns:
+            The ids of the items that were moved.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used, or the other queue is in another slot or on
+                another server; nothing was sent.
+            QueueDeleted: If the other queue is being deleted.
+            QueueClosed, ServerError: As in `counts`. Repeating is safe with `ids`.
+        """
+        name = self._lifecycle.neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
+        theirs = other.url if isinstance(other, AsyncWorkQueue) else self.url
+        if theirs != self.url:
+            raise InvalidArgument("other", theirs, f"a queue on the same server, {self.url}")
+        if count is not None:
+            check_int("count", count, minimum=1, maximum=2**53)
+        chosen = None if ids is None else [encoded_id(one) for one in check_list("ids", ids, "ids")]
+        if count is not None and chosen is not None:
+            raise InvalidArgument("count", count, "a count or ids, not both")
+        return await operations.move(self._engine(), name, count, chosen)
+
     async def purge(self, *, scheduled: bool = False, dead: bool = False) -> int:
         """Remove all items that wait now; those under lease stay.
 

@@ -37,7 +37,7 @@ MAX_ROWS = 1000
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
 #: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
 #: name in the variable `what`.
-_EMIT = re.compile(r"(?<!function )\bemit(?:_all)?\((?!what\b)\s*(?:'(\w+)',|([^,\s]*))")
+_EMIT = re.compile(r"(?<!function )\bemit(?:_all|_elsewhere)?\((?!what\b)\s*(?:'(\w+)',|([^,\s]*))")
 _COMMAND = re.compile(r"(?:\bp?call|in_chunks|\btry)\('([A-Z]+)'")
 _ENTRY = re.compile(r"^  (\w+) +(\w+) +(\S.*)")
 

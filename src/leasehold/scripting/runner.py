@@ -54,6 +54,11 @@ class CommonArguments:
             "set_many": b"0",
         }
 
+    def of(self, keys: QueueKeys) -> CommonArguments:
+        """Return those of another queue."""
+        front = self._values["return_front"] == b"1"
+        return CommonArguments(keys, return_front=front, rights=self._rights, clock=self._clock)
+
     def current(self) -> Mapping[str, bytes]:
         """Return them by name: the same object, as long as nothing has changed."""
         if self._rights.set_many is not self._set_many:

@@ -1,0 +1,183 @@
+-- Move items that wait or are scheduled from another queue into this one, with their options and attempts.
+--
+-- An item whose id exists here already stays where it is. The data is renamed, which decides: before it this queue has
+-- ids without data, after it the other one.
+--
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
+-- Arguments:
+--   prefix   text     the name of the queue that gets the items
+--   now_ms   integer  the time; empty: the server's time
+--   source   text     the name of the queue that they are taken from, in the same slot
+--   spot     text     where there: "queue", "held" or "lanes" (waiting); "ids": anywhere
+--   left_out integer  how many of the first ids there to leave out
+--   count    count    how many ids to check there
+--   entries  rest     ids, or none
+-- Reply: how many ids were checked, how many of them stay, then the ids that were moved.
+-- Cost: O(log n) per id, and O(left_out + count) for each id that moves past one that stays.
+-- Limits: at most 1,000 ids a call.
+-- Needs: check
+
+if is_closed then
+  return closed_error()
+end
+local function theirs(name)
+  return source .. ':' .. name
+end
+local ids, members = {}, {}
+if spot == 'ids' then
+  for row = entries + 1, #ARGV do
+    ids[#ids + 1] = ARGV[row]
+  end
+elseif spot == 'lanes' then
+  members = redis.call('ZRANGE', theirs('lanes'), left_out, left_out + count - 1)
+  for i, member in ipairs(members) do
+    ids[i] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+  end
+else
+  ids = reversed(redis.call('LRANGE', theirs(spot), -left_out - count, -left_out - 1))
+end
+if #ids == 0 or count == 0 then
+  return { 0, 0 }
+end
+
+-- Return whether a client of another library holds the item there.
+local function is_foreign(id)
+  for _, name in ipairs({ 'lease:', 'leased_by_session:' }) do
+    local holder = redis.pcall('GET', theirs(name) .. id)
+    if type(holder) == 'string' and string.sub(holder, 1, 3) ~= 'lh:' then
+      return true
+    end
+  end
+  return false
+end
+
+redis.call('LLEN', theirs('queue'))
+redis.call('LLEN', theirs('held'))
+local scores = redis.call('ZMSCORE', theirs('deadlines'), unpack(ids))
+local due = redis.call('ZMSCORE', theirs('scheduled'), unpack(ids))
+local records_there = redis.call('HMGET', theirs('ledger'), unpack(ids))
+local options_there = redis.call('HMGET', theirs('options'), unpack(ids))
+local errors_there = redis.call('HMGET', theirs('errors'), unpack(ids))
+local token = tonumber(redis.call('GET', fence) or 0)
+local moving, waiting, delayed, leaving, leaving_members = {}, {}, {}, {}, {}
+local text_of, notes, attempts, due_at, seen, stayed = {}, {}, {}, {}, {}, 0
+for i, id in ipairs(ids) do
+  local leased = scores[i] or is_foreign(id)
+  local elsewhere = spot ~= 'ids' and (scores[i] or due[i])
+  local exists = redis.call('EXISTS', theirs('item:') .. id) == 1 and not seen[id]
+  local stays = not elsewhere and exists and (leased or redis.call('EXISTS', data_key(id)) == 1)
+  if stays then
+    stayed = stayed + 1
+  elseif spot ~= 'ids' then
+    leaving[#leaving + 1], leaving_members[#leaving_members + 1] = id, members[i]
+  end
+  if exists and not stays and not elsewhere then
+    moving[#moving + 1], seen[id] = id, true
+    text_of[id] = options_there[i] or nil
+    if errors_there[i] then
+      notes[#notes + 1], notes[#notes + 2] = id, errors_there[i]
+    end
+    local _, _, attempt, leased_at = read_ledger(records_there[i])
+    if token and attempt and attempt > 0 then
+      -- No token is of this incarnation yet.
+      attempts[#attempts + 1] = id
+      attempts[#attempts + 1] =
+        string.format('%.0f %.0f %.0f %.0f', token + 1, token, attempt, leased_at)
+    end
+    if due[i] then
+      due_at[id] = tonumber(due[i])
+      delayed[#delayed + 1] = { id, math.max(1, due_at[id] - now) }
+    else
+      waiting[#waiting + 1] = id
+    end
+  end
+end
+
+-- Emit an event in the other queue, with the name of this one: see `lib/emit`.
+local function emit_elsewhere(what, gone_ids)
+  local keep = redis.call('HMGET', theirs('events:keep'), 'last', 'count', 'age_ms', 'live')
+  local last = tonumber(keep[1])
+  if not last then
+    return
+  end
+  local message, details = {}, { queue = prefix }
+  for i, id in ipairs(gone_ids) do
+    if keep[2] ~= '0' or keep[3] ~= '0' then
+      -- stylua: ignore
+      redis.pcall('XADD', theirs('events'), string.format('%.0f-1', last + i), 'details', cjson.encode(details),
+        'what', what, 'id', id, 'time', now, 'holder', '', 'token', '', 'attempt', '',
+        'size', '', 'due', '', 'front', '', 'error', '')
+    end
+    message[i] = { what = what, id = id, time = now, details = details }
+  end
+  local text = string.format('%.0f', last + #gone_ids)
+  redis.call('HSET', theirs('events:keep'), 'last', text)
+  redis.pcall('PUBLISH', theirs('events'), text)
+  if keep[4] and keep[4] ~= '' then
+    message = string.format('{"first":%.0f,"events":%s}', last + 1, cjson.encode(message))
+    if keep[4] == 'plain' or type(redis.pcall('SPUBLISH', theirs('live'), message)) == 'table' then
+      redis.pcall('PUBLISH', theirs('live'), message)
+    end
+  end
+end
+
+-- Take ids out of the other queue, whose data is gone from there. Deep in a list or in a lane, some of `entries` stay behind
+-- and are dropped when they are met.
+local function leave_there()
+  if spot == 'lanes' then
+    in_chunks('ZREM', theirs('lanes'), leaving_members)
+  elseif spot ~= 'ids' and #leaving == #ids and left_out == 0 then
+    redis.call('LTRIM', theirs(spot), 0, -#ids - 1)
+  elseif spot ~= 'ids' then
+    for _, id in ipairs(leaving) do
+      redis.call('LREM', theirs(spot), -1, id)
+    end
+  end
+  for _, id in ipairs(spot == 'ids' and waiting or {}) do
+    for _, list in ipairs({ theirs('queue'), theirs('held') }) do
+      if redis.call('LPOS', list, id, 'MAXLEN', 256) then
+        redis.call('LREM', list, 1, id)
+      elseif redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', 256) then
+        redis.call('LREM', list, -1, id)
+      end
+    end
+  end
+  local keys = {}
+  for i, id in ipairs(moving) do
+    keys[2 * i - 1], keys[2 * i] = theirs('lease:') .. id, theirs('leased_by_session:') .. id
+  end
+  in_chunks('ZREM', theirs('scheduled'), moving)
+  in_chunks('HDEL', theirs('ledger'), moving)
+  in_chunks('HDEL', theirs('options'), moving)
+  in_chunks('HDEL', theirs('errors'), moving)
+  in_chunks('UNLINK', nil, keys)
+end
+
+local earlier = find_earlier(moving)
+if any_options() or next(text_of) then
+  write_options(moving, text_of)
+end
+enter_waiting(waiting, false)
+enter_scheduled(delayed)
+if earlier then
+  forget_earlier(moving, earlier)
+end
+note_errors(notes)
+in_chunks('HSET', ledger, attempts)
+for _, id in ipairs(moving) do
+  redis.call('RENAMENX', theirs('item:') .. id, data_key(id))
+end
+leave_there()
+wake_next()
+for _, id in ipairs(emitting and moving or {}) do
+  emit('added', id, { size = redis.call('STRLEN', data_key(id)), due = due_at[id] })
+end
+flush()
+if #moving > 0 then
+  emit_elsewhere('moved', moving)
+end
+local reply = { #ids, stayed }
+for _, id in ipairs(moving) do
+  reply[#reply + 1] = id
+end
+return reply

@@ -1,0 +1,239 @@
+"""Moving items between queues: in order, with all they have, in steps that are applied as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue, InvalidArgument, Item, QueueDeleted
+from leasehold.queue.internals import bulk
+from tests.lua.space import Call, Space
+from tests.queue.asking import take
+from tests.queue.keyspace import audit
+from tests.stateful.interruption import Interrupter
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from tests.queue.fixtures import Clock, MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+@pytest.fixture
+def other(make_queue: MakeQueue, name: str) -> AsyncWorkQueue:
+    return make_queue(name=f"{name}-other")
+
+
+async def fill(queue: AsyncWorkQueue, *ids: str) -> None:
+    assert all(await queue.add_items([Item(f"data {one}".encode(), id=one) for one in ids]))
+
+
+async def waiting(redis: Redis, queue: AsyncWorkQueue) -> list[str]:
+    return [item_id.decode() for item_id in (await audit(redis, queue.name)).waiting]
+
+
+async def test_items_move_in_their_order_to_the_end(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
+) -> None:
+    ids = [f"{n}" for n in range(250)]
+    await fill(queue, *ids)
+    await fill(other, "first")
+    assert await queue.move_to(other, count=3) == ids[:3]
+    assert await queue.move_to(other.name) == ids[3:]
+    assert await waiting(redis, other) == ["first", *ids]
+    assert await queue.counts() == (0, 0, 0, 0)
+    assert not await redis.keys(f"{queue.name}:*")
+    assert [lease.data for lease in await other.lease_many(3, 30)] == [b"data first", b"data 0", b"data 1"]
+
+
+async def test_an_id_that_exists_in_the_other_queue_stays_in_its_place(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
+) -> None:
+    await fill(queue, *(f"{n}" for n in range(250)))
+    await other.add_items([Item(b"theirs", id=one) for one in ("0", "5", "120", "249")])
+    await other.lease(30)
+    moved = await queue.move_to(other)
+    assert len(moved) == 246
+    assert await waiting(redis, queue) == ["0", "5", "120", "249"]
+    assert await queue.move_to(other, ids=["5"]) == []
+    assert (await queue.peek())[0].data == b"data 0"
+    view = await other.find("5")
+    assert view is not None
+    assert view.data == b"theirs"
+
+
+async def test_an_item_keeps_its_attempts_its_error_and_its_options(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue
+) -> None:
+    await queue.add_item(Item(b"x", id="a"), priority=3, group="g", expires_in=1000)
+    early = await take(queue)
+    await queue.fail(early, "an error", retry_in=0)
+    await fill(other, "b")
+    await take(other)
+    assert await queue.move_to(other) == ["a"]
+    view = await other.find("a")
+    assert view is not None
+    assert (view.attempt, view.error, view.priority, view.group) == (1, "an error", 3, "g")
+    lease = await take(other)
+    assert (lease.id, lease.attempt, lease.token) == ("a", 2, 2)
+    assert not await queue.complete(early)
+    assert await other.complete(lease)
+
+
+async def test_levels_and_groups_go_first_and_keep_their_order(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue
+) -> None:
+    await fill(queue, "plain-1", "plain-2")
+    await queue.add_items([Item(b"x", id=f"low-{n}") for n in range(3)], priority=-1)
+    await queue.add_items([Item(b"x", id=f"high-{n}") for n in range(3)], priority=1)
+    await other.add_item(Item(b"x", id="theirs"), priority=1)
+    moved = await queue.move_to(other, count=4)
+    assert moved == ["high-0", "high-1", "high-2", "low-0"]
+    assert sorted(await queue.move_to(other)) == ["low-1", "low-2", "plain-1", "plain-2"]
+    assert [lease.id for lease in await other.lease_many(9, 30)] == [
+        "theirs",
+        *(f"high-{n}" for n in range(3)),
+        "plain-1",
+        "plain-2",
+        *(f"low-{n}" for n in range(3)),
+    ]
+    assert await queue.lease(30, block=False) is None
+
+
+async def test_chosen_items_move_whether_they_wait_or_are_scheduled(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
+) -> None:
+    other = make_queue(name=f"{name}-other", clock=clock)
+    await fill(queue, *(f"{n}" for n in range(700)))
+    await queue.add_item(Item(b"later", id="later"), delay=50)
+    await queue.lease(30)
+    assert await queue.move_to(other, ids=["3", "later", "0", "missing", "3", "350"]) == ["3", "later", "350"]
+    assert (await other.inspect("scheduled"))[0].due == clock.now + 50
+    assert await other.counts() == (2, 0, 1, 0)
+    assert [lease.id for lease in await queue.lease_many(700, 30)] == [
+        f"{n}" for n in range(1, 700) if n not in (3, 350)
+    ]
+    assert await redis.get(f"{other.name}:lease:later") == b"lh:scheduled"
+    clock.now += 51
+    assert [lease.id for lease in await other.lease_many(9, 30)] == ["3", "350", "later"]
+
+
+async def test_what_is_only_listed_does_not_move(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
+) -> None:
+    await fill(queue, "leased", "foreign", "a")
+    await take(queue)
+    await queue.add_item(Item(b"x", id="later"), delay=50)
+    await redis.set(f"{queue.name}:lease:foreign", "another", ex=60)
+    await redis.rpush(f"{queue.name}:queue", "ghost", "later", "leased")
+    assert await queue.move_to(other) == ["a"]
+    assert await redis.lrange(f"{queue.name}:queue", 0, -1) == [b"foreign"]
+    assert await queue.counts() == (1, 1, 1, 0)
+
+
+async def test_a_caller_that_waits_in_the_other_queue_gets_a_moved_item(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue
+) -> None:
+    leasing = asyncio.create_task(other.lease(30, timeout=20))
+    await fill(queue, "a")
+    await asyncio.sleep(0.05)
+    await queue.move_to(other)
+    lease = await leasing
+    assert lease is not None
+    assert lease.id == "a"
+
+
+async def test_both_queues_have_events_of_a_move(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
+    await queue.events.keep(count=100)
+    await other.events.keep(count=100)
+    await fill(queue, "a", "b")
+    await queue.move_to(other)
+    await fill(queue, "c")
+    gone = [event async for event in queue.events(follow=False)][2:]
+    assert [(event.what, event.id, event.queue) for event in gone] == [
+        ("moved", "a", other.name),
+        ("moved", "b", other.name),
+        ("added", "c", None),
+    ]
+    assert [event.number for event in gone] == [*range(gone[0].number, gone[0].number + 3)]
+    come = [event async for event in other.events(follow=False)]
+    assert [(event.what, event.id, event.size) for event in come] == [("added", "a", 6), ("added", "b", 6)]
+
+
+async def test_each_item_is_leased_once_though_it_moves_while_both_queues_are_worked_on(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue
+) -> None:
+    ids = [f"{n}" for n in range(2000)]
+    await fill(queue, *ids)
+    seen: list[str] = []
+
+    async def work(one: AsyncWorkQueue) -> None:
+        while lease := await one.lease(30, timeout=0.5):
+            seen.append(lease.id)
+            assert lease.attempt == 1
+            assert await one.complete(lease)
+
+    async def move(one: AsyncWorkQueue, another: AsyncWorkQueue) -> None:
+        for _ in range(20):
+            await one.move_to(another, count=150)
+
+    await asyncio.gather(work(queue), work(other), move(queue, other), move(other, queue))
+    assert sorted(seen, key=int) == ids
+
+
+@pytest.mark.parametrize("spot", ["queue", "ids", "held", "lanes"])
+async def test_an_interrupted_move_leaves_each_item_in_one_queue(
+    redis: Redis, redis_url: str, name: str, spot: str
+) -> None:
+    ids = [f"{n}" for n in range(6)]
+    written, number = 1, 0
+    while number < written:
+        number += 1
+        here, there = f"{name}-{number}", f"{name}-{number}-other"
+        async with (
+            AsyncWorkQueue.from_url(redis_url, here) as queue,
+            AsyncWorkQueue.from_url(redis_url, there) as other,
+        ):
+            if spot in ("held", "lanes"):
+                await queue.add_item(Item(b"x", id="laned"), priority=1)
+            await fill(queue, *ids)
+            await fill(other, "2")
+            await queue.fail(await take(queue), "an error", retry_in=0)
+            rows = [(one,) for one in ids] if spot == "ids" else []
+            arguments = {"source": here, "spot": spot, "left_out": 0, "now_ms": ""}
+            call = Call("move_items", rows, arguments)
+            run = await Interrupter(Space(redis, there)).run(call, number)
+            written = max(written, run.writes)
+            expected = {*ids, "laned"} if spot in ("held", "lanes") else {*ids}
+            found = []
+            for one in (queue, other):
+                data = {key async for key in redis.scan_iter(f"{one.name}:item:*")}
+                leases = [lease for _ in range(3) for lease in await one.lease_many(50, 30, block=False)]
+                assert {f"{one.name}:item:{lease.id}".encode() for lease in leases} == data
+                assert len(leases) == len(data)
+                assert all(await one.complete_many(leases))
+                found += [lease.id for lease in leases]
+            assert sorted(found) == sorted([*expected, "2"]), (number, run.commands)
+
+
+async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
+    await fill(queue, "a")
+    for wrong in (queue, queue.name, "", None, "other:item"):
+        with pytest.raises(InvalidArgument):
+            await queue.move_to(wrong)  # type: ignore[arg-type]  # that is what is tested
+    async with AsyncWorkQueue.from_url("redis://127.0.0.1:1", "elsewhere") as elsewhere:
+        with pytest.raises(InvalidArgument, match="same server"):
+            await queue.move_to(elsewhere)
+    with pytest.raises(InvalidArgument, match="count"):
+        await queue.move_to(other, count=0)
+    with pytest.raises(InvalidArgument, match="not both"):
+        await queue.move_to(other, count=1, ids=["a"])
+    with pytest.raises(InvalidArgument, match="ids"):
+        await queue.move_to(other, ids="a")
+    await bulk(other).run("close_queue", count=1)
+    with pytest.raises(QueueDeleted, match=other.name):
+        await queue.move_to(other)
+    assert await queue.counts() == (1, 0, 0, 0)
