@@ -36,8 +36,11 @@ from leasehold.errors import (
     ServerTooOld,
     TimeLimitExceeded,
     WorkerBusy,
+    WorkerNotRunning,
+    WorkerUnknown,
     WrongKeyType,
 )
+from leasehold.fleet import Fleet, RunView, WorkerView
 from leasehold.item import Item
 from leasehold.keys import KeyPrefix
 from leasehold.queue import (
@@ -78,6 +81,7 @@ __all__ = [
     "ExtraMissing",
     "Failure",
     "Finding",
+    "Fleet",
     "Health",
     "InsideEventLoop",
     "InvalidArgument",
@@ -112,6 +116,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Run",
+    "RunView",
     "ScheduleView",
     "ScriptFailed",
     "ServerBusy",
@@ -126,6 +131,9 @@ __all__ = [
     "TimeLimitExceeded",
     "Worker",
     "WorkerBusy",
+    "WorkerNotRunning",
+    "WorkerUnknown",
+    "WorkerView",
     "WrongKeyType",
     "call_sync",
     "current_run",

@@ -29,6 +29,8 @@ LeaseholdError
 ├── PayloadError               an item's data does not fit its handler
 ├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
+├── WorkerNotRunning           a queue of the worker was started or stopped while it does not run
+├── WorkerUnknown              no worker of this name or session is registered
 ├── InsideEventLoop            `call_sync` was called where `await` is right
 ├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
 ├── NoCurrentRun               `current_run` was called outside of a run
@@ -412,6 +414,25 @@ class WorkerBusy(LeaseholdError):
 
     def __init__(self) -> None:
         super().__init__("this worker is already running: stop it first, or create a second Worker")
+
+
+class WorkerNotRunning(LeaseholdError):
+    """A queue of a worker was to be started or stopped, and the worker does not run."""
+
+    def __init__(self) -> None:
+        super().__init__("this worker is not running: its queues are started and stopped while it runs")
+
+
+class WorkerUnknown(LeaseholdError):
+    """No worker of this name or session is registered: it has stopped, or was failed.
+
+    Attributes:
+        worker: The name or the session.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        super().__init__(f"no worker {shown(worker)} is registered: see `Fleet.workers`")
 
 
 class InsideEventLoop(LeaseholdError, RuntimeError):

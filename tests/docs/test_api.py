@@ -42,7 +42,7 @@ ERROR_CLASSES = [
     if inspect.isclass(thing := getattr(leasehold, name)) and issubclass(thing, Exception)
 ]
 #: Made by calling the class; the others are returned by calls.
-MADE_BY_USERS = {"AsyncWorkQueue", "Item", "RetryPolicy", "TaskQueue", "Worker"}
+MADE_BY_USERS = {"AsyncWorkQueue", "Fleet", "Item", "RetryPolicy", "TaskQueue", "Worker"}
 #: Defaults as they are written, where that is not how they show themselves.
 AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}
 

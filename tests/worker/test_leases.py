@@ -261,7 +261,7 @@ async def stolen(redis: Redis, other: AsyncWorkQueue, name: str) -> Lease:
 
 def with_lost_leases(worker: Worker) -> list[ActiveRun]:
     assert worker._runtime is not None
-    return [run for run in worker._runtime._renewer.held if run.lost]
+    return [run for run in worker._runtime.renewer.held if run.lost]
 
 
 async def test_a_thread_that_hangs_past_its_time_limit_keeps_its_slot_but_not_its_item(

@@ -257,7 +257,7 @@ async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None
     runtime = worker._runtime
     assert runtime is not None
     monkeypatch.setattr(runtime, "may_fetch", lambda: False)
-    for source in runtime._fetcher._sources.values():
+    for source in runtime.fetcher._sources.values():
         if source.call is not None:
             source.call.cancel()
     await asyncio.sleep(0)

@@ -55,6 +55,9 @@ COMMANDS = {
     "events": Command(
         "leasehold.cli.events", "Print the events of a queue; switch them on and off.", EXIT_CODES
     ),
+    "workers": Command(
+        "leasehold.cli.workers", "List the workers of queues; fail, quiet or stop one.", EXIT_CODES
+    ),
     "pipeline": Command(
         "leasehold.cli.pipeline",
         "Load, archive, analyse, redrive and backfill queues with Spark.",

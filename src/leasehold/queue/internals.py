@@ -28,6 +28,35 @@ def bulk(queue: AsyncWorkQueue) -> Bulk:
     return Bulk(_lifecycle(queue).engine)
 
 
+async def assist_another(queue: AsyncWorkQueue, session: str, *, reply_timeout: float) -> None:
+    """Let the calls of the running event loop act for another session than before. See `assist`."""
+    before = running_engine(queue)
+    _lifecycle(queue).assist(session, reply_timeout=reply_timeout)
+    if before is not None:
+        await before.close()
+
+
+async def replace_session(queue: AsyncWorkQueue) -> str:
+    """Give the running event loop another session for this queue, since its session was failed; return it.
+
+    What was leased before cannot be completed or released any more. Ids on their way to the old session
+    return to the queue.
+
+    Raises:
+        QueueClosed: If the queue object is closed.
+    """
+    before = _lifecycle(queue).replace()
+    await before.stop_listening()
+    if before.result_waits.count == 0:
+        await before.close()
+    return queue.session
+
+
+def name_session(queue: AsyncWorkQueue, worker: str) -> None:
+    """Note the name of the worker that uses the session of the running event loop."""
+    _lifecycle(queue).engine().session.worker = worker
+
+
 def registry(queue: AsyncWorkQueue) -> Registry:
     """Return the calls that register, list and fail the workers of a queue."""
     return Registry(_lifecycle(queue).engine)

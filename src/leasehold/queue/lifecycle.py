@@ -104,6 +104,21 @@ class Lifecycle:
         """
         self._make(session_id, reply_timeout)
 
+    def replace(self) -> Engine:
+        """Give the running event loop another session, since its session was failed; return the old engine.
+
+        The next call makes an engine with the new session. Callers that wait with the old one, for the result
+        of an item, still get that; it is closed with the queue object.
+
+        Raises:
+            QueueClosed: If the queue object is closed.
+        """
+        engine = self.engine()
+        with SESSIONS.lock:
+            engine.session.failed.add(self.name)
+            self._closing.append(self._engines.pop(engine.loop))
+        return engine
+
     async def close(self) -> None:
         """Close the engines of all event loops, except those that assist. Closing twice is fine.
 

@@ -88,6 +88,7 @@ class Session:
         host: The name of this machine.
         pid: The number of this process.
         worker: The name of the worker that runs in it, if one does.
+        failed: The queues on which this session was failed: there, the event loop has another one since.
         loop: The event loop.
         runner: Sends scripts, over the connection that all queues of the session share.
     """
@@ -100,6 +101,7 @@ class Session:
         self.pid = os.getpid()
         self.id = session_id or new_session(self.host, self.pid)
         self.worker: str | None = None
+        self.failed: set[str] = set()
         self.loop = asyncio.get_running_loop()
         self.client = client
         self.slot = slot_of(client, key)
@@ -309,7 +311,8 @@ class Sessions:
             self.forget_closed_loops()
             ours = self._by_loop.setdefault(asyncio.get_running_loop(), [])
             for session in ours:
-                if name not in session.members and session.serves(
+                is_free = name not in session.members and name not in session.failed
+                if is_free and session.serves(
                     client, key, reply_timeout=reply_timeout, session_id=session_id
                 ):
                     return session

@@ -9,10 +9,11 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold.log import Log
-from leasehold.queue.internals import assist
+from leasehold.queue.internals import assist, assist_another
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -43,6 +44,10 @@ class BackgroundThread:
     def __init__(self, consumers: Sequence[Consumer], tasks: Sequence[Task]) -> None:
         self._consumers = consumers
         self._tasks = tasks
+        # With a short timeout, a connection that fell silent costs no lease.
+        times = [handler.lease_time for one in consumers for handler in one.all_handlers]
+        shortest = min(times, default=MAX_REPLY_TIMEOUT)
+        self._reply_timeout = min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, shortest / 4))
         #: For each of them, the session of the main event loop, which holds the leases.
         self._sessions: dict[Consumer, str] = {}
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
@@ -68,9 +73,19 @@ class BackgroundThread:
         while not self._ready.done():  # noqa: ASYNC110 - it is a thread
             await asyncio.sleep(0.001)
 
+    async def assist(self, consumer: Consumer) -> None:
+        """Act for the session that the queue has now in the running event loop."""
+        session = consumer.queue.session
+        again = partial(assist_another, consumer.queue, session, reply_timeout=self._reply_timeout)
+        await asyncio.wrap_future(self.call(again))
+
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
         """Run a coroutine in the thread's event loop; callable from any thread, and from a signal handler."""
         return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread's event loop; callable from any thread."""
+        self._ready.result().call_soon_threadsafe(function)
 
     async def stop(self) -> None:
         """Cancel the tasks and close the connections, within CLOSE_SECONDS in any case."""
@@ -90,12 +105,8 @@ class BackgroundThread:
             log.critical("the background thread of the worker failed", exc_info=error)
 
     async def _main(self) -> None:
-        # With a short timeout, a connection that fell silent costs no lease.
-        times = [handler.lease_time for one in self._consumers for handler in one.all_handlers]
-        shortest = min(times, default=MAX_REPLY_TIMEOUT)
-        reply_timeout = min(MAX_REPLY_TIMEOUT, max(MIN_REPLY_TIMEOUT, shortest / 4))
         for consumer, session in self._sessions.items():
-            assist(consumer.queue, session, reply_timeout=reply_timeout)
+            assist(consumer.queue, session, reply_timeout=self._reply_timeout)
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
         try:

@@ -11,7 +11,7 @@ from leasehold.log import Log
 from leasehold.queue.internals import on_push
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Container
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
@@ -32,35 +32,25 @@ class Cancellations:
     leases are renewed; after the connection was lost, that is done at once.
 
     Args:
-        queues: The queues of the worker.
         renewer: Holds the runs.
     """
 
-    def __init__(self, queues: Iterable[AsyncWorkQueue], renewer: LeaseRenewer) -> None:
-        self._queues = list(dict.fromkeys(queues))
+    def __init__(self, renewer: LeaseRenewer) -> None:
         self._renewer = renewer
         self._loop = asyncio.get_running_loop()
-        self._ends: list[Callable[[], None]] = []
         #: The queues and tokens of leases whose items were cancelled and whose runs are to be found.
         self._pushed: set[tuple[str, int]] = set()
         #: The same of runs that have not begun to be held when the message came, and when it came.
         self._early: dict[tuple[str, int], float] = {}
 
-    def start(self) -> None:
-        """Receive messages about each queue.
+    def start(self, queue: AsyncWorkQueue) -> Callable[[], None]:
+        """Receive messages about a queue; return what ends it.
 
         Raises:
-            QueueClosed: If a queue is closed.
+            QueueClosed: If the queue is closed.
         """
-        for queue in self._queues:
-            received = partial(self._received, queue.name)
-            self._ends.append(on_push(queue, "cancel", received, missed=self._renewer.renew_soon))
-
-    def stop(self) -> None:
-        """Receive no further message."""
-        for end in self._ends:
-            end()
-        self._ends = []
+        received = partial(self._received, queue.name)
+        return on_push(queue, "cancel", received, missed=self._renewer.renew_soon)
 
     def check(self, run: ActiveRun) -> None:
         """Cancel a run that is about to start, if a message about it has come before it."""

@@ -199,7 +199,8 @@ class _State:
         for _ in range(TRIES):
             self.checked_at = time.monotonic()
             before = _held(same)
-            seen = await present(session, [one.id or 0 for one in before] or [0], identify=True)
+            ids = [one.id for one in before if one.id]
+            seen = await present(session, ids or [1], identify=True)  # some servers refuse 0
             held = _held(same)
             if held == before and held:
                 wrong = _why_untrusted(held, seen.names)

@@ -54,6 +54,7 @@ class Fetcher:
 
     Attributes:
         fetched_at: When items were last leased, by `time.monotonic()`.
+        quiet: Whether nothing more is to be fetched, until `resume`.
         failing: For each source that cannot be leased from: since when, by `time.monotonic()`, and why.
     """
 
@@ -65,8 +66,12 @@ class Fetcher:
         executor: Executor,
         coordinator: Coordinator,
     ) -> None:
-        self._sources = {one: Source(one, place) for place, one in enumerate(consumers)}
-        self._turns = Turns([*self._sources.values()], order)
+        #: The queues that are served, and their watchers; those of `consumers` from the beginning.
+        self._sources: dict[Consumer, Source] = {}
+        self._watchers: dict[Source, _Watcher] = {}
+        self._consumers = consumers
+        self._places = 0
+        self._turns = Turns((), order)
         self._renewer = renewer
         self._executor = executor
         self._coordinator = coordinator
@@ -84,6 +89,7 @@ class Fetcher:
         #: The limits that are not declared yet, by consumer.
         self._undeclared = {one: one.limits for one in consumers if one.limits}
         self.fetched_at = time.monotonic()
+        self.quiet = False
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
 
     async def run(self) -> None:
@@ -92,28 +98,51 @@ class Fetcher:
         Raises:
             QueueClosed: If one of the queues is closed.
         """
-        watchers = {source: _Watcher(self, source) for source in self._sources.values()}
-        self._watchers = watchers
-        for source in watchers:
-            self._turns.add(source)
-        self._fill()
+        for consumer in self._consumers:
+            self.add(consumer)
         try:
             await self._ended
         finally:
             self._ended.cancel()
-            for source, watcher in watchers.items():
-                unwatch(source.consumer.queue, watcher)
-            calls = [source.call for source in watchers if source.call is not None]
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
+            await asyncio.gather(*map(self.remove, [*self._sources]))
+
+    def add(self, consumer: Consumer) -> None:
+        """Serve a queue from now on."""
+        if consumer in self._sources or self._ended.done():
+            return
+        source = self._sources[consumer] = Source(consumer, self._places)
+        self._places += 1
+        self._watchers[source] = _Watcher(self, source)
+        self._turns.share(self._sources.values())
+        self._turns.add(source)
+        self._fill()
+
+    async def remove(self, consumer: Consumer) -> None:
+        """Fetch nothing more from a queue. What a call in flight has leased is released."""
+        source = self._sources.pop(consumer, None)
+        if source is None:
+            return
+        unwatch(consumer.queue, self._watchers.pop(source))
+        if source.call is not None:
+            source.call.cancel()
+            await asyncio.gather(source.call, return_exceptions=True)
+        self._turns.remove(source)
+        self._turns.share(self._sources.values())
+        self._declined.pop(source, None)
+        self.failing.pop(source, None)
+
+    def resume(self) -> None:
+        """Fetch again, after `quiet` was set."""
+        self.quiet = False
+        self._fill()
+        self.wake()
 
     def wake(self) -> None:
         """Fetch if there is room now, and a queue that may have items."""
         # The quick check, since this is called after each run. The pace was no faster than measured.
         if self._turns:
             unclaimed = self._unclaimed()
-            room = unclaimed + self._most_ahead - self._requested
+            room = 0 if self.quiet else unclaimed + self._most_ahead - self._requested
             if room > 0 and (unclaimed > 0 or 2 * room >= self._most_ahead):
                 self._fill()
 
@@ -137,6 +166,8 @@ class Fetcher:
 
         While no slot is free, leave the item to a worker that can start it.
         """
+        if not self._serves(source):
+            return False
         self._turns.add(source, is_new=True)
         if self._unclaimed() > 0:
             self._fill()
@@ -159,7 +190,7 @@ class Fetcher:
 
     def failed(self, source: Source, error: LeaseholdError) -> None:
         """Handle an error of a source: try again after a pause, or end if its queue is closed."""
-        if self._ended.done():
+        if self._ended.done() or not self._serves(source):
             return
         if isinstance(error, QueueClosed):
             self._ended.set_exception(error)
@@ -171,14 +202,21 @@ class Fetcher:
         self._loop.call_later(source.backoff.next(), self._try_again, source)
 
     def _try_again(self, source: Source) -> None:
-        self._turns.add(source)
-        self._fill()
+        if self._serves(source):
+            self._turns.add(source)
+            self._fill()
+
+    def _serves(self, source: Source) -> bool:
+        """Return whether a source has not been removed."""
+        return self._sources.get(source.consumer) is source
 
     def _unclaimed(self) -> int:
-        """Return how many slots are free and have no run waiting for them."""
-        return self._executor.free - len(self._renewer.waiting)
+        """Return how many slots are free and have no run waiting for them; 0 if nothing is to be fetched."""
+        return 0 if self.quiet else self._executor.free - len(self._renewer.waiting)
 
     def _ahead(self) -> int:
+        if self.quiet:
+            return 0
         since, finished = self._measured
         if (passed := time.monotonic() - since) > HORIZON_SECONDS:
             # The measurement is old: since then the pace was no faster than this.
@@ -249,7 +287,7 @@ class Fetcher:
 
     def _go_on(self, source: Source, runs: int, short: bool) -> None:  # noqa: FBT001 - call_soon gives no names
         """End a call that has brought so many runs. Watch the source if it is empty now."""
-        if self._ended.done():
+        if self._ended.done() or not self._serves(source):
             return
         self._turns.end(source, runs)
         if not (short and self._watch(source)):
@@ -258,7 +296,7 @@ class Fetcher:
 
     def _watch(self, source: Source) -> bool:
         """Wait for the next item of a source that is empty; return False if it may have items now."""
-        if self._ended.done():
+        if self._ended.done() or not self._serves(source):
             return False
         try:
             return watch(source.consumer.queue, self._watchers[source])

@@ -14,7 +14,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.queue.internals import is_listening, release_arrivals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.executor import Executor
@@ -65,20 +65,26 @@ class Monitor:
             self._beat_at = time.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def watch(self, queues: Sequence[AsyncWorkQueue]) -> None:
-        """Check whether items wait that are not fetched, until cancelled."""
-        fetched_at = self._fetcher.fetched_at
-        in_turn = cycle(queues)
+    async def watch(self, queues: Collection[AsyncWorkQueue]) -> None:
+        """Check whether items wait that are not fetched, until cancelled. The queues may change meanwhile."""
+        fetched_at, turn = self._fetcher.fetched_at, 0
         while True:
             await asyncio.sleep(CHECK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
-            idle = self._fetcher.fetched_at == fetched_at and self._executor.free > 0
+            fetches = self._executor.free > 0 and not self._fetcher.quiet
+            idle = self._fetcher.fetched_at == fetched_at and fetches
             fetched_at = self._fetcher.fetched_at
+            served = [*queues]
+            for gone in ({*self._ignored} | {*self._away}).difference(served):
+                self._ignored.pop(gone, None)
+                self._away.pop(gone, None)
             # Those with a problem again, and as many others.
             found = {*islice((*self._ignored, *self._away), MAX_CHECKED)}
-            found.update(islice(in_turn, min(MAX_CHECKED, len(queues))))
+            turn = turn % max(1, len(served))
+            found.update(islice(cycle(served), turn, turn + min(MAX_CHECKED, len(served))))
+            turn += MAX_CHECKED
             await asyncio.gather(*(self._check(queue, idle=idle) for queue in found))
 
-    async def release_arrivals(self, queues: Sequence[AsyncWorkQueue]) -> None:
+    async def release_arrivals(self, queues: Collection[AsyncWorkQueue]) -> None:
         """While the event loop is blocked, release items that were moved to its session, until cancelled."""
         left: list[AsyncWorkQueue] = []
         while True:

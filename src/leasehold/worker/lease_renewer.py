@@ -13,7 +13,7 @@ from leasehold.log import Log
 from leasehold.worker.run import by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.coordinator import Coordinator
@@ -56,6 +56,9 @@ class LeaseRenewer:
         #: How often `renew_soon` was called, and for each tick how often that was so when it last looked.
         self._asked = 0
         self._looked: dict[float, int] = {}
+        #: How often to look for leases to renew: a task for each tick, in a group.
+        self._ticks: set[float] = set()
+        self._tasks: asyncio.TaskGroup | None = None
 
     # ------------------------------------------------------------------ event loop of the worker
 
@@ -82,6 +85,16 @@ class LeaseRenewer:
         """Return the runs that wait, in order; they will not be started."""
         return list(iter(self.pop, None))
 
+    def pop_of(self, consumer: Consumer) -> list[ActiveRun]:
+        """Return the runs on items of one queue that wait, in order; they will not be started."""
+        runs = self.pop_all()
+        self.waiting.extend(run for run in runs if run.handler.consumer is not consumer)
+        return [run for run in runs if run.handler.consumer is consumer]
+
+    def held_of(self, consumer: Consumer) -> list[ActiveRun]:
+        """Return the runs on items of one queue that are held."""
+        return [run for run in [*self.held] if run.handler.consumer is consumer]
+
     def remove(self, run: ActiveRun) -> None:
         """Stop renewing the leases of a run."""
         self.held.pop(run, None)
@@ -96,10 +109,17 @@ class LeaseRenewer:
         """Renew leases and release stale runs until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._renewing.clear()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch_waiting())
-            for tick in {_tick(handler) for handler in handlers}:
-                tasks.create_task(self._keep_renewed(tick, tasks))
+        self._ticks.clear()
+        async with asyncio.TaskGroup() as self._tasks:
+            self._tasks.create_task(self._watch_waiting())
+            self.add_handlers(handlers)
+
+    def add_handlers(self, handlers: Iterable[Handler]) -> None:
+        """Renew the leases of these handlers, too."""
+        for tick in {_tick(handler) for handler in handlers} - self._ticks:
+            if self._tasks is not None:
+                self._ticks.add(tick)
+                self._tasks.create_task(self._keep_renewed(tick, self._tasks))
 
     async def _watch_waiting(self) -> None:
         while True:

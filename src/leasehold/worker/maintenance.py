@@ -13,7 +13,7 @@ from leasehold.log import Log
 from leasehold.queue.internals import declare, expire_declared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.queue.schedules import Declaration
@@ -53,16 +53,18 @@ class Maintenance:
         #: When to declare the schedules of a queue next, and when to remove others, by `time.monotonic()`.
         self._declare_at: dict[AsyncWorkQueue, float] = {}
         self._expire_at: dict[AsyncWorkQueue, float] = {}
-        #: The queues that are being cleaned, and those whose schedules are being ticked.
+        #: The queues to maintain.
+        self._served: Collection[AsyncWorkQueue] = ()
+        #: Those that are being cleaned, and those whose schedules are being ticked.
         self._cleaning: set[AsyncWorkQueue] = set()
         self._ticking: set[AsyncWorkQueue] = set()
 
-    async def run(self, queues: Iterable[AsyncWorkQueue]) -> None:
-        """Clean queues and tick schedules until cancelled."""
-        ours = [*queues]
+    async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
+        """Clean queues and tick schedules until cancelled. The queues may change meanwhile."""
+        self._served = queues
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._clean_in_turn(ours, tasks))
-            tasks.create_task(self._tick_in_turn(ours, tasks))
+            tasks.create_task(self._clean_in_turn(queues, tasks))
+            tasks.create_task(self._tick_in_turn(queues, tasks))
 
     async def clean_once(self, queue: AsyncWorkQueue, *, deep: bool) -> None:
         """Clean one queue, and drop its dead letters that are older than `keep_dead`."""
@@ -72,16 +74,18 @@ class Maintenance:
         if self._keep_dead is not None:
             await queue.dead_letters.drop_older_than(self._keep_dead)
 
-    async def _clean_in_turn(self, queues: list[AsyncWorkQueue], tasks: asyncio.TaskGroup) -> None:
+    async def _clean_in_turn(self, queues: Collection[AsyncWorkQueue], tasks: asyncio.TaskGroup) -> None:
         """Clean each queue once in `clean_every` seconds, on average."""
         while True:
-            random.shuffle(queues)
-            for queue in queues:
+            served = [*queues]
+            random.shuffle(served)
+            for queue in served or (None,):
                 # Random, so that workers that were started together do not clean together.
                 pause = self._clean_every * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
-                await asyncio.sleep(pause / len(queues))
+                await asyncio.sleep(pause / max(1, len(served)))
                 # In a task, since the server of a queue may be away.
-                self._start(self._cleaning, queue, self._clean, tasks)
+                if queue is not None and queue in queues:
+                    self._start(self._cleaning, queue, self._clean, tasks)
 
     async def _clean(self, queue: AsyncWorkQueue) -> None:
         try:
@@ -91,19 +95,21 @@ class Maintenance:
         except Exception:
             log.exception("%s could not be cleaned", queue.name)
 
-    async def _tick_in_turn(self, queues: Sequence[AsyncWorkQueue], tasks: asyncio.TaskGroup) -> None:
+    async def _tick_in_turn(self, queues: Collection[AsyncWorkQueue], tasks: asyncio.TaskGroup) -> None:
         """Look for new schedules in one queue after the other."""
         pause = FIRST_PAUSE
         while True:
-            for queue in queues:
-                self._start(self._ticking, queue, self._tick, tasks)
+            served = [*queues]
+            for queue in served or (None,):
+                if queue is not None:
+                    self._start(self._ticking, queue, self._tick, tasks)
                 await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
-            pause = max(LONGEST_SLEEP / len(queues), SHORTEST_PAUSE)
+            pause = max(LONGEST_SLEEP / max(1, len(served)), SHORTEST_PAUSE)
 
     async def _tick(self, queue: AsyncWorkQueue) -> None:
         """Declare and tick the schedules of a queue, as long as it has any."""
         due_in = 0.0
-        while due_in < math.inf:
+        while due_in < math.inf and queue in self._served:
             try:
                 await self._declare(queue)  # first, so that ticks which were missed are not forgotten
                 due_in = await queue.schedules.tick()

@@ -12,7 +12,7 @@ import anyio
 from leasehold.log import Log
 from leasehold.queue.internals import stop_listening
 from leasehold.worker.acknowledger import Acknowledger, Backlog
-from leasehold.worker.background import BackgroundThread
+from leasehold.worker.background import BackgroundThread, Task
 from leasehold.worker.cancellations import Cancellations, cancel
 from leasehold.worker.coordinator import Coordinator
 from leasehold.worker.executor import Executor
@@ -22,14 +22,16 @@ from leasehold.worker.invocation import build_call
 from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.maintenance import Maintenance
 from leasehold.worker.outcomes import Outcome
+from leasehold.worker.peers import PeerWatch
 from leasehold.worker.pools import Threads
 from leasehold.worker.run import by_consumer
+from leasehold.worker.served import Parts, ServedQueues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from leasehold.queue.lease import Lease
-    from leasehold.worker.handler import Consumer
+    from leasehold.worker.handler import Consumer, Handler
     from leasehold.worker.run import ActiveRun
     from leasehold.worker.turns import Order
 
@@ -44,51 +46,67 @@ DRAIN_TICK = 0.02
 log = Log("leasehold.worker")
 
 
-class WorkerRuntime(Coordinator):
+class WorkerRuntime(Coordinator, Parts):
     """The parts of a running worker. The arguments are those of `Worker`.
+
+    Args:
+        stop: Stops the worker; callable from any thread.
 
     Attributes:
         hurry: Set it to interrupt current runs during `end`.
         retiring: Set when the worker is to stop, and to wait for the runs however long they take.
         runs: How many runs have ended.
         monitor: Watches the worker's health.
+        queues: The queues that it serves.
         unacknowledged: How many items the server could not be notified about at the end.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the consumers by name
         self,
         consumers: Sequence[Consumer],
         *,
+        name: str,
         concurrency: int,
         order: Order,
         clean_every: float | None,
         keep_dead: float | None,
+        dead_after: float | None,
+        stop: Callable[[], None],
         max_runs: int | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._consumers = consumers
+        self._stop = stop
+        self.queues = ServedQueues(
+            consumers,
+            self,
+            name=name,
+            dead_after=dead_after,
+            supervises=clean_every is not None,
+            concurrency=concurrency,
+        )
         handlers = [handler for consumer in consumers for handler in consumer.all_handlers]
         self._concurrency = concurrency
-        self._renewer = LeaseRenewer(self)
-        self._cancellations = Cancellations([consumer.queue for consumer in consumers], self._renewer)
-        self._executor = Executor(concurrency, self._renewer, self._cancellations, self)
+        self.renewer = LeaseRenewer(self)
+        self.cancellations = Cancellations(self.renewer)
+        self.executor = Executor(concurrency, self.renewer, self.cancellations, self)
         self._backlog = Backlog()
-        self._acknowledgers = {
-            one: Acknowledger(one, self._renewer, self, self._backlog) for one in consumers
-        }
-        self._fetcher = Fetcher(consumers, order, self._renewer, self._executor, self)
-        self.monitor = Monitor(self._executor, self._renewer, self._fetcher)
-        queues = [consumer.queue for consumer in consumers]
-        tasks = [
-            partial(self._renewer.run, handlers),
+        self.acknowledgers = {one: Acknowledger(one, self.renewer, self, self._backlog) for one in consumers}
+        self.fetcher = Fetcher(consumers, order, self.renewer, self.executor, self)
+        self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
+        queues = self.queues.served.keys()
+        tasks: list[Task] = [
+            partial(self.renewer.run, handlers),
             partial(self.monitor.watch, queues),
             partial(self.monitor.release_arrivals, queues),
+            self.queues.membership.run,
+            partial(self.queues.connections.run, queues),
         ]
         if clean_every is not None:
+            tasks.append(partial(PeerWatch(self.queues.connections).run, queues))
             declarations = {consumer.queue: consumer.declarations for consumer in consumers}
             maintenance = Maintenance(clean_every=clean_every, keep_dead=keep_dead, declarations=declarations)
             tasks.append(partial(maintenance.run, queues))
-        self._background = BackgroundThread(consumers, tasks)
+        self.background = BackgroundThread(consumers, tasks)
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()
@@ -100,18 +118,34 @@ class WorkerRuntime(Coordinator):
     async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
         """Call `prepare`, and start to work; return the task that fetches, which ends only with an error."""
         self.prepare(resources, middleware)
-        await self._background.start()
-        self._cancellations.start()
-        fetching = asyncio.create_task(self._fetcher.run(), name="leasehold fetcher")
+        await self.background.start()
+        await self.queues.join_all()
+        fetching = asyncio.create_task(self.fetcher.run(), name="leasehold fetcher")
         self._tasks = [fetching, asyncio.create_task(self.monitor.beat(), name="leasehold heartbeat")]
         return fetching
 
     def prepare(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> None:
         """Pass the resources to the handlers; see `build_call`."""
-        processes = anyio.CapacityLimiter(self._concurrency)
-        self._executor.calls = {
-            handler: build_call(handler, resources, middleware, threads=self._threads, processes=processes)
-            for consumer in self._consumers
+        self._resources, self._middleware = resources, middleware
+        self._processes = anyio.CapacityLimiter(self._concurrency)
+        self.executor.calls = self._calls(self.queues.consumers)
+
+    def adopt(self, consumer: Consumer) -> None:
+        """See `Parts`."""
+        self.executor.calls = {**self.executor.calls, **self._calls([consumer])}
+        self.acknowledgers[consumer] = Acknowledger(consumer, self.renewer, self, self._backlog)
+
+    def stop(self) -> None:
+        """See `Parts`."""
+        self._stop()
+
+    def _calls(self, consumers: Iterable[Consumer]) -> dict[Handler, Any]:
+        """Return how the runs of each handler are executed."""
+        return {
+            handler: build_call(
+                handler, self._resources, self._middleware, threads=self._threads, processes=self._processes
+            )
+            for consumer in consumers
             for handler in consumer.all_handlers
         }
 
@@ -122,27 +156,30 @@ class WorkerRuntime(Coordinator):
         than the grace time.
         """
         interrupt_at = self._loop.time() + grace
+        await self.queues.stop_changing()
         fetching, *others = self._tasks
         fetching.cancel()
         await asyncio.gather(fetching, return_exceptions=True)
-        waiting = self._renewer.pop_all()
-        leaving = [asyncio.create_task(stop_listening(one.queue)) for one in self._consumers]
+        waiting = self.renewer.pop_all()
+        leaving = [asyncio.create_task(stop_listening(one.queue)) for one in self.queues.consumers]
         # This releases items that were being moved to this session. They are later in the queue than those
         # that wait here, and all of them go to its front: so they go first.
         await asyncio.wait(leaving, timeout=SHORTEST_ACKNOWLEDGE)
         for consumer, runs in by_consumer(waiting).items():
-            self._acknowledgers[consumer].release(runs)
-        await self._executor.finish(within=grace, hurry=self.hurry)
+            self.acknowledgers[consumer].release(runs)
+        await self.executor.finish(within=grace, hurry=self.hurry)
         await self._acknowledge_rest(
             until=max(interrupt_at + ACKNOWLEDGE_SECONDS, self._loop.time() + SHORTEST_ACKNOWLEDGE)
         )
         await self._release_rest()
         await asyncio.wait(leaving, timeout=SHORTEST_ACKNOWLEDGE)
+        self.queues.end_pushes()
+        if not self.unacknowledged:
+            await self.queues.leave_all(within=SHORTEST_ACKNOWLEDGE)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        self._cancellations.stop()
-        await self._background.stop()
+        await self.background.stop()
         self._threads.close()
 
     def release_from_any_thread(self, *, timeout: float) -> None:
@@ -151,40 +188,40 @@ class WorkerRuntime(Coordinator):
         Raises:
             TimeoutError, LeaseholdError: If that did not succeed within so many seconds.
         """
-        self._background.call(self._release_held).result(timeout)
+        self.background.call(self._release_held).result(timeout)
 
     @property
     def held(self) -> int:
         """How many runs have not been acknowledged or released yet."""
-        return len(self._renewer.held)
+        return len(self.renewer.held)
 
     @property
     def unfinished(self) -> int:
         """How many items run again because a run was interrupted or could not be acknowledged."""
-        return self._executor.interrupted + self.unacknowledged
+        return self.executor.interrupted + self.unacknowledged
 
     def summary(self) -> str:
         """Describe what the worker has done, for the log."""
         counts: Counter[str] = Counter(dict.fromkeys(Outcome.declared, 0))
-        for acknowledger in self._acknowledgers.values():
+        for acknowledger in self.acknowledgers.values():
             counts.update(acknowledger.counts)
-        counts["interrupted"] = self._executor.interrupted
+        counts["interrupted"] = self.executor.interrupted
         counts["not acknowledged"] = self.unacknowledged
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing was done"
 
     def __str__(self) -> str:
-        names = ", ".join(consumer.queue.name for consumer in self._consumers)
+        names = ", ".join(consumer.queue.name for consumer in self.queues.served.values())
         return f"{names}, {self._concurrency} runs at once"
 
     async def drained(self) -> None:
         """Wait until no item that can be leased is left in any queue, and no run is left."""
         while True:
-            fetched_at = self._fetcher.fetched_at
-            if not self._renewer.held and not await self._lease_more():
+            fetched_at = self.fetcher.fetched_at
+            if not self.renewer.held and not await self._lease_more():
                 # Let the event loop turn, so that items which arrived for the fetcher become runs.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                if not self._renewer.held and self._fetcher.fetched_at == fetched_at:
+                if not self.renewer.held and self.fetcher.fetched_at == fetched_at:
                     return
             await asyncio.sleep(DRAIN_TICK)
 
@@ -194,10 +231,10 @@ class WorkerRuntime(Coordinator):
         Counting would not do: it does not reclaim items that are due, and items that are being moved to the
         fetcher's session are in no queue.
         """
-        for one in self._consumers:
+        for one in () if self.fetcher.quiet else [*self.queues.served.values()]:
             leases = await one.queue.lease_many(one.batch or 1, one.lease_time, block=False)
             if leases:
-                self._fetcher.accept(one, leases)
+                self.fetcher.accept(one, leases)
                 return True
         return False
 
@@ -205,15 +242,15 @@ class WorkerRuntime(Coordinator):
 
     def run_finished(self, run: ActiveRun) -> None:
         """See `Coordinator`."""
-        self._acknowledgers[run.handler.consumer].add(run)
+        self.acknowledgers[run.handler.consumer].add(run)
         self.runs += 1
         if self.runs == self._max_runs:
             self.retiring.set()
-        self._fetcher.wake()
+        self.fetcher.wake()
 
     def wake_fetcher(self) -> None:
         """See `Coordinator`."""
-        self._fetcher.wake()
+        self.fetcher.wake()
 
     def may_fetch(self) -> bool:
         """See `Coordinator`."""
@@ -235,21 +272,21 @@ class WorkerRuntime(Coordinator):
 
     def runs_released(self) -> None:
         """See `Coordinator`."""
-        self._loop.call_soon_threadsafe(self._fetcher.slow_down)
+        self._loop.call_soon_threadsafe(self.fetcher.slow_down)
 
     # ------------------------------------------------------------------ ending
 
     async def _release_rest(self) -> None:
         """Release what is still held, because a queue was closed or a renewal had taken it at that moment."""
-        if self._renewer.held and not self.unacknowledged:
-            releasing = asyncio.wrap_future(self._background.call(self._release_held))
+        if self.renewer.held and not self.unacknowledged:
+            releasing = asyncio.wrap_future(self.background.call(self._release_held))
             await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
 
     async def _release_held(self) -> None:
         """Acknowledge the runs that have finished, and release all others, in the background thread."""
         acknowledgers = []
-        for consumer, runs in by_consumer(list(self._renewer.held)).items():
-            acknowledger = Acknowledger(consumer, self._renewer, None, Backlog())
+        for consumer, runs in by_consumer(list(self.renewer.held)).items():
+            acknowledger = Acknowledger(consumer, self.renewer, None, Backlog())
             for run in runs:
                 # The server may have accepted some of the outcomes; to send them again changes nothing.
                 run.unacknowledged = len(run.leases)
@@ -261,13 +298,13 @@ class WorkerRuntime(Coordinator):
 
     def _lease_ends(self) -> float:
         """Return in how many seconds the last lease expires."""
-        held = list(self._renewer.held)
+        held = list(self.renewer.held)
         return max((lease.remaining() for run in held for lease in run.leases), default=0.0)
 
     async def _acknowledge_rest(self, *, until: float) -> None:
         """Acknowledge what is left. Over an outage, try again until then, or until `hurry` is set."""
         until = min(until, self._loop.time() + max(SHORTEST_ACKNOWLEDGE, self._lease_ends()))
-        draining = asyncio.create_task(_drain(self._acknowledgers.values()))
+        draining = asyncio.create_task(_drain(self.acknowledgers.values()))
         hurried = asyncio.create_task(self.hurry.wait())
         left = until - self._loop.time()
         await asyncio.wait([draining, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -278,14 +315,14 @@ class WorkerRuntime(Coordinator):
             draining.result()
             return
         draining.cancel()
-        self.unacknowledged = sum(run.unacknowledged for run in list(self._renewer.held))
+        self.unacknowledged = sum(run.unacknowledged for run in list(self.renewer.held))
         log.error(
             "the server is unavailable: %d items were neither acknowledged nor released. They run again "
             "when their leases expire, in at most %.0f s",
             self.unacknowledged,
             max(0.0, self._lease_ends()),
         )
-        for acknowledger in self._acknowledgers.values():
+        for acknowledger in self.acknowledgers.values():
             acknowledger.cancel()
 
 

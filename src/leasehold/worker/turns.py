@@ -19,7 +19,7 @@ from leasehold.retry import Backoff
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from leasehold.worker.handler import Consumer
 
@@ -95,10 +95,9 @@ class Turns:
     """
 
     def __init__(self, sources: Sequence[Source], order: Order) -> None:
-        weights = [source.consumer.weight for source in sources]
         self._strict = order == "strict"
-        self._lowest = min(weights)
-        self._lowest_share = self._lowest * len(weights) / sum(weights)
+        self._lowest = self._lowest_share = 1.0
+        self.share(sources)
         #: Those that can have the next turn; in strict order a heap, by their places.
         self._ready: deque[Source] = deque()
         self._places: list[tuple[int, Source]] = []
@@ -106,6 +105,24 @@ class Turns:
         self._called: dict[Source, None] = {}
         #: The one of them whose turn is not over when that call has ended.
         self._current: Source | None = None
+
+    def share(self, sources: Iterable[Source]) -> None:
+        """Share the slots among these sources, by their weights: all that there are now."""
+        weights = [source.consumer.weight for source in sources]
+        if weights:
+            self._lowest = min(weights)
+            self._lowest_share = self._lowest * len(weights) / sum(weights)
+
+    def remove(self, source: Source) -> None:
+        """Let a source that has no call in flight have no further turn."""
+        self.end(source, 0)
+        if source.is_ready:
+            source.is_ready = False
+            if self._strict:
+                self._places.remove((source.place, source))
+                heapq.heapify(self._places)
+            else:
+                self._ready.remove(source)
 
     def __bool__(self) -> bool:
         """Return whether the next call may begin now."""

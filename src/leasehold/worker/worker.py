@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, seconds
-from leasehold.errors import InvalidArgument, WorkerBusy
+from leasehold.errors import InvalidArgument, WorkerBusy, WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
+#: The longest name of a worker, and the shortest time after which it is dead (s).
+MAX_NAME, MIN_DEAD_AFTER = 200, 0.5
 #: How long closing the queues may take at the end (s).
 CLOSE_SECONDS = 1.0
 
@@ -70,6 +75,11 @@ class Worker:
         clean_every: Average seconds between two light cleans of each queue; None: this worker cleans nothing,
             ticks no schedules and drops no dead letters.
         keep_dead: How long dead letters are kept, in seconds; None: until they are dropped by hand.
+        name: What the worker is called in `Fleet.workers`, `leasehold workers` and events, 1 to 200
+            characters; None: `<host>/<pid>`.
+        dead_after: After how many seconds without a heartbeat the worker is dead: other workers return its
+            items to the front of the queue, and it stops its runs if it is not dead after all. At least 0.5;
+            a heartbeat is sent three times as often. None: never; its leases expire as ever.
 
     Raises:
         InvalidArgument: If an argument is invalid.
@@ -87,6 +97,8 @@ class Worker:
         middleware: Sequence[Callable[..., Any]] = (),
         clean_every: Duration | None = 60.0,
         keep_dead: Duration | None = timedelta(days=30),
+        name: str | None = None,
+        dead_after: Duration | None = 15.0,
     ) -> None:
         self.concurrency = check_int("concurrency", concurrency, minimum=1, maximum=10_000)
         if order not in get_args(Order):
@@ -111,6 +123,10 @@ class Worker:
             if keep_dead is None
             else seconds("keep_dead", keep_dead, zero=False, longest=LONGEST_KEPT_SECONDS)
         )
+        self._name = None if name is None else _checked_name(name)
+        self._dead_after = None if dead_after is None else seconds("dead_after", dead_after, zero=False)
+        if self._dead_after is not None and self._dead_after < MIN_DEAD_AFTER:
+            raise InvalidArgument("dead_after", dead_after, f"at least {MIN_DEAD_AFTER} s, or None")
         for source in sources:
             if isinstance(source, AsyncWorkQueue) or not hasattr(source, "consumers"):
                 raise InvalidArgument(
@@ -125,6 +141,15 @@ class Worker:
         #: The task that waits for the lifespan to start.
         self._starting: asyncio.Task[Any] | None = None
         self._signal_handler: SignalHandler | None = None
+
+    @property
+    def name(self) -> str:
+        """What the worker is called; see the argument."""
+        return self._name or f"{socket.gethostname()}/{os.getpid()}"
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = _checked_name(name)
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -249,6 +274,56 @@ class Worker:
             with contextlib.suppress(RuntimeError):  # the loop has just been closed
                 loop.call_soon_threadsafe(self._retire)
 
+    def quiet(self) -> None:
+        """Fetch nothing more, until `resume`. Runs go on. This returns at once; call it from any thread."""
+        self._set_quiet(quiet=True)
+
+    def resume(self) -> None:
+        """Fetch again, after `quiet`. This returns at once; call it from any thread."""
+        self._set_quiet(quiet=False)
+
+    async def start_queue(self, queue: str) -> None:
+        """Serve a queue from now on, while the worker runs. Call it in the worker's event loop.
+
+        Its handler may be older than the worker's start, or have been defined since. A queue that is served
+        already is left alone.
+
+        Args:
+            queue: The queue's name.
+
+        Raises:
+            InvalidArgument: If the worker has no handler for a queue of this name.
+            WorkerNotRunning: If it is not running.
+        """
+        runtime = self._running()
+        found = runtime.queues.consumer_of(queue) or next(
+            (one for one in self._consumers() if one.queue.name == queue), None
+        )
+        if found is None:
+            raise InvalidArgument("queue", queue, "the name of a queue that this worker has a handler for")
+        await runtime.queues.start_queue(found)
+
+    async def stop_queue(self, queue: str, *, grace: Duration | None = None) -> None:
+        """Serve a queue no more, while the worker runs. Call it in the worker's event loop.
+
+        What has not started is released. This returns when no item of the queue is held any more.
+
+        Args:
+            queue: The queue's name.
+            grace: How long its runs may continue, in seconds; then they are interrupted, and their items
+                return to the front of the queue. None: as the worker's.
+
+        Raises:
+            InvalidArgument: If the worker has no handler for a queue of this name.
+            WorkerNotRunning: If it is not running.
+        """
+        within = self.grace if grace is None else seconds("grace", grace, zero=True)
+        runtime = self._running()
+        found = runtime.queues.consumer_of(queue)
+        if found is None:
+            raise InvalidArgument("queue", queue, "the name of a queue that this worker has a handler for")
+        await runtime.queues.stop_queue(found, grace=within)
+
     @property
     def retiring(self) -> bool:
         """Whether the worker retires, or has stopped in this way."""
@@ -326,6 +401,9 @@ class Worker:
     def _new_runtime(self, *, maintains: bool) -> WorkerRuntime:
         return WorkerRuntime(
             self._consumers(),
+            name=self.name,
+            dead_after=self._dead_after,
+            stop=self.stop,
             concurrency=self.concurrency,
             order=self._order,
             clean_every=self._clean_every if maintains else None,
@@ -425,6 +503,23 @@ class Worker:
         if now and self._runtime is not None:
             self._runtime.hurry.set()
 
+    def _running(self) -> WorkerRuntime:
+        if self._runtime is None:
+            raise WorkerNotRunning
+        return self._runtime
+
+    def _set_quiet(self, *, quiet: bool) -> None:
+        loop, runtime = self._loop, self._runtime
+        if loop is not None and runtime is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                loop.call_soon_threadsafe(partial(runtime.queues.set_quiet, quiet=quiet))
+
     def _retire(self) -> None:
         if self._runtime is not None:
             self._runtime.retiring.set()
+
+
+def _checked_name(name: object) -> str:
+    if not (isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()):
+        raise InvalidArgument("name", name, f"1 to {MAX_NAME} printable characters")
+    return str(name)

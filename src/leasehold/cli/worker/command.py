@@ -15,6 +15,15 @@ from leasehold.cli.worker.settings import LOG_FORMATS, LOG_LEVELS, LogFormat, Lo
 #: The minimum of --exit-on-unhealthy, in seconds.
 MIN_UNHEALTHY = 0.1
 
+#: The option --name.
+Name = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What it is called in `leasehold workers`; by default as the program says, or HOST/PID.",
+    ),
+]
+
 
 def worker(  # noqa: PLR0913 - each is an option
     target: Annotated[
@@ -26,6 +35,7 @@ def worker(  # noqa: PLR0913 - each is an option
         ),
     ],
     *,
+    name: Name = None,
     concurrency: Annotated[
         int | None,
         number_option("How many runs at once; by default as the program says.", minimum=1, maximum=10_000),
@@ -74,6 +84,7 @@ def worker(  # noqa: PLR0913 - each is an option
         raise typer.BadParameter(f"must be at least {MIN_UNHEALTHY:g} s", param_hint="--exit-on-unhealthy")
     settings = Settings(
         target=target,
+        name=name,
         concurrency=concurrency,
         grace=grace,
         exit_on_unhealthy=exit_on_unhealthy,

@@ -71,6 +71,8 @@ def prepare(settings: Settings) -> Worker:
     """
     worker = find_worker(settings.target)
     try:
+        if settings.name is not None:
+            worker.name = settings.name
         if settings.concurrency is not None:
             worker.concurrency = check_int("concurrency", settings.concurrency, minimum=1, maximum=10_000)
         if settings.grace is not None:

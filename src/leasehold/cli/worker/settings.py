@@ -20,6 +20,7 @@ class Settings:
 
     Attributes:
         target: The worker: `module:name` or `path/to/file.py:name`.
+        name: The worker's name.
         concurrency: How many runs at once.
         grace: How long to wait for runs when the worker stops, in seconds.
         exit_on_unhealthy: After how many seconds of bad health the worker stops; None: never.
@@ -30,6 +31,7 @@ class Settings:
     """
 
     target: str
+    name: str | None = None
     concurrency: int | None = None
     grace: float | None = None
     exit_on_unhealthy: float | None = None

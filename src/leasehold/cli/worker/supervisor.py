@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from leasehold.cli.worker.child import NOW, RETIRING, STOP
@@ -189,7 +189,7 @@ class Supervisor:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             began = time.monotonic()
-            child = await Child.start(self._settings)
+            child = await Child.start(self._settings_of(number))
             self._children.add(child)
             if self._stopping.is_set():
                 self._stop_child(child, STOP)
@@ -217,6 +217,13 @@ class Supervisor:
                 )
                 await self._wait_for(asyncio.Event(), timeout=pause)
                 pause = min(MAX_PAUSE, pause * 2)
+
+    def _settings_of(self, number: int) -> Settings:
+        """Return the options of a process: of several, each has a name of its own."""
+        name = self._settings.name
+        if name is None or self._processes == 1:
+            return self._settings
+        return replace(self._settings, name=f"{name}-{number}")
 
     async def _ended_or_retiring(self, child: Child, number: int) -> int | None:
         """Wait until a process ends, and return the exit code; None if another is to take over."""

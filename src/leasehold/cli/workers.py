@@ -1,0 +1,153 @@
+"""`leasehold workers`: list the workers of queues, fail them, and tell them what to do."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasehold.cli.formatting import print_json, print_table
+from leasehold.cli.server import (
+    DEFAULT_URL,
+    AsJson,
+    Code,
+    QueueName,
+    Url,
+    command,
+    fail,
+    note,
+    open_queue,
+)
+from leasehold.cli.times import format_time
+from leasehold.errors import WorkerUnknown
+from leasehold.fleet import Fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from leasehold.fleet import WorkerView
+
+app = typer.Typer(
+    help="List the workers of queues; fail, quiet or stop one.", no_args_is_help=True, add_completion=False
+)
+
+WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name, or its id.")]
+
+
+@app.command("ls")
+@command
+async def list_workers(
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
+    *,
+    dead: Annotated[bool, typer.Option("--dead", help="Only those that are dead.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """List the workers of queues. With --json each worker is a line, with what it runs."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(open_queue(url, name)) for name in dict.fromkeys(queues)]
+        fleet = Fleet(*opened)
+        workers = await (fleet.dead() if dead else fleet.workers())
+    if as_json:
+        for one in workers:
+            print_json(_document(one))
+    elif workers:
+        titles = ("worker", "state", "queues", "running", "runs", "failures", "since")
+        print_table(titles, [_row(one) for one in workers])
+    else:
+        note("no dead worker" if dead else "no worker is registered")
+    return Code.DONE
+
+
+def _row(one: WorkerView) -> list[str | int | None]:
+    since = None if one.started is None else format_time(one.started)
+    queues = ", ".join(one.queues)
+    return [one.name, _state(one), queues, len(one.running), one.runs, one.failures, since]
+
+
+def _state(one: WorkerView) -> str:
+    if one.dead:
+        return "dead"
+    if one.stopping:
+        return "stopping"
+    return "quiet" if one.quiet else "working"
+
+
+def _document(one: WorkerView) -> dict[str, Any]:
+    document = {**asdict(one), "state": _state(one), "queues": list(one.queues)}
+    for name in ("started", "alive_until"):
+        document[name] = None if document[name] is None else format_time(document[name])
+    now = time.time()
+    document["running"] = [
+        {"queue": run.queue, "id": run.item_id, "handler": run.handler, "seconds": round(now - run.since, 1)}
+        for run in one.running
+    ]
+    return document
+
+
+@app.command("fail")
+@command
+async def fail_worker(
+    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> Code:
+    """Return the items of a worker to the front of the queue; reject what it still sends.
+
+    If it is alive, it stops these runs, and works on.
+    """
+
+    async def act(fleet: Fleet) -> None:
+        returned = await fleet.fail(worker)
+        if as_json:
+            print_json({"queue": name, "worker": worker, "returned": returned})
+        else:
+            typer.echo(f"{returned:,} returned")
+
+    return await _act(name, url, act)
+
+
+@app.command()
+@command
+async def quiet(
+    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> Code:
+    """Have a worker lease nothing more, of any queue. Its runs go on."""
+    return await _tell(name, url, worker, "quiet", as_json=as_json)
+
+
+@app.command()
+@command
+async def resume(
+    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> Code:
+    """Have a worker lease again that was told to be quiet."""
+    return await _tell(name, url, worker, "resume", as_json=as_json)
+
+
+@app.command()
+@command
+async def stop(
+    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> Code:
+    """Have a worker stop, as after SIGTERM. What supervises its process may start another."""
+    return await _tell(name, url, worker, "stop", as_json=as_json)
+
+
+async def _tell(name: str, url: str, worker: str, what: str, *, as_json: bool) -> Code:
+    async def act(fleet: Fleet) -> None:
+        await getattr(fleet, what)(worker)
+        if as_json:
+            print_json({"queue": name, "worker": worker, "told": what})
+
+    return await _act(name, url, act)
+
+
+async def _act(name: str, url: str, act: Callable[[Fleet], Awaitable[None]]) -> Code:
+    async with open_queue(url, name) as queue:
+        try:
+            await act(Fleet(queue))
+        except WorkerUnknown as error:
+            return fail(f"no worker {error.worker!r} is registered on {name!r}", Code.MISSED)
+    return Code.DONE

@@ -1,0 +1,232 @@
+"""Keep a worker registered on its queues, fail workers that are gone, and notice that this one was failed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leasehold.errors import LeaseholdError, QueueClosed
+from leasehold.log import Log
+from leasehold.queue.internals import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from leasehold.queue.registry import Beat
+    from leasehold.worker.handler import Consumer
+
+#: A heartbeat is sent after so long, as a share of the time after which the worker is dead.
+BEAT_AFTER = 1 / 3
+#: For a permanent worker, after so many seconds.
+PERMANENT_BEAT = 5.0
+#: How many queues are served by one round of heartbeats.
+TOGETHER = 25
+#: How long to wait before another try after an error (s).
+RETRY_SECONDS = 1.0
+#: How long to wait, at most, before a dead worker is failed, so that not all of its peers do it (s).
+JITTER_SECONDS = 0.5
+#: The least time for a heartbeat (s).
+SHORTEST_TRY = 0.05
+#: How long leaving may take (s).
+LEAVE_SECONDS = 1.0
+
+log = Log("leasehold.worker")
+
+
+class Owner(Protocol):
+    """The worker that is registered. Each method is called in the background thread."""
+
+    def about(self, consumer: Consumer) -> Mapping[str, Any]:
+        """Return what the worker says of itself on a queue, without its name and what is permanent of it."""
+        ...
+
+    def told(self, what: str) -> None:
+        """Do what another client has told the worker: `quiet`, `resume` or `stop`."""
+        ...
+
+    def failed(self, consumer: Consumer, why: str) -> None:
+        """Treat the worker as failed on a queue: stop its runs, and begin anew under another session."""
+        ...
+
+
+@dataclass(eq=False)
+class Member:
+    """The registration of the worker on one queue. The times are those of `time.monotonic()`."""
+
+    consumer: Consumer
+    session: str
+    #: Whether the server has accepted a heartbeat.
+    registered: bool = False
+    #: What it was told last.
+    told: str = ""
+    #: When the last accepted heartbeat was sent, and since when no heartbeat has failed.
+    refreshed_at: float = 0.0
+    steady_since: float | None = None
+    due: float = 0.0
+
+
+class Membership:
+    """Registers a worker on its queues; runs in the background thread.
+
+    Args:
+        owner: The worker.
+        dead_after: After how many seconds without a heartbeat other workers may fail this one, in seconds;
+            None: never.
+        supervises: Whether to fail other workers.
+    """
+
+    def __init__(self, owner: Owner, *, dead_after: float | None, supervises: bool) -> None:
+        self._owner = owner
+        self._dead_after = dead_after
+        self._supervises = supervises
+        self._every = PERMANENT_BEAT if dead_after is None else dead_after * BEAT_AFTER
+        self._members: dict[Consumer, Member] = {}
+        self._woken = asyncio.Event()
+        #: The workers that are being failed, with the tasks that do it.
+        self._failing: dict[tuple[Consumer, str], asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
+        try:
+            while True:
+                # Also those that are due soon: what is sent together goes with one write.
+                soon = time.monotonic() + self._every / 20
+                due = [one for one in self._members.values() if one.due <= soon][:TOGETHER]
+                await asyncio.gather(*(self._beat(one) for one in due))
+                if len(due) < TOGETHER:
+                    await self._sleep()
+        finally:
+            for task in self._failing.values():
+                task.cancel()
+
+    def beat_soon(self) -> None:
+        """Send the next heartbeats now, since what they say has changed."""
+        for member in self._members.values():
+            member.due = 0.0
+        self._woken.set()
+
+    async def add(self, consumer: Consumer, session: str) -> None:
+        """Register on a queue."""
+        self._members[consumer] = Member(consumer, session)
+        self._woken.set()
+
+    async def leave(self, consumer: Consumer) -> None:
+        """End the registration on a queue. If the server is away, it ends by itself."""
+        member = self._members.pop(consumer, None)
+        if member is not None:
+            try:
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await registry(consumer.queue).leave()
+            except (LeaseholdError, TimeoutError) as error:
+                log.debug("the registration on %s was not ended: %s", consumer.queue.name, error)
+
+    async def leave_all(self) -> None:
+        """End all registrations."""
+        await asyncio.gather(*map(self.leave, [*self._members]))
+
+    async def return_items(self, consumer: Consumer, session: str) -> None:
+        """Return what is left of an earlier session of this worker, however long the server is away."""
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)  # outcomes that wait to be sent go first
+            try:
+                await registry(consumer.queue).fail(session)
+            except QueueClosed:
+                return
+            except LeaseholdError as error:
+                log.debug("the items of %s are not returned yet: %s", session, error)
+            else:
+                return
+
+    async def _sleep(self) -> None:
+        """Wait until the next heartbeat is due."""
+        soonest = min((one.due for one in self._members.values()), default=time.monotonic() + self._every)
+        self._woken.clear()
+        try:
+            async with asyncio.timeout(max(0.0, soonest - time.monotonic())):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    async def _beat(self, member: Member) -> None:
+        """Send a heartbeat, and do what the reply says."""
+        sent_at = time.monotonic()
+        # Not exactly, so that workers that were started together do not beat together.
+        member.due = sent_at + self._every * random.uniform(0.9, 1.0)  # noqa: S311 - no secret
+        alive_ms = None if self._dead_after is None else round(self._dead_after * 1000)
+        about = {**self._owner.about(member.consumer), "permanent": alive_ms is None}
+        if alive_ms is None:
+            about["connections"] = []  # nor is it failed because these are gone
+        left = None
+        if self._dead_after is not None and member.registered:
+            left = max(SHORTEST_TRY, member.refreshed_at + self._dead_after - sent_at)
+        try:
+            async with asyncio.timeout(left):
+                reply = await registry(member.consumer.queue).beat(
+                    about, alive_ms=alive_ms, first=not member.registered
+                )
+        except (LeaseholdError, TimeoutError) as error:
+            self._missed(member, error)
+            return
+        if self._members.get(member.consumer) is not member:
+            return
+        if not reply.accepted:
+            self._failed(member, "another client has failed it")
+            return
+        member.registered = True
+        member.refreshed_at = sent_at
+        if member.steady_since is None:
+            member.steady_since = sent_at
+        if reply.told != member.told:
+            member.told = reply.told
+            self._owner.told(reply.told)
+        self._supervise(member, reply)
+
+    def _missed(self, member: Member, error: Exception) -> None:
+        now = time.monotonic()
+        member.steady_since = None
+        member.due = now + min(RETRY_SECONDS, self._every)
+        if self._members.get(member.consumer) is not member or not member.registered:
+            return
+        silent = now - member.refreshed_at
+        log.debug("no heartbeat on %s for %.1f s: %r", member.consumer.queue.name, silent, error)
+        if self._dead_after is None:
+            return
+        member.due = min(member.due, member.refreshed_at + self._dead_after)
+        if silent >= self._dead_after:
+            self._failed(member, f"it could not refresh its registration for {silent:.1f} s")
+
+    def _failed(self, member: Member, why: str) -> None:
+        del self._members[member.consumer]
+        self._owner.failed(member.consumer, why)
+
+    def _supervise(self, member: Member, reply: Beat) -> None:
+        """Fail workers that are dead: without a leader and without a lock, since that can be done twice.
+
+        After an outage of the server, all workers seem dead. So none is failed by a worker that has not
+        reached the server for as long as it takes to be dead.
+        """
+        steady = time.monotonic() - (member.steady_since or 0.0)
+        if not self._supervises or steady < (self._dead_after or PERMANENT_BEAT / BEAT_AFTER):
+            return
+        for worker in reply.expired:
+            key = (member.consumer, worker)
+            if key not in self._failing:
+                self._failing[key] = asyncio.create_task(self._fail(member.consumer, worker))
+
+    async def _fail(self, consumer: Consumer, worker: str) -> None:
+        await asyncio.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311 - no secret
+        queue = consumer.queue
+        try:
+            returned = await registry(queue).fail(worker, expired=True)
+        except LeaseholdError as error:
+            log.debug("the worker %s of %s could not be failed: %s", worker, queue.name, error)
+        else:
+            if returned is not None:
+                log.warning(
+                    "the worker %s of %s is dead: %d items return to the front", worker, queue.name, returned
+                )
+        finally:
+            del self._failing[consumer, worker]

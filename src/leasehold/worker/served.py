@@ -1,0 +1,284 @@
+"""The queues that a running worker serves: it starts and stops them, and begins anew when it has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import platform
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leasehold.errors import QueueClosed
+from leasehold.log import Log
+from leasehold.queue.internals import name_session, on_push, replace_session, stop_listening
+from leasehold.worker.connections import OwnConnections
+from leasehold.worker.membership import Membership, Owner
+from leasehold.worker.run import Interruption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.worker.acknowledger import Acknowledger
+    from leasehold.worker.background import BackgroundThread
+    from leasehold.worker.cancellations import Cancellations
+    from leasehold.worker.executor import Executor
+    from leasehold.worker.fetcher import Fetcher
+    from leasehold.worker.handler import Consumer
+    from leasehold.worker.lease_renewer import LeaseRenewer
+
+#: How often `stop_queue` looks for the ends of runs (s).
+TICK = 0.02
+#: How many of its runs, and of its queues, a worker names in its registration, and how much of an id.
+MAX_NAMED, MAX_ID = 100, 256
+
+log = Log("leasehold.worker")
+
+
+class Parts(Protocol):
+    """The parts of the worker that its queues need."""
+
+    acknowledgers: dict[Consumer, Acknowledger]
+    background: BackgroundThread
+    cancellations: Cancellations
+    executor: Executor
+    fetcher: Fetcher
+    renewer: LeaseRenewer
+
+    def adopt(self, consumer: Consumer) -> None:
+        """Prepare for the runs of a queue that is new."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the worker; callable from any thread."""
+        ...
+
+
+class ServedQueues(Owner):
+    """Serves the queues of a worker.
+
+    Attributes:
+        consumers: All that the worker can serve.
+        served: The queues that it serves now.
+        membership: Its registrations.
+        connections: Its connections, which it registers.
+
+    Args:
+        consumers: What it serves from the beginning.
+        parts: The parts of the worker. They are complete when the first queue is joined.
+        name: The worker's name.
+        dead_after: As for `Worker`, in seconds.
+        supervises: Whether to fail other workers.
+        concurrency: As for `Worker`.
+    """
+
+    def __init__(
+        self,
+        consumers: Iterable[Consumer],
+        parts: Parts,
+        *,
+        name: str,
+        dead_after: float | None,
+        supervises: bool,
+        concurrency: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._parts = parts
+        self._name = name
+        self._concurrency = concurrency
+        self.consumers = [*consumers]
+        self.served: dict[AsyncWorkQueue, Consumer] = {one.queue: one for one in self.consumers}
+        self.membership = Membership(self, dead_after=dead_after, supervises=supervises)
+        self.connections = OwnConnections(self.membership.beat_soon)
+        self._facts: dict[str, Any] = {}
+        #: What ends the subscriptions of a queue.
+        self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
+        #: The tasks that begin anew.
+        self._renewing: set[asyncio.Task[None]] = set()
+
+    async def join_all(self) -> None:
+        """Register on all queues.
+
+        Raises:
+            QueueClosed: If one is closed.
+        """
+        self._facts = self._make_facts()
+        for consumer in self.consumers:
+            await self._join(consumer)
+
+    async def stop_changing(self) -> None:
+        """Begin no queue anew any more, as the worker ends."""
+        for task in self._renewing:
+            task.cancel()
+        await asyncio.gather(*self._renewing, return_exceptions=True)
+
+    async def leave_all(self, *, within: float) -> None:
+        """End all registrations, in so many seconds at most."""
+        await asyncio.wait([self._in_background(self.membership.leave_all)], timeout=within)
+
+    def end_pushes(self) -> None:
+        """Receive nothing more."""
+        for consumer in [*self._pushes]:
+            self._end_pushes(consumer)
+
+    def consumer_of(self, name: str) -> Consumer | None:
+        """Return what it can serve of this name of a queue."""
+        return next((one for one in self.consumers if one.queue.name == name), None)
+
+    async def start_queue(self, consumer: Consumer) -> None:
+        """Serve a queue, which may be new, from now on."""
+        if consumer.queue in self.served:
+            return
+        if consumer not in self.consumers:
+            self.consumers.append(consumer)
+            self._parts.adopt(consumer)
+            self._parts.background.call_soon(partial(self._parts.renewer.add_handlers, consumer.all_handlers))
+        self.served[consumer.queue] = consumer
+        await self._parts.background.assist(consumer)
+        await self._join(consumer)
+        self._parts.fetcher.add(consumer)
+        log.info("working on %s, too", consumer.queue.name)
+
+    async def stop_queue(self, consumer: Consumer, *, grace: float) -> None:
+        """Fetch nothing more from a queue, and return when nothing of it is held here.
+
+        Release what has not started. Give its runs this time to finish, in seconds; then interrupt them.
+        """
+        if self.served.pop(consumer.queue, None) is None:
+            return
+        await self._parts.fetcher.remove(consumer)
+        await stop_listening(consumer.queue)
+        self._parts.acknowledgers[consumer].release(self._parts.renewer.pop_of(consumer))
+        interrupt_at = self._loop.time() + grace
+        while running := [run for run in self._parts.renewer.held_of(consumer) if run.task is not None]:
+            if self._loop.time() >= interrupt_at:
+                for run in running:
+                    run.interrupt(Interruption.SHUTDOWN)
+            await asyncio.sleep(TICK)
+        await self._parts.acknowledgers[consumer].drain()
+        self._end_pushes(consumer)
+        await self._in_background(partial(self.membership.leave, consumer))
+        log.info("no longer working on %s", consumer.queue.name)
+
+    def set_quiet(self, *, quiet: bool) -> None:
+        """Fetch nothing more, or fetch again."""
+        if quiet != self._parts.fetcher.quiet:
+            log.info("quiet: fetching nothing more" if quiet else "no longer quiet: fetching again")
+            self._parts.fetcher.quiet = quiet
+            if not quiet:
+                self._parts.fetcher.resume()
+            self._parts.background.call_soon(self.membership.beat_soon)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it fetches nothing more."""
+        return self._parts.fetcher.quiet
+
+    async def _join(self, consumer: Consumer) -> None:
+        """Register on a queue, and receive what this worker is told there."""
+        queue = consumer.queue
+        name_session(queue, self._name)
+        self._pushes[consumer] = [
+            *(on_push(queue, what, partial(self._pushed, what)) for what in ("quiet", "resume", "stop")),
+            self._parts.cancellations.start(queue),
+        ]
+        await self._in_background(partial(self.membership.add, consumer, queue.session))
+
+    def _end_pushes(self, consumer: Consumer) -> None:
+        for end in self._pushes.pop(consumer, ()):
+            end()
+
+    def _in_background(self, make: Callable[[], Any]) -> asyncio.Future[Any]:
+        return asyncio.wrap_future(self._parts.background.call(make))
+
+    def _pushed(self, what: str, _: bytes) -> None:
+        self._obey(what)
+
+    def _obey(self, what: str) -> None:
+        """Do what the worker was told."""
+        if what == "stop":
+            log.info("told to stop by another client")
+            self._parts.stop()
+        elif what in {"quiet", "resume"}:
+            self.set_quiet(quiet=what == "quiet")
+
+    # ------------------------------------------------------------------ Owner
+
+    def about(self, consumer: Consumer) -> Mapping[str, Any]:
+        """See `Owner`."""
+        now = time.monotonic()
+        active = [*self._parts.executor.running.values()]
+        running = [run for run in active if run.handler.consumer is consumer]
+        running.sort(key=lambda run: run.began or now)
+        vouched = self.connections.vouched(consumer.queue)
+        return {
+            **self._facts,
+            "queues": [queue.name for queue in [*self.served]][:MAX_NAMED],
+            "connections": vouched.connections,
+            "server": vouched.server,
+            "quiet": self._parts.fetcher.quiet,
+            "runs": self._parts.executor.finished,
+            "failures": sum(one.counts["failed"] for one in [*self._parts.acknowledgers.values()]),
+            "running": [
+                [
+                    run.lease.id[:MAX_ID],
+                    run.handler.name,
+                    round((time.time() - (now - (run.began or now))) * 1000),
+                ]
+                for run in running[:MAX_NAMED]
+            ],
+        }
+
+    def told(self, what: str) -> None:
+        """See `Owner`."""
+        self._loop.call_soon_threadsafe(self._obey, what)
+
+    def failed(self, consumer: Consumer, why: str) -> None:
+        """See `Owner`."""
+        self._loop.call_soon_threadsafe(self._begin_anew, consumer, why)
+
+    def _make_facts(self) -> dict[str, Any]:
+        """Return what the worker says of itself that does not change."""
+        return {
+            "name": self._name,
+            "worker": self.consumers[0].queue.session if self.consumers else "",
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "versions": {
+                "leasehold": importlib.metadata.version("leasehold"),
+                "python": platform.python_version(),
+            },
+            "started": round(time.time() * 1000),
+            "concurrency": self._concurrency,
+        }
+
+    def _begin_anew(self, consumer: Consumer, why: str) -> None:
+        """Stop the runs of a queue on which the worker has failed, and serve it under another session."""
+        log.error("this worker has failed on %s: %s. It stops its runs", consumer.queue.name, why)
+        for run in self._parts.renewer.pop_of(consumer):
+            self._parts.renewer.remove(run)
+        for run in self._parts.renewer.held_of(consumer):
+            for lease in run.leases:
+                run.lose(lease)
+        task = asyncio.create_task(self._replace_session(consumer), name="leasehold begin anew")
+        self._renewing.add(task)
+        task.add_done_callback(self._renewing.discard)
+
+    async def _replace_session(self, consumer: Consumer) -> None:
+        if consumer.queue not in self.served:
+            return
+        failed = consumer.queue.session
+        await self._parts.fetcher.remove(consumer)
+        self._end_pushes(consumer)
+        try:
+            session = await replace_session(consumer.queue)
+        except QueueClosed:
+            return  # the worker ends
+        await self._parts.background.assist(consumer)
+        self._parts.background.call(partial(self.membership.return_items, consumer, failed))
+        await self._join(consumer)
+        self._parts.fetcher.add(consumer)
+        log.info("working on %s again, as %s", consumer.queue.name, session)
