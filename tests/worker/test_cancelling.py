@@ -91,7 +91,7 @@ async def test_an_item_that_waits_in_the_worker_never_starts(make_queue: MakeQue
         assert runtime is not None
         await other.add_item(Item(b"y", id="2"))
         [lease] = await queue.lease_many(1, 600, block=False)
-        runtime._fetcher.accept(worker.handlers[0], [lease])
+        runtime.fetcher.accept(worker.handlers[0], [lease])
         assert held() == 1
         assert await other.cancel("2")
         await eventually("it is known", lambda: lease.cancelled)
@@ -103,7 +103,7 @@ async def test_an_item_that_waits_in_the_worker_never_starts(make_queue: MakeQue
 
 def worker_waiting(worker: Any) -> Any:
     """Return a function that returns how many runs wait for a slot."""
-    return lambda: len(worker._runtime._renewer.waiting)
+    return lambda: len(worker._runtime.renewer.waiting)
 
 
 async def test_a_message_that_comes_before_its_item_is_remembered(
@@ -120,7 +120,7 @@ async def test_a_message_that_comes_before_its_item_is_remembered(
         await eventually("a run has ended", lambda: gate.done == ["0"])
         await redis.publish(f"{queue.name}:push:{queue.session}", "cancel 2 1")
         await redis.publish(f"{queue.name}:push:{queue.session}", "cancel what")
-        cancellations = worker._runtime._cancellations  # type: ignore[union-attr]
+        cancellations = worker._runtime.cancellations  # type: ignore[union-attr]
         await eventually("it came", lambda: bool(cancellations._early))
         await redis.zadd(f"{queue.name}:scheduled", {"1": 1, "2": 2})
         await queue.light_clean()
@@ -155,7 +155,7 @@ async def test_of_a_batch_the_cancelled_item_alone_is_lost(make_queue: MakeQueue
 
 def current_leases(worker: Any) -> list[Any]:
     """Return the leases that a worker holds."""
-    return [lease for run in worker._runtime._renewer.held for lease in run.leases]
+    return [lease for run in worker._runtime.renewer.held for lease in run.leases]
 
 
 async def test_a_cancelled_item_of_a_batch_that_has_not_started_is_left_out(make_queue: MakeQueue) -> None:
@@ -174,7 +174,7 @@ async def test_a_cancelled_item_of_a_batch_that_has_not_started_is_left_out(make
         await eventually("the first has started", lambda: len(begun) == 1)
         await other.add_items([Item(f"{n}", id=f"b{n}") for n in range(3)])
         leases = await queue.lease_many(3, 600, block=False)
-        worker._runtime._fetcher.accept(worker.handlers[0], leases)  # type: ignore[union-attr]
+        worker._runtime.fetcher.accept(worker.handlers[0], leases)  # type: ignore[union-attr]
         assert await other.cancel("b1")
         await eventually("it is known", lambda: leases[1].cancelled)
         opened.set()
