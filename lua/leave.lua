@@ -57,6 +57,9 @@ if token then
   recall(id)
 end
 local returned = empty_inbox(inbox, 1000)
+if controlled then
+  lanes().drop_alarm(session)
+end
 wake_next()
 if returned < 1000 and not stays then
   redis.call('ZREM', sessions, session)

@@ -16,7 +16,7 @@
 --   lease_ms  integer  the lease time of items that are delivered to it, at most 32,767; empty: deliver none
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
 -- Reply: ms until the next item falls due or lease expires (0: one has, or a session has expired whose inbox has to be
---   reclaimed; -1: none will).
+--   reclaimed, or one has not asked at the time of `alarm`; -1: none will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
 
@@ -28,6 +28,11 @@ for i = 1, #first, 2 do
   if first[i] ~= session and tonumber(first[i + 1]) <= now then
     wait = 0
   end
+end
+-- The session that was to ask when a limit permits more has not.
+local alarm = redis.call('GET', prefix .. ':alarm')
+if alarm and tonumber(string.match(alarm, '^%d+')) + 50 < now then
+  wait = 0
 end
 redis.call('ZCARD', idle)
 redis.call('STRLEN', delivered_key)

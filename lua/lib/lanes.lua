@@ -150,6 +150,14 @@ local function read_alarm(at)
   return due <= at and due + 50 >= read_clock(), who
 end
 
+-- Have another session ask when time permits more, if this one was to.
+local function drop_alarm(holder)
+  local _, who = read_alarm(0)
+  if who == holder then
+    redis.call('UNLINK', key_of('alarm'))
+  end
+end
+
 -- Move an id out of its lane into the queue, where it wakes one session.
 local function wake(one)
   redis.call('ZADD', key_of('promoted'), read_clock(), one.id)
@@ -280,6 +288,7 @@ local function lanes()
       enter_lanes = enter_lanes,
       leave_lanes = leave_lanes,
       read_alarm = read_alarm,
+      drop_alarm = drop_alarm,
       promote = promote,
       note_groups = note_groups,
       free_slots = free_slots,

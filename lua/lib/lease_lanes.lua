@@ -216,7 +216,15 @@ local function next_permit(plan)
   elseif plan.used >= gate.room then
     return gate.next_at(plan.used)
   end
-  return plan.later
+  local soonest = plan.later or math.huge
+  for _, level in ipairs(plan.levels) do
+    local after = string.format('(%.17g', math.max(read_clock(), level.served))
+    local key = lanes().turns_key(level.digits)
+    -- stylua: ignore
+    local turn = redis.call('ZRANGE', key, after, '(1e15', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    soonest = math.min(soonest, tonumber(turn or math.huge))
+  end
+  return soonest < math.huge and math.ceil(soonest) or nil
 end
 
 -- Have a session ask again when time permits more, unless another does. Returns in how many ms, and whether it is the one.

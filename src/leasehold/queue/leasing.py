@@ -113,6 +113,8 @@ class LeaseDispatcher:
         #: Whether an id may be in the inbox that arrived after the last trip was sent.
         self._arrived = False
         self._due_timer: asyncio.TimerHandle | None = None
+        #: Whether no other session asks when that timer ends, as a limit permits more items then.
+        self._must_ask = False
         self._linger_timer: asyncio.TimerHandle | None = None
         self._sessions = 1
         #: By how much the server's clock was ahead of `time.monotonic()`, at most (s).
@@ -232,7 +234,7 @@ class LeaseDispatcher:
             return
         # The first process to lease reclaims all that is due, which wakes as many others as are needed. So
         # the timers of many waiting processes differ a little; that of a single one is exact.
-        spread = min(0.02, 0.0002 * (self._sessions - 1))
+        spread = 0.0 if self._must_ask else min(0.02, 0.0002 * (self._sessions - 1))
         due = self._loop.time() + seconds + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
         if self._due_timer is None or due < self._due_timer.when():
             self._cancel_due_timer()
@@ -244,15 +246,18 @@ class LeaseDispatcher:
         self._empty = False
         if self._waiting or self._new or self._gate.in_flight:
             self.wake()
-        elif self._watchers:
+        elif self._watchers or self._must_ask:
             self._offer()
 
     def _offer(self) -> None:
-        """Have a watcher lease what may be waiting. If none can, return the id that has arrived."""
+        """Have a watcher lease what may be waiting. If none can, return the id that has arrived.
+
+        If this session alone was to ask now, another one is told to.
+        """
         if any(watcher.arrived() for watcher in self._expecting()):
             return
-        if self._arrived and self._watchers:
-            self._arrived = False
+        if (self._arrived or self._must_ask) and self._watchers:
+            self._arrived = self._must_ask = False
             self._listener.return_id()
         elif not self._watchers:
             self._stop_listening()
@@ -335,7 +340,7 @@ class LeaseDispatcher:
             self._offer()
             return
         unsent = len(self._new)
-        self._lease_again = self._arrived = self._empty = False
+        self._lease_again = self._arrived = self._empty = self._must_ask = False
         self._cancel_due_timer()  # the reply says what is due next
         asked_at = time.monotonic()
 
@@ -377,7 +382,8 @@ class LeaseDispatcher:
         self, requests: list[LeaseRequest], reply: list[Any], asked_at: float, unsent: int
     ) -> None:
         """Give the leased items to the requests of a trip, in their order."""
-        now_ms, wait_ms, sessions = reply[:3]
+        now_ms, wait_ms, sessions = reply[0], reply[1], abs(reply[2])
+        self._must_ask = reply[2] < 0
         self._offset = now_ms / 1000 - asked_at
         at, end = 3, len(reply)
         spare: list[LeasedItem] = []
