@@ -261,3 +261,28 @@ async def test_a_held_item_with_a_group_obeys_the_limits_of_the_group(space: Spa
     assert await lease(space) == ["b"]
     assert await lease(space) == []
     assert (await space.run("counts"))[:2] == [1, 2]
+
+
+async def test_one_of_the_waiting_sessions_asks_when_a_rate_permits_more(space: Space) -> None:
+    """If it does not, another one does as soon as it registers; if it leaves, another one is woken."""
+    for session in ("lh:1", "lh:2"):
+        await space.run("register", session=session, keep_ms=10_000)
+    await add(space, row("i0"), row("i1"))
+    await limit(space, rate="100000:1")
+
+    async def ask(session: str, at: int = 0) -> list[int]:
+        _, wait, sessions, *_ = await space.run("lease_many", [(2, 60_000)], session=session, now_ms=NOW + at)
+        return [wait, sessions]
+
+    assert await ask("lh:1") == [100, -2]
+    assert await ask("lh:2", 10) == [59_990, 2]
+    assert await ask("lh:1", 20) == [80, -2]
+    assert await ask("lh:unregistered", 20) == [59_980, 2]
+    # It leaves: an id wakes another one.
+    assert "queue" not in await space.snapshot()
+    await space.run("leave", session="lh:1", stays=1, now_ms=NOW + 30)
+    assert listed((await space.snapshot())["queue"]) == ["i1"]
+    assert await ask("lh:2", 40) == [60, -2]
+    # It does not ask in time.
+    for at, wait in ((149, 59_851), (151, 0)):
+        assert await space.run("register", session="lh:1", keep_ms=10_000, now_ms=NOW + at) == wait

@@ -15,8 +15,6 @@ from tests.eventually import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from redis.asyncio import Redis
-
     from leasehold import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
 
@@ -147,20 +145,3 @@ async def test_adding_to_a_paused_queue_wakes_no_session_and_resuming_wakes_as_m
         assert leased.empty()
         await pause(queue, b"")
         assert {(await leased.get()).id for _ in range(20)} == {f"i{n}" for n in range(20)}
-
-
-async def test_a_session_that_is_killed_before_it_asks_is_replaced_by_another(
-    make_queue: MakeQueue, redis: Redis
-) -> None:
-    """It has to ask when a rate permits more, and does not; another one notices when it registers."""
-    queue = make_queue()
-    await control(queue, ("rate", "300000:1"))
-    async with waiting(make_queue, 3) as leased:
-        await queue.add_items([Item(b"", f"i{n}") for n in range(2)])
-        await leased.get()
-        key = f"{queue.name}:alarm"
-        while (alarm := await redis.get(key)) is None:
-            await asyncio.sleep(0.005)
-        # The session that has it does not know, and asks; but it does so for the last item.
-        await redis.set(key, alarm.split()[0] + b" lh:dead", px=60_000)
-        assert (await leased.get()).id == "i1"
