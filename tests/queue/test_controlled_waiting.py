@@ -13,7 +13,7 @@ from leasehold.queue.leasing import LeaseDispatcher
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from leasehold import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
@@ -28,7 +28,7 @@ class Trips:
 
 
 @pytest.fixture
-def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trips]:
+def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
     counted, send = Trips(), LeaseDispatcher._send
 
     def counting(self: LeaseDispatcher) -> None:
@@ -42,7 +42,7 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trips]:
 async def control(queue: AsyncWorkQueue, *rows: tuple[str, object]) -> None:
     """Set limits."""
     values = [str(value).encode() for row in rows for value in row]
-    assert await queue._engine().run("set_limits", values) == 0
+    assert (await queue._engine().run("set_limits", values))[0] == 0
 
 
 async def pause(queue: AsyncWorkQueue, until: bytes, group: bytes = b"") -> None:
