@@ -84,7 +84,7 @@ def test_the_page_has_no_command_that_is_not_there() -> None:
 
 def every_command_as_on_the_page() -> list[str]:
     """The commands in the order of the page's overview."""
-    listed = re.findall(r"^\| \[`(\w+)`\]", PAGE.read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| \[`([\w-]+)`\]", PAGE.read_text(), re.MULTILINE)
     assert {*listed} == {*COMMANDS}
     return sorted(every_command(), key=lambda command: listed.index(command.split()[0]))
 

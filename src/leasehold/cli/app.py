@@ -33,6 +33,9 @@ COMMANDS = {
         "leasehold.cli.ls", "Count the items of queues: waiting, leased, scheduled, dead.", EXIT_CODES
     ),
     "show": Command("leasehold.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
+    "peek": Command(
+        "leasehold.cli.peek", "Show the items that are leased next, without leasing them.", EXIT_CODES
+    ),
     "dead": Command("leasehold.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
     "schedule": Command("leasehold.cli.schedule", "List schedules; add, run or remove one.", EXIT_CODES),
     "cancel": Command("leasehold.cli.cancel", "Cancel items, whether they wait or run.", EXIT_CODES),
@@ -44,6 +47,25 @@ COMMANDS = {
     "clean": Command(
         "leasehold.cli.clean",
         "Reclaim expired leases and repair what dead processes and other clients left behind.",
+        EXIT_CODES,
+    ),
+    "mv": Command(
+        "leasehold.cli.mv", "Move items that wait to the end of another queue, in their order.", EXIT_CODES
+    ),
+    "purge": Command("leasehold.cli.purge", "Remove all items of a queue that wait.", EXIT_CODES),
+    "rm": Command(
+        "leasehold.cli.rm",
+        "Delete queues, with all their items, dead letters, results, schedules, events and limits.",
+        EXIT_CODES,
+    ),
+    "recover": Command(
+        "leasehold.cli.recover",
+        "Return items that were leased long ago to the front of the queue, and print their ids.",
+        EXIT_CODES,
+    ),
+    "clear-leases": Command(
+        "leasehold.cli.clear_leases",
+        "End all leases of one queue, or of all: the items return to the front.",
         EXIT_CODES,
     ),
     "fsck": Command(
@@ -78,7 +100,7 @@ def load(name: str) -> Any:
     group = getattr(module, "app", None)
     if group is None:
         group = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        group.command(name)(getattr(module, name))
+        group.command(name)(getattr(module, name.replace("-", "_")))
     command = typer.main.get_command(group)
     command.name = name
     for one in getattr(command, "commands", {"": command}).values():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.clean_lines import clean_lines, counts_of
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, open_queue
 from leasehold.cli.times import duration_option
@@ -29,7 +29,9 @@ log = Log("leasehold.clean")
 
 @command
 async def clean(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="QUEUE", help="The queues' names; none with --lines.")
+    ] = None,
     *,
     deep: Annotated[
         bool,
@@ -45,6 +47,10 @@ async def clean(
         float | None,
         duration_option("With --watch: drop dead letters older than this; by default none are dropped."),
     ] = None,
+    lines: Annotated[
+        bool,
+        typer.Option("--lines", help="Read light:QUEUE and deep:QUEUE from standard input, line by line."),
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
@@ -54,7 +60,16 @@ async def clean(
     the items of schedules that are due, and sometimes does a deep clean. Any number of
     cleaners may run at once. The command keeps running while the server is unavailable, logs
     to standard error, and ends with exit code 0 on SIGTERM.
+
+    With --lines another program says what to clean: the command answers each line light:QUEUE or
+    deep:QUEUE with "light cleaned QUEUE", and ends with its standard input.
     """
+    if lines:
+        if queues or deep or watch:
+            raise typer.BadParameter("takes no queues, --deep or --watch", param_hint="--lines")
+        return await clean_lines(url, as_json=as_json)
+    if not queues:
+        raise typer.BadParameter("Missing argument 'QUEUE': name one queue or more")
     for option, value in (("--every", every), ("--keep-dead", keep_dead)):
         if value is not None and not watch:
             raise typer.BadParameter("needs --watch", param_hint=option)
@@ -69,8 +84,7 @@ async def clean(
     for name in queues:
         async with open_queue(url, name) as queue:
             report = await (queue.deep_clean() if deep else queue.light_clean())
-        counts = {field: value for field, value in asdict(report).items() if field != "findings"}
-        reports[name] = {"queue": name, **counts, "repaired": report.repaired}
+        reports[name] = {"queue": name, **counts_of(report)}
     print_rows([*reports.values()], as_json=as_json)
     return Code.DONE
 

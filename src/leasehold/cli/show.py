@@ -57,14 +57,19 @@ async def show(
     async with open_queue(url, name) as queue:
         counts = await queue.counts()
         views = [view for one in states for view in await queue.inspect(one, count=count)]
+    print_views(name, views, as_json=as_json)
+    if not as_json:
+        _note_others(name, counts, states, len(views))
+    return Code.DONE
+
+
+def print_views(name: str, views: Sequence[ItemView], *, as_json: bool) -> None:
+    """Print items as a table, or as a line of JSON each."""
     if as_json:
         for view in views:
             print_json({"queue": name, **view_document(view)})
-        return Code.DONE
-    if views:
+    elif views:
         print_table(("id", "state", "bytes", "attempt", "until", "holder", "data"), map(_row, views))
-    _note_others(name, counts, states, len(views))
-    return Code.DONE
 
 
 def _row(view: ItemView) -> list[Any]:

@@ -1,0 +1,49 @@
+"""`leasehold mv`: move items to another queue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from leasehold.cli.options import number_option
+from leasehold.cli.server import (
+    DEFAULT_URL,
+    AsJson,
+    Code,
+    QueueName,
+    Url,
+    command,
+    open_queue,
+    report_changes,
+)
+
+
+@command
+async def mv(
+    name: QueueName,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The name of the queue that gets the items.")],
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID", help="The ids of items that wait or are scheduled; by default all that wait."
+        ),
+    ] = None,
+    *,
+    count: Annotated[int | None, number_option("Move only so many, from the front.", minimum=1)] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """Move items that wait to the end of another queue, in their order.
+
+    They keep their options and attempts. An item whose id is in the other queue stays; so
+    does one that is leased. The exit code is then 1 for an ID that was given.
+    """
+    if ids and count is not None:
+        raise typer.BadParameter("give ids or --count, not both", param_hint="--count")
+    async with open_queue(url, name) as queue:
+        moved = await queue.move_to(other, count=count, ids=ids or None)
+    left = [one for one in ids or () if one not in {*moved}]
+    why = f"does not wait in {name}, or is in {other} already"
+    missed = [(one, f"{one!r} was not moved: it {why}") for one in left]
+    return report_changes(name, "moved", len(moved), missed, as_json=as_json)
