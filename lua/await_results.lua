@@ -1,6 +1,6 @@
 -- Return what has become of items. Of each that is unfinished, note that a session waits for its end.
 --
--- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`, or `cancelled <id>`. Other clients
+-- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`, or `cancelled <id>` or `expired <id>`. Other clients
 -- publish nothing, and a message may be lost, so the session asks again after a while, which also renews the notes.
 --
 -- Keys: queue, dead, watchers
@@ -10,7 +10,7 @@
 --   session  text     the session that waits
 --   keep_ms  integer  how long the notes of all sessions are kept from now on
 --   entries  rest     ids
--- Reply: a list with two values per item: 1 and its result, 3 and nothing (it was cancelled), 2 and the error of the dead
+-- Reply: a list with two values per item: 1 and its result, 3 and nothing (it was cancelled), 4 and nothing (it has expired), 2 and the error of the dead
 --   letter, 0 and its last progress (unfinished), -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not read, nor any after it: ask again).
 -- Cost: O(1) per id.
 -- Limits: at most 1,000 ids a call. After 1 MiB of results no more are read.
@@ -31,7 +31,7 @@ for row = entries + 1, #ARGV do
       if not text and some_cancelled then
         local until_ = redis.call('ZSCORE', cancelled_key, id)
         if until_ and tonumber(until_) > read_clock() then
-          code, text = 3, ''
+          code, text = tonumber(until_) % 1 == 0 and 3 or 4, ''
         end
       end
       if not text then

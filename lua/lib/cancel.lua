@@ -8,20 +8,6 @@
 -- Needs: prefix, queue, scheduled, ledger, deadlines
 -- Gives: cancel
 
--- Keep in mind for `for_ms` that the items were cancelled, and forget as many that have been for long enough.
-local function note_cancelled(ids, for_ms)
-  local notes, at = {}, read_clock()
-  for i, id in ipairs(ids) do
-    notes[2 * i - 1], notes[2 * i] = at + for_ms, id
-  end
-  local old = redis.call('ZRANGEBYSCORE', cancelled_key, '-inf', at, 'LIMIT', 0, 2 * #ids)
-  in_chunks('ZADD', cancelled_key, notes)
-  if redis.call('PTTL', cancelled_key) < for_ms then
-    redis.call('PEXPIRE', cancelled_key, for_ms)
-  end
-  in_chunks('ZREM', cancelled_key, old)
-end
-
 -- Return the session of ours that holds an item, as its lease key says; nil: no session, or a client of another library.
 local function holder_of(id)
   local holder = redis.pcall('GET', prefix .. ':lease:' .. id)

@@ -1,6 +1,21 @@
--- Name the key of what was cancelled lately: id → until when a caller that waits for its result is told so.
+-- Name the key of what was cancelled lately, or has expired (then the time lies on half a ms): id → until when a caller
+-- that waits for its result is told so.
 --
 -- Needs: prefix
--- Gives: cancelled_key
+-- Gives: cancelled_key, note_cancelled
 
 local cancelled_key = prefix .. ':cancelled'
+
+-- Keep in mind for `for_ms` that the items were cancelled, or with the mark 0.5 that they have expired, and forget as many that have been for long enough.
+local function note_cancelled(ids, for_ms, mark)
+  local notes, at = {}, read_clock()
+  for i, id in ipairs(ids) do
+    notes[2 * i - 1], notes[2 * i] = at + for_ms + (mark or 0), id
+  end
+  local old = redis.call('ZRANGEBYSCORE', cancelled_key, '-inf', at, 'LIMIT', 0, 2 * #ids)
+  in_chunks('ZADD', cancelled_key, notes)
+  if redis.call('PTTL', cancelled_key) < for_ms then
+    redis.call('PEXPIRE', cancelled_key, for_ms)
+  end
+  in_chunks('ZREM', cancelled_key, old)
+end

@@ -1,6 +1,7 @@
 -- Lease items: choose ids from the ends of lists, write down their leases, and last drop the ids from the lists.
 --
--- Also dropped are ids without data (ghosts) and ids of leased or scheduled items (doubles). Until an id is dropped,
+-- Also dropped are ids without data (ghosts), ids of leased or scheduled items (doubles), and those of items that have
+-- expired, which are discarded. Until an id is dropped,
 -- an item whose lease was written is such a double.
 --
 -- Needs: queue, deadlines, scheduled, ledger, fence, session
@@ -16,7 +17,7 @@ end
 local chosen, found, lease_keys, taken = {}, {}, {}, {}
 local bytes = 0
 -- Ids whose data key is no string, and ids under a foreign lease with the time that it has left.
-local unreadable, foreign = {}, {}
+local unreadable, foreign, late = {}, {}, {}
 
 -- Choose the items that can be leased, at most 1,000 in a script, from up to `limit` ids of a list, after the first `skip` at its right end; or
 -- from a table of ids, the last one first.
@@ -32,6 +33,7 @@ local function choose(source, skip, limit, with_data, room)
   local next_keys = lease_keys_of(next_ids)
   local look = with_data and 'GET' or 'STRLEN'
   local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
+  local carried = any_facts and any_options() and options_of(next_ids)
   for i = #next_ids, 1, -1 do
     local id, score = next_ids[i], scores[i]
     if not (taken[id] or due[i] or is_ours(score)) then
@@ -43,6 +45,8 @@ local function choose(source, skip, limit, with_data, room)
       local is_held = any_lease and foreign_lease_left(id)
       if type(data) == 'table' then
         unreadable[#unreadable + 1] = id
+      elseif data and not is_held and carried and is_late(id, carried[i]) then
+        late[#late + 1], taken[id] = id, true
       elseif data and not is_held then
         -- If its lease is watched all the same, the foreign client has returned it early.
         local size, n = with_data and #data or data, #chosen + 1
@@ -126,6 +130,9 @@ end
 -- Drop the ids that were checked: how many at the right end of the queue, and of an inbox. Those whose data key is no
 -- string go to the other end of the queue, so that they hold up no other.
 local function drop_checked(number, inbox_, inbox_number)
+  if #late > 0 then
+    discard(late)
+  end
   for _, id in ipairs(foreign) do
     watch_foreign(id, foreign_lease_left(id) or 0)
   end

@@ -24,6 +24,8 @@ LeaseholdError
 │   └── JobFailed              the work of a job has failed for good
 ├── ItemCancelled              the item that a caller waits for was cancelled
 │   └── JobCancelled           the job that a caller waits for was cancelled
+├── ItemExpired                the item that a caller waits for was not begun with in time
+│   └── JobExpired             the job that a caller waits for was not begun with in time
 ├── ItemUnknown                there is neither the item that a caller waits for nor its result
 │   └── JobUnknown             there is neither the item of a job nor its result
 ├── PayloadError               an item's data does not fit its handler
@@ -295,6 +297,26 @@ class ItemCancelled(LeaseholdError):
 
 class JobCancelled(ItemCancelled):
     """The job whose result was to be waited for was cancelled.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+    """
+
+
+class ItemExpired(LeaseholdError):
+    """The item whose result was to be waited for has expired: no worker had begun with it (`expires_in`).
+
+    Attributes:
+        item_id: The item's id.
+    """
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(f"the item {item_id!r} has expired: no worker had begun with it in time")
+
+
+class JobExpired(ItemExpired):
+    """The job whose result was to be waited for has expired: no worker had begun with it.
 
     Attributes:
         item_id: The item's id, which is that of the job.

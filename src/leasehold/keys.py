@@ -111,7 +111,8 @@ MADE_KEYS = {
     ),
     "cancelled": Key(
         "zset, with a time to live",
-        "id → until when those who ask for its result are told that the item was cancelled",
+        "id → until when those who ask for its result are told that the item was cancelled; if this lies on "
+        "half a millisecond, that it has expired",
     ),
     "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),
     "recent": Key(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import ConnectionLost, InvalidArgument, Item, ItemFailed, ItemUnknown, QueueClosed
+from leasehold import ConnectionLost, InvalidArgument, Item, ItemExpired, ItemFailed, ItemUnknown, QueueClosed
 from leasehold.queue import result_waits
 from leasehold.queue.internals import engines
 from tests.queue.asking import take, until
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
     from leasehold.testing import Proxy
-    from tests.queue.fixtures import MakeQueue
+    from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
 
@@ -53,6 +53,31 @@ async def test_an_item_without_a_result_has_none(queue: AsyncWorkQueue, redis: R
     assert await wait is None
     with pytest.raises(ItemUnknown, match="neither an item 'a' nor a result"):
         await queue.results.wait("a")
+
+
+async def test_an_item_that_has_expired_is_an_error(
+    make_queue: MakeQueue, redis: Redis, clock: Clock
+) -> None:
+    queue, other = make_queue(clock=clock), make_queue(clock=clock)
+    await queue.add_item(Item(b"x", id="a"), expires_in=60)
+    wait = asyncio.create_task(other.results.wait("a"))
+    await watched(redis, queue, 1)
+    clock.now += 60
+    assert await queue.lease(30, block=False) is None
+    with pytest.raises(ItemExpired, match="the item 'a' has expired"):
+        await wait
+    with pytest.raises(ItemExpired):
+        await queue.results.wait("a")
+    assert await queue.find("a") is None
+    assert await queue.add_item(Item(b"y", id="a"))
+
+
+async def test_a_light_clean_discards_items_that_have_expired(queue: AsyncWorkQueue, clock: Clock) -> None:
+    await queue.add_items([Item(b"x", id=f"{n}") for n in range(20)], expires_in=60)
+    await queue.add_item(Item(b"x", id="late"), delay=3600, expires_in=60)
+    clock.now += 60
+    await queue.light_clean()
+    assert await queue.counts() == (0, 0, 0, 0)
 
 
 async def test_a_dead_letter_is_an_error(queue: AsyncWorkQueue, redis: Redis) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import json
 import subprocess
@@ -20,6 +21,7 @@ from leasehold import (
     InvalidArgument,
     InvalidCall,
     Item,
+    JobExpired,
     JobFailed,
     JobUnknown,
     Provided,
@@ -158,6 +160,18 @@ async def test_options_of_the_item_go_with_each_call(tasks: TaskQueue) -> None:
     for wrong in mistakes:
         with pytest.raises(InvalidArgument, match=next(iter(wrong))):
             send.options(**wrong)
+
+
+async def test_a_job_that_no_worker_began_with_in_time_has_expired(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def send(to: str) -> str:
+        return to
+
+    job = await send.options(expires_in=0.001).add("ann")
+    await asyncio.sleep(0.002)
+    await done(tasks)
+    with pytest.raises(JobExpired, match=job.id):
+        await job.result(timeout=5)
 
 
 async def test_equal_calls_have_equal_content_ids(tasks: TaskQueue) -> None:

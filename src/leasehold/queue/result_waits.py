@@ -8,7 +8,7 @@ import random
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leasehold.errors import ItemCancelled, ItemFailed, ItemUnknown, LeaseholdError
+from leasehold.errors import ItemCancelled, ItemExpired, ItemFailed, ItemUnknown, LeaseholdError
 from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.retry import Backoff
 
@@ -24,7 +24,7 @@ KEEP_MS = 15_000
 #: The first and the longest wait after a transient error (s).
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 #: The codes in the reply of `await_results`.
-NOT_READ, UNKNOWN, UNFINISHED, RESULT, CANCELLED = -2, -1, 0, 1, 3
+NOT_READ, UNKNOWN, UNFINISHED, RESULT, CANCELLED, EXPIRED = -2, -1, 0, 1, 3, 4
 
 
 class Engine(Protocol):
@@ -65,6 +65,7 @@ class ResultWaits:
         self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
         engine.pushes.add("ended", self._notified, self._missed)
         engine.pushes.add("cancelled", self._cancelled)
+        engine.pushes.add("expired", self._expired)
 
     @property
     def count(self) -> int:
@@ -114,6 +115,9 @@ class ResultWaits:
 
     def _cancelled(self, item_id: bytes) -> None:
         self._end(item_id, ItemCancelled(_text(item_id)))
+
+    def _expired(self, item_id: bytes) -> None:
+        self._end(item_id, ItemExpired(_text(item_id)))
 
     def _ask(self, item_ids: Iterable[bytes]) -> None:
         self._asked.update(dict.fromkeys(item_ids))
@@ -181,6 +185,8 @@ def _error(item_id: bytes, code: int, value: bytes) -> LeaseholdError:
     """Return the error of a caller that waits for an item without a result."""
     if code == CANCELLED:
         return ItemCancelled(_text(item_id))
+    if code == EXPIRED:
+        return ItemExpired(_text(item_id))
     if code == UNKNOWN:
         return ItemUnknown(_text(item_id))
     return ItemFailed(_text(item_id), value.decode(errors="replace"))

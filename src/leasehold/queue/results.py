@@ -64,6 +64,7 @@ class Results:
         Raises:
             ItemFailed: If it is a dead letter; `error` says why.
             ItemCancelled: If it was cancelled.
+            ItemExpired: If no worker had begun with it in time.
             ItemUnknown: If there is neither an item of this id nor a result: it was never added, or it has
                 been completed without a result, or the result has expired.
             TimeoutError: If it is still unfinished after `timeout`.

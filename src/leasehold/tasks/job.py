@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 from leasehold.errors import (
     InvalidArgument,
     ItemCancelled,
+    ItemExpired,
     ItemFailed,
     ItemUnknown,
     JobCancelled,
+    JobExpired,
     JobFailed,
     JobUnknown,
     ResultError,
@@ -92,6 +94,7 @@ class Job(Generic[R_co]):
         Raises:
             JobFailed: If its last attempt has failed.
             JobCancelled: If it was cancelled.
+            JobExpired: If no worker had begun with it in time; see `expires_in` of `Task.options`.
             JobUnknown: If there is no such job, or its result is no longer kept.
             ResultError: If it was done, but what the function returned cannot be written or read.
             TimeoutError: If it is unfinished after `timeout`.
@@ -108,6 +111,8 @@ class Job(Generic[R_co]):
             raise JobFailed(self.id, error.error) from error
         except ItemCancelled as error:
             raise JobCancelled(self.id) from error
+        except ItemExpired as error:
+            raise JobExpired(self.id) from error
         except ItemUnknown as error:
             raise JobUnknown(self.id) from error
         if data is None:
