@@ -74,6 +74,9 @@ for i = names + 1, #ARGV do
   keys[#keys + 1] = prefix .. ':' .. ARGV[i]
 end
 in_chunks('UNLINK', nil, keys)
+if publishes then
+  end_publishing()
+end
 local live =
   redis.call('ZRANGEBYSCORE', heartbeats, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 1)
 if not live[1] then

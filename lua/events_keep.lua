@@ -12,7 +12,7 @@
 -- Cost: O(1), plus the cost of dropping.
 -- Limits: none.
 
-local keep_key, channel = prefix .. ':events:keep', prefix .. ':live'
+local keep_key = prefix .. ':events:keep'
 redis.call('XLEN', events)
 local before = redis.call('HMGET', keep_key, 'last', 'count', 'age_ms', 'live')
 local number, age = count or tonumber(before[2] or 0), age_ms or tonumber(before[3] or 0)
@@ -21,10 +21,9 @@ local was = before[4] or ''
 -- Sharded, so that only one node of a cluster has work, if the server knows that and permits it.
 local mode = publish and '' or was
 if publish == 1 then
-  mode = type(redis.pcall('SPUBLISH', channel, '')) == 'number' and 'sharded' or 'plain'
+  mode = type(redis.pcall('SPUBLISH', prefix .. ':live', '')) == 'number' and 'sharded' or 'plain'
 elseif publish and was ~= '' then
-  redis.pcall('SPUBLISH', channel, '{"off":true}')
-  redis.pcall('PUBLISH', channel, '{"off":true}')
+  end_publishing()
 end
 if number == 0 and age == 0 then
   redis.call('UNLINK', events)

@@ -98,7 +98,7 @@ class EventKind(StrEnum):
     DIED = "died", ("leased",), DEAD, ("token", "attempt", "size", "error")
     COMPLETED = "completed", ITEM_STATES, GONE, ("token",)
     CANCELLED = "cancelled", ITEM_STATES, GONE, ("token",)
-    DISCARDED = "discarded", ("waiting", "scheduled"), GONE, ("reason",), "`expired`, `purged` or `deleted`"
+    DISCARDED = "discarded", ITEM_STATES, GONE, ("reason",), "`expired`, `purged` or `deleted`"
     MOVED = "moved", ("waiting", "scheduled"), GONE, ("queue",), "`added` in the other queue"
     REQUEUED = "requeued", (DEAD,), "waiting", ("size",)
     DROPPED = "dropped", (DEAD,), GONE
