@@ -43,9 +43,10 @@ end
 redis.call('HLEN', ledger)
 local scores = read_in_chunks('ZMSCORE', deadlines, ids)
 local due = read_in_chunks('ZMSCORE', scheduled, ids)
-local removed, keys, foreign = {}, {}, {}
+local removed, keys, foreign, seen = {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local elsewhere = scores[i] or (due[i] and source ~= 'scheduled')
+  local elsewhere = seen[id] or scores[i] or (due[i] and source ~= 'scheduled')
+  seen[id] = true
   if not elsewhere and redis.call('EXISTS', data_key(id)) == 1 then
     local left = foreign_lease_left(id)
     if left then

@@ -41,6 +41,8 @@ class Replay:
             assert (event.id == "") == (kind.subject == "queue"), event
             return
         assert kind is EventKind.ADDED or not kind.before or before & {*kind.before}, event
+        if kind is EventKind.RECLAIMED:
+            self.reject_late_outcomes(event.id)
         if kind is not EventKind.PROGRESS:
             self._apply(event)
         after = "scheduled" if kind.can_delay and event.due is not None else kind.after
@@ -112,10 +114,15 @@ class Replay:
     def replace(self, event: Event) -> None:
         """Replace the data of an item, which stays where it waits unless it is delayed or was."""
         assert event.size is not None
-        self.items[event.id] = self.items[event.id]._replace(size=event.size)
+        self.items[event.id] = ReplayedItem(event.size)
         if event.due is not None or event.id not in self.waiting:
             self.leave(event.id)
             self.enter(event)
+
+    def reject_late_outcomes(self, item_id: str) -> None:
+        """Let no lease of an item that there was so far complete it."""
+        _, last, *rest = self.items[item_id].ledger or (0, 0, 0, 0)
+        self.items[item_id] = self.items[item_id]._replace(ledger=(last + 1, last, rest[0], rest[1]))
 
     def enter(self, event: Event) -> None:
         """Put an item into the state after the event."""
@@ -135,7 +142,7 @@ class Replay:
 
 
 async def live(redis: Redis, prefix: str) -> Replay:
-    """Return the state of a queue, read from its keys."""
+    """Return the state of a queue, read from its keys. Items in lanes come last, in no order."""
     state: dict[str, Any] = {
         name: drawn.contents if isinstance(drawn, Expiring) else drawn
         for name, drawn in (await snapshot(redis, prefix)).items()
@@ -144,10 +151,10 @@ async def live(redis: Redis, prefix: str) -> Replay:
     ledger = {one: _four(entry) for one, entry in state.get("ledger", {}).items()}
     leased = {one: round(end) for one, end in state.get("deadlines", {}).items()}
     scheduled = {one: round(due) for one, due in state.get("scheduled", {}).items()}
+    in_lanes = [member.partition("\0")[2][16:] for member in state.get("lanes", {})]
+    listed = [*reversed(state.get("queue", [])), *reversed(state.get("held", [])), *in_lanes]
     waiting = [
-        one
-        for one in dict.fromkeys(reversed(state.get("queue", [])))
-        if one in sizes and one not in leased and one not in scheduled
+        one for one in dict.fromkeys(listed) if one in sizes and one not in leased and one not in scheduled
     ]
     return Replay(
         items={one: ReplayedItem(size, ledger.get(one)) for one, size in sizes.items()},

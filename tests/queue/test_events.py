@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +13,12 @@ from leasehold import (
     Failure,
     InvalidArgument,
     Item,
-    Lease,
     NoEventsKept,
     WrongKeyType,
 )
 from leasehold.states import FIELDS
 from tests.queue.asking import kept, take, tick_all, what
+from tests.queue.hand import Hand
 from tests.queue.replay import Replay, live
 
 if TYPE_CHECKING:
@@ -301,70 +300,6 @@ async def test_rare_fields_of_an_event_come_as_details(
     assert (plain.reason, plain.until, plain.group, plain.worker) == (None, None, None, None)
     assert (paused.what, paused.id, paused.size) == ("paused", "", None)
     assert (paused.reason, paused.until, paused.group) == ("for ü", 1.5, "g")
-
-
-class Hand:
-    """Makes random calls of a queue, and moves the clock."""
-
-    def __init__(self, queue: AsyncWorkQueue, clock: Clock, seed: int) -> None:
-        self.queue = queue
-        self.clock = clock
-        self.dice = random.Random(seed)
-        self.held: list[Lease] = []
-        self.acts = [self.add, self.lease, self.lease, self.complete, self.complete, self.renew, self.release]
-        self.acts += [self.fail, self.wait, self.mend]
-
-    async def act(self) -> None:
-        """Make one call."""
-        await self.dice.choice(self.acts)()
-
-    def some(self, most: int = 30) -> list[Lease]:
-        """Pick current and past leases; some are used again."""
-        picked = self.dice.sample(self.held, min(len(self.held), self.dice.randint(0, most)))
-        if self.dice.random() < 0.8:
-            self.held = [lease for lease in self.held if lease not in picked]
-        del self.held[:-200]
-        return picked
-
-    async def add(self) -> None:
-        items = [Item(b"x" * self.dice.randint(0, 9), id=f"{self.dice.randint(0, 300)}")]
-        if self.dice.random() < 0.1:
-            await self.queue.add_unique_item(items[0])
-            return
-        items += [Item(b"x", id=f"{self.dice.randint(0, 300)}") for _ in range(self.dice.randint(0, 40))]
-        await self.queue.add_items(items, delay=self.dice.choice([0, 0, 60, 600]))
-
-    async def lease(self) -> None:
-        self.held += await self.queue.lease_many(
-            self.dice.randint(1, 40), self.dice.randint(60, 600), block=False
-        )
-
-    async def complete(self) -> None:
-        await self.queue.complete_many(self.some(), fenced=self.dice.random() < 0.2)
-
-    async def renew(self) -> None:
-        await self.queue.renew_many(self.some(), self.dice.randint(60, 900))
-
-    async def release(self) -> None:
-        delay = self.dice.choice([0, 0, 120])
-        await self.queue.release_many(self.some(10), delay=delay, front=self.dice.random() < 0.5)
-
-    async def fail(self) -> None:
-        await self.queue.fail_many(
-            [Failure(lease, "no", self.dice.choice([0, 60, None])) for lease in self.some(10)]
-        )
-
-    async def wait(self) -> None:
-        self.clock.now += self.dice.choice([0.001, 1, 30, 300])
-
-    async def mend(self) -> None:
-        letters = self.queue.dead_letters
-        if self.dice.random() < 0.5:
-            await letters.requeue(*{f"{self.dice.randint(0, 300)}" for _ in range(20)})
-        elif self.dice.random() < 0.5:
-            await letters.drop(*{f"{self.dice.randint(0, 300)}" for _ in range(5)})
-        else:
-            await self.queue.light_clean()
 
 
 @pytest.mark.slow

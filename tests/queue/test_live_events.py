@@ -21,7 +21,10 @@ from leasehold import (
     QueueClosed,
     ServerRefused,
 )
+from leasehold.states import EventKind
 from tests.queue.asking import command, kept, take, until
+from tests.queue.hand import ControllingHand
+from tests.queue.replay import Replay, live
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
+
+#: The events that random calls of one process do not cause.
+RARE = {EventKind.RESTORED, EventKind.VANISHED, EventKind.MOVED, EventKind.DELETED, EventKind.WORKER_DOWN}
 
 
 class Reader:
@@ -55,6 +61,13 @@ class Reader:
                 self._arrived.clear()
                 await self._arrived.wait()
         return self.seen
+
+    async def reaches(self, number: int) -> None:
+        """Wait until the event with a number was read."""
+        async with asyncio.timeout(20):
+            while not self.seen or self.seen[-1].number < number:
+                self._arrived.clear()
+                await self._arrived.wait()
 
 
 @asynccontextmanager
@@ -480,3 +493,30 @@ async def test_a_hundred_readers_get_all_events_in_order(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.seed("WRQ-B16")
+async def test_replaying_the_published_events_gives_the_live_key_space_again(
+    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
+) -> None:
+    """Also with levels and groups, in a queue that is limited, paused and purged, and whose workers fail."""
+    queue, other = make_queue(clock=clock), make_queue(clock=clock)
+    last = begin = await queue.events.publish()
+    hand, replay, told = ControllingHand(queue, clock, seed=7), Replay(), set[str]()
+    async with reading(other) as reader:
+        while last < begin + 8_000:
+            for _ in range(50):
+                await hand.act()
+            last = await queue.events.publish()
+            await reader.reaches(last)
+            for event in reader.seen:
+                replay.take(event)
+            told |= {event.what for event in reader.seen}
+            reader.seen.clear()
+            found = await live(redis, name)
+            replay.waiting.sort()
+            found.waiting.sort()
+            assert replay == found
+    assert not {*EventKind} - told - RARE
