@@ -8,12 +8,12 @@
 --   now_ms   integer  the time; empty: the server's time
 --   payload  text     the data
 --   keep_ms  integer  for how long those who ask for a result are told that the item was cancelled; 0: not at all
---   state    text     "waiting", "leased" or "scheduled"
+--   state    text     "waiting", "leased" or "scheduled"; "laned": waiting in a lane, and not in `queue`
 --   cursor   text     "0" in the first call, then that of the last reply
 --   count    count    about how many items to look at
 --   at_most  count    how many items to cancel
 -- Reply: 1 if this was the last step, else 0; the next cursor; then the ids that were cancelled.
--- Cost: O(count), and O(size) for each item whose data has the same size; O(cursor) into the waiting list.
+-- Cost: O(count), and O(size) for each item whose data has the same size; O(cursor) into a list.
 -- Limits: `count` (at most 1,000) items, and the inboxes of 1,000 sessions.
 -- Needs: check
 
@@ -23,6 +23,9 @@ local function page()
     local start = tonumber(cursor)
     local ids = waiting_ids(start, count)
     return ids, #ids >= count and start + count
+  elseif state == 'laned' then
+    local ids, after = laned_ids(cursor, count)
+    return ids, after ~= '0' and after
   end
   local key, ids = state == 'leased' and deadlines or scheduled, {}
   local found = redis.call('ZSCAN', key, cursor, 'COUNT', count)

@@ -11,9 +11,9 @@
 --   max_bytes  integer  the maximum of data to return; further items come without data
 --   which      text     "living": items; "dead": dead letters; "all": both
 --   entries    rest     ids
--- Reply: the time in ms; for each id of an item its state and the ten values of `inspect`; then for each id
+-- Reply: the time in ms; for each id of an item its state and the eleven values of `inspect`; then for each id
 --   of a dead letter "dead", id, size, data, -1, false, token, attempt, the time of its death in ms (0:
---   unknown), its error, and its options or false.
+--   unknown), its error, its options or false, and false.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 
@@ -56,7 +56,8 @@ if which ~= 'living' then
       reply[base + 5], reply[base + 6], reply[base + 7] = -1, false, token
       reply[base + 8], reply[base + 9], reply[base + 10] = attempt, tonumber(died[i] or 0), error_
       reply[base + 11] = redis.call('HGET', dead_key(id), 'options')
-      base = base + 11
+      reply[base + 12] = false
+      base = base + 12
     end
   end
 end

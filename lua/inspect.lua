@@ -11,7 +11,7 @@
 -- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost; or its key is no string), data (false: left out), when it
 --   falls due or its lease expires in ms (-1: never), holder or false, token, attempt, when it was last
 --   leased in ms (token, attempt and this are 0 if it was never leased), the error of its last attempt (at most
---   1,000 bytes; false: none), its options as JSON (false: none).
+--   1,000 bytes; false: none), its options and its progress as JSON (false: none).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
 

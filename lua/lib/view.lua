@@ -1,4 +1,4 @@
--- Add what is known of items to a reply, as ten values each.
+-- Add what is known of items to a reply, as eleven values each.
 --
 -- Needs: ledger, options
 -- Gives: holders_of, add_views
@@ -24,6 +24,7 @@ local function add_views(reply, ids, times, room, holders, states)
   local records = #ids > 0 and redis.call('HMGET', ledger, unpack(ids))
   local last_errors = errors_of(ids)
   local texts = any_options() and read_in_chunks('HMGET', options, ids) or {}
+  local reports = any_facts and read_in_chunks('HMGET', progress_key, ids) or {}
   local base = #reply
   for i, id in ipairs(ids) do
     local key, data = data_key(id), false
@@ -45,7 +46,8 @@ local function add_views(reply, ids, times, room, holders, states)
       reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, attempt or 0, leased_at or 0
       reply[base + 9] = last_errors[i] or false
       reply[base + 10] = texts[i] or false
-      base = base + 10
+      reply[base + 11] = reports[i] or false
+      base = base + 11
     end
   end
   return room

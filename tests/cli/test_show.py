@@ -72,6 +72,7 @@ async def test_items_are_printed_as_json(leasehold: Leasehold, queue: AsyncWorkQ
         "priority": 0,
         "group": None,
         "expires": None,
+        "progress": None,
     }
     assert (second["data"], second["data_encoding"]) == ("grün", "utf-8")
 

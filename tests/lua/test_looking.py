@@ -41,7 +41,7 @@ async def inspect(
 ) -> list[list[Any]]:
     now, *fields = await look(space, "inspect", (), more, state=state, start=start, count=count, **arguments)
     assert now == NOW
-    return batched(fields, 10)
+    return batched(fields, 11)
 
 
 async def find(
@@ -49,7 +49,7 @@ async def find(
 ) -> list[list[Any]]:
     now, *fields = await look(space, "find_many", [(item_id,) for item_id in item_ids], more, **arguments)
     assert now == NOW
-    return batched(fields, 11)
+    return batched(fields, 12)
 
 
 async def test_counts_has_inboxes_in_waiting_and_takes_what_is_leased_from_the_deadlines(
@@ -69,17 +69,17 @@ async def test_an_empty_queue_has_no_items(space: Space) -> None:
 async def test_a_waiting_item_shows_its_last_lease_and_a_ghost_nothing(space: Space) -> None:
     never, before = data_of("a").encode(), data_of("b").encode()
     assert await inspect(space, "waiting", count=3, more={"queue": ["b", "ghost", "a"]}) == [
-        [b"a", len(never), never, -1, None, 0, 0, 0, None, None],
-        [b"ghost", -1, None, -1, None, 0, 0, 0, None, None],
-        [b"b", len(before), before, -1, None, 6, 1, NOW - 200, None, None],
+        [b"a", len(never), never, -1, None, 0, 0, 0, None, None, None],
+        [b"ghost", -1, None, -1, None, 0, 0, 0, None, None, None],
+        [b"b", len(before), before, -1, None, 6, 1, NOW - 200, None, None, None],
     ]
 
 
 async def test_leased_items_are_returned_in_the_order_in_which_their_leases_expire(space: Space) -> None:
     second, first = data_of("l1").encode(), data_of("l2").encode()
     assert await inspect(space, "leased") == [
-        [b"l2", len(first), first, NOW + 20, b"lh:me", 7, 3, NOW - 100, None, None],
-        [b"l1", len(second), second, NOW + 90, b"lh:me", 4, 1, NOW, None, None],
+        [b"l2", len(first), first, NOW + 20, b"lh:me", 7, 3, NOW - 100, None, None, None],
+        [b"l1", len(second), second, NOW + 90, b"lh:me", 4, 1, NOW, None, None, None],
     ]
 
 
@@ -145,10 +145,10 @@ async def test_find_many_returns_an_item_and_a_dead_letter_of_the_same_id(space:
     living, dead = [await find(space, *ids, more=DIED, which=which) for which in ("living", "dead")]
     assert [view[:2] for view in living] == [[b"waiting", b"b"], [b"leased", b"l1"], [b"scheduled", b"s1"]]
     assert dead == [
-        [b"dead", b"b", 5, b"old b", -1, None, 3, 2, NOW - 50, b"of b", None],
-        [b"dead", b"gone", 8, b"old gone", -1, None, 3, 2, NOW - 70, b"of gone", None],
-        [b"dead", b"l1", 6, b"old l1", -1, None, 3, 2, NOW - 60, b"of l1", None],
-        [b"dead", b"odd", 7, b"old odd", -1, None, 3, 2, 0, b"of odd", None],
+        [b"dead", b"b", 5, b"old b", -1, None, 3, 2, NOW - 50, b"of b", None, None],
+        [b"dead", b"gone", 8, b"old gone", -1, None, 3, 2, NOW - 70, b"of gone", None, None],
+        [b"dead", b"l1", 6, b"old l1", -1, None, 3, 2, NOW - 60, b"of l1", None, None],
+        [b"dead", b"odd", 7, b"old odd", -1, None, 3, 2, 0, b"of odd", None, None],
     ]
     assert await find(space, *ids, more=DIED) == living + dead
     cut = await find(space, *ids, more=DIED, max_bytes=sum(view[2] for view in living) + 6)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import NoCurrentRun, RetryPolicy, current_run
-from tests.worker.working import dead_letter_of, new_worker, work
+from leasehold import Item, NoCurrentRun, RetryPolicy, current_run
+from tests.queue.asking import until
+from tests.worker.working import dead_letter_of, finished, new_worker, work, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,3 +63,31 @@ async def test_there_is_no_run_outside_of_one_and_in_a_process(queue: AsyncWorkQ
 
 def in_a_process(_: str) -> str:
     return item_of_run()
+
+
+async def test_a_run_reports_its_progress_from_loops_and_threads(queue: AsyncWorkQueue) -> None:
+    reported = threading.Event()
+
+    async def in_loop(_: list[str]) -> None:
+        current_run().progress("in a loop")
+        await until("it is kept", functools.partial(shows, queue, "1", "in a loop"))
+        await until("of each item", functools.partial(shows, queue, "2", "in a loop"))
+
+    def in_thread(_: str) -> None:
+        current_run().progress("in a thread")
+        assert reported.wait(20)
+
+    await work(queue, in_loop, "a", "b", batch=2)
+    worker = new_worker()
+    worker.handler(queue)(in_thread)
+    await queue.add_item(Item("c", id="c"))
+    async with working(worker):
+        await until("it is kept", functools.partial(shows, queue, "c", "in a thread"))
+        reported.set()
+        await finished(queue)
+
+
+async def shows(queue: AsyncWorkQueue, item_id: str, value: str) -> bool:
+    """Return whether an item has this progress."""
+    view = await queue.find(item_id)
+    return view is not None and view.progress == value

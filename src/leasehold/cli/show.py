@@ -14,11 +14,13 @@ from leasehold.cli.formatting import (
     print_json,
     print_table,
     readable,
+    shortened,
     view_document,
 )
 from leasehold.cli.options import choice_option, number_option
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
 from leasehold.cli.times import format_time
+from leasehold.codec import dump_compact
 from leasehold.states import ITEM_STATES, State
 from leasehold.tasks.wire import task_of
 
@@ -136,6 +138,7 @@ def _print_item(view: ItemView) -> None:
             "priority": view.priority or None,
             "group": view.group,
             "expires": format_time(view.expires),
+            "progress": None if view.progress is None else shortened(dump_compact(view.progress)),
             "bytes": view.size,
         }
     )

@@ -8,7 +8,6 @@ from leasehold.durations import Duration, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.queue.encoding import TRIP_BYTES, encoded_id
-from leasehold.states import ITEM_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +54,7 @@ async def cancel_data(engine: Engine, data: bytes | str, *, limit: int | None, k
     keep_ms = to_ms("keep", keep, zero=True)
     size = max(1, min(STEP, TRIP_BYTES // max(1, len(payload))))
     found: list[str] = []
-    for state in ITEM_STATES:
+    for state in ("waiting", "laned", "leased", "scheduled"):
         done, cursor = 0, b"0"
         while not done and len(found) < left:
             done, cursor, *ids = await engine.run(

@@ -13,6 +13,7 @@ from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
 from leasehold.queue.listener import Listener
 from leasehold.queue.live_events import LiveEvents
+from leasehold.queue.progress import ProgressReports
 from leasehold.queue.push_router import PushRouter
 from leasehold.queue.result_waits import ResultWaits
 from leasehold.scripting.batcher import Batcher
@@ -85,6 +86,7 @@ class Engine:
         #: What is published to the session for this queue.
         self.pushes = PushRouter(session, keys["push"])
         self.result_waits = ResultWaits(self)
+        self.reports = ProgressReports(self, self._name)
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeaseholdError | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -243,6 +245,7 @@ class Engine:
             self.unsubscribe(one)
             one.on_end()
         self.pushes.close()
+        self.reports.close()
         await self.live_events.close(refusal)
         await self.session.leave(self._name, refusal)
 

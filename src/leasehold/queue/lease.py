@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from leasehold.item import Item
 
@@ -31,6 +31,14 @@ class LeasingQueue(Protocol):
 
     async def renew(self, lease: Lease, lease_time: Duration) -> bool:
         """Let the lease end `lease_time` from now."""
+        ...
+
+    async def progress(self, lease: Lease, value: Any) -> bool:
+        """Report how far the work on the item is."""
+        ...
+
+    def _report(self, lease: Lease, value: Any) -> None:
+        """Report that soon."""
         ...
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
@@ -124,6 +132,23 @@ class Lease(Item):
         the clocks of the machines show.
         """
         return self._ends - time.monotonic()
+
+    def progress(self, value: Any) -> None:
+        """Report how far the work on the item is: soon, without waiting, from any thread.
+
+        Others see it in `ItemView.progress` and `queue.results.progress`. It is kept until the item ends.
+        Call it as often as you like: the first report is sent at once, and of all that follow within 0.2 s
+        the last.
+        If the lease is lost, reports are discarded. To know that one has arrived, await `queue.progress`.
+
+        Args:
+            value: Any value that can be written as JSON of at most 1,000 bytes.
+
+        Raises:
+            InvalidArgument: If the value cannot be used.
+            QueueClosed: If the queue object is closed.
+        """
+        self._queue._report(self, value)  # noqa: SLF001 - only its leases call it
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from leasehold.scripting.endpoints import Client, check_client, is_cluster, slot
 from leasehold.scripting.session import SESSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: How long `close` waits for another event loop, which may be blocked (s).
 ELSEWHERE_SECONDS = 5.0
@@ -118,6 +118,29 @@ class Lifecycle:
             engine.session.failed.add(self.name)
             self._closing.append(self._engines.pop(engine.loop))
         return engine
+
+    def report(self, lease: Sequence[bytes], text: bytes) -> None:
+        """Report progress, from any thread. See `ProgressReports`.
+
+        Args:
+            lease: The id and the token of a lease.
+            text: What is kept.
+
+        Raises:
+            QueueClosed: If no event loop of this process uses the queue object.
+        """
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running in self._engines:
+            self._engines[running].reports.add(lease, text)
+            return
+        for engine in sorted(self.engines, key=lambda one: one.session.adopted):
+            if engine.loop.is_running():
+                engine.loop.call_soon_threadsafe(engine.reports.add, lease, text)
+                return
+        raise QueueClosed(self.name)
 
     async def close(self) -> None:
         """Close the engines of all event loops, except those that assist. Closing twice is fine.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from leasehold.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
 from leasehold.embedded import open_server
@@ -39,6 +39,7 @@ from leasehold.queue.events import Events
 from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lifecycle import Lifecycle
 from leasehold.queue.limits import Limits, Pause, pause, resume
+from leasehold.queue.progress import progress_text
 from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
 from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
@@ -489,6 +490,26 @@ class AsyncWorkQueue:
             elif ends_ms == CANCELLED:
                 lease._cancel()  # noqa: SLF001 - as above
         return [ends_ms > 0 for ends_ms in ends]
+
+    async def progress(self, lease: Lease, value: Any) -> bool:
+        """Report how far the work on an item is, and wait until that is kept. See `Lease.progress`.
+
+        Args:
+            lease: The lease of the item. Only the current holder is accepted.
+            value: Any value that can be written as JSON of at most 1,000 bytes.
+
+        Returns:
+            False if the item is no longer yours.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        row = self._claim(lease, progress_text(value))
+        return bool(await self._engine().one("progress", row, size=len(row[2]) + ROW_BYTES) == 1)
+
+    def _report(self, lease: Lease, value: Any) -> None:
+        """See `Lease.progress`."""
+        self._lifecycle.report(self._claim(lease), progress_text(value))
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
         """Release an item before its lease expires. The lease does not count as an attempt.

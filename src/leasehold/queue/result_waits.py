@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import random
 from itertools import chain, islice
@@ -13,7 +14,7 @@ from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
 
     from leasehold.queue.push_router import PushRouter
 
@@ -38,6 +39,17 @@ class Engine(Protocol):
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script, and return its reply."""
         ...
+
+
+class Follower:
+    """A caller that follows the progress of an item."""
+
+    __slots__ = ("changed", "text")
+
+    def __init__(self) -> None:
+        #: The last progress; empty: there is none yet.
+        self.text = b""
+        self.changed = asyncio.Event()
 
 
 class ResultWaits:
@@ -66,6 +78,9 @@ class ResultWaits:
         engine.pushes.add("ended", self._notified, self._missed)
         engine.pushes.add("cancelled", self._cancelled)
         engine.pushes.add("expired", self._expired)
+        engine.pushes.add("progress", self._progressed)
+        #: Those who follow the progress of an item.
+        self._followers: dict[bytes, set[Follower]] = {}
 
     @property
     def count(self) -> int:
@@ -113,6 +128,43 @@ class ResultWaits:
             self._ended[item_id] = None
             self._ask(())
 
+    async def progress(self, item_id: bytes) -> AsyncGenerator[bytes, None]:
+        """Yield the last progress of an item, and each that is reported later, until the item ends.
+
+        Values that follow each other faster than they are taken are left out, but the last one.
+        """
+        follower = Follower()
+        self._followers.setdefault(item_id, set()).add(follower)
+        end = self.begin(item_id)
+        end.add_done_callback(lambda _: follower.changed.set())
+        try:
+            last = b""
+            while True:
+                await follower.changed.wait()
+                follower.changed.clear()
+                if follower.text != last:
+                    yield (last := follower.text)
+                elif end.done():
+                    break
+            with contextlib.suppress(ItemFailed, ItemCancelled, ItemExpired):
+                end.result()
+        finally:
+            if not end.cancel() and not end.cancelled():
+                end.exception()  # so that it counts as retrieved
+            self._followers[item_id].discard(follower)
+            if not self._followers[item_id]:
+                del self._followers[item_id]
+
+    def _progressed(self, message: bytes) -> None:
+        size, _, rest = message.partition(b" ")
+        if size.isdigit() and len(size) < 8:  # any client may publish to a channel
+            self._report(rest[: int(size)], rest[int(size) :])
+
+    def _report(self, item_id: bytes, text: bytes) -> None:
+        for follower in self._followers.get(item_id, ()):
+            follower.text = text
+            follower.changed.set()
+
     def _cancelled(self, item_id: bytes) -> None:
         self._end(item_id, ItemCancelled(_text(item_id)))
 
@@ -149,6 +201,8 @@ class ResultWaits:
         for item_id, code, value in zip(item_ids, reply[::2], reply[1::2], strict=True):
             if code == UNFINISHED:
                 self._unfinished.add(item_id)
+                if value:
+                    self._report(item_id, value)
             elif code == NOT_READ:
                 self._asked[item_id] = None
             elif code == RESULT or (code == UNKNOWN and item_id in self._unfinished):

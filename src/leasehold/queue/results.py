@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 from leasehold.durations import Duration, seconds
 from leasehold.queue.encoding import encoded_id
+from leasehold.queue.progress import read_progress
 from leasehold.queue.result_waits import CANCELLED, KEEP_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from leasehold.queue.engine import Engine
 
@@ -36,6 +38,27 @@ class Results:
         """
         found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])
         return found[0]
+
+    async def progress(self, item_id: str) -> AsyncGenerator[Any, None]:
+        """Yield what the holder of an item reports with `Lease.progress`, until the item ends.
+
+            async for done in queue.results.progress("report-7"):
+                print(f"{done:.0%}")
+
+        The first value is the last one that was reported before. What is reported faster than it is taken is
+        left out, but the last one. How the item has ended, `wait` says.
+
+        Args:
+            item_id: The item's id.
+
+        Raises:
+            ItemUnknown: If there is neither an item of this id nor a result nor a dead letter.
+            InvalidArgument: If `item_id` cannot be an id.
+            QueueClosed, ServerError: As in `wait`.
+        """
+        async with contextlib.aclosing(self._engine().result_waits.progress(encoded_id(item_id))) as texts:
+            async for text in texts:
+                yield read_progress(text)
 
     async def is_cancelled(self, item_id: str) -> bool:
         """Return whether an item was cancelled, and not added again, for as long as `cancel` has said.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.queue.findings import joined
+from leasehold.queue.progress import read_progress
 
 if TYPE_CHECKING:
     from leasehold.queue.findings import Finding
@@ -60,6 +61,8 @@ class ItemView:
     group: str | None = None
     #: When it is discarded if no worker has begun with it: seconds since 1970, server's clock; None: never.
     expires: float | None = None
+    #: What a holder of it has reported last, with `Lease.progress`; None: nothing.
+    progress: Any = None
 
 
 class ItemOptions(NamedTuple):
@@ -125,7 +128,7 @@ class CleanReport:
 
 
 #: Values per item in the reply of `inspect`.
-_FIELDS = 10
+_FIELDS = 11
 
 
 def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[ItemView]:
@@ -133,7 +136,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
     now_ms = reply[0]
     views: list[ItemView] = []
     for at in range(1, len(reply), _FIELDS):
-        item_id, size, data, due_ms, holder, token, attempt, leased_ms, error, stored = reply[
+        item_id, size, data, due_ms, holder, token, attempt, leased_ms, error, stored, progress = reply[
             at : at + _FIELDS
         ]
         options = read_options(stored)
@@ -152,6 +155,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
                 priority=options.priority,
                 group=options.group,
                 expires=options.expires,
+                progress=read_progress(progress),
             )
         )
     return views

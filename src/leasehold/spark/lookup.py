@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: The maximum of data in one reply; what does not fit is requested again.
 REPLY_BYTES = 8 << 20
 #: Values per item in the reply of `find_many`.
-_FIELDS = 11
+_FIELDS = 12
 _COMPARISONS = {
     kind.__name__: compare
     for kind, compare in (
@@ -133,7 +133,7 @@ async def _request(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, max_
     now_ms, *values = await bulk.find(ids, which=condition.which, max_bytes=max_bytes)
     rows: list[Row] = []
     for at in range(0, len(values), _FIELDS):
-        state, item_id, size, data, due_ms, holder, token, attempt, since_ms, error, _ = values[
+        state, item_id, size, data, due_ms, holder, token, attempt, since_ms, error, *_ = values[
             at : at + _FIELDS
         ]
         rows.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -22,7 +23,7 @@ from leasehold.queue.cancelling import KEEP_SECONDS
 from leasehold.tasks.wire import read_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from leasehold.durations import Duration
     from leasehold.queue.queue import AsyncWorkQueue
@@ -45,12 +46,14 @@ class JobStatus:
         error: What is kept of the last attempt that failed; None if none has.
         due: When it is next: when it falls due if it is scheduled, when its lease ends if it is leased;
             seconds since 1970, by the server's clock. Else None.
+        progress: What its run has reported last; None: nothing, or it is done.
     """
 
     state: JobState
     attempt: int = 0
     error: str | None = None
     due: float | None = None
+    progress: Any = None
 
 
 class Job(Generic[R_co]):
@@ -120,6 +123,25 @@ class Job(Generic[R_co]):
         value: R_co = read_result(self.id, data, self._read)
         return value
 
+    async def progress(self) -> AsyncGenerator[Any, None]:
+        """Yield what the run of the job reports with `current_run().progress`, until the job is done.
+
+            async for done in job.progress():
+                print(f"{done:.0%}")
+
+        The first value is the last one that was reported before. How the job has ended, `result` says.
+
+        Raises:
+            JobUnknown: If there is no such job, or nothing is kept of it.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
+        """
+        try:
+            async with contextlib.aclosing(self._queue.results.progress(self.id)) as values:
+                async for value in values:
+                    yield value
+        except ItemUnknown as error:
+            raise JobUnknown(self.id) from error
+
     async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:
         """Cancel the job, whether it waits or runs: see `AsyncWorkQueue.cancel`.
 
@@ -143,7 +165,13 @@ class Job(Generic[R_co]):
         """
         for _ in range(2):  # between two calls, a dead letter may be requeued and its item completed
             if view := await self._queue.find(self.id, data=False):
-                return JobStatus(state=view.state, attempt=view.attempt, error=view.error, due=view.due)
+                return JobStatus(
+                    state=view.state,
+                    attempt=view.attempt,
+                    error=view.error,
+                    due=view.due,
+                    progress=view.progress,
+                )
             if letter := await self._queue.dead_letters.get(self.id):
                 return JobStatus(state="dead", attempt=letter.attempt, error=letter.error)
             if await self._queue.results.get(self.id) is not None:

@@ -69,6 +69,19 @@ class Run:
         """
         return self.interruption is not None
 
+    def progress(self, value: Any) -> None:
+        """Report how far the run is, for each of its items, as `Lease.progress` does; from any thread.
+
+        Args:
+            value: Any value that can be written as JSON of at most 1,000 bytes.
+
+        Raises:
+            InvalidArgument: If the value cannot be used.
+            QueueClosed: If the queue object is closed.
+        """
+        for lease in self.leases:
+            lease.progress(value)
+
     def __repr__(self) -> str:
         ids = ", ".join(repr(lease.id) for lease in self.leases[:3])
         more = f" and {len(self.leases) - 3} more" if len(self.leases) > 3 else ""
