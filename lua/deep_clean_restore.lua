@@ -26,7 +26,7 @@ for _, list in ipairs({ queue, controlled and held_key or nil }) do
   end
 end
 
-local restored, leased, delayed = {}, {}, {}
+local restored, leased, unlisted, delayed = {}, {}, {}, {}
 for row = orphans + 1, #ARGV do
   local id = ARGV[row]
   local _, _, _, leased_at = read_ledger(redis.call('HGET', ledger, id))
@@ -41,6 +41,9 @@ for row = orphans + 1, #ARGV do
     local delay_left = not left and lease_key_left(id, 'lh:scheduled')
     if ours_left then
       leased[#leased + 1], leased[#leased + 2] = now + ours_left, id
+      if not redis.call('LPOS', processing, id, 'MAXLEN', 1000) then
+        unlisted[#unlisted + 1] = id
+      end
       repaired('lost_lease', id)
     elseif delay_left then
       delayed[#delayed + 1], delayed[#delayed + 2] = now + delay_left, id
@@ -54,6 +57,7 @@ for row = orphans + 1, #ARGV do
     end
   end
 end
+in_chunks('LPUSH', processing, unlisted)
 in_chunks('ZADD', deadlines, leased)
 in_chunks('ZADD', scheduled, delayed)
 enter_waiting(restored, false)

@@ -2,11 +2,11 @@
 --
 -- What clients of other libraries leave between two of their commands is no error here.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, sessions, options, errors, dead, schedules, ticks, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, sessions, options, errors, dead, schedules, ticks, declared, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "deadlines", "scheduled", "ledger", "options", "errors", "dead", "sessions", "schedules" or "ticks"
+--   which   text     the key: "deadlines", "scheduled", "ledger", "options", "errors", "dead", "sessions", "schedules", "ticks" or "declared"
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, …. The kind
@@ -252,15 +252,28 @@ end
 
 local function check_ticks()
   redis.call('HLEN', schedules)
+  redis.call('HLEN', declared)
   local names, times = page_of('ZSCAN', ticks)
   for i, definition in ipairs(read_in_chunks('HMGET', schedules, names)) do
     if not definition then
       redis.call('UNLINK', prefix .. ':schedule:' .. names[i])
+      redis.call('HDEL', declared, names[i])
       redis.call('ZREM', ticks, names[i])
       repaired('tick_without_schedule', names[i])
     elseif tonumber(times[i]) > latest_due then
       redis.call('ZREM', ticks, names[i])
       repaired('wrong_tick', names[i])
+    end
+  end
+end
+
+-- Workers declare their schedules again, every minute.
+local function check_declared()
+  local names, texts = page_of('HSCAN', declared)
+  for i, definition in ipairs(read_in_chunks('HMGET', schedules, names)) do
+    if not definition or not string.find(texts[i], '^%d+ %d+ ') then
+      redis.call('HDEL', declared, names[i])
+      repaired('declaration_without_schedule', names[i])
     end
   end
 end
@@ -281,8 +294,10 @@ elseif which == 'sessions' then
   check_sessions()
 elseif which == 'schedules' then
   check_schedules()
-else
+elseif which == 'ticks' then
   check_ticks()
+else
+  check_declared()
 end
 flush()
 return { next_cursor, repairs }

@@ -25,7 +25,18 @@ STEP = 500
 #: after it has taken the id.
 GRACE_MS = 2000
 #: The keys whose entries are checked against the other keys.
-CHECKED = ("deadlines", "scheduled", "ledger", "options", "errors", "dead", "sessions", "ticks", "schedules")
+CHECKED = (
+    "ledger",
+    "deadlines",
+    "scheduled",
+    "options",
+    "errors",
+    "dead",
+    "sessions",
+    "ticks",
+    "schedules",
+    "declared",
+)
 #: The types of the keys that a queue has once, and of families of keys.
 _TYPES = {
     name: "string" if key.type == "counter" else key.type.partition(",")[0]

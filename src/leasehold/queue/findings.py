@@ -132,6 +132,11 @@ class Problem(StrEnum):
         "the due time or the data of a schedule is left, without the schedule",
         "dropped",
     )
+    DECLARATION_WITHOUT_SCHEDULE = (
+        "declaration_without_schedule",
+        "a declaration of a schedule has no schedule, or cannot be read",
+        "dropped; workers declare their schedules again",
+    )
     NO_TIME_TO_LIVE = (
         "no_time_to_live",
         "a key has no time to live that must have one",
