@@ -53,6 +53,24 @@ local function end_lease_key(key, id)
   end
 end
 
+-- List a dead letter that is not in `dead`, and write the numbers in it again that cannot be read.
+local function check_dead_letter(key, id)
+  if not redis.call('ZSCORE', dead, id) then
+    redis.call('ZADD', dead, now, id)
+    repaired('unlisted_dead_letter', id)
+  end
+  if redis.call('HEXISTS', key, 'data') == 0 then
+    repaired('dead_letter_without_data', id)
+  end
+  for _, field in ipairs({ 'attempt', 'token' }) do
+    local number = redis.call('HGET', key, field)
+    if number and not (string.find(number, '^%d+$') and tonumber(number) < 2 ^ 53) then
+      redis.call('HSET', key, field, 0)
+      repaired('unreadable_dead_letter', id)
+    end
+  end
+end
+
 local function check(key, family, name)
   local is_endless = redis.call('PTTL', key) == -1
   if is_endless and kept_ms[family] then
@@ -60,9 +78,8 @@ local function check(key, family, name)
     repaired('no_time_to_live', key)
   elseif is_endless and (family == 'lease' or family == 'leased_by_session') then
     end_lease_key(key, name)
-  elseif family == 'dead' and not redis.call('ZSCORE', dead, name) then
-    redis.call('ZADD', dead, now, name)
-    repaired('unlisted_dead_letter', name)
+  elseif family == 'dead' then
+    check_dead_letter(key, name)
   elseif family == 'inbox' and not redis.call('ZSCORE', sessions, name) then
     repaired('lost_inbox', name)
     empty_inbox(key, 100)

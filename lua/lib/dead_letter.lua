@@ -24,6 +24,11 @@ local function enter_dead(id, data, text, attempt, token, carried)
   redis.call('UNLINK', prefix .. ':result:' .. id) -- of an earlier item, which is not what became of this one
 end
 
+-- Return the number in a text; 0: there is none, or it cannot be read.
+local function number_in(text)
+  return tonumber(string.match(text or '', '^%d+$') or 0)
+end
+
 -- Return the size of its data (-1: there is no such dead letter), data (false: more than `room` bytes), error,
 -- attempt and token.
 local function read_dead_letter(id, room)
@@ -35,7 +40,7 @@ local function read_dead_letter(id, room)
     data = redis.call('HGET', key, 'data')
   end
   local facts = redis.call('HMGET', key, 'error', 'attempt', 'token')
-  return size, data, facts[1] or '', tonumber(facts[2] or 0), tonumber(facts[3] or 0)
+  return size, data, facts[1] or '', number_in(facts[2]), number_in(facts[3])
 end
 
 local function leave_dead(ids)

@@ -64,6 +64,8 @@ def keeping(**settings: str) -> State:
     return RIGHT | {"events:keep": {**settings}}
 
 
+D2 = RIGHT["dead:d2"]
+assert isinstance(D2, dict)
 QUEUE, LISTED, LEASES, DELAYS, LEDGER = (
     RIGHT[key] for key in ("queue", "processing", "deadlines", "scheduled", "ledger")
 )
@@ -146,6 +148,12 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     Problem.NO_DEAD_LETTER: [(["x"], plus("dead", {"x": NOW - 1.0}), RIGHT)],
     Problem.UNLISTED_DEAD_LETTER: [
         (["d1", "d2"], without("dead"), changed("dead", {"d1": float(NOW), "d2": float(NOW)})),
+    ],
+    Problem.UNREADABLE_DEAD_LETTER: [
+        (["d2"], RIGHT | {"dead:d2": {**D2, "token": "nan"}}, RIGHT | {"dead:d2": {**D2, "token": "0"}}),
+    ],
+    Problem.DEAD_LETTER_WITHOUT_DATA: [
+        (["d2"], changed("dead:d2", {"error": "x"}), changed("dead:d2", {"error": "x"})),
     ],
     Problem.DEAD_LETTER_OF_AN_UNFINISHED_ITEM: [
         (

@@ -164,7 +164,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "fsck_keys": _call(pattern="*"),
     "fsck_queue": _call(),
     "fsck_tick": _call(schedule="hourly", definition=DEFINITION, due_ms=5),
-    "fsck_rename": _call(made=["queue", "fence"], wanted=["list", "string"]),
+    "fsck_rename": _call(made="queue", wanted="list"),
     "fsck_types": _call(lambda _: [("queue", "list"), ("ledger", "hash")]),
     "inspect": _call(state=["waiting", "leased", "scheduled"]),
     "lease_many": _call(lambda draw: [(draw.random.randint(1, 3), SHORT), (99, 2 * SHORT)]),

@@ -263,8 +263,6 @@ class Recovery:
         own = (
             ("set:", "stream:", "once:", "idle", "probe", "watchers", "cancelled")
             if call and call.script in GIVE_TIME_TO_LIVE
-            else ("lost:",)
-            if call and call.script == "fsck_rename"
             else ()
         )
         return [

@@ -108,6 +108,17 @@ class Problem(StrEnum):
         "a dead letter is not in `P:dead`",
         "listed, as if the item had died now",
     )
+    UNREADABLE_DEAD_LETTER = (
+        "unreadable_dead_letter",
+        "the attempt or the token of a dead letter is no number",
+        "set to 0",
+    )
+    DEAD_LETTER_WITHOUT_DATA = (
+        "dead_letter_without_data",
+        "a dead letter has no data, so it cannot be requeued",
+        "",
+        "drop it",
+    )
     DEAD_LETTER_OF_AN_UNFINISHED_ITEM = (
         "dead_letter_of_an_unfinished_item",
         "an item was made a dead letter, and exists",
