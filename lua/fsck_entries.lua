@@ -1,12 +1,10 @@
--- Check part of the entries of one key against the other keys, and repair what does not agree.
+-- Check part of the entries of one key against the other keys, and repair what does not agree. `fsck_leases` checks others.
 --
--- What clients of other libraries leave between two of their commands is no error here.
---
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, sessions, options, errors, dead, schedules, ticks, declared, events
+-- Keys: gone, deadlines, scheduled, ledger, sessions, options, errors, dead, schedules, ticks, declared, events, workers, heartbeats
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "deadlines", "scheduled", "ledger", "options", "errors", "dead", "sessions", "schedules", "ticks" or "declared"
+--   which   text     the key: "options", "errors", "dead", "sessions", "schedules", "ticks", "declared", "workers" or "heartbeats"
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, …. The kind
@@ -14,192 +12,30 @@
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
 
-local next_cursor = '0'
--- No lease and no delay ends later, except for a time that the caller has set: the year 9999.
-local latest_lease, latest_due = now + 31 * 86400000, 253402300800000
+local latest_due = 253402300800000 -- the year 10000
 
--- Return a page of entries: their names and values.
-local function page_of(scan, key)
-  local page = redis.call(scan, key, cursor, 'COUNT', count)
-  local names, values = {}, {}
-  for i = 1, #page[2], 2 do
-    names[#names + 1], values[#values + 1] = page[2][i], page[2][i + 1]
-  end
-  next_cursor = page[1]
-  return names, values
-end
-
-local function exists(id)
-  return redis.call('EXISTS', data_key(id)) == 1
-end
-
--- Forget the items of entries without data, which a client of another library has completed.
-local function forget(kind, ids)
-  forget_facts(ids)
-  in_chunks('HDEL', ledger, ids)
-  emit_all('vanished', ids)
-  repaired_all(kind, ids)
-end
-
--- Write the lease keys of leased items again that are lost. Their holder is known if one of the keys is left.
-local function write_lost_lease_keys(leased)
-  for id, left in pairs(leased) do
-    local keys = lease_keys_of({ id })
-    if redis.call('EXISTS', unpack(keys)) < 2 and not foreign_lease_left(id) then
-      for i, key in ipairs(keys) do
-        local other = redis.pcall('GET', keys[3 - i])
-        local holder = type(other) == 'string' and other or 'lh:unknown'
-        redis.call('SET', key, holder, 'PX', math.floor(left), 'NX')
-      end
-      repaired('lost_lease_key', id)
-    end
-  end
-end
-
--- Put leased ids into `processing` that are missing there. Of a long list it is only known how many are missing; ids
--- that come twice then are dropped by `light_clean`.
-local function list_leased(ids)
-  local length, missing = redis.call('LLEN', processing), {}
-  local listed = {}
-  if length > 1000 and length >= redis.call('ZCARD', deadlines) then
-    return
-  elseif length <= 1000 then
-    for _, id in ipairs(redis.call('LRANGE', processing, 0, -1)) do
-      listed[id] = true
-    end
-  end
-  for _, id in ipairs(ids) do
-    missing[#missing + 1] = not listed[id] and id or nil
-  end
-  if #missing > 0 then
-    enter_processing(missing)
-    repaired_all('lost_processing_entry', missing)
-  end
-end
-
-local function check_leases()
-  redis.call('LLEN', queue)
-  check_processing()
-  local ids, scores = page_of('ZSCAN', deadlines)
-  local records = read_in_chunks('HMGET', ledger, ids)
-  local ended, requeued, moved, leased, held = {}, {}, {}, {}, {}
-  for i, id in ipairs(ids) do
-    local score = tonumber(scores[i])
-    local foreign_left = foreign_lease_left(id)
-    if not exists(id) then
-      ended[#ended + 1] = id
-    elseif score > math.max(latest_lease, now + (foreign_left or 0) + 1000) then
-      moved[#moved + 1] = now + (foreign_left and foreign_left + 0.5 or rederive_lease(id) or 0)
-      moved[#moved + 1] = id
-      repaired('wrong_lease_end', id)
-    elseif is_ours(score) and not read_ledger(records[i]) then
-      if foreign_left then
-        watch_foreign(id, foreign_left)
-      else
-        requeued[#requeued + 1] = id
-      end
-    elseif is_ours(score) and score > now + 1000 then
-      held[#held + 1], leased[id] = id, score - now
-    end
-  end
-  enter_waiting(requeued, true)
-  in_chunks('ZADD', deadlines, moved)
-  forget('lease_without_item', ended)
-  repaired_all('lease_without_token', requeued)
-  emit_all('expired', requeued, '1')
-  for _, gone_ids in ipairs({ ended, requeued }) do
-    in_chunks('ZREM', deadlines, gone_ids)
-    unlist_or_note(gone_ids)
-    drop_lease_keys(gone_ids)
-  end
-  write_lost_lease_keys(leased)
-  list_leased(held)
-end
-
-local function check_delays()
-  redis.call('ZCARD', deadlines)
-  redis.call('HLEN', ledger)
-  local ids, scores = page_of('ZSCAN', scheduled)
-  local ended, twice, moved = {}, {}, {}
-  local leased = read_in_chunks('ZMSCORE', deadlines, ids)
-  for i, id in ipairs(ids) do
-    local due = tonumber(scores[i])
-    if not exists(id) then
-      ended[#ended + 1] = id
-    elseif is_ours(leased[i]) then
-      twice[#twice + 1] = id
-    elseif due > latest_due then
-      local left = lease_key_left(id, 'lh:scheduled') or 0
-      moved[#moved + 1], moved[#moved + 2] = now + left, id
-      repaired('wrong_due_time', id)
-    elseif due > now + 1000 and redis.call('EXISTS', unpack(lease_keys_of({ id }))) == 0 then
-      redis.call('SET', lease_keys_of({ id })[1], 'lh:scheduled', 'PX', math.floor(due - now))
-      repaired('lost_lease_key', id)
-    end
-  end
-  in_chunks('ZADD', scheduled, moved)
-  forget('delay_without_item', ended)
-  repaired_all('two_places', twice)
-  in_chunks('ZREM', scheduled, ended)
-  in_chunks('ZREM', scheduled, twice)
-end
-
-local function check_ledger()
-  redis.call('ZCARD', deadlines)
-  local stored, _ = read_fence()
-  local ids, records = page_of('HSCAN', ledger)
-  local ended, unread, highest = {}, {}, 0
-  for i, id in ipairs(ids) do
-    local first, last, attempt = read_ledger(records[i])
-    -- The first is beyond the last if a worker has been failed: see `fail_session`.
-    local is_token = first
-      and first > 0
-      and first <= last + 1
-      and last < 2 ^ 53
-      and attempt < 2 ^ 31
-    if not (exists(id) or redis.call('ZSCORE', deadlines, id)) then
-      ended[#ended + 1] = id
-    elseif not is_token then
-      unread[#unread + 1] = id
-    else
-      highest = math.max(highest, last)
-    end
-  end
-  if stored and highest > stored then
-    redis.call('SET', fence, string.format('%.0f', highest))
-    repaired('wrong_fence', 'fence')
-  elseif highest > 0 and redis.call('EXISTS', fence) == 0 then
-    redis.call('SET', fence, string.format('%.0f', stored))
-    repaired('wrong_fence', 'fence')
-  end
-  forget('record_without_item', ended)
-  in_chunks('HDEL', ledger, unread)
-  repaired_all('unreadable_record', unread)
+local function is_object(text)
+  local is_json, found = pcall(cjson.decode, text)
+  return is_json and type(found) == 'table' and string.sub(text, 1, 1) == '{'
 end
 
 local function check_facts(key)
   redis.call('ZCARD', deadlines)
   redis.call('HLEN', ledger)
   local ids, values = page_of('HSCAN', key)
-  local ended, late = {}, {}
+  local ended = {}
   for i, id in ipairs(ids) do
-    if not exists(id) then
+    if not has_data(id) then
       ended[#ended + 1] = not redis.call('ZSCORE', deadlines, id) and id or nil
-    elseif key == options and not pcall(cjson.decode, values[i]) then
+    elseif key == options and not is_object(values[i]) then
       -- What a user has given is kept.
       redis.call('HSET', prefix .. ':lost:options', id, values[i])
       redis.call('HDEL', key, id)
       repaired('unreadable_options', id)
-    elseif key == options and #late < 100 and is_late(id, read_options(values[i])) then
-      local is_leased = redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id)
-      late[#late + 1] = not is_leased and id or nil
     end
   end
   if key == options then
-    forget('fact_without_item', ended)
-    if #late > 0 then
-      discard_waiting(late)
-    end
+    forget_items('fact_without_item', ended)
   else
     in_chunks('HDEL', key, ended)
     repaired_all('fact_without_item', ended)
@@ -217,7 +53,7 @@ local function check_dead()
     token = type(token) == 'string' and tonumber(token)
     if redis.call('EXISTS', dead_key(id)) == 0 then
       missing[#missing + 1] = id
-    elseif token and first and first <= token and token <= last and exists(id) then
+    elseif token and first and first <= token and token <= last and has_data(id) then
       living[#living + 1] = id -- a call of `fail_many` was interrupted; the item fails once more
     elseif tonumber(times[i]) > now + 86400000 then
       redis.call('ZADD', dead, now, id)
@@ -278,13 +114,35 @@ local function check_declared()
   end
 end
 
-if which == 'deadlines' then
-  check_leases()
-elseif which == 'scheduled' then
-  check_delays()
-elseif which == 'ledger' then
-  check_ledger()
-elseif which == 'options' then
+-- A worker that lives beats again soon, and one whose registration was lost registers with that.
+local function check_workers()
+  redis.call('ZCARD', heartbeats)
+  local names = page_of('HSCAN', workers)
+  for _, name in ipairs(names) do
+    local told = string.match(name, '^told:(.*)$')
+    if told and redis.call('HEXISTS', workers, told) == 0 then
+      redis.call('HDEL', workers, name)
+      repaired('lost_worker', told)
+    elseif not told and not redis.call('ZSCORE', heartbeats, name) then
+      redis.call('ZADD', heartbeats, now + 15000, name)
+      repaired('lost_heartbeat', name)
+    end
+  end
+end
+
+local function check_heartbeats()
+  redis.call('HLEN', workers)
+  local names, ends = page_of('ZSCAN', heartbeats)
+  for i, name in ipairs(names) do
+    local till, known = tonumber(ends[i]), redis.call('HEXISTS', workers, name) == 1
+    if till > now + 600000 and not (known and till == math.huge) then
+      redis.call('ZADD', heartbeats, now + 15000, name)
+      repaired('lost_worker', name)
+    end
+  end
+end
+
+if which == 'options' then
   check_facts(options)
 elseif which == 'errors' then
   check_facts(errors)
@@ -296,8 +154,12 @@ elseif which == 'schedules' then
   check_schedules()
 elseif which == 'ticks' then
   check_ticks()
-else
+elseif which == 'declared' then
   check_declared()
+elseif which == 'workers' then
+  check_workers()
+else
+  check_heartbeats()
 end
 flush()
-return { next_cursor, repairs }
+return { next_page(), repairs }

@@ -5,9 +5,9 @@
 -- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is. If the lease keys show a
 -- lease of ours, its entry of `deadlines` was lost, and is written again.
 --
--- The registrations of workers are checked, too, and ids that are free again leave `:recent`.
+-- Ids that are free again leave `:recent`.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events, workers, heartbeats
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time; empty: the server's time
@@ -20,8 +20,6 @@
 -- Cost: O(log n) per entry.
 -- Limits: `count` entries (at most 1,000) and 100 reclaimed a call; call again for the rest.
 
-redis.call('ZCARD', heartbeats)
-local any_workers = redis.call('HLEN', workers) > 0
 local free_again = any_rare
     and redis.call('ZRANGEBYSCORE', recent_key, '-inf', now, 'LIMIT', 0, count)
   or {}
@@ -88,9 +86,6 @@ if #old > 0 then
 end
 in_chunks('ZREM', gone, met)
 in_chunks('ZREM', gone, void)
-if any_workers then
-  heal_registrations()
-end
 in_chunks('ZREM', recent_key, free_again)
 if controlled then
   heal_lanes()

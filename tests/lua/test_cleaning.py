@@ -18,8 +18,9 @@ def pattern(space: Space) -> bytes:
 async def test_an_empty_queue_needs_no_cleaning(space: Space) -> None:
     assert (await space.run("light_clean"))[:5] == [0, 0, 0, 0, 0]
     assert await space.run("deep_clean_walk", start=0) == []
-    for which in CHECKED:
-        assert await space.run("fsck_entries", which=which) == [b"0", []]
+    for script in ("fsck_leases", "fsck_entries"):
+        for which in CHECKED:
+            assert await space.run(script, which=which) == [b"0", []]
     assert await space.snapshot() == {}
 
 
@@ -162,7 +163,7 @@ async def test_entries_of_the_ledger_without_data_or_lease_are_dropped(space: Sp
     before = picture(waiting=["waits"], leased=leases, past=past, fence=4)
     del before["item:leased, done by a foreign client"]
     await space.seed(before)
-    assert await space.run("fsck_entries", which="ledger") == [
+    assert await space.run("fsck_leases", which="ledger") == [
         b"0",
         [b"record_without_item", b"done while it waited"],
     ]
@@ -175,7 +176,7 @@ async def test_a_long_ledger_is_walked_in_steps(space: Space) -> None:
     await space.seed(picture(past=past, fence=3_000))
     cursor, dropped, calls = b"0", 0, 0
     while calls == 0 or cursor != b"0":
-        cursor, repairs = await space.run("fsck_entries", which="ledger", cursor=cursor, count=500)
+        cursor, repairs = await space.run("fsck_leases", which="ledger", cursor=cursor, count=500)
         assert len(repairs) < 3_000, "one step is bounded"
         dropped, calls = dropped + len(repairs) // 2, calls + 1
     assert dropped == 3_000

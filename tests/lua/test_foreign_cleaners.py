@@ -20,7 +20,7 @@ async def clean(space: Space, *, count: int = 100) -> None:
     length, *_, started_ms, _ = await space.run("light_clean", count=count, now_ms=NOW + 10)
     for _ in range(length // count + 1):
         await space.run("light_clean", count=count, started_ms=started_ms, now_ms=NOW + 20)
-    await space.run("fsck_entries", which="ledger", now_ms=NOW + 20)
+    await space.run("fsck_leases", which="ledger", now_ms=NOW + 20)
 
 
 def rows(leases: dict[str, Held], ids: Iterable[str]) -> list[tuple[object, ...]]:

@@ -29,7 +29,7 @@ RIGHT: State = picture(
     fence=5,
 ) | {
     "errors": {"w1": "an error"},
-    "options": {"w2": '{"level":2}'},
+    "options": {"w2": '{"expires":9000000000000}'},
     "sessions": {ME: NOW + 9_000.0},
     f"inbox:{ME}": ["i1"],
     "item:i1": data_of("i1"),
@@ -83,6 +83,7 @@ RELEASED = {
     "deadlines": {"other": LEASES["other"]},
     "ledger": {"other": LEDGER["other"], "w1": LEDGER["w1"]},
 }
+WORKER: State = {"workers": {"lh:a": "{}"}}
 #: For each problem: the names that are reported, the keys before the check, and after it.
 CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     Problem.LOST_ITEM: [
@@ -165,6 +166,26 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     Problem.WRONG_TIME_OF_DEATH: [(["d2"], plus("dead", {"d2": NOW + 1e12}), RIGHT)],
     Problem.ENDLESS_SESSION: [
         ([ME], changed("sessions", {ME: float("inf")}), changed("sessions", {ME: NOW + 60_000.0})),
+    ],
+    Problem.LOST_HEARTBEAT: [
+        (
+            ["lh:a"],
+            changed("workers", {"lh:a": "{}"}),
+            RIGHT | WORKER | {"heartbeats": {"lh:a": NOW + 15_000.0}},
+        ),
+    ],
+    Problem.LOST_WORKER: [
+        (
+            ["lh:a"],
+            changed("heartbeats", {"lh:a": math.inf}),
+            changed("heartbeats", {"lh:a": NOW + 15_000.0}),
+        ),
+        (
+            ["lh:a"],
+            RIGHT | WORKER | {"heartbeats": {"lh:a": 1e300}},
+            RIGHT | WORKER | {"heartbeats": {"lh:a": NOW + 15_000.0}},
+        ),
+        (["lh:a"], changed("workers", {"told:lh:a": "quiet"}), RIGHT),
     ],
     Problem.LOST_TICK: [(["s1"], without("ticks"), changed("ticks", {"s1": NOW + 60_000.0}))],
     Problem.WRONG_TICK: [(["s1"], changed("ticks", {"s1": 1e300}), changed("ticks", {"s1": NOW + 60_000.0}))],

@@ -161,6 +161,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "fail_many": _call(lambda draw: draw.held([-1, -1, 0, SHORT], ["error"])),
     "find_many": _call(_each_id),
     "fsck_entries": _call(which=[*CHECKED]),
+    "fsck_leases": _call(which=[*CHECKED]),
     "fsck_keys": _call(pattern="*"),
     "fsck_queue": _call(),
     "fsck_tick": _call(schedule="hourly", definition=DEFINITION, due_ms=5),

@@ -179,6 +179,8 @@ def violations(view: View, now: int, *, waits: bool) -> Iterator[str]:
     ours = {name: end for name, end in leased.items() if end % 1 == 0}
     sessions = view.zset("sessions")
     waiting, arriving = Counter(view.contents("queue") or []), set()
+    waiting.update(view.contents("held") or [])
+    waiting.update(member.partition("\0")[2][16:] for member in view.zset("lanes"))
     for key in view.keys:
         if key.startswith("inbox:"):
             arriving.update(view.contents(key))  # the session takes them in a moment

@@ -25,18 +25,9 @@ STEP = 500
 #: after it has taken the id.
 GRACE_MS = 2000
 #: The keys whose entries are checked against the other keys.
-CHECKED = (
-    "ledger",
-    "deadlines",
-    "scheduled",
-    "options",
-    "errors",
-    "dead",
-    "sessions",
-    "ticks",
-    "schedules",
-    "declared",
-)
+_LEASES = ("ledger", "deadlines", "scheduled")
+_OTHERS = ("options", "errors", "dead", "sessions", "ticks", "schedules", "declared", "workers", "heartbeats")
+CHECKED = (*_LEASES, *_OTHERS)
 #: The types of the keys that a queue has once, and of families of keys.
 _TYPES = {
     name: "string" if key.type == "counter" else key.type.partition(",")[0]
@@ -105,7 +96,8 @@ async def _check_step(
     if which is None:
         step = engine.run("fsck_keys", pattern=engine.keys.pattern, cursor=cursor, count=STEP)
     else:
-        step = engine.run("fsck_entries", which=which.encode(), cursor=cursor, count=STEP)
+        script = "fsck_leases" if which in _LEASES else "fsck_entries"
+        step = engine.run(script, which=which.encode(), cursor=cursor, count=STEP)
     cursor, repairs = await step
     return cursor, await _read(engine, repairs, renames=renames)
 

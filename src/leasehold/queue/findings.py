@@ -130,6 +130,16 @@ class Problem(StrEnum):
         "a session is registered for more than ten minutes",
         "it is registered for a minute",
     )
+    LOST_HEARTBEAT = (
+        "lost_heartbeat",
+        "a registered worker has no entry in `P:heartbeats`",
+        "it seems alive for 15 s; a worker that lives beats in that time",
+    )
+    LOST_WORKER = (
+        "lost_worker",
+        "an entry of `P:heartbeats`, or what a worker was told, has no registration",
+        "it ends in 15 s, unless the worker lives and registers again; what was told was dropped",
+    )
     SCHEDULE_WITHOUT_TICK = (
         "schedule_without_tick",
         "a schedule is never due, and its definition cannot be read",
