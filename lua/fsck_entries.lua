@@ -4,7 +4,7 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "options", "errors", "dead", "sessions", "schedules", "ticks", "declared", "workers" or "heartbeats"
+--   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "sessions", "schedules", "ticks", "declared", "workers" or "heartbeats"
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, …. The kind
@@ -39,6 +39,17 @@ local function check_facts(key)
   else
     in_chunks('HDEL', key, ended)
     repaired_all('fact_without_item', ended)
+  end
+end
+
+-- An id stays taken for 30 days at most.
+local function check_windows(key)
+  local ids, ends = page_of('ZSCAN', key)
+  for i, id in ipairs(ids) do
+    if tonumber(ends[i]) > now + 31 * 86400000 then
+      redis.call('ZREM', key, id)
+      repaired('endless_window', id)
+    end
   end
 end
 
@@ -146,6 +157,10 @@ if which == 'options' then
   check_facts(options)
 elseif which == 'errors' then
   check_facts(errors)
+elseif which == 'progress' then
+  check_facts(progress_key)
+elseif which == 'recent' or which == 'cancelled' then
+  check_windows(prefix .. ':' .. which)
 elseif which == 'dead' then
   check_dead()
 elseif which == 'sessions' then

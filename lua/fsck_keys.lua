@@ -25,6 +25,8 @@ local types = {
   inbox = 'list',
   delivered = 'string',
   schedule = 'string',
+  turns = 'zset',
+  running = 'zset',
 }
 local kept_ms = { result = day, delivered = 60000, set = 7 * day, stream = 7 * day, once = 7 * day }
 
@@ -36,12 +38,38 @@ redis.call('ZCARD', dead)
 redis.call('HLEN', schedules)
 redis.call('ZCARD', ticks)
 
+local any_lanes = redis.call(
+  'EXISTS',
+  prefix .. ':lanes',
+  prefix .. ':levels',
+  prefix .. ':held',
+  prefix .. ':control'
+) > 0
+
+-- Return whether an item may wait in a controlled queue, whose ids have a lease key without an end.
+local function is_waiting(id)
+  return any_lanes
+    and redis.call('EXISTS', data_key(id)) == 1
+    and not redis.call('ZSCORE', deadlines, id)
+    and not redis.call('ZSCORE', scheduled, id)
+end
+
+-- Drop leased items of a group that are not leased any more, which would use its slots.
+local function check_slots(key)
+  for _, id in ipairs(redis.call('ZRANGE', key, 0, 99)) do
+    if not redis.call('ZSCORE', deadlines, id) then
+      redis.call('ZREM', key, id)
+      repaired('stale_slot', id)
+    end
+  end
+end
+
 -- Give a lease key of ours the time to live of the lease or of the delay, or remove it if there is neither.
 local function end_lease_key(key, id)
   local holder = redis.call('GET', key)
   if string.sub(holder, 1, 3) ~= 'lh:' then
     repaired('endless_foreign_lease', id)
-  elseif holder ~= 'lh:waiting' then
+  elseif holder ~= 'lh:waiting' or not is_waiting(id) then
     local score = redis.call('ZSCORE', deadlines, id) or redis.call('ZSCORE', scheduled, id)
     local left = math.floor((tonumber(score) or 0) - now)
     if left > 0 and left <= 31 * day then
@@ -78,6 +106,11 @@ local function check(key, family, name)
     repaired('no_time_to_live', key)
   elseif is_endless and (family == 'lease' or family == 'leased_by_session') then
     end_lease_key(key, name)
+  elseif family == 'turns' and not any_lanes then
+    redis.call('UNLINK', key)
+    repaired('turn_without_lane', key)
+  elseif family == 'running' then
+    check_slots(key)
   elseif family == 'dead' then
     check_dead_letter(key, name)
   elseif family == 'inbox' and not redis.call('ZSCORE', sessions, name) then

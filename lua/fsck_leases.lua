@@ -77,6 +77,8 @@ local function check_leases()
       held[#held + 1], leased[id] = id, score - now
     end
   end
+  note_options(ended)
+  note_options(requeued)
   enter_waiting(requeued, true)
   in_chunks('ZADD', deadlines, moved)
   forget_items('lease_without_item', ended)
@@ -86,6 +88,7 @@ local function check_leases()
     in_chunks('ZREM', deadlines, gone_ids)
     unlist_or_note(gone_ids)
     drop_lease_keys(gone_ids)
+    free_leases(gone_ids)
   end
   write_lost_lease_keys(leased)
   list_leased(held)
@@ -154,5 +157,6 @@ elseif which == 'scheduled' then
 else
   check_ledger()
 end
+wake_next()
 flush()
 return { next_page(), repairs }

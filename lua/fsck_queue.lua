@@ -1,16 +1,19 @@
 -- Drop ids from part of the queue that do not wait: ghosts and doubles. A lease drops them only when it meets them.
+-- The same of what is held while the queue is controlled.
 --
 -- Keys: queue, deadlines, scheduled
 -- Arguments:
 --   prefix  text     the queue's name
+--   which   text     the list: "queue" or "held"
 --   start   integer  the first place to check, from the young end of the queue (0: the youngest)
 --   count   count    how many ids to check
 -- Reply: how many ids were checked (fewer than `count`: the walk has ended), and a list of repairs: kind, id, ….
 -- Cost: O(n) if one is dropped, else O(count).
 -- Limits: `count` ids (at most 1,000). In the middle of a longer list than 200,000 none is dropped.
 
-local ids = redis.call('LRANGE', queue, start, start + count - 1)
-local length = redis.call('LLEN', queue)
+local list = which == 'held' and prefix .. ':held' or queue
+local ids = redis.call('LRANGE', list, start, start + count - 1)
+local length = redis.call('LLEN', list)
 local leased = read_in_chunks('ZMSCORE', deadlines, ids)
 local due = read_in_chunks('ZMSCORE', scheduled, ids)
 local from_old = length - start - #ids -- how many are older
@@ -22,7 +25,7 @@ if math.min(start, from_old) <= 100000 then
     local id = ids[i]
     local is_ghost = redis.call('EXISTS', data_key(id)) == 0
     if is_ghost or seen[id] or due[i] or is_ours(leased[i]) then
-      redis.call('LSET', queue, start + i - 1, mark)
+      redis.call('LSET', list, start + i - 1, mark)
       dropped = dropped + 1
       repaired(is_ghost and 'ghost' or 'two_places', id)
     end
@@ -30,6 +33,6 @@ if math.min(start, from_old) <= 100000 then
   end
 end
 if dropped > 0 then
-  redis.call('LREM', queue, start <= from_old and dropped or -dropped, mark)
+  redis.call('LREM', list, start <= from_old and dropped or -dropped, mark)
 end
 return { #ids, repairs }

@@ -25,10 +25,14 @@ for row = rows + 1, #ARGV, 2 do
   end
 end
 
--- These two are short-lived notes.
-for _, key in ipairs({ idle, watchers }) do
+-- For how long notes are kept at least (ms), if they have no time to live.
+local kept = { [idle] = 15000, [watchers] = 15000 }
+for name, ms in pairs({ alarm = 60000, recent = 31 * 86400000, cancelled = 86400000 }) do
+  kept[prefix .. ':' .. name] = ms
+end
+for key, ms in pairs(kept) do
   if is_right[key] and redis.call('PTTL', key) == -1 then
-    redis.call('PEXPIRE', key, 15000)
+    redis.call('PEXPIRE', key, ms)
     repaired('no_time_to_live', key)
   end
 end

@@ -27,7 +27,7 @@ end
 
 -- Return the parts of a member: the lane's name, its place and the id.
 local function split_member(member)
-  local cut = string.find(member, '\0', 1, true)
+  local cut = string.find(member, '\0', 1, true) or 0 -- another client may have written what is no member
   return string.sub(member, 1, cut),
     string.sub(member, cut + 1, cut + 16),
     string.sub(member, cut + 17)

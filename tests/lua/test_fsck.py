@@ -83,6 +83,33 @@ RELEASED = {
     "deadlines": {"other": LEASES["other"]},
     "ledger": {"other": LEDGER["other"], "w1": LEDGER["w1"]},
 }
+#: The same queue, controlled: one more item has a level and a group, and a leased one the same.
+PLACE, LANE = "5000000000000000", "48g\0"
+LANED: State = without("queue", "sessions", f"inbox:{ME}", "item:i1", "idle") | {
+    "held": QUEUE,
+    "item:w3": data_of("w3"),
+    "lease:w3": "lh:waiting",
+    "options": {
+        "w2": '{"expires":9000000000000}',
+        "w3": '{"level":2,"group":"g"}',
+        "other": '{"level":2,"group":"g"}',
+    },
+    "lanes": {LANE + PLACE + "w3": 0.0},
+    "levels": {"48": NOW - 1.0, "50": NOW - 1.0},
+    "turns:48": {"g": NOW - 1.0},
+    "turns:50": {"": NOW - 1.0},
+    "control": {"concurrency/g": "5"},
+    "running:g": {"other": NOW + 60_000.0},
+}
+
+
+def laned(key: str, entries: dict[str, Any]) -> State:
+    """Return the keys of the controlled queue with entries added to one."""
+    before = LANED.get(key, {})
+    assert isinstance(before, dict)
+    return LANED | {key: {**before, **entries}}
+
+
 WORKER: State = {"workers": {"lh:a": "{}"}}
 #: For each problem: the names that are reported, the keys before the check, and after it.
 CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
@@ -90,12 +117,19 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["w1", "w2"], without("queue"), RIGHT),
         (["x"], changed("item:x", "x"), changed("item:x", "x") | {"queue": ["x", *QUEUE]}),
     ],
-    Problem.GHOST: [(["x"], changed("queue", ["w2", "x", "w1"]), RIGHT)],
+    Problem.GHOST: [
+        (["x"], changed("queue", ["w2", "x", "w1"]), RIGHT),
+        (["x"], LANED | {"held": ["w2", "x", "w1"]}, LANED),
+        (["x"], laned("lanes", {LANE + "5000000000000001x": 0.0}), LANED),
+    ],
     Problem.TWO_PLACES: [
         (["w1"], changed("queue", ["w1", "w2", "w1"]), RIGHT),
         (["held"], changed("queue", ["w2", "held", "w1"]), RIGHT),
         (["later"], changed("queue", ["w2", "later", "w1"]), RIGHT),
         (["held"], plus("scheduled", {"held": SOON}), RIGHT),
+        (["w1"], LANED | {"held": ["w1", "w2", "w1"]}, LANED),
+        (["other"], laned("lanes", {LANE + "5000000000000001other": 0.0}), LANED),
+        (["w3"], laned("lanes", {LANE + "5000000000000001w3": 0.0}), LANED),
     ],
     Problem.LOST_INBOX: [
         (
@@ -134,6 +168,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["held"], without("leased_by_session:held"), RIGHT),
         (["held"], without("lease:held", "leased_by_session:held"), RIGHT | lease_keys("held", "lh:unknown")),
         (["later"], without("lease:later"), RIGHT),
+        (["w3"], {key: contents for key, contents in LANED.items() if key != "lease:w3"}, LANED),
     ],
     Problem.LOST_PROCESSING_ENTRY: [
         (["held"], changed("processing", ["other"]), changed("processing", ["held", "other"])),
@@ -206,6 +241,9 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["lease:held"], changed("lease:held", ME), RIGHT),
         (["lease:later"], changed("lease:later", "lh:scheduled"), RIGHT),
         (["lease:w1"], changed("lease:w1", ME), RIGHT),
+        (["lease:w1"], changed("lease:w1", "lh:waiting"), RIGHT),
+        (["alarm"], changed("alarm", "5 lh:a"), changed("alarm", Expiring("5 lh:a"))),
+        (["recent"], changed("recent", {"a": SOON}), changed("recent", Expiring({"a": SOON}))),
         (["set:s"], changed("set:s", ["5 other"]), changed("set:s", Expiring(["5 other"]))),
         (["once:r"], changed("once:r", {"a"}), changed("once:r", Expiring({"a"}))),
         (["stream:s"], changed("stream:s", {"reader": "r"}), changed("stream:s", Expiring({"reader": "r"}))),
@@ -229,6 +267,39 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.ENDLESS_FOREIGN_LEASE: [
         (["w1"], changed("lease:w1", "a client"), changed("lease:w1", "a client"))
+    ],
+    Problem.UNREADABLE_LANE_ENTRY: [
+        (["what"], laned("lanes", {"what": 0.0}), LANED),
+        (["99g\0" + PLACE + "w3"], laned("lanes", {"99g\0" + PLACE + "w3": 0.0}), LANED),
+        (["w3"], laned("lanes", {LANE + PLACE + "w3": 7.0}), LANED),
+        (
+            ["w1"],
+            laned("lanes", {"50\0" + PLACE + "w1": 0.0}) | {"held": ["w2"]},
+            LANED | {"held": ["w1", "w2"]},
+        ),
+    ],
+    Problem.LOST_TURN: [
+        (["g"], LANED | {"turns:48": {}}, laned("turns:48", {"g": float(NOW)})),
+        (["g"], LANED | {"levels": {"50": NOW - 1.0}}, laned("levels", {"48": float(NOW)})),
+    ],
+    Problem.LATE_TURN: [
+        (["g"], laned("turns:48", {"g": 1e15 + NOW}), laned("turns:48", {"g": float(NOW)})),
+        (["48"], laned("levels", {"48": NOW + 1e9}), laned("levels", {"48": float(NOW)})),
+    ],
+    Problem.TURN_WITHOUT_LANE: [(["h"], laned("turns:48", {"h": 1e15 + NOW}), LANED)],
+    Problem.LOST_SLOT: [(["other"], LANED | {"running:g": {}}, LANED)],
+    Problem.STALE_SLOT: [(["w3"], laned("running:g", {"w3": NOW + 1.0}), LANED)],
+    Problem.UNREADABLE_LIMIT: [
+        (
+            ["concurrency"],
+            laned("control", {"concurrency": "many"}),
+            LANED | {"lost:control": {"concurrency": "many"}},
+        ),
+        (["rate/g"], laned("control", {"rate/g": "0:1"}), LANED | {"lost:control": {"rate/g": "0:1"}}),
+    ],
+    Problem.ENDLESS_WINDOW: [
+        (["a"], changed("recent", Expiring({"a": math.inf})), RIGHT),
+        (["a"], changed("cancelled", Expiring({"a": 1e300})), RIGHT),
     ],
     # The lease keys end in 600 s.
     Problem.LOST_LEASE: [
@@ -270,7 +341,8 @@ def rounded(state: State) -> State:
 
 
 def test_each_problem_has_a_case() -> None:
-    assert {*Problem} - CASES.keys() == {Problem.WRONG_TYPE}, "it has a test of its own"
+    """Two have tests of their own, one of them in tests/queue/test_deleting.py."""
+    assert {*Problem} - CASES.keys() == {Problem.WRONG_TYPE, Problem.UNFINISHED_DELETION}
 
 
 async def test_a_right_queue_is_left_alone(space: Space, queue: AsyncWorkQueue) -> None:

@@ -220,10 +220,10 @@ async def test_every_script_works_on_a_large_queue(space: Space, many: int) -> N
     assert await space.run("tick", due) == [1] * ROWS
     pattern = QueueKeys(space.prefix, ME).data_pattern
     assert len(await space.run("deep_clean_scan", cursor="0", pattern=pattern, count=ROWS)) > 2
-    for script in ("fsck_leases", "fsck_entries"):
+    for script in ("fsck_leases", "fsck_entries", "fsck_lanes"):
         for which in CHECKED:
             await space.run(script, which=which, count=ROWS)
-    assert (await space.run("fsck_queue", start=0, count=ROWS))[0] == ROWS
+    assert (await space.run("fsck_queue", which="queue", start=0, count=ROWS))[0] == ROWS
     for state in ("waiting", "leased", "scheduled"):
         assert len(await space.run("inspect", state=state, start=-ROWS, count=ROWS)) == 1 + 9 * ROWS
     assert (await space.run("add_items", [new(item_id) for item_id in ids[:ROWS]])) == [1] * ROWS

@@ -129,6 +129,13 @@ class Corruption:
             lambda: self._send("LPUSH", self.random.choice(["inbox:lh:me", "inbox:lh:away"]), name),
             lambda: self._send("HSET", self.random.choice(["ledger", "options", "errors"]), name, text),
             lambda: self._send("ZADD", self.random.choice(ZSETS), score, name),
+            lambda: self._send(
+                "ZADD", "lanes", self.random.choice([0, 7]), self.random.choice(MEMBERS) + name
+            ),
+            lambda: self._send("ZADD", self.random.choice(["turns:49", "turns:50"]), score, "g"),
+            lambda: self._send("ZADD", "levels", score, self.random.choice(["49", "50", "99"])),
+            lambda: self._send("HSET", "control", self.random.choice(["concurrency", "rate/g"]), text),
+            lambda: self._send("LPUSH", "held", name),
             lambda: self._send("ZADD", "sessions", score, self.random.choice(["lh:me", "lh:away"])),
             lambda: self._send("ZADD", "ticks", score, self.random.choice(["hourly", "weekly"])),
             lambda: self._send("HSET", self.random.choice(["schedules", "declared"]), "hourly", text),
@@ -161,8 +168,9 @@ class Corruption:
         return str(entry.decode(errors="surrogateescape"))
 
 
-ZSETS = ["deadlines", "scheduled", "dead", "gone", "heartbeats"]
+ZSETS = ["deadlines", "scheduled", "dead", "gone", "heartbeats", "recent", "promoted", "running:g"]
 STRINGS = ["lease", "leased_by_session", "result", "schedule", "delivered"]
+MEMBERS = ["49g\0005000000000000001", "50\0004000000000000001", "what\0", "60g\0005000000000000000", ""]
 
 
 def violations(view: View, now: int, *, waits: bool) -> Iterator[str]:
@@ -179,8 +187,11 @@ def violations(view: View, now: int, *, waits: bool) -> Iterator[str]:
     ours = {name: end for name, end in leased.items() if end % 1 == 0}
     sessions = view.zset("sessions")
     waiting, arriving = Counter(view.contents("queue") or []), set()
+    if any(key in view.keys for key in ("lanes", "held", "control", "levels")):
+        waiting, arriving = Counter(), {*waiting}  # from there the next lease puts ids into their lanes
     waiting.update(view.contents("held") or [])
-    waiting.update(member.partition("\0")[2][16:] for member in view.zset("lanes"))
+    laned = Counter(member.partition("\0")[2][16:] for member in view.zset("lanes"))
+    waiting |= laned  # an id that is held, too, is dropped there when it is met
     for key in view.keys:
         if key.startswith("inbox:"):
             arriving.update(view.contents(key))  # the session takes them in a moment
@@ -194,6 +205,7 @@ def violations(view: View, now: int, *, waits: bool) -> Iterator[str]:
             yield f"item {item_id!r} is in two places: {places}"
     if not waits and waiting.keys() - items:
         yield f"ghosts: {waiting.keys() - items}"
+    yield from _lanes(view)
     yield from _leases(view, ours, now)
     yield from _bookkeeping(view, items)
 
@@ -223,7 +235,7 @@ def _leases(view: View, ours: dict[str, float], now: int) -> Iterator[str]:
             "has no data": item_id not in view.items,
             "has no token": not re.match(r"\d+ \d+ \d+ \d+", ledger.get(item_id, "")),
             f"ends at {end}": end > now + 31 * 86_400_000,
-            f"has the keys {keys}": end > now + 1000 and None in keys,
+            f"has the keys {keys}": end > now + 1000 and None in keys and "another session" not in keys,
             "is not in `processing`": item_id not in (view.contents("processing") or []),
         }
         yield from (f"the lease of {item_id!r} {what}" for what, is_wrong in wrong.items() if is_wrong)
@@ -238,6 +250,20 @@ def _leases(view: View, ours: dict[str, float], now: int) -> Iterator[str]:
     for key, contents in view.keys.items():
         if key.startswith(LEASE_KEYS) and contents == "lh:me":
             yield f"{key} has no time to live"
+
+
+def _lanes(view: View) -> Iterator[str]:
+    lanes, levels = view.zset("lanes"), view.zset("levels")
+    for member, score in lanes.items():
+        if not re.match(r"[45]\d[^\0]*\0\d{16}", member) or score:
+            yield f"the lanes have {member!r} with the score {score}"
+            continue
+        lane = member.partition("\0")[0]
+        if lane[:2] not in levels or lane[2:] not in view.zset(f"turns:{lane[:2]}"):
+            yield f"the lane {lane!r} has no turn"
+    for field, text in view.hash("control").items():
+        if not re.match(r"\d+:\d+$" if field.startswith("rate") else r"\d+$|[a-z\d]+ \d+ ", text):
+            yield f"the limit {field} is {text!r}"
 
 
 LEASE_KEYS = ("lease", "leased_by_session")

@@ -26,8 +26,13 @@ STEP = 500
 GRACE_MS = 2000
 #: The keys whose entries are checked against the other keys.
 _LEASES = ("ledger", "deadlines", "scheduled")
-_OTHERS = ("options", "errors", "dead", "sessions", "ticks", "schedules", "declared", "workers", "heartbeats")
-CHECKED = (*_LEASES, *_OTHERS)
+_OTHERS = (
+    *("options", "errors", "progress", "dead", "recent", "cancelled", "sessions"),
+    *("ticks", "schedules", "declared", "workers", "heartbeats"),
+)
+#: What is checked if the queue has lanes or limits; a queue has at most one key of turns for each level.
+_LANES = ("lanes", "levels", "control", "slots", *(f"turns:{number}" for number in range(41, 60)))
+CHECKED = (*_LEASES, *_OTHERS, *_LANES)
 #: The types of the keys that a queue has once, and of families of keys.
 _TYPES = {
     name: "string" if key.type == "counter" else key.type.partition(",")[0]
@@ -41,11 +46,10 @@ _FAMILIES = {name.partition(":")[0]: type_ for name, type_ in _TYPES.items() if 
 async def light_clean(engine: Engine) -> CleanReport:
     """Walk over the processing list, and check a part of the other keys. See `AsyncWorkQueue.light_clean`."""
     report, keys = await _check_types(engine)
-    report += await _walk_processing(engine)
     steps = [_check_part(engine, which) for which in CHECKED if which in keys]
     for part in await asyncio.gather(*steps, _check_part(engine, None)):
         report += part
-    return report
+    return report + await _walk_processing(engine)
 
 
 async def deep_clean(engine: Engine) -> CleanReport:
@@ -58,16 +62,13 @@ async def fsck(engine: Engine) -> CleanReport:
     """Do a deep clean, rename keys of a wrong type, drop ids that do not wait. See `AsyncWorkQueue.fsck`."""
     report, keys = await _check_types(engine, renames=True)
     report += await _check_all(engine, keys, renames=True)
-    return report + await _check_queue(engine)
+    report += await _check_queue(engine)
+    # What was reclaimed meanwhile, or dropped from the queue.
+    return report + await _check_keys(engine, keys & {*_LEASES})
 
 
 async def _check_all(engine: Engine, keys: set[str], *, renames: bool = False) -> CleanReport:
-    report = CleanReport()
-    for which in (None, *(which for which in CHECKED if which in keys)):
-        cursor = b""
-        while cursor != b"0":
-            cursor, part = await _check_step(engine, which, cursor or b"0", renames=renames)
-            report += part
+    report = await _check_keys(engine, {None, *keys}, renames=renames)
     report += await _walk_processing(engine)
     started_ms, suspects = await _find_suspects(engine)
     report += CleanReport(examined=len(suspects))
@@ -78,6 +79,19 @@ async def _check_all(engine: Engine, keys: set[str], *, renames: bool = False) -
             "deep_clean_restore", some, started_ms=started_ms, grace_ms=GRACE_MS
         )
         report += CleanReport(restored=restored, findings=read_repairs(repairs))
+    return report
+
+
+async def _check_keys(
+    engine: Engine, keys: set[str | None] | set[str], *, renames: bool = False
+) -> CleanReport:
+    """Take all steps in some keys."""
+    report = CleanReport()
+    for which in (None, *CHECKED):
+        cursor = b"" if which in keys else b"0"
+        while cursor != b"0":
+            cursor, part = await _check_step(engine, which, cursor or b"0", renames=renames)
+            report += part
     return report
 
 
@@ -96,7 +110,7 @@ async def _check_step(
     if which is None:
         step = engine.run("fsck_keys", pattern=engine.keys.pattern, cursor=cursor, count=STEP)
     else:
-        script = "fsck_leases" if which in _LEASES else "fsck_entries"
+        script = "fsck_leases" if which in _LEASES else "fsck_lanes" if which in _LANES else "fsck_entries"
         step = engine.run(script, which=which.encode(), cursor=cursor, count=STEP)
     cursor, repairs = await step
     return cursor, await _read(engine, repairs, renames=renames)
@@ -106,7 +120,10 @@ async def _check_types(engine: Engine, *, renames: bool = False) -> tuple[CleanR
     """Check the types of the keys; return the names of those that exist."""
     rows = [text.encode() for row in _SINGLE.items() for text in row]
     repairs, names = await engine.run("fsck_types", rows)
-    return await _read(engine, repairs, renames=renames), {name.decode() for name in names}
+    keys = {name.decode() for name in names}
+    if keys & {"lanes", "levels", "control", "held", "promoted"}:
+        keys |= {*_LANES}
+    return await _read(engine, repairs, renames=renames), keys
 
 
 async def _read(engine: Engine, repairs: list[bytes], *, renames: bool) -> CleanReport:
@@ -193,11 +210,13 @@ async def _drop_laned(engine: Engine, suspects: set[bytes]) -> None:
 
 async def _check_queue(engine: Engine) -> CleanReport:
     """Drop ids from the queue that do not wait, from the young end as in `_drop_waiting`."""
-    report, start, checked = CleanReport(), 0, STEP
-    while checked == STEP:
-        checked, repairs = await engine.run("fsck_queue", start=start, count=STEP)
-        start += checked - len(repairs) // 2
-        report += CleanReport(findings=read_repairs(repairs))
+    report = CleanReport()
+    for which in (b"queue", b"held"):
+        start, checked = 0, STEP
+        while checked == STEP:
+            checked, repairs = await engine.run("fsck_queue", which=which, start=start, count=STEP)
+            start += checked - len(repairs) // 2
+            report += CleanReport(findings=read_repairs(repairs))
     return report
 
 

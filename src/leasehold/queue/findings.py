@@ -94,13 +94,49 @@ class Problem(StrEnum):
     )
     FACT_WITHOUT_ITEM = (
         "fact_without_item",
-        "an entry of `P:options` or `P:errors` has no item",
+        "an entry of `P:options`, `P:errors` or `P:progress` has no item",
         "dropped",
     )
     UNREADABLE_OPTIONS = (
         "unreadable_options",
         "the options of an item cannot be read",
         "moved to `P:lost:options`; the item has no options",
+    )
+    UNREADABLE_LANE_ENTRY = (
+        "unreadable_lane_entry",
+        "an entry of `P:lanes` cannot be read, or has a score",
+        "the score was set to 0, or the entry dropped; its item is in no list then",
+    )
+    LOST_TURN = (
+        "lost_turn",
+        "a group with waiting items has no turn, or its level is not in `P:levels`",
+        "it has its turn now",
+    )
+    LATE_TURN = (
+        "late_turn",
+        "a group or a level waits for its turn, and no limit or pause is the reason",
+        "it has its turn now",
+    )
+    TURN_WITHOUT_LANE = "turn_without_lane", "a group without waiting items has a turn", "dropped"
+    LOST_SLOT = (
+        "lost_slot",
+        "a leased item of a group is not counted against the group's limit",
+        "it is counted",
+    )
+    STALE_SLOT = (
+        "stale_slot",
+        "an item is counted against the limit of its group, and is not leased",
+        "dropped",
+    )
+    UNREADABLE_LIMIT = (
+        "unreadable_limit",
+        "a limit or a pause in `P:control` cannot be read",
+        "moved to `P:lost:control`; there is no such limit",
+    )
+    ENDLESS_WINDOW = (
+        "endless_window",
+        "an id stays taken, or is told to be cancelled, for more than 31 days",
+        "dropped",
     )
     NO_DEAD_LETTER = "no_dead_letter", "an entry of `P:dead` has no dead letter", "dropped"
     UNLISTED_DEAD_LETTER = (
