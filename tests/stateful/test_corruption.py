@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.core, pytest.mark.timeout(1800)]
 
 #: How many states are drawn, and how often one key of each is corrupted.
-SMALL, LARGE = (20, 25), (60, 120)
+SMALL, LARGE = (5, 10), (50, 100)
 
 
 @pytest.mark.parametrize(
