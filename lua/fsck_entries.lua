@@ -1,6 +1,7 @@
 -- Check part of the entries of one key against the other keys, and repair what does not agree. `fsck_leases` checks others.
+-- Items that have expired, as their options say, are discarded.
 --
--- Keys: gone, deadlines, scheduled, ledger, sessions, options, errors, dead, schedules, ticks, declared, events, workers, heartbeats
+-- Keys: queue, gone, deadlines, scheduled, ledger, sessions, options, errors, dead, schedules, ticks, declared, events, workers, heartbeats
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
@@ -23,7 +24,7 @@ local function check_facts(key)
   redis.call('ZCARD', deadlines)
   redis.call('HLEN', ledger)
   local ids, values = page_of('HSCAN', key)
-  local ended = {}
+  local ended, late = {}, {}
   for i, id in ipairs(ids) do
     if not has_data(id) then
       ended[#ended + 1] = not redis.call('ZSCORE', deadlines, id) and id or nil
@@ -32,10 +33,16 @@ local function check_facts(key)
       redis.call('HSET', prefix .. ':lost:options', id, values[i])
       redis.call('HDEL', key, id)
       repaired('unreadable_options', id)
+    elseif key == options and #late < 100 and is_late(id, read_options(values[i])) then
+      local is_leased = redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id)
+      late[#late + 1] = not is_leased and id or nil
     end
   end
   if key == options then
     forget_items('fact_without_item', ended)
+    if #late > 0 then
+      discard_waiting(late)
+    end
   else
     in_chunks('HDEL', key, ended)
     repaired_all('fact_without_item', ended)

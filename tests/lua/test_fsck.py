@@ -83,8 +83,8 @@ RELEASED: State = {
 } | {
     "queue": [*QUEUE, "held"],
     "processing": ["other"],
-    "deadlines": {"other": LEASES["other"]},
-    "ledger": {"other": LEDGER["other"], "w1": LEDGER["w1"]},
+    "deadlines": {"other": NOW + 60_000.0},
+    "ledger": {name: str(LEDGER[name]) for name in ("other", "w1")},
 }
 #: The same queue, controlled: one more item has a level and a group, and a leased one the same.
 PLACE, LANE = "5000000000000000", "48g\0"
