@@ -129,7 +129,12 @@ local function check_ledger()
   local ended, unread, highest = {}, {}, 0
   for i, id in ipairs(ids) do
     local first, last, attempt = read_ledger(records[i])
-    local is_token = first and first > 0 and first <= last and last < 2 ^ 53 and attempt < 2 ^ 31
+    -- The first is beyond the last if a worker has been failed: see `fail_session`.
+    local is_token = first
+      and first > 0
+      and first <= last + 1
+      and last < 2 ^ 53
+      and attempt < 2 ^ 31
     if not (has_data(id) or redis.call('ZSCORE', deadlines, id)) then
       ended[#ended + 1] = id
     elseif not is_token then

@@ -161,7 +161,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         ),
         (
             ["w1"],
-            plus("ledger", {"w1": "3 2 1 1"}),
+            plus("ledger", {"w1": "4 2 1 1"}),
             changed("ledger", {k: v for k, v in LEDGER.items() if k != "w1"}),
         ),
     ],

@@ -277,7 +277,7 @@ def _bookkeeping(view: View, items: set[str]) -> Iterator[str]:
     fence = int(str(view.contents("fence") or "0"))
     for item_id, entry in view.hash("ledger").items():
         found = re.fullmatch(r"(\d+) (\d+) (\d+) (\d+)", entry)
-        if not found or not 0 < int(found[1]) <= int(found[2]) <= fence:
+        if not found or not 0 < int(found[1]) <= int(found[2]) + 1 <= fence + 1:
             yield f"the ledger has {entry!r} for {item_id!r}, with the fence {fence}"
     for item_id, text in view.hash("options").items():
         try:
