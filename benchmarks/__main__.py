@@ -18,7 +18,7 @@ from benchmarks.report import Report, about, aligned, table
 from benchmarks.rivals.suite import SCENARIOS as RIVALS
 from benchmarks.rivals.suite import measure as measure_rivals
 from benchmarks.rivals.targets import NAMES
-from benchmarks.scenarios import cost, events, many, queue, tasks, waiting, worker
+from benchmarks.scenarios import cost, events, kills, many, queue, tasks, waiting, worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -35,6 +35,7 @@ FILES: dict[str, tuple[Scenario, ...]] = {
         *(waiting.latency, waiting.idle, waiting.kill, queue.memory),
     ),
     "worker": (worker.worker, worker.worker_idle, worker.worker_restart),
+    "kills": (kills.kills,),
     "core": (many.many, many.idle_worker, cost.single, cost.durable, cost.where, events.events),
     "tasks": (tasks.tasks, tasks.waiters),
 }

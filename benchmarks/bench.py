@@ -108,6 +108,7 @@ class Program:
     label: str
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
+    pid: int
 
     async def ask(self, command: dict[str, Any]) -> dict[str, Any]:
         """Write a line and read the reply; see `receive`."""
@@ -137,7 +138,7 @@ async def program(
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield Program(label, process.stdin, process.stdout)
+        yield Program(label, process.stdin, process.stdout, process.pid)
     finally:
         process.stdin.close()
         try:

@@ -179,6 +179,23 @@ _WORKER = (
 )
 
 
+_KILLS = (
+    Goal(
+        "SIGKILL to running again, noticed by peers: within 3 s (p99)",
+        highest("kills", "SIGKILL to running again", cost="p99_ms", **{"noticed by": "peers"}),
+        3_000,
+        "ms",
+    ),
+    Goal(
+        "SIGKILL to running again, noticed by the supervisor: within 0.2 s (p99)",
+        highest("kills", "SIGKILL to running again", cost="p99_ms", **{"noticed by": "the supervisor"}),
+        200,
+        "ms",
+        margin=4,
+    ),
+)
+
+
 def _cost(side: str, what: str, queues: int, concurrency: int) -> Measure:
     """Divide the CPU time of a job of a worker with many queues by that of a worker with one."""
     cost = f"{side}_cpu_us_per_item"
@@ -329,6 +346,7 @@ _SPARK = (
 GOALS = {
     "queue": _QUEUE,
     "worker": _WORKER,
+    "kills": _KILLS,
     "rivals": _RIVALS,
     "spark": _SPARK,
     "core": _CORE,

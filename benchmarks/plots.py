@@ -256,6 +256,7 @@ PANELS = {
         Panel("worker", "An idle worker", shares(_what, "log"), "worker_idle", unit="ms"),
         Panel("worker", "After the server was killed", restarts, "worker_restart"),
     ],
+    "kills": [],
     "core": [
         *(
             Panel("core", f"CPU µs per job, {at:,} at once", _cpu, "many", concurrency=at)

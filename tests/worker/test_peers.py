@@ -167,6 +167,28 @@ async def test_a_worker_that_may_live_is_left_alone(
     assert other.queue.session.encode() in await redis.hkeys(f"{name}:workers")
 
 
+async def test_all_dead_workers_in_a_row_are_suspected_at_the_first_look(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [Process(make_queue()) for _ in range(8)]
+    for other in others:
+        await other.queue.counts()
+        await other.register()
+        other.die()
+    await queue.counts()
+    own = OwnConnections(lambda: None)
+    assert await own.check([queue])
+    monkeypatch.setattr(peers, "LOOK_SECONDS", HOUR)  # only the first look
+    monkeypatch.setattr(peers, "GONE_SECONDS", HOUR)
+    watch = PeerWatch(own)
+    [ring] = watch._rings_of([queue])
+    server = own.vouched(queue).server
+    await ring.read(server)
+    await watch._look(server, [ring])
+    assert set(ring.suspicions) == {one.queue.session for one in others}
+    own.close()
+
+
 async def test_who_registers_other_connections_in_the_last_moment_is_not_failed(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
@@ -178,27 +200,37 @@ async def test_who_registers_other_connections_in_the_last_moment_is_not_failed(
     assert await other.queue.complete(lease)
 
 
+@pytest.mark.parametrize("lost", [False, True])
 async def test_nothing_is_concluded_right_after_a_reconnection(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+    queue: AsyncWorkQueue,
+    make_queue: MakeQueue,
+    redis: Redis,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: bool,  # noqa: FBT001 - pytest passes it by name
 ) -> None:
+    """A worker that has just started, in contrast, has lost nothing."""
     monkeypatch.setattr(peers, "STANDING_SECONDS", HOUR)
+    monkeypatch.setattr(peers, "GONE_SECONDS", 0.0)
     other = Process(make_queue())
     await other.hold("x")
     await other.register()
     other.die()
     await queue.counts()
+    if lost:
+        [connection] = session(queue).connections
+        connection.connection.transport.abort()
+        await eventually("it is lost", lambda: connection.connection.ended)
+        await queue.counts()
     own = OwnConnections(lambda: None)
     assert await own.check([queue])
+    server = own.vouched(queue).server
     watch = PeerWatch(own)
-    task = asyncio.create_task(watch.run([queue]))
-    await eventually("others are known", lambda: bool(watch._servers))
-    monkeypatch.setattr(peers, "GONE_SECONDS", 0.0)
+    [ring] = watch._rings_of([queue])
+    await ring.read(server)
     for _ in range(3):
-        for server, rings in watch._servers.items():
-            await watch._look(server, rings)
-    assert await held(redis, name) == {b"x"}
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+        await watch._look(server, [ring])
+    assert await held(redis, name) == ({b"x"} if lost else set())
     own.close()
 
 

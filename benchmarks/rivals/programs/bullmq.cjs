@@ -56,11 +56,12 @@ async function produce({ url, results }) {
   process.exit(0);
 }
 
-function work({ url, runs, warm, concurrency }) {
+function work({ url, runs, warm, concurrency, announces }) {
   const ran = [];
   const moments = [];
   const job = async ({ data: { number, ms } }) => {
     const began = now();
+    if (announces) say({ began: number, at: began, pid: process.pid });
     if (ms) await sleep(ms);
     const ended = ran.push([number, began]);
     if (ended === warm || ended === runs) {

@@ -4,7 +4,8 @@ A program plays one of two parts, as its command line says, and reads and writes
 
 - `produce` connects, and adds jobs as each command says.
 - `work` runs jobs and keeps in memory which ran and when. It writes a line when it is warm and when the
-  expected number of jobs has ended; at the first line that it reads it reports all runs and exits.
+  expected number of jobs has ended; at the first line that it reads it reports all runs and exits. To measure
+  what happens when it is killed, it also writes a line when a job begins.
 
 Times are those of `time.monotonic_ns()`, which all processes of a machine share on Linux. This module imports
 only the standard library, and uvloop where it is installed.
@@ -44,6 +45,7 @@ class Task:
     warm: int  #: how many of them, the first ones, warm it up
     concurrency: int | None  #: None: as many at once as suit the library best for jobs that do nothing
     results: bool = False  #: whether results are kept, and the caller waits for them
+    announces: bool = False  #: whether to write a line when a job begins
 
 
 class Record:
@@ -53,6 +55,7 @@ class Record:
         self.runs: list[tuple[int, int]] = []
         self.moments: list[dict[str, float]] = []
         self.warm = self.expected = 0
+        self.announces = False
         self._numbers = itertools.count(1)  # thread-safe
 
     def ran(self, number: int, began: int) -> None:
@@ -72,6 +75,8 @@ ran = record.ran
 async def job(number: int, ms: int) -> int:
     """Run a job: sleep so long, and record the run. Return its number, which only a round trip keeps."""
     began = now()
+    if record.announces:
+        write({"began": number, "at": began, "pid": os.getpid()})
     if ms:
         await asyncio.sleep(ms / 1000)
     ran(number, began)
@@ -148,7 +153,7 @@ def main(program: Any, part: str, argument: str) -> None:
             runner.run(program.produce(**json.loads(argument)))
             os._exit(0)  # some libraries stop slowly
         task = Task(**json.loads(argument))
-        record.warm, record.expected = task.warm, task.runs
+        record.warm, record.expected, record.announces = task.warm, task.runs, task.announces
         threading.Thread(target=_report_when_asked, daemon=True).start()
         runner.run(program.work(task))
 

@@ -57,17 +57,19 @@ class OpenedConnection:
         id: The server's number for it; None until the server has answered, or if its access rules forbid it.
         answered: Whether the server has answered to both.
         since: When it was opened, by `time.monotonic()`.
+        follows: Whether it follows another one of this purpose in its session, which was lost.
     """
 
-    __slots__ = ("answered", "connection", "id", "name", "purpose", "since")
+    __slots__ = ("answered", "connection", "follows", "id", "name", "purpose", "since")
 
-    def __init__(self, connection: Connection, purpose: str, name: str) -> None:
+    def __init__(self, connection: Connection, purpose: str, name: str, *, follows: bool) -> None:
         self.connection = connection
         self.purpose = purpose
         self.name = name
         self.id: int | None = None
         self.answered = False
         self.since = time.monotonic()
+        self.follows = follows
 
     @property
     def lasting(self) -> bool:
@@ -110,6 +112,8 @@ class Session:
         self._key = key
         self._own_client = separate_client(client)
         self._opened: list[OpenedConnection] = []
+        #: The purposes for which there has been a connection.
+        self._purposes: set[str] = set()
         self._watchers: list[Callable[[], None]] = []
         self._ending = False
         self.runner = Runner(self.endpoint("commands"), reply_timeout=reply_timeout)
@@ -219,7 +223,8 @@ class Session:
     def _record(self, purpose: str, connection: Connection) -> None:
         """Note a connection that has just been opened, and name it, unless the access rules forbid that."""
         name = f"leasehold:{purpose}:{_printable(self.host)}:{self.pid}"
-        opened = OpenedConnection(connection, purpose, name)
+        opened = OpenedConnection(connection, purpose, name, follows=purpose in self._purposes)
+        self._purposes.add(purpose)
         self._opened = [*self.connections, opened]
 
         def named(_: Any, error: BaseException | None) -> None:

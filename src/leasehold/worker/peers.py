@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections import defaultdict
@@ -35,8 +36,8 @@ GONE_SECONDS = 2.0
 #: A pause of the server, or of this process, counts no longer than this (s): in that time no worker could
 #: register.
 LONGEST_LOOK = 0.6
-#: Nothing is concluded until the own connections have lasted for so long (s): what has cut ours may have cut
-#: those of others, too.
+#: After the own connection was lost, nothing is concluded until another one has lasted for so long (s): what
+#: has cut ours may have cut those of others, too.
 STANDING_SECONDS = 5.0
 #: How often to read who else works on the queues (s): less often with many workers, or with many queues.
 READ_SECONDS, SECONDS_PER_WORKER, SECONDS_PER_QUEUE = 1.0, 0.01, 0.02
@@ -220,9 +221,6 @@ class PeerWatch:
     async def _look(self, server: str, rings: list[Ring]) -> None:
         """Look after the successors in some rings, and fail those that have been gone for long enough."""
         session = rings[0].engine.session
-        if _standing(session) < STANDING_SECONDS:
-            _forget(rings)
-            return
         looked: dict[Ring, set[str]] = {ring: set() for ring in rings}
         for _ in range(LONGEST_WALK):
             targets = [
@@ -237,6 +235,8 @@ class PeerWatch:
                     await self._gone(ring, name, peer)
                 else:
                     ring.suspicions.pop(name, None)
+        if _standing(session) < STANDING_SECONDS:
+            return
         for ring in rings:
             for name, suspicion in [*ring.suspicions.items()]:
                 if suspicion.seconds >= GONE_SECONDS and await _is_dead(server, ring, name, suspicion):
@@ -292,9 +292,9 @@ async def _listed(session: Session, ids: set[int]) -> set[int]:
 
 
 def _standing(session: Session) -> float:
-    """Return for how long the connection has lasted over which others are looked after (s)."""
-    since = [one.since for one in session.connections if one.purpose == "commands"]
-    return time.monotonic() - max(since) if since else 0.0
+    """Return for how long nothing has been lost of the connection over which others are looked after (s)."""
+    ours = [one for one in session.connections if one.purpose == "commands"]
+    return min((time.monotonic() - one.since if one.follows else math.inf for one in ours), default=0.0)
 
 
 def _forget(rings: Sequence[Ring]) -> None:
