@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
 from leasehold.cli.worker import process
-from leasehold.worker import executor, runtime, signals
+from leasehold.worker import executor, peers, runtime, signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,6 +50,14 @@ def write(*words: object) -> None:
         file.write((" ".join(map(str, words)) + "\n").encode())
 
 
+if os.environ.get("PEERS") == "soon":  # they conclude soon that another worker is dead
+    peers.LOOK_SECONDS, peers.GONE_SECONDS, peers.READ_SECONDS, peers.STANDING_SECONDS = 0.1, 0.5, 0.2, 0.0
+elif os.environ.get("PEERS") == "sooner":
+    peers.LOOK_SECONDS, peers.GONE_SECONDS, peers.STANDING_SECONDS = 0.2, 1.5, 1.0
+elif os.environ.get("PEERS") == "never":
+    peers.LOOK_SECONDS = 3600.0
+
+
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[dict[str, str]]:
     """Provide what handlers ask for, and record the end; fail or hang where HANGS_AT says so."""
@@ -70,6 +78,7 @@ worker = Worker(
     lease_time=float(os.environ.get("LEASE", "30")),
     retry=RetryPolicy(attempts=2, first=0.05),
     lifespan=lifespan,
+    dead_after=float(os.environ.get("DEAD_AFTER", "15")),
 )
 
 

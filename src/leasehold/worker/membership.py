@@ -33,6 +33,9 @@ SHORTEST_TRY = 0.05
 #: How long leaving may take (s).
 LEAVE_SECONDS = 1.0
 
+#: Why a worker has failed whose heartbeat was refused.
+FAILED_BY_ANOTHER = "another client has failed it"
+
 log = Log("leasehold.worker")
 
 
@@ -173,7 +176,7 @@ class Membership:
         if self._members.get(member.consumer) is not member:
             return
         if not reply.accepted:
-            self._failed(member, "another client has failed it")
+            self._failed(member, FAILED_BY_ANOTHER)
             return
         member.registered = True
         member.refreshed_at = sent_at

@@ -9,17 +9,18 @@ import platform
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from leasehold.errors import QueueClosed
 from leasehold.log import Log
 from leasehold.queue.internals import name_session, on_push, replace_session, stop_listening
 from leasehold.worker.connections import OwnConnections
-from leasehold.worker.membership import Membership, Owner
+from leasehold.worker.membership import FAILED_BY_ANOTHER, Membership, Owner
+from leasehold.worker.peers import fail_sessions
 from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.acknowledger import Acknowledger
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 TICK = 0.02
 #: How many of its runs, and of its queues, a worker names in its registration, and how much of an id.
 MAX_NAMED, MAX_ID = 100, 256
+
+#: Is called with pairs of a queue and the session that holds its leases.
+OnSessions: TypeAlias = "Callable[[Sequence[tuple[str, str]]], None]"
 
 log = Log("leasehold.worker")
 
@@ -65,6 +69,7 @@ class ServedQueues(Owner):
         served: The queues that it serves now.
         membership: Its registrations.
         connections: Its connections, which it registers.
+        on_sessions: Called before the first lease, and when a session has changed.
 
     Args:
         consumers: What it serves from the beginning.
@@ -93,6 +98,7 @@ class ServedQueues(Owner):
         self.served: dict[AsyncWorkQueue, Consumer] = {one.queue: one for one in self.consumers}
         self.membership = Membership(self, dead_after=dead_after, supervises=supervises)
         self.connections = OwnConnections(self.membership.beat_soon)
+        self.on_sessions: OnSessions = lambda _: None
         self._facts: dict[str, Any] = {}
         #: What ends the subscriptions of a queue.
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
@@ -108,6 +114,7 @@ class ServedQueues(Owner):
         self._facts = self._make_facts()
         for consumer in self.consumers:
             await self._join(consumer)
+        self.on_sessions(self._sessions())
 
     async def stop_changing(self) -> None:
         """Begin no queue anew any more, as the worker ends."""
@@ -139,6 +146,7 @@ class ServedQueues(Owner):
         self.served[consumer.queue] = consumer
         await self._parts.background.assist(consumer)
         await self._join(consumer)
+        self.on_sessions(self._sessions())
         self._parts.fetcher.add(consumer)
         log.info("working on %s, too", consumer.queue.name)
 
@@ -162,6 +170,13 @@ class ServedQueues(Owner):
         self._end_pushes(consumer)
         await self._in_background(partial(self.membership.leave, consumer))
         log.info("no longer working on %s", consumer.queue.name)
+
+    def fail_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
+        """Fail the sessions of a process that has died, in the background; callable from any thread."""
+        self._parts.background.call(partial(fail_sessions, [*self.served], sessions))
+
+    def _sessions(self) -> list[tuple[str, str]]:
+        return [(queue.name, queue.session) for queue in self.served]
 
     def set_quiet(self, *, quiet: bool) -> None:
         """Fetch nothing more, or fetch again."""
@@ -238,6 +253,8 @@ class ServedQueues(Owner):
 
     def failed(self, consumer: Consumer, why: str) -> None:
         """See `Owner`."""
+        if why == FAILED_BY_ANOTHER:
+            self.connections.switch_off("another client has failed this worker, although it lives")
         self._loop.call_soon_threadsafe(self._begin_anew, consumer, why)
 
     def _make_facts(self) -> dict[str, Any]:
@@ -280,5 +297,6 @@ class ServedQueues(Owner):
         await self._parts.background.assist(consumer)
         self._parts.background.call(partial(self.membership.return_items, consumer, failed))
         await self._join(consumer)
+        self.on_sessions(self._sessions())
         self._parts.fetcher.add(consumer)
         log.info("working on %s again, as %s", consumer.queue.name, session)

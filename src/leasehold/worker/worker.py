@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasehold.worker.dispatch import HandlerSource
+    from leasehold.worker.served import OnSessions
 
 #: Provides resources for handlers, by name, while the worker runs.
 Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
@@ -65,8 +66,8 @@ class Worker:
         concurrency: The maximum number of runs at once, over all handlers: 1 to 10,000.
         order: How to choose among queues with work: `"weighted"`, by the handlers' weights, or `"strict"`, in
             the order in which the handlers were defined.
-        lease_time: For how long items are leased, in seconds. If this worker dies, other workers get its
-            items after this time.
+        lease_time: For how long items are leased, in seconds. If this worker dies and no other one notices,
+            its items are leased again after this time.
         grace: How long runs may continue after a stop, in seconds.
         retry: When failed items are tried again.
         lifespan: Called once at the start: an async context manager that yields a mapping. A handler is
@@ -110,6 +111,8 @@ class Worker:
         self.grace = seconds("grace", grace, zero=True)
         #: After so many runs the worker retires; None: never. `leasehold worker --max-runs` sets it.
         self.max_runs: int | None = None
+        #: Called with the pairs of a queue and the session that holds its leases. `leasehold worker` sets it.
+        self.on_sessions: OnSessions = lambda _: None
         self._retry = retry
         if lifespan is not None and not callable(lifespan):
             raise InvalidArgument("lifespan", lifespan, "a function that returns an async context manager")
@@ -324,6 +327,19 @@ class Worker:
             raise InvalidArgument("queue", queue, "the name of a queue that this worker has a handler for")
         await runtime.queues.stop_queue(found, grace=within)
 
+    def fail_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
+        """Return what a dead process held to the front of the queues; callable from any thread.
+
+        For the supervisor of `leasehold worker`, which knows that the process is dead. It does nothing while
+        this worker does not run.
+
+        Args:
+            sessions: Pairs of a queue and a session, as `on_sessions` got them in that process.
+        """
+        runtime = self._runtime
+        if runtime is not None:
+            runtime.queues.fail_sessions(sessions)
+
     @property
     def retiring(self) -> bool:
         """Whether the worker retires, or has stopped in this way."""
@@ -443,6 +459,7 @@ class Worker:
             log.warning("the server is unavailable: disconnecting; the session expires later")
 
     async def _run(self, runtime: WorkerRuntime, resources: Mapping[str, Any], *, drain: bool) -> None:
+        runtime.queues.on_sessions = self.on_sessions
         fetching = await runtime.start(resources, self._middleware)
         self._set_runtime(runtime)
         log.info("working on %s", runtime)

@@ -26,11 +26,14 @@ from leasehold.log import Log
 from leasehold.worker.signals import LAST_SECONDS, end_process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasehold.worker import Worker
 
-#: The orders: stop, and stop now.
-STOP, NOW = b"s", b"n"
-#: The worker sends lines: its grace time when it is ready, and this when another process is to take over.
+#: The orders, a line each: stop, stop now, and fail the sessions of a process that has died.
+STOP, NOW, FAIL = b"stop", b"now", b"fail "
+#: The worker sends lines: its grace time when it is ready, its sessions when it is about to lease items (a
+#: JSON array of pairs, a queue and a session), and this when another process is to take over.
 RETIRING = b"retiring"
 #: Seconds between two tries to follow an order: at first the worker may not have started.
 REPEAT_SECONDS = 0.2
@@ -48,44 +51,70 @@ class SupervisorLink(threading.Thread):
     def __init__(self, link: socket.socket) -> None:
         super().__init__(name="leasehold link", daemon=True)
         self._link = link
+        self._received = b""
+        self._sending = threading.Lock()
         self._announced = False
         self.worker: Worker | None = None
 
     def ready(self, worker: Worker) -> None:
-        """Keep the worker, and send its grace time to the supervisor."""
+        """Keep the worker, and send its grace time to the supervisor; later, its sessions."""
         self.worker = worker
-        self._link.sendall(f"{worker.grace}\n".encode())
+        worker.on_sessions = self._announce_sessions
+        self._send(f"{worker.grace}".encode())
 
     def announce(self) -> None:
         """Notify the supervisor once, if the worker retires."""
         if self.worker is not None and self.worker.retiring and not self._announced:
             self._announced = True
-            with contextlib.suppress(OSError):  # the supervisor has died: `run` stops the worker
-                self._link.sendall(RETIRING + b"\n")
+            self._send(RETIRING)
 
     def run(self) -> None:
-        """Read orders and stop the worker."""
-        now, orphaned = False, None
+        """Read orders and follow them."""
+        stopping, now, orphaned = False, False, None
         while True:
-            order = self._next_order()
-            if order == b"":
+            orders = self._next_orders()
+            if orders is None:
                 orphaned = orphaned or self._on_orphaned()
                 time.sleep(REPEAT_SECONDS)
-            now = now or orphaned is not None or (order is not None and NOW in order)
+            for order in orders or ():
+                if order.startswith(FAIL):
+                    self._fail(order.removeprefix(FAIL))
+                else:
+                    stopping, now = True, now or order == NOW
+            now = now or orphaned is not None
+            if not stopping and not now:
+                continue
             if self.worker is None:
                 end_process(STOPPED if orphaned is None else CRASHED)  # no run has started
             else:
                 self._link.settimeout(REPEAT_SECONDS)
                 self.worker.stop(now=now)
 
-    def _next_order(self) -> bytes | None:
-        """Return an order; None if there is no new one, and no bytes if the supervisor has died."""
+    def _next_orders(self) -> list[bytes] | None:
+        """Return the orders that have arrived; None if the supervisor has died."""
         try:
-            return self._link.recv(16)
+            received = self._link.recv(1 << 16)
         except TimeoutError:
-            return None
+            return []
         except OSError:
-            return b""
+            received = b""
+        if not received:
+            return None
+        *orders, self._received = (self._received + received).split(b"\n")
+        return orders
+
+    def _announce_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
+        """Send the sessions of the worker to the supervisor: another process fails them if this one dies."""
+        self._send(json.dumps(sessions).encode())
+
+    def _send(self, line: bytes) -> None:
+        with self._sending, contextlib.suppress(OSError):  # the supervisor has died: `run` stops the worker
+            self._link.sendall(line + b"\n")
+
+    def _fail(self, order: bytes) -> None:
+        """Fail the sessions of a process that has died."""
+        if self.worker is not None:
+            self.worker.fail_sessions([(queue, session) for queue, session in json.loads(order)])
 
     def _on_orphaned(self) -> bool:
         log.error("the supervisor has died: releasing all items and ending")

@@ -13,14 +13,14 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from leasehold.cli.worker.child import NOW, RETIRING, STOP
+from leasehold.cli.worker.child import FAIL, NOW, RETIRING, STOP
 from leasehold.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, STOPPED, UNHEALTHY
 from leasehold.log import Log
 from leasehold.worker.signals import LAST_SECONDS
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import AsyncIterable
+    from collections.abc import AsyncIterable, Callable
 
     from leasehold.cli.worker.settings import Settings
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE, MAX_PAUSE, LONG_LIFE = 0.5, 30.0, 30.0
 #: A child ends within its grace time and `LAST_SECONDS`; so many seconds later it is killed.
 KILL_AFTER_SECONDS = 5.0
+#: How many processes are told to fail the sessions of one that has died: each of them may be dying, too.
+TOLD = 3
 #: Exit codes, the best first; any other code is worse.
 BEST_FIRST = (STOPPED, CUT_OFF, UNHEALTHY, MISCONFIGURED)
 
@@ -40,21 +42,29 @@ class Child:
 
     Attributes:
         process: The process.
+        sessions: Those under which it holds leases, as it has sent them; empty until it leases items.
         retiring: Set when it leases nothing more, and only finishes its runs: another is to take over.
     """
 
-    def __init__(self, process: Process, link: socket.socket) -> None:
+    def __init__(self, process: Process, link: socket.socket, on_sessions: Callable[[Child], None]) -> None:
         self.process = process
+        self._on_sessions = on_sessions
         self._link = link
         self._grace = 0.0  # until the program is imported, there is nothing to wait for
-        self._received = b""
+        self._received = self._unsent = b""
+        self.sessions = b""
         self.retiring = asyncio.Event()
         self._link.setblocking(False)
         asyncio.get_running_loop().add_reader(self._link, self._read)
 
     @classmethod
-    async def start(cls, settings: Settings) -> Child:
-        """Start a worker process in a new process group, so that Ctrl-C reaches only the supervisor."""
+    async def start(cls, settings: Settings, on_sessions: Callable[[Child], None]) -> Child:
+        """Start a worker process in a new process group, so that Ctrl-C reaches only the supervisor.
+
+        Args:
+            settings: What it is to run.
+            on_sessions: Called when it has sent its sessions.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -66,12 +76,13 @@ class Child:
                 stdin=theirs.fileno(),
                 process_group=0,
             )
-        return cls(process, ours)
+        return cls(process, ours, on_sessions)
 
     def order(self, order: bytes) -> None:
-        """Send an order to stop."""
-        with contextlib.suppress(OSError):  # it has ended
-            self._link.send(order)
+        """Send an order. What a process that reads nothing does not take is sent before the next order."""
+        self._unsent += order + b"\n"
+        with contextlib.suppress(OSError):  # it has ended, or takes nothing now
+            self._unsent = self._unsent[self._link.send(self._unsent) :]
 
     def longest_stop(self, order: bytes) -> float:
         """Return how many seconds the process may take to follow an order."""
@@ -91,7 +102,7 @@ class Child:
         if self._link.fileno() < 0:
             return  # the process has ended
         try:
-            received = self._link.recv(256)
+            received = self._link.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
@@ -102,6 +113,9 @@ class Child:
         for line in lines:
             if line == RETIRING:
                 self.retiring.set()
+            elif line.startswith(b"["):
+                self.sessions = line
+                self._on_sessions(self)
             else:
                 self._grace = float(line)
 
@@ -129,6 +143,8 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._killing: set[asyncio.Task[None]] = set()
         self._codes: list[int] = []
+        #: The sessions of processes that have died while no other could fail them.
+        self._unfailed: list[bytes] = []
 
     async def run(self) -> int:
         """Run until SIGTERM or SIGINT; return the worst exit code of the processes that ran then."""
@@ -189,7 +205,7 @@ class Supervisor:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             began = time.monotonic()
-            child = await Child.start(self._settings_of(number))
+            child = await Child.start(self._settings_of(number), self._on_sessions)
             self._children.add(child)
             if self._stopping.is_set():
                 self._stop_child(child, STOP)
@@ -198,6 +214,7 @@ class Supervisor:
             if code is None:
                 continue
             self._children.discard(child)
+            self._fail(child, code)
             if self._stopping.is_set():
                 self._codes.append(code if code >= 0 else CRASHED)
                 return
@@ -248,6 +265,7 @@ class Supervisor:
         """Wait for the end of a process that is replaced."""
         code = await ended
         self._children.discard(child)
+        self._fail(child, code)
         log.log(
             logging.INFO if code == STOPPED else logging.WARNING,
             "worker process %d, which was replaced, ended with %s",
@@ -255,6 +273,24 @@ class Supervisor:
         )
         if self._stopping.is_set():
             self._codes.append(code if code >= 0 else CRASHED)
+
+    def _fail(self, child: Child, code: int) -> None:
+        """Have the sessions of a process failed that has died: its items need not wait for their leases.
+
+        This process has no connection to the server; others of its processes have.
+        """
+        if child.sessions and code not in BEST_FIRST:
+            told = [one for one in self._children if one.sessions and one.process.returncode is None]
+            for one in told[:TOLD]:
+                one.order(FAIL + child.sessions)
+            if not told:
+                self._unfailed.append(child.sessions)
+
+    def _on_sessions(self, child: Child) -> None:
+        """Have those sessions failed that no process could fail before this one has started."""
+        unfailed, self._unfailed = self._unfailed, []
+        for sessions in unfailed:
+            child.order(FAIL + sessions)
 
     async def _wait_for(self, event: asyncio.Event, *, timeout: float | None = None) -> None:
         """Wait for an event, for a signal to stop, or for the timeout."""

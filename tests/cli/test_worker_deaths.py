@@ -1,0 +1,280 @@
+"""Worker processes are killed: their items run elsewhere at once, although the leases would last for an hour.
+
+Nor are workers dead for lack of heartbeats within that time: only connections, or the supervisor, can tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.asyncio import Redis
+
+from leasehold import AsyncWorkQueue, Item
+from leasehold.testing import Proxy
+from tests.cli.test_worker_processes import children
+from tests.cli.worker_bench import Bench
+from tests.eventually import eventually
+from tests.queue.asking import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leasehold import EmbeddedServer
+    from tests.conftest import MakeServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+#: Leases of an hour, heartbeats that may be missed for an hour, and peers that conclude soon.
+SOON = {"LEASE": "3600", "DEAD_AFTER": "3600", "PEERS": "soon"}
+#: The same, with peers that look at nothing.
+ALONE = SOON | {"PEERS": "never"}
+#: The same, with peers nearly as they are, and as they are.
+SOONER, REAL = SOON | {"PEERS": "sooner"}, SOON | {"PEERS": "as they are"}
+
+
+async def workers(redis: Redis, name: str) -> list[dict[str, Any]]:
+    """Return what the workers say of themselves."""
+    values = await redis.hvals(f"{name}:workers")
+    return [about for about in map(json.loads, values) if isinstance(about, dict)]
+
+
+async def checkable(redis: Redis, name: str, count: int) -> None:
+    """Wait until so many workers have registered connections to the server that runs now."""
+
+    async def registered() -> bool:
+        run_id = (await redis.info("server"))["run_id"]
+        known = [one for one in await workers(redis, name) if one["connections"] and one["server"] == run_id]
+        return len(known) == count
+
+    await until(f"{count} workers have registered their connections", registered)
+
+
+# ------------------------------------------------------------------------------------------- real deaths
+
+
+@pytest.mark.seed("WRQ-O11", "WRQ-O16", "WRQ-G9")
+async def test_the_items_of_a_killed_worker_run_in_another(
+    bench: Bench, queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    async with bench.working(**SOON) as first, bench.working(**SOON) as second:
+        await checkable(redis, name, 2)
+        await queue.add_items([Item(b"hold", id=f"{n}") for n in range(4)])
+        began = await bench.began(4)
+        victim, other = (first, second) if began[0][1] == first.process.pid else (second, first)
+        lost = {item for item, pid in began if pid == victim.process.pid}
+        victim.signal(signal.SIGKILL)
+        await bench.began(4 + len(lost))
+        again = bench.recorded("began")[4:]
+        assert {item for item, _ in again} == lost
+        assert {pid for _, pid in again} == {other.process.pid}
+        bench.release()
+        await bench.ended(4)
+        assert await other.stop() == 0
+    assert len(bench.recorded("began")) == 4 + len(lost)
+    assert (await queue.counts()).total == 0
+    assert not await redis.exists(f"{name}:workers", f"{name}:heartbeats")
+
+
+@pytest.mark.seed("WRQ-O11", "WRQ-O16")
+async def test_the_supervisor_has_the_items_of_a_killed_process_run_in_another(
+    bench: Bench, queue: AsyncWorkQueue
+) -> None:
+    async with bench.worker("--processes", "3", **ALONE) as running:
+        await children(running, 3)
+        await queue.add_item(Item(b"hold", id="x"))
+        [(_, victim)] = await bench.began()
+        os.kill(victim, signal.SIGKILL)
+        [_, (_, other)] = await bench.began(2)
+        assert other != victim
+        bench.release()
+        await bench.ended()
+        assert await running.stop() == 0
+    assert (await queue.counts()).total == 0
+
+
+@pytest.mark.long
+async def test_the_supervisor_has_the_items_of_its_only_process_run_in_the_next_one(
+    bench: Bench, queue: AsyncWorkQueue
+) -> None:
+    async with bench.worker("--max-runs", "1000", **ALONE) as running:
+        await queue.add_item(Item(b"hold", id="x"))
+        [(_, victim)] = await bench.began()
+        os.kill(victim, signal.SIGKILL)
+        [_, (_, next_one)] = await bench.began(2)
+        assert next_one != victim
+        bench.release()
+        assert await running.stop() == 0
+    assert (await queue.counts()).total == 0
+
+
+# ------------------------------------------------------------------------------------------ false alarms
+
+
+async def test_a_frozen_worker_is_not_failed(
+    bench: Bench, queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    """Another one that dies meanwhile is: so the frozen one has been looked at."""
+    async with bench.working("--concurrency", "1", **SOON) as frozen:
+        await queue.add_item(Item(b"hold", id="frozen"))
+        await bench.began()
+        async with bench.working("--concurrency", "1", **SOON) as dead:
+            await queue.add_item(Item(b"hold", id="dead"))
+            await bench.began(2)
+            async with bench.working("--concurrency", "2", **SOON) as other:
+                await checkable(redis, name, 3)
+                frozen.signal(signal.SIGSTOP)
+                dead.signal(signal.SIGKILL)
+                await bench.began(3)
+                frozen.signal(signal.SIGCONT)
+                bench.release()
+                ended = await bench.ended(2)
+                assert dict(ended) == {"frozen": frozen.process.pid, "dead": other.process.pid}
+    assert len(bench.recorded("began")) == 3
+
+
+@pytest.fixture
+async def restarted(make_server: MakeServer, tmp_path: Path) -> Restarted:
+    """Return a server that keeps its data over restarts."""
+    return await Restarted(make_server, tmp_path / "server").start()
+
+
+class Restarted:
+    """A server that keeps its data when it is killed."""
+
+    def __init__(self, make: MakeServer, folder: Path) -> None:
+        self._make, self._folder = make, folder
+        self._server: EmbeddedServer | None = None
+        folder.mkdir()
+
+    @property
+    def server(self) -> EmbeddedServer:
+        """The server that runs now."""
+        assert self._server is not None
+        return self._server
+
+    async def start(self, port: int | None = None) -> Restarted:
+        """Start it."""
+        self._server = await self._make(dir=self._folder, port=port)
+        async with Redis.from_url(self._server.url) as admin:
+            await admin.config_set("appendfsync", "always")
+        return self
+
+    async def restart(self, *, away: float = 0.0) -> None:
+        """Kill it, and start it again."""
+        os.kill(self.server.pid, signal.SIGKILL)
+        await eventually("the server is down", lambda: not self.server.running)
+        await asyncio.sleep(away)
+        await self.start(self.server.port)
+
+
+async def no_false_alarm(
+    restarted: Restarted, folder: Path, name: str, *, seconds: float, environment: dict[str, str]
+) -> None:
+    """Restart the server under three workers that run items, then kill one: only its item runs again."""
+    bench = Bench(folder, restarted.server.url, name)
+    alone = ("--concurrency", "1")
+    async with (
+        AsyncWorkQueue.from_url(restarted.server.url, name) as queue,
+        bench.working(*alone, **environment) as first,
+        bench.working(*alone, **environment) as second,
+        bench.working(*alone, **environment) as third,
+        bench.working("--concurrency", "3", **environment) as spare,
+    ):
+        await queue.add_items([Item(b"hold", id=f"{n}") for n in range(6)])
+        await bench.began(6)
+        until_time = asyncio.get_running_loop().time() + seconds
+        async with Redis.from_url(restarted.server.url) as redis:
+            while True:
+                await checkable(redis, name, 4)
+                if asyncio.get_running_loop().time() >= until_time:
+                    break
+                await restarted.restart(away=0.5)
+                await redis.connection_pool.disconnect()
+            assert len(bench.recorded("began")) == 6
+            [(lost, _)] = [one for one in bench.recorded("began") if one[1] == first.process.pid]
+            first.signal(signal.SIGKILL)
+            bench.release()
+            await bench.ended(6)
+        assert bench.recorded("began")[6:] != []
+        assert {item for item, _ in bench.recorded("began")[6:]} == {lost}
+        for running in (second, third, spare):
+            assert await running.stop() == 0
+    assert len(bench.recorded("began")) == 7
+
+
+async def test_no_worker_is_failed_when_the_server_restarts(
+    restarted: Restarted, tmp_path: Path, name: str
+) -> None:
+    await no_false_alarm(restarted, tmp_path, name, seconds=0.01, environment=SOONER)
+
+
+@pytest.mark.long
+async def test_no_worker_is_failed_through_a_minute_of_restarts(
+    restarted: Restarted, tmp_path: Path, name: str
+) -> None:
+    await no_false_alarm(restarted, tmp_path, name, seconds=60.0, environment=REAL)
+
+
+async def test_behind_a_proxy_that_cuts_connections_it_switches_itself_off(
+    tmp_path: Path, redis: Redis, redis_url: str, name: str
+) -> None:
+    async with Proxy(redis_url) as proxy, AsyncWorkQueue.from_url(redis_url, name) as queue:
+        bench = Bench(tmp_path, proxy.url, name)
+        async with bench.working("--concurrency", "1", **SOON) as behind:
+            await queue.add_item(Item(b"hold", id="x"))
+            await bench.began()
+            seen: set[int] = set()
+            for _ in range(3):
+                await checkable(redis, name, 1)
+                [about] = await workers(redis, name)
+                assert not seen & {*about["connections"]}
+                seen.update(about["connections"])
+                await proxy.cut()
+                await until("it has registered again", partial(_others, redis, name, seen))
+            await behind.logged(
+                "other workers cannot see whether this process lives: its connections were cut 3"
+            )
+            async with Bench(tmp_path, redis_url, name).working("--concurrency", "1", **SOON) as dead:
+                await queue.add_item(Item(b"hold", id="y"))
+                await bench.began(2)
+                async with Bench(tmp_path, redis_url, name).working(**SOON):
+                    await checkable(redis, name, 2)
+                    await proxy.fail()
+                    dead.signal(signal.SIGKILL)
+                    await bench.began(3)
+                    await proxy.heal()
+                    bench.release()
+                    await bench.ended(2)
+    assert [item for item, _ in bench.recorded("began")] == ["x", "y", "y"]
+
+
+async def _others(redis: Redis, name: str, seen: set[int]) -> bool:
+    """Return whether the worker has registered none of these connections."""
+    return all(not seen & {*about["connections"]} for about in await workers(redis, name))
+
+
+async def test_where_the_server_forbids_it_the_worker_says_so_once(
+    tmp_path: Path, redis: Redis, redis_url: str, name: str
+) -> None:
+    await redis.acl_setuser(
+        "plain", enabled=True, passwords=["+x"], keys=["*"], channels=["*"],
+        categories=["+@all"], commands=["-client"],
+    )  # fmt: skip
+    try:
+        bench = Bench(tmp_path, redis_url.replace("redis://", "redis://plain:x@"), name)
+        async with AsyncWorkQueue.from_url(redis_url, name) as queue, bench.working(**SOON) as running:
+            await running.logged("other workers cannot see whether this process lives")
+            await queue.add_item(Item(b"sleep 0", id="x"))
+            await bench.ended()
+            [about] = await workers(redis, name)
+            assert about["connections"] == []
+            assert await running.stop() == 0
+            assert running.log.count("cannot see whether") == 1
+    finally:
+        await redis.acl_deluser("plain")
