@@ -103,6 +103,9 @@ async def test_who_waits_later_is_told_until_the_id_is_added_again(space: Space)
     assert (await space.run("await_results", asked, keep_ms=15_000))[::2] == [3, 0]
     later: dict[str, Any] = {"keep_ms": 15_000, "now_ms": NOW + 1000}
     assert (await space.run("await_results", asked, **later))[::2] == [-1, 0]
+    _, _, _, _, _, token, _ = await space.run("lease_many", [(1, 60_000)])
+    assert await space.run("complete_many", [("b", token, 0)]) == [1]
+    assert (await space.run("await_results", asked, keep_ms=15_000))[::2] == [3, -1]
 
 
 async def test_what_was_cancelled_long_ago_is_forgotten(space: Space) -> None:

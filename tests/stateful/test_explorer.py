@@ -43,6 +43,7 @@ SMALL = {
     "another client": one_item("add", "clean", "foreign", depth=7),
     "long lists": Bound(groups=WITH_FOREIGN, faults=LONG_LISTS, depth=5),
     "delays": one_item("add", "delay", "clean", "foreign", depth=6),
+    "cancelling": one_item("add", "cancel", "return", "clean", "foreign", depth=6),
     "waiting": Bound(groups=frozenset({"add", "wait", "clean"}), depth=7),
     "the empty id": one_item("clean", "foreign", item_id="", depth=6),
 }

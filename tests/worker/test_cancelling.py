@@ -162,11 +162,13 @@ async def test_a_cancelled_item_of_a_batch_that_has_not_started_is_left_out(make
     queue, other = make_queue(), make_queue()
     worker = new_worker(lease_time=600, concurrency=1)
     begun: list[list[str]] = []
+    tokens: list[int] = []
     opened = asyncio.Event()
 
     @worker.handler(queue, batch=3)
     async def handle(payloads: list[str]) -> None:
         begun.append(payloads)
+        tokens.extend(lease.token for lease in current_run().leases)
         await opened.wait()
 
     await add(queue, "first")
@@ -180,6 +182,7 @@ async def test_a_cancelled_item_of_a_batch_that_has_not_started_is_left_out(make
         opened.set()
         await finished(queue)
     assert begun == [["first"], ["0", "2"]]
+    assert tokens[1:] == [leases[0].token, leases[2].token]
 
 
 async def test_a_thread_sees_that_it_is_cancelled(make_queue: MakeQueue) -> None:

@@ -74,6 +74,8 @@ def _of_item(state: State, item: int, groups: frozenset[str]) -> Iterator[Action
             yield Action("add", item, how=how)
     for token in range(len(state.memory.tokens[item])):
         yield from _of_holder(item, token, groups)
+    if "cancel" in groups:
+        yield Action("cancel", item)
     if "dead" in groups and state.keys.items[item].dead:
         yield Action("requeue", item)
         yield Action("drop", item)
@@ -145,6 +147,10 @@ def _dead_letter(board: Board, action: Action, _: State, now_ms: int) -> Command
     return board.script(f"{action.name}_many", board.layout.ids[action.of], now_ms=now_ms)
 
 
+def _cancel(board: Board, action: Action, _: State, now_ms: int) -> Command:
+    return board.script("cancel_many", board.layout.ids[action.of], 0, now_ms=now_ms)
+
+
 def _register(board: Board, action: Action, _: State, now_ms: int) -> Command:
     return board.script("register", session=action.of, now_ms=now_ms, keep_ms=ms(REGISTERED), lease_ms="")
 
@@ -187,6 +193,7 @@ def _fail(board: Board, action: Action, state: State, now_ms: int) -> Command:
 _COMMANDS: dict[str, Callable[[Board, Action, State, int], Command]] = {
     "add": _add,
     "lease": _lease,
+    "cancel": _cancel,
     "light_clean": _light_clean,
     "deep_clean": _deep_clean,
     "requeue": _dead_letter,

@@ -28,6 +28,7 @@ def violations(action: Action, before: State, reply: Any, after: State) -> Itera
     if action.name in {"foreign", "clock"}:
         return
     yield from _no_item_is_lost(action, old, reply, new)
+    yield from _it_is_cancelled(action, old, reply, new)
     if action.name in _RECLAIMS:
         for item, (was, now) in enumerate(zip(old.items, new.items, strict=True)):
             if now.exists and was.foreign and not now.foreign:
@@ -45,7 +46,7 @@ def violations(action: Action, before: State, reply: Any, after: State) -> Itera
 def _no_item_is_lost(action: Action, old: Keys, reply: Any, new: Keys) -> Iterator[str]:
     for item, (was, now) in enumerate(zip(old.items, new.items, strict=True)):
         ends = action.of == item and (
-            (action.name == "complete" and reply == [1])
+            (action.name in {"complete", "cancel"} and reply == [1])
             or (action.name == "fail" and reply == [1] and now.dead and action.how == "dead")
         )
         if was.exists and not now.exists and not ends:
@@ -93,6 +94,16 @@ def _one_caller_completes(action: Action, before: State, answer: int) -> Iterato
     holds = token.status == LIVE and action.token == 0 and token.end > 0 and not was.foreign
     if was.exists and token.status != STALE and (action.how != "fenced" or holds):
         yield f"a holder of item {item} was rejected"
+
+
+def _it_is_cancelled(action: Action, old: Keys, reply: Any, new: Keys) -> Iterator[str]:
+    if action.name != "cancel":
+        return
+    was, now = old.items[action.of], new.items[action.of]
+    if now.exists or reply != [was.exists]:
+        yield f"item {action.of} was cancelled with the answer {reply}"
+    if now.deadline != NONE and was.exists:
+        yield f"item {action.of} is leased although it was cancelled"
 
 
 def _only_the_holder_may(action: Action, before: State, answer: int) -> Iterator[str]:

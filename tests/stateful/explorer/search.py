@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 
 #: All groups of actions.
 EVERYTHING = frozenset(
-    {"add", "unique", "twice", "delay", "return", "fenced", "dead", "wait", "clean", "deep", "foreign"}
+    {
+        "add",
+        "unique",
+        "twice",
+        "delay",
+        "return",
+        "fenced",
+        "dead",
+        "cancel",
+        "wait",
+        "clean",
+        "deep",
+        "foreign",
+    }
 )
 
 
