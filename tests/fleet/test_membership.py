@@ -49,7 +49,7 @@ async def no_keys(redis: Redis, queue: AsyncWorkQueue) -> bool:
     return not await redis.exists(f"{queue.name}:workers", f"{queue.name}:heartbeats")
 
 
-@pytest.mark.seed("WRQ-O9", "WRQ-O22", "WRQ-O23", "WRQ-K2", "WRQ-E6")
+@pytest.mark.seed("WRQ-O9", "WRQ-O22", "WRQ-O23", "WRQ-K2", "WRQ-K6", "WRQ-E6")
 async def test_a_worker_says_what_it_is_and_does_and_leaves_nothing_behind(
     make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis
 ) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
 
 #: How many leases one step of the walk checks, and how many items one step returns.
-WALK_STEP, FAIL_STEP = 500, 250
+WALK_STEP, FAIL_STEP = 500, 100
 
 #: What a worker can be told.
 Order = Literal["quiet", "resume", "stop"]

@@ -111,7 +111,7 @@ class Membership:
             member.due = 0.0
         self._woken.set()
 
-    async def add(self, consumer: Consumer, session: str) -> None:
+    def add(self, consumer: Consumer, session: str) -> None:
         """Register on a queue."""
         self._members[consumer] = Member(consumer, session)
         self._woken.set()

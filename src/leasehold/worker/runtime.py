@@ -119,7 +119,12 @@ class WorkerRuntime(Coordinator, Parts):
         """Call `prepare`, and start to work; return the task that fetches, which ends only with an error."""
         self.prepare(resources, middleware)
         await self.background.start()
-        await self.queues.join_all()
+        try:
+            self.queues.join_all()
+        except BaseException:
+            self.queues.end_pushes()
+            await self.background.stop()
+            raise
         fetching = asyncio.create_task(self.fetcher.run(), name="leasehold fetcher")
         self._tasks = [fetching, asyncio.create_task(self.monitor.beat(), name="leasehold heartbeat")]
         return fetching

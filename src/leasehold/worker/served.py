@@ -105,7 +105,7 @@ class ServedQueues(Owner):
         #: The tasks that begin anew.
         self._renewing: set[asyncio.Task[None]] = set()
 
-    async def join_all(self) -> None:
+    def join_all(self) -> None:
         """Register on all queues.
 
         Raises:
@@ -113,7 +113,7 @@ class ServedQueues(Owner):
         """
         self._facts = self._make_facts()
         for consumer in self.consumers:
-            await self._join(consumer)
+            self._join(consumer)
         self.on_sessions(self._sessions())
 
     async def stop_changing(self) -> None:
@@ -145,7 +145,7 @@ class ServedQueues(Owner):
             self._parts.background.call_soon(partial(self._parts.renewer.add_handlers, consumer.all_handlers))
         self.served[consumer.queue] = consumer
         await self._parts.background.assist(consumer)
-        await self._join(consumer)
+        self._join(consumer)
         self.on_sessions(self._sessions())
         self._parts.fetcher.add(consumer)
         log.info("working on %s, too", consumer.queue.name)
@@ -192,7 +192,7 @@ class ServedQueues(Owner):
         """Whether it fetches nothing more."""
         return self._parts.fetcher.quiet
 
-    async def _join(self, consumer: Consumer) -> None:
+    def _join(self, consumer: Consumer) -> None:
         """Register on a queue, and receive what this worker is told there."""
         queue = consumer.queue
         name_session(queue, self._name)
@@ -200,7 +200,7 @@ class ServedQueues(Owner):
             *(on_push(queue, what, partial(self._pushed, what)) for what in ("quiet", "resume", "stop")),
             self._parts.cancellations.start(queue),
         ]
-        await self._in_background(partial(self.membership.add, consumer, queue.session))
+        self._parts.background.call_soon(partial(self.membership.add, consumer, queue.session))
 
     def _end_pushes(self, consumer: Consumer) -> None:
         for end in self._pushes.pop(consumer, ()):
@@ -296,7 +296,7 @@ class ServedQueues(Owner):
             return  # the worker ends
         await self._parts.background.assist(consumer)
         self._parts.background.call(partial(self.membership.return_items, consumer, failed))
-        await self._join(consumer)
+        self._join(consumer)
         self.on_sessions(self._sessions())
         self._parts.fetcher.add(consumer)
         log.info("working on %s again, as %s", consumer.queue.name, session)
