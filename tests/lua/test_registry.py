@@ -256,10 +256,3 @@ async def test_the_events_say_who_came_who_failed_and_what_was_reclaimed(space: 
     ]
     assert [json.loads(one[b"details"]) for one in events if b"details" in one] == [{"worker": "host/1"}] * 4
     assert (events[3][b"holder"], events[3][b"token"], events[3][b"front"]) == (ME.encode(), b"2", b"1")
-
-
-async def test_a_light_clean_heals_registrations(space: Space) -> None:
-    """A worker without a heartbeat seems alive for a while; what one that is gone was told is dropped."""
-    await space.seed({"workers": {ME: ABOUT, "told:lh:gone": "stop"}})
-    await space.run("light_clean")
-    assert await space.snapshot() == registered(ME, until=NOW + 15_000)
