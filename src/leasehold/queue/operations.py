@@ -83,7 +83,7 @@ async def recover(engine: Engine, count: int, elapsed_ms: int, lease_ms: int) ->
         asked_at = time.monotonic()
         now_ms, checked, _, *leased = await engine.run(
             "recover",
-            _rows(oldest[:TRIP_ROWS]),
+            _rows(oldest[:SLOW_ROWS]),
             elapsed_ms=elapsed_ms,
             hold_ms=lease_ms,
             max_bytes=MAX_REPLY_BYTES,
@@ -101,8 +101,8 @@ async def clear_leases(engine: Engine, elapsed_ms: int, count: int | None) -> li
     oldest = sorted(found, key=_when) if count is None else heapq.nsmallest(count, found, key=_when)
     ended: list[bytes] = []
     # The last ones first, because what returns to the front later precedes the rest.
-    for start in reversed(range(0, len(oldest), TRIP_ROWS)):
-        step = [(item_id, token) for item_id, token, _ in oldest[start : start + TRIP_ROWS]]
+    for start in reversed(range(0, len(oldest), SLOW_ROWS)):
+        step = [(item_id, token) for item_id, token, _ in oldest[start : start + SLOW_ROWS]]
         answers = await engine.run("end_leases", _rows(step))
         ended[:0] = [item_id for (item_id, _), answer in zip(step, answers, strict=True) if answer == 1]
     return [item_id.decode(errors="surrogateescape") for item_id in ended]
@@ -177,9 +177,9 @@ async def _move_step(
 
 async def delete(engine: Engine) -> int:
     """Close the queue, and remove its keys. See `AsyncWorkQueue.delete`."""
-    removed, ended = 0, TRIP_ROWS
-    while ended == TRIP_ROWS:
-        ended = await engine.run("close_queue", count=TRIP_ROWS)
+    removed, ended = 0, SLOW_ROWS
+    while ended == SLOW_ROWS:
+        ended = await engine.run("close_queue", count=SLOW_ROWS)
         removed += ended
     families = [family.encode() for family in sorted(FAMILIES)]
     cursor = b""
