@@ -3,7 +3,7 @@
 -- Nothing waits any more at once. The sessions that hold items are told to cancel them, by `cancel <token> <id>` on their
 -- channels `:push:<session>`. What is left, `delete_queue` removes.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
@@ -57,4 +57,5 @@ flush()
 for _, one in ipairs(told) do
   redis.pcall('PUBLISH', prefix .. ':push:' .. one[1], one[2])
 end
+notify_watchers(ids, 'cancelled ')
 return #ids

@@ -54,7 +54,7 @@ if cursor ~= '' then
   end
   local removed = remove(keys, ids)
   flush()
-  notify_watchers(removed)
+  notify_watchers(removed, 'cancelled ')
   return { page[1], #removed }
 end
 
@@ -65,7 +65,7 @@ end
 local removed = remove(keys, ids)
 redis.call('LTRIM', queue, #ids, -1)
 flush()
-notify_watchers(removed)
+notify_watchers(removed, 'cancelled ')
 if #ids == count then
   return { '', #removed }
 end

@@ -81,5 +81,5 @@ if emitting then
 end
 wake_next()
 flush()
-notify_watchers(removed)
+notify_watchers(removed, 'cancelled ')
 return { length, #ids, #removed }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument, Item, QueueDeleted
+from leasehold import InvalidArgument, Item, ItemCancelled, QueueDeleted, Worker
 from leasehold.queue.internals import bulk
 from tests.queue.asking import blocked, take, until
 from tests.queue.keyspace import audit, left_over
@@ -168,6 +168,45 @@ async def test_a_clean_tells_of_a_deletion_that_was_interrupted(queue: AsyncWork
     assert (await queue.fsck()).findings == ()
 
 
+async def test_a_queue_with_levels_groups_and_limits_is_purged_and_deleted(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    for priority in (-2, 0, 3):
+        items = [Item(b"x", id=f"{priority}:{n}") for n in range(300)]
+        await queue.add_items(items, priority=priority, group="g" if priority else None)
+    await queue.limits.set(concurrency=5)
+    assert [view.priority for view in await queue.peek(2)] == [3, 3]
+    assert len(await queue.lease_many(9, 30)) == 5
+    assert await queue.purge() == 895
+    assert await queue.counts() == (0, 5, 0, 0)
+    assert await queue.add_item(Item(b"x", id="-2:0"), priority=1)
+    assert await queue.delete() == 6
+    assert await keys_of(redis, name) == {"fence"}
+    assert await queue.add_items([Item(b"x") for _ in range(9)]) == [True] * 9
+    assert len(await queue.lease_many(9, 30)) == 9
+
+
+async def test_a_holder_of_a_deleted_queue_is_cancelled_by_its_worker(queue: AsyncWorkQueue) -> None:
+    worker, begun, ended = Worker(), asyncio.Event(), asyncio.Event()
+
+    @worker.handler(queue)
+    async def stand_still(_: Item) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    running = asyncio.create_task(worker.run())
+    await queue.add_item(Item(b"x"))
+    await begun.wait()
+    assert await queue.delete() == 1
+    async with asyncio.timeout(5):
+        await ended.wait()
+    await worker.stop()
+    await running
+
+
 async def test_what_foreign_clients_add_meanwhile_is_removed(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -255,18 +294,22 @@ async def test_purging_ends_though_items_are_added(queue: AsyncWorkQueue, make_q
     await adding
 
 
-async def test_a_waiter_of_a_purged_item_is_told(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
+@pytest.mark.parametrize("how", ["purge", "delete", "delete a leased one"])
+async def test_a_waiter_of_a_removed_item_is_told(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, how: str
 ) -> None:
     await queue.add_item(Item(b"x", id="a"))
+    if how == "delete a leased one":
+        await take(queue)
     waiting = asyncio.create_task(make_queue().results.wait("a", timeout=60))
 
     async def waits() -> bool:
         return bool(await redis.exists(f"{queue.name}:watchers"))
 
     await until("the waiter is noted", waits)
-    assert await queue.purge() == 1
-    assert await waiting is None
+    assert await (queue.purge() if how == "purge" else queue.delete()) == 1
+    with pytest.raises(ItemCancelled, match="'a'"):
+        await waiting
 
 
 async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue) -> None:

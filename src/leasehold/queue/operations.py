@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leasehold.scripting.endpoints import Client
 
 #: Leases checked in one step.
-STEP = 500
+STEP = 250
 #: Where waiting items are: on their way to a process, in the queue, and in the lanes of a controlled one.
 WAITING_PLACES = ("inboxes", "queue", "held", "lanes")
 #: What follows the queue's name in keys that `delete` does not remove, or removes last.

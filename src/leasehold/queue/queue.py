@@ -771,7 +771,7 @@ class AsyncWorkQueue:
         release or fail; if one completes its item first, it is accepted, and your `complete` is False. A
         renewal does not count as a lease: let `elapsed` be longer than the longest work.
 
-        All leases are looked at, in steps of 500. Those of clients of other libraries are left alone.
+        All leases are looked at, in steps of 250. Those of clients of other libraries are left alone.
 
         Args:
             count: The maximum number of items, 1 to 1,000.
@@ -852,7 +852,7 @@ class AsyncWorkQueue:
         """Remove all items that wait now; those under lease stay.
 
         It works in steps of 250 items. Items that are added meanwhile stay, and others may be leased before
-        they are reached. Callers that wait for the result of a removed item get ItemUnknown.
+        they are reached. Callers that wait for the result of a removed item get ItemCancelled.
 
         Args:
             scheduled: Whether to remove the scheduled items, too.
