@@ -203,7 +203,7 @@ async def test_a_holder_of_a_deleted_queue_is_cancelled_by_its_worker(queue: Asy
     assert await queue.delete() == 1
     async with asyncio.timeout(5):
         await ended.wait()
-    await worker.stop()
+    worker.stop()
     await running
 
 
