@@ -14,6 +14,7 @@ class Known:
     last: int | None = None
     attempt: int = 0
     leased_ms: int = 0
+    expires: int | None = None
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,35 @@ class Model:
     leased: dict[str, int] = field(default_factory=dict)
     scheduled: dict[str, int] = field(default_factory=dict)
     dead: dict[str, Letter] = field(default_factory=dict)
+    recent: dict[str, int] = field(default_factory=dict)
     fence: int = 0
 
     def add(self, item_id: str, data: bytes, now: int, delay: int) -> bool:
-        if item_id in self.items:
+        return self.add_with(item_id, data, now, delay)
+
+    def add_with(
+        self,
+        item_id: str,
+        data: bytes,
+        now: int,
+        delay: int,
+        *,
+        window: int = 0,
+        replaces: bool = False,
+        expires_in: int = 0,
+    ) -> bool:
+        waits = item_id in self.items and item_id not in self.leased
+        if item_id in self.items and not (replaces and waits):
             return False
-        self.items[item_id] = Known(data)
-        self._wait(item_id, now, delay, front=False)
+        if not waits and self.recent.get(item_id, 0) > now:
+            return False
+        stays = waits and item_id not in self.scheduled and not delay
+        self.scheduled.pop(item_id, None)
+        self.items[item_id] = Known(data, expires=now + expires_in if expires_in else None)
+        if not stays:
+            self._wait(item_id, now, delay, front=False)
+        if window:
+            self.recent[item_id] = now + window
         return True
 
     def lease(self, count: int, now: int, lease_ms: int) -> list[tuple[Held, bytes, int]]:
@@ -61,8 +84,11 @@ class Model:
             item_id = self.waiting.pop(0)
             if item_id not in self.items or item_id in self.leased or item_id in self.scheduled:
                 continue  # a ghost or a double
-            self.fence += 1
             known = self.items[item_id]
+            if self._is_late(known, now):
+                del self.items[item_id]
+                continue
+            self.fence += 1
             known.first, known.last = known.first or self.fence, self.fence
             known.attempt, known.leased_ms = known.attempt + 1, now
             self.leased[item_id] = now + lease_ms
@@ -148,6 +174,13 @@ class Model:
         for _, item_id in sorted((due, item_id) for item_id, due in self.scheduled.items() if due <= now):
             del self.scheduled[item_id]
             self.waiting.append(item_id)
+
+    def discard_late(self, now: int) -> None:
+        for item_id in [one for one, known in self.items.items() if self._is_late(known, now)]:
+            self._end(item_id)
+
+    def _is_late(self, known: Known, now: int) -> bool:
+        return known.expires is not None and known.expires <= now and known.attempt == 0
 
     def _end(self, item_id: str) -> None:
         del self.items[item_id]

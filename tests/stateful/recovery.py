@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,12 @@ class View:
         return {key.removeprefix(start): self.contents(key) for key in self.keys if key.startswith(start)}
 
 
+def _is_late(before: View, item_id: str, call: Call) -> bool:
+    """Return whether a call may discard an item, as it has expired."""
+    options = json.loads(before.hash("options").get(item_id, "{}"))
+    return bool(options.get("expires", float("inf")) <= int(str(call.arguments["now_ms"])))
+
+
 def differences(before: View, after: View, call: Call) -> Iterator[str]:
     """Yield what an interrupted call has lost, in comparison with the keys before it."""
     rows = {str(row[0]): row for row in map(tuple, call.rows)}
@@ -107,7 +114,8 @@ def differences(before: View, after: View, call: Call) -> Iterator[str]:
         now = after.items.get(item_id)
         row = rows.get(item_id, ())
         replaced = now is not None and now == f"new {item_id}" and row[1:2] == (now,)
-        if now == data or replaced or (now is None and _cancels(call, row, data)):
+        removed = now is None and (_cancels(call, row, data) or _is_late(before, item_id, call))
+        if now == data or replaced or removed:
             continue
         # A snapshot has values of hashes without spaces at their end.
         dead = call.script == "fail_many" and after.dead.get(item_id, {}).get("data") == data.rstrip()

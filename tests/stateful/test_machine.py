@@ -68,6 +68,36 @@ class QueueMachine(RuleBasedStateMachine):
         added = self.run(self.queue.add_item(Item(data, item_id), delay=delay))
         assert added == self.model.add(item_id, data, self.now, delay * 1000)
 
+    @rule(
+        item_id=IDS,
+        data=st.binary(max_size=9),
+        delay=DELAYS,
+        window=DELAYS,
+        replaces=st.booleans(),
+        expires_in=DELAYS,
+    )
+    def add_with_options(
+        self,
+        item_id: str,
+        data: bytes,
+        delay: int,
+        window: int,
+        replaces: bool,  # noqa: FBT001 - Hypothesis fills it in
+        expires_in: int,
+    ) -> None:
+        options = {"dedupe_for": window or None, "replace": replaces, "expires_in": expires_in or None}
+        added = self.run(self.queue.add_item(Item(data, item_id), delay=delay, **options))  # type: ignore[arg-type]
+        expected = self.model.add_with(
+            item_id,
+            data,
+            self.now,
+            delay * 1000,
+            window=window * 1000,
+            replaces=replaces,
+            expires_in=expires_in * 1000,
+        )
+        assert added == expected
+
     @rule(ids=st.lists(IDS, max_size=5))
     def add_many(self, ids: list[str]) -> None:
         added = self.run(self.queue.add_items([Item(item_id, item_id) for item_id in ids]))
@@ -162,12 +192,14 @@ class QueueMachine(RuleBasedStateMachine):
     def light_clean(self) -> None:
         report = self.run(self.queue.light_clean())
         self.model.reclaim(self.now)
+        self.model.discard_late(self.now)
         assert (report.dropped, report.adopted) == (0, 0)
 
     @rule()
     def deep_clean(self) -> None:
         report = self.run(self.queue.deep_clean())
         self.model.reclaim(self.now)
+        self.model.discard_late(self.now)
         assert (report.dropped, report.adopted, report.restored) == (0, 0, 0)
 
     @rule(item_id=IDS)
@@ -236,6 +268,7 @@ class QueueMachine(RuleBasedStateMachine):
         returned: dict[str, bytes] = {}
         for _ in range(2):
             self.now += 1_000_000
+            self.model.discard_late(self.now)
             for lease in self.run(self.queue.lease_many(100, 60, block=False)):
                 returned[lease.id] = lease.data
                 assert self.run(self.queue.complete(lease))
@@ -243,7 +276,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.run(self.queue.dead_letters.drop_all()) == len(self.model.dead)
         self.run(self.queue.close())
         self.runner.close()
-        self.redis.delete(f"{self.name}:cancelled")
+        self.redis.delete(f"{self.name}:cancelled", f"{self.name}:recent")
         left = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]
         self.redis.close()
         assert left in ([], [f"{self.name}:fence".encode()])
