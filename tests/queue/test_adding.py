@@ -178,6 +178,7 @@ async def test_a_unique_item_added_twice_is_leased_once(queue: AsyncWorkQueue, r
     assert not await left_over(redis, queue.name)
 
 
+@pytest.mark.seed("GLD-O19", "GLD-T7")
 async def test_options_are_stored_with_the_item_and_shown(make_queue: MakeQueue) -> None:
     queue = make_queue(clock=lambda: 1000.0)
     await queue.add_item(Item(b"1", "a"), priority=-3, group="é/\n", expires_in=0.5)

@@ -23,6 +23,7 @@ async def test_a_queue_has_no_limits_and_no_pause(queue: AsyncWorkQueue) -> None
     assert await queue.limits.get() == QueueLimits()
 
 
+@pytest.mark.seed("GLD-O16", "GLD-K2", "GLD-T5")
 async def test_limits_are_set_changed_and_removed_one_by_one(queue: AsyncWorkQueue, redis: Redis) -> None:
     limits = queue.limits
     assert await limits.set(rate="10/s", burst=5)
@@ -165,6 +166,7 @@ async def test_a_pause_that_cannot_be_is_refused(
     assert await snapshot(redis) == {}
 
 
+@pytest.mark.seed("GLD-B14")
 async def test_queues_of_one_hash_tag_share_limits(make_queue: MakeQueue, redis: Redis) -> None:
     one, other = make_queue(name="{shop}:a"), make_queue(name="{shop}:b")
     assert await one.limits.set(shared="{shop}:api", rate="5/s", concurrency=2)
