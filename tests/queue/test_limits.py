@@ -23,7 +23,7 @@ async def test_a_queue_has_no_limits_and_no_pause(queue: AsyncWorkQueue) -> None
     assert await queue.limits.get() == QueueLimits()
 
 
-@pytest.mark.seed("GLD-O16", "GLD-K2", "GLD-T5")
+@pytest.mark.seed("GLD-O16", "GLD-K2", "GLD-L6", "GLD-T5")
 async def test_limits_are_set_changed_and_removed_one_by_one(queue: AsyncWorkQueue, redis: Redis) -> None:
     limits = queue.limits
     assert await limits.set(rate="10/s", burst=5)

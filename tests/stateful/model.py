@@ -68,7 +68,8 @@ class Model:
             return False
         if not waits and self.recent.get(item_id, 0) > now:
             return False
-        stays = waits and item_id not in self.scheduled and not delay
+        # An id that was scheduled while it waited is still in the list.
+        stays = waits and not delay and (item_id not in self.scheduled or item_id in self.waiting)
         self.scheduled.pop(item_id, None)
         self.items[item_id] = Known(data, expires=now + expires_in if expires_in else None)
         if not stays:

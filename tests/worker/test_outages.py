@@ -252,6 +252,25 @@ async def test_a_worker_is_unhealthy_while_items_wait_and_none_is_leased(
         assert reason.startswith(f"1 items of {queue.name} wait, and none has been leased for ")
 
 
+@pytest.mark.usefixtures("quick_checks")
+async def test_a_worker_is_healthy_while_items_wait_because_of_a_pause(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = make_queue(name=f"{queue.name}-paused")
+    await paused.pause()
+    await add(paused, b"x")
+    worker = new_worker()
+    Gate(worker, queue)
+    Gate(worker, paused)
+    async with working(worker):
+        await eventually("it is healthy", lambda: worker.health().ok)
+        await stop_fetching(worker, monkeypatch)
+        await add(queue, b"x")
+        await eventually("it is unhealthy", lambda: not worker.health().ok)
+        (reason,) = worker.health().reasons
+        assert reason.startswith(f"1 items of {queue.name} wait, ")
+
+
 async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep a worker from leasing, without an error."""
     runtime = worker._runtime

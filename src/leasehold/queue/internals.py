@@ -184,6 +184,16 @@ async def stop_listening(queue: AsyncWorkQueue) -> None:
         await engine.stop_listening()
 
 
+async def has_limits(queue: AsyncWorkQueue) -> bool:
+    """Return whether a queue has limits or pauses, so that items may have to wait.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    _, _, _, *found = await _lifecycle(queue).engine().run("read_control", cursor=b"0", count=1)
+    return bool(found)
+
+
 async def declare_limit(queue: AsyncWorkQueue, limit: DeclaredLimit) -> None:
     """Set the limits of a group to those that a program declares.
 

@@ -86,8 +86,8 @@ class Fetcher:
         self._most_ahead = 0
         #: Those that would have had an item delivered while there was no room.
         self._declined: dict[Source, None] = {}
-        #: The limits that are not declared yet, by consumer.
-        self._undeclared = {one: one.limits for one in consumers if one.limits}
+        #: Those whose limits are declared.
+        self._declared: set[Consumer] = set()
         self.fetched_at = time.monotonic()
         self.quiet = False
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
@@ -154,6 +154,13 @@ class Fetcher:
     def accept(self, consumer: Consumer, leases: list[Lease]) -> None:
         """Start runs on items that were leased outside of the fetcher."""
         self._arrived(_runs(consumer, leases))
+
+    async def declare(self, consumer: Consumer) -> None:
+        """Declare the limits of a consumer's tasks, before the first of its items is leased."""
+        if consumer.limits and consumer not in self._declared:
+            for limit in consumer.limits:
+                await declare_limit(consumer.queue, limit)
+            self._declared.add(consumer)
 
     def slow_down(self) -> None:
         """Fetch nothing ahead until the pace has been measured again: runs had to wait for too long."""
@@ -264,10 +271,7 @@ class Fetcher:
         consumer, runs = source.consumer, list[ActiveRun]()
         count = source.asked * (consumer.batch or 1)
         try:
-            if consumer in self._undeclared:
-                for limit in self._undeclared[consumer]:
-                    await declare_limit(consumer.queue, limit)
-                del self._undeclared[consumer]
+            await self.declare(consumer)
             leases = await consumer.queue.lease_many(count, consumer.lease_time, block=False)
             runs = _runs(consumer, leases)
         except LeaseholdError as error:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
-from leasehold.queue.internals import is_listening, release_arrivals
+from leasehold.queue.internals import has_limits, is_listening, release_arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -122,11 +122,13 @@ class Monitor:
     async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
         try:
             waiting = (await queue.counts()).waiting
+            # Items may wait because of a limit or a pause.
+            ignored = idle and waiting > 0 and not await has_limits(queue)
         except LeaseholdError as error:
             self._away.setdefault(queue, (time.monotonic(), error))
             return
         self._away.pop(queue, None)
-        if idle and waiting:
+        if ignored:
             since, _ = self._ignored.get(queue, (time.monotonic(), 0))
             self._ignored[queue] = (since, waiting)
         else:

@@ -237,6 +237,7 @@ class WorkerRuntime(Coordinator, Parts):
         fetcher's session are in no queue.
         """
         for one in () if self.fetcher.quiet else [*self.queues.served.values()]:
+            await self.fetcher.declare(one)
             leases = await one.queue.lease_many(one.batch or 1, one.lease_time, block=False)
             if leases:
                 self.fetcher.accept(one, leases)
