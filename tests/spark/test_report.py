@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 START = 1_900_000_000
+#: The events of the history that are of items.
+OF_ITEMS = "what not in ('paused', 'worker_up', 'worker_down')"
 #: The number of Spark's jobs that a report of an archive takes; the how-to page says what each is for.
 MAX_JOBS = 9
 
@@ -81,6 +83,9 @@ def history(spark: SparkSession) -> Iterator[ItemHistory]:
     log.event(100, "completed", "h", token=99)
     # a is added again and waits for 16 s, independent of the first time.
     log.event(5, "added", "a").lease(21, "a", 9, "one").event(22, "released", "a", token=9, front=True)
+    # Events of the queue and of workers belong to no item.
+    log.event(5000, "worker_up", "one", details='{"worker": "mailer"}').event(5000, "paused", "")
+    log.event(5000, "worker_up", "idle", details='{"worker": "spare"}').event(5000, "worker_down", "one")
     history = ItemHistory(log.table(spark))
     with history.cached():
         yield history
@@ -120,7 +125,11 @@ def test_totals_of_all_events(history: ItemHistory) -> None:
         "requeued": 1,
         "vanished": 0,
     }
-    assert (totals["events"], totals["ids"], totals["seconds"]) == (len(history.events.collect()), 8, 3710)
+    assert (totals["events"], totals["ids"], totals["seconds"]) == (
+        len(history.events.collect()) - 4,
+        8,
+        3710,
+    )
     # The waits: 2, 1, 4, 1 (c from its due time), 8, 3700, 1, 1, 16.
     assert (totals["wait_p50"], totals["wait_p90"], totals["wait_p99"]) == (2, 3700, 3700)
     assert (totals["service_p50"], totals["service_p99"]) == (3, 40)
@@ -142,6 +151,11 @@ def test_a_completion_counts_for_the_worker_of_the_completed_lease(groups: dict[
     }
     assert {name: row["expired_leases"] for name, row in workers.items()} == {"one": 1, "two": 0, "three": 0}
     assert {name: row["dead_letters"] for name, row in workers.items()} == {"one": 0, "two": 1, "three": 2}
+    assert {name: row["name"] for name, row in workers.items()} == {
+        "one": "mailer",
+        "two": None,
+        "three": None,
+    }
     assert workers["two"]["retries"] == 1
     assert workers["one"]["service_p99"] == 40
     assert {name: row["failure_share"] for name, row in workers.items()} == {"one": 0, "two": 1, "three": 1}
@@ -159,7 +173,9 @@ def test_hours_and_minutes_add_up_to_the_totals(history: ItemHistory, groups: di
 
 
 def _floors(history: ItemHistory, length: int) -> list[Any]:
-    return history.events.selectExpr(f"unix_seconds(at) div {length} * {length} as at").collect()
+    return (
+        history.events.where(OF_ITEMS).selectExpr(f"unix_seconds(at) div {length} * {length} as at").collect()
+    )
 
 
 def test_errors_are_counted_by_type(spark: SparkSession) -> None:

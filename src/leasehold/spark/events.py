@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import time
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from leasehold.queue.events import PAGE
 from leasehold.spark.options import Options
 from leasehold.spark.portal import QueuePortal, call_with_retries, open_queue
 from leasehold.spark.schema import EVENTS, batch_of, check_columns, readable
+from leasehold.states import DETAILS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -94,6 +96,7 @@ class EventPages:
             name: [getattr(event, name) for event in events]
             for name in ("number", "what", "holder", "token", "attempt", "size", "front", "error")
         }
+        columns["details"] = [_details(event) for event in events]
         columns["id"] = [readable(event.id.encode(errors="surrogateescape")) for event in events]
         columns["at"] = [round(event.at * 1e6) for event in events]
         columns["due"] = [None if event.due is None else round(event.due * 1e6) for event in events]
@@ -247,6 +250,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read a range of events; runs on an executor. Lost events raise EventsLost."""
         assert isinstance(partition, EventRange), partition  # noqa: S101 - `partitions` makes these
         return self._pages.read(partition)
+
+
+def _details(event: Event) -> str | None:
+    """Return the fields that few events have, as JSON; None if there are none."""
+    given = {name: getattr(event, name) for name in DETAILS if getattr(event, name) is not None}
+    return json.dumps(given) if given else None
 
 
 def has_events(given: Mapping[str, str]) -> bool:

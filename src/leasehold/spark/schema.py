@@ -59,6 +59,8 @@ EVENTS = StructType(
         StructField("due", TimestampType()),
         StructField("front", BooleanType(), nullable=False),
         StructField("error", StringType()),
+        #: the fields that few events have, as a JSON object
+        StructField("details", StringType()),
     ]
 )
 

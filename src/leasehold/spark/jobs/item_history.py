@@ -85,30 +85,30 @@ class ItemHistory:
 
     @cached_property
     def marked(self) -> DataFrame:
-        """The events with what they say of their lease and their item.
+        """The events of items with what they say of their lease and their item, and the names of workers.
 
         `wait` is of leases, `service` of completions; `state` is that of the item after its last event,
         `is_dead` marks a dead letter that is still there, and `is_last` the last event of an id.
         """
         failed = _is(*FAILURES)
         # What is not needed is dropped, and texts are shortened, before the shuffle.
-        events = (
-            self.events.where(~_is(*OTHER_EVENTS))
-            .select(
-                "number",
-                "what",
-                "id",
-                "at",
-                "holder",
-                "token",
-                "attempt",
-                "size",
-                sql.unix_millis("at").alias("ms"),
-                sql.col("due").isNotNull().alias("delayed"),
-                _if(failed, error_line("error")).alias("line"),
-            )
-            .withColumn("error", _if(failed, error_type("line")))
-        )
+        kept = self.events.where(~_is(*OTHER_EVENTS) | _is(EventKind.WORKER_UP))
+        # Archives of an earlier version have no such column.
+        details = sql.col("details") if "details" in kept.columns else sql.lit("{}")
+        events = kept.select(
+            "number",
+            "what",
+            "id",
+            "at",
+            "holder",
+            "token",
+            "attempt",
+            "size",
+            sql.unix_millis("at").alias("ms"),
+            sql.col("due").isNotNull().alias("delayed"),
+            _if(failed, error_line("error")).alias("line"),
+            _if(_is(EventKind.WORKER_UP), sql.get_json_object(details, "$.worker")).alias("name"),
+        ).withColumn("error", _if(failed, error_type("line")))
         of_id, of_lease = Window.partitionBy("id"), Window.partitionBy("id", "token")
         before = of_id.orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
         leased, completed = _is(EventKind.LEASED), _is(EventKind.COMPLETED)
@@ -131,16 +131,17 @@ class ItemHistory:
                 "waited": sql.max("wait").over(of_lease),
             }
         )
-        number, died = sql.col("number"), _is(EventKind.DIED)
+        number, died, of_item = sql.col("number"), _is(EventKind.DIED), ~_is(EventKind.WORKER_UP)
         return of_its_lease.select(
-            *("number", "what", "id", "at", "ms", "token", "attempt", "added", "bytes", "waited", "wait"),
-            *("line", "error"),
+            *("what", "id", "token", "attempt", "added", "bytes", "waited", "wait", "line", "error", "name"),
+            *(_if(of_item, one).alias(one) for one in ("number", "at", "ms")),
             _if(completed, (sql.col("ms") - sql.col("lease_at")) / 1000).alias("service"),
             sql.when(_is(EventKind.EXPIRED, EventKind.RECLAIMED), sql.col("last_holder"))
             .when(sql.col("token").isNotNull(), sql.coalesce("lease_holder", "holder"))
+            .when(~of_item, sql.col("id"))
             .alias("worker"),
-            (number == sql.col("last")).alias("is_last"),
-            _if(number == sql.col("last_of_item"), _state()).alias("state"),
+            (of_item & (number == sql.col("last"))).alias("is_last"),
+            _if(of_item & (number == sql.col("last_of_item")), _state()).alias("state"),
             ((number == sql.col("last_of_letter")) & died).alias("is_dead"),
         )
 
@@ -198,6 +199,7 @@ class ItemHistory:
                 *(sql.grouping(key).alias(f"{key}_is_open") for key in KEYS),
                 *_statistics(),
                 sql.max("at").alias("last"),
+                sql.max("name").alias("name"),
                 sql.max_by("line", _if(sql.col("line").isNotNull(), "number")).alias("example"),
             )
             .collect()
@@ -206,8 +208,8 @@ class ItemHistory:
         for row in rows:
             values = _spread(row.asDict())
             [key] = [one for one in KEYS if not values[f"{one}_is_open"]]
-            # Events without a worker, and those without an error, are a group too.
-            if values[key] is not None:
+            # Events without a worker, and those without an error, are a group too. Some workers have no run.
+            if values[key] is not None and values["last"] is not None:
                 found[key].append(values)
         for key in ("hour", "begin"):
             found[key].sort(key=lambda row, key=key: row[key])  # type: ignore[misc]  # a default argument

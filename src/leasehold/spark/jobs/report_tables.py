@@ -27,7 +27,7 @@ _WAIT, _SERVICE = (dict.fromkeys([f"{of}_{name}" for name in PERCENTILE_NAMES], 
 TABLES: dict[str, dict[str, pa.DataType]] = {
     "hours": {"hour": _TIME, **_COUNTS, **_SHARE, **_WAIT, **_SERVICE},
     "spans": {"begin": _TIME, **_COUNTS, **_SHARE, **_WAIT, **_SERVICE},
-    "workers": {"worker": _TEXT, "host": _TEXT, "pid": _COUNT, **_RUNS, **_SHARE, **_SERVICE},
+    "workers": {"worker": _TEXT, "name": _TEXT, "host": _TEXT, "pid": _COUNT, **_RUNS, **_SHARE, **_SERVICE},
     "errors": {
         "error": _TEXT,
         "failures": _COUNT,

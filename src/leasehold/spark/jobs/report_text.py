@@ -142,6 +142,7 @@ def _workers(workers: Rows) -> list[str]:
     drawn = charts.bars("workers", "Runs of each worker", names, counts, unit="runs")
     rows = [
         [
+            row["name"],
             row["host"],
             None if row["pid"] is None else str(row["pid"]),
             row["worker"] if row["host"] is None else row["worker"].rpartition("/")[2],
@@ -153,7 +154,7 @@ def _workers(workers: Rows) -> list[str]:
         for row in workers
     ]
     titles = (
-        *("host", "process", "session", "leased", "completed", "retries", "dead letters"),
+        *("name", "host", "process", "session", "leased", "completed", "retries", "dead letters"),
         *("share of failures", "expired leases", *(f"service {one}" for one in PERCENTILE_NAMES)),
     )
     about = f"The holders of leases.{_left_out(workers, charts.MAX_BARS, 'chart')}"
@@ -195,7 +196,9 @@ def _slowest(slowest: Rows) -> str:
 
 
 def _process(row: Row) -> str:
-    """Return the host and the process of a worker, or its name if it does not say them."""
+    """Return the name of a worker, or its host and process, or its session if that does not say them."""
+    if row.get("name"):
+        return str(row["name"])
     return row["worker"] if row["host"] is None else f"{row['host']}/{row['pid']}"
 
 
