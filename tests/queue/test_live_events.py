@@ -208,6 +208,22 @@ async def test_a_reader_is_told_that_publishing_has_ended(
             await anext(events)
 
 
+async def test_a_reader_is_told_that_the_queue_is_deleted(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    await queue.events.publish()
+    reader, (events, first) = Reader(), await next_of(make_queue())
+    await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
+    await queue.delete()
+    assert (await first).id == "a"
+    async with asyncio.timeout(20):
+        with pytest.raises(NoEventsPublished):
+            await reader.read(events)
+    seen = [(event.what, event.id) for event in reader.seen]
+    assert seen[:2] == [("added", "b"), ("deleted", "")]
+    assert sorted(seen[2:]) == [("discarded", "a"), ("discarded", "b")]
+
+
 async def test_a_reader_goes_on_from_a_number_without_a_gap(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
@@ -281,7 +297,6 @@ async def test_a_missed_last_event_is_noticed_although_nothing_follows(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasehold.queue.live_events.CHECK_SECONDS", 0.05)
-    monkeypatch.setattr("leasehold.queue.live_events.FIRST_CHECK_SECONDS", 0.05)
     begin = await queue.events.publish()
     _, ahead = await next_of(make_queue())
     # As by a client whose access rules forbid the channel.

@@ -8,9 +8,11 @@ must not delay them, and the server ends a connection whose reader is too slow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError, NoEventsPublished, QueueClosed
@@ -20,14 +22,13 @@ from leasehold.scripting.channel import open_channel
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from leasehold.scripting.connection import Connection
     from leasehold.scripting.session import Session
 
 #: How many bytes of messages may wait for a reader, before all that wait for it are dropped.
 MAX_WAITING_BYTES = 16 * 2**20
 #: How often the server is asked for the number of the last event (s).
 CHECK_SECONDS = 5.0
-#: How long after a new connection what was published before counts as missed (s).
-FIRST_CHECK_SECONDS = 1.0
 #: Higher than the number of any event.
 BEYOND = b"%d" % (2**63 - 1)
 
@@ -168,7 +169,7 @@ class LiveEvents:
                     self.connected = True
                     if not subscribed.done():
                         subscribed.set_result(None)
-                    await self._watch(ended)
+                    await self._watch(connection, ended)
                 finally:
                     self.connected = False
                     await connection.close()
@@ -182,19 +183,21 @@ class LiveEvents:
             subscribed.cancel()
             raise
 
-    async def _watch(self, ended: asyncio.Event) -> None:
+    async def _watch(self, connection: Connection, ended: asyncio.Event) -> None:
         """Return when the connection has ended. From time to time, compare the number of the last event."""
-        within = FIRST_CHECK_SECONDS
         while not ended.is_set():
             last = await self.last()
-            try:
-                async with asyncio.timeout(within):
+            if not ended.is_set():
+                # Its reply follows what was published before. Without one in time, the connection is lost.
+                connection.post((b"PING",), partial(self._checked, last))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
                     await ended.wait()
-            except TimeoutError:
-                # If the connection has lived since, what was published before the question has arrived.
-                for reader in self._readers:
-                    reader.put(last, 0)
-            within = CHECK_SECONDS
+
+    def _checked(self, last: int, _: object, error: BaseException | None) -> None:
+        if error is None:
+            for reader in self._readers:
+                reader.put(last, 0)
 
     def _received(self, message: bytes) -> None:
         if not message:
