@@ -412,6 +412,32 @@ async def test_a_result_can_be_published_without_being_kept(
     assert await queue.results.get("x") is None
 
 
+async def test_events_of_the_queue_tell_what_was_done_to_it(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, clock: Clock
+) -> None:
+    await queue.events.publish()
+    async with reading(make_queue()) as reader:
+        await queue.pause(reason="the bänk is closed", for_=60)
+        await queue.pause(group="tenant-7")
+        await queue.resume()
+        await queue.limits.set(concurrency=3)
+        await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
+        assert await queue.purge() == 2
+        events = await reader.until("purged")
+    assert [event.what for event in events if not event.id] == [
+        *("paused", "paused", "resumed", "limited", "purged")
+    ]
+    first, second, resumed, limited, *_ = events
+    assert (first.reason, first.until, first.group) == ("the bänk is closed", clock.now + 60, None)
+    assert (second.reason, second.until, second.group) == (None, None, "tenant-7")
+    assert (resumed.reason, resumed.group) == (None, None)
+    assert limited.limits == {"concurrency": "3"}
+    assert [(event.what, event.reason) for event in events if event.id in {"a", "b"}] == [
+        *(("added", None), ("added", None), ("discarded", "purged"), ("discarded", "purged"))
+    ]
+    assert events[-1].count == 2
+
+
 async def test_readers_choose_items_and_kinds(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
     await queue.events.keep(count=100)
     await queue.events.publish()
