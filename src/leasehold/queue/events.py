@@ -164,7 +164,12 @@ class Events:
 
     async def _read_live(self, since: int | None, wanted: _Filter) -> AsyncIterator[Event]:
         async with contextlib.aclosing(self._live(since)) as batches:
-            async for batch in batches:
+            while True:
+                try:
+                    batch = await anext(batches)
+                except ConnectionLost:
+                    self._engine()  # raises QueueClosed if the queue object was closed
+                    raise
                 for event in batch:
                     if event in wanted:
                         yield event
