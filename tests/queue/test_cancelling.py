@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument, Item, ItemCancelled, ItemUnknown
+from leasehold.queue.internals import engines
+from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.queue.keyspace import left_over
 from tests.queue.test_waiting_for_results import watched
@@ -113,11 +115,26 @@ async def test_a_wait_whose_connection_was_lost_gets_the_error(
     await other.add_item(Item(b"x", id="a"))
     wait = asyncio.create_task(queue.results.wait("a"))
     await watched(redis, queue, 1)
+    [engine] = engines(queue)
+    await eventually("the reply has come", lambda: b"a" in engine.result_waits._unfinished)
     await proxy.fail()
     assert await other.cancel("a")
     await proxy.heal()
     with pytest.raises(ItemCancelled):
         await wait
+
+
+async def test_a_message_about_an_earlier_item_does_not_end_a_wait(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    wait = asyncio.create_task(queue.results.wait("a"))
+    await watched(redis, queue, 1)
+    for word in ("cancelled", "expired", "ended"):
+        assert await redis.publish(f"{queue.name}:push:{queue.session}", f"{word} a") == 1
+    assert await queue.find("a")
+    await queue.complete(await take(queue), result=b"done")
+    assert await wait == b"done"
 
 
 @pytest.mark.parametrize(

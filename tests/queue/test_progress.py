@@ -11,6 +11,7 @@ import pytest
 from leasehold import InvalidArgument, Item, ItemFailed, ItemUnknown, QueueClosed
 from leasehold.queue import result_waits
 from leasehold.queue.internals import engines
+from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.queue.keyspace import calls, left_over
 from tests.queue.test_waiting_for_results import watched
@@ -99,7 +100,12 @@ async def test_those_who_follow_get_the_values_until_the_end(make_queue: MakeQue
     lease = await take(queue)
     assert await queue.progress(lease, 0.1)
     following = [asyncio.create_task(follow(one)) for one in (other, other, queue)]
-    await watched(redis, queue, 1)
+
+    async def both_wait() -> bool:
+        sessions = str(await redis.hget(f"{queue.name}:watchers", "a"))
+        return queue.session in sessions and other.session in sessions
+
+    await until("the server knows both sessions", both_wait)
     seen: list[Any] = []
     async for value in other.results.progress("a"):
         seen.append(value)
@@ -137,6 +143,8 @@ async def test_what_was_missed_is_asked_for(
     lease = await take(queue)
     following = asyncio.create_task(follow(other))
     await watched(redis, queue, 1)
+    [engine] = engines(other)
+    await eventually("the reply has come", lambda: b"a" in engine.result_waits._unfinished)
     await proxy.fail()
     assert await queue.progress(lease, "missed")
     await proxy.heal()
@@ -173,3 +181,33 @@ async def test_a_value_that_cannot_be_kept_is_refused(queue: AsyncWorkQueue, val
         await queue.progress(lease, value)
     with pytest.raises(InvalidArgument, match="JSON of at most 1000 bytes"):
         lease.progress(value)
+
+
+async def test_a_reply_that_is_older_than_a_message_is_not_taken(
+    make_queue: MakeQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They arrive on different connections."""
+    queue, other = make_queue(), make_queue()
+    await queue.add_item(Item(b"x", id="a"))
+    lease = await take(queue)
+    assert await queue.progress(lease, 1)
+    following = asyncio.create_task(follow(other))
+    await watched(redis, queue, 1)
+    [engine] = engines(other)
+    run, answered, held = engine.run, asyncio.Event(), asyncio.Event()
+
+    async def late(name: str, *arguments: Any, **named: Any) -> Any:
+        reply = await run(name, *arguments, **named)
+        answered.set()
+        await held.wait()
+        return reply
+
+    monkeypatch.setattr(engine, "run", late)
+    engine.result_waits._ask_again()
+    await answered.wait()
+    assert await queue.progress(lease, 2)
+    [follower] = engine.result_waits._followers[b"a"]
+    await eventually("it came", lambda: follower.text == b"2")
+    held.set()
+    await queue.complete(lease, result=b"done")
+    assert await following in ([1, 2], [2])

@@ -44,11 +44,13 @@ class Engine(Protocol):
 class Follower:
     """A caller that follows the progress of an item."""
 
-    __slots__ = ("changed", "text")
+    __slots__ = ("changed", "pushed_at", "text")
 
     def __init__(self) -> None:
         #: The last progress; empty: there is none yet.
         self.text = b""
+        #: When the last message arrived, by the clock of the event loop.
+        self.pushed_at = 0.0
         self.changed = asyncio.Event()
 
 
@@ -79,6 +81,8 @@ class ResultWaits:
         engine.pushes.add("cancelled", self._cancelled)
         engine.pushes.add("expired", self._expired)
         engine.pushes.add("progress", self._progressed)
+        #: What a message has said of items about which the server may know nothing more.
+        self._told: dict[bytes, type[ItemCancelled | ItemExpired]] = {}
         #: Those who follow the progress of an item.
         self._followers: dict[bytes, set[Follower]] = {}
 
@@ -103,6 +107,7 @@ class ResultWaits:
         if not waits:
             self._waits.pop(item_id, None)
             self._unfinished.discard(item_id)
+            self._told.pop(item_id, None)
             self._ended.pop(item_id, None)
             self._asked.pop(item_id, None)
         if not self._waits and self._timer is not None:
@@ -158,18 +163,28 @@ class ResultWaits:
     def _progressed(self, message: bytes) -> None:
         size, _, rest = message.partition(b" ")
         if size.isdigit() and len(size) < 8:  # any client may publish to a channel
-            self._report(rest[: int(size)], rest[int(size) :])
+            for follower in self._followers.get(rest[: int(size)], ()):
+                follower.text, follower.pushed_at = rest[int(size) :], self._loop.time()
+                follower.changed.set()
 
-    def _report(self, item_id: bytes, text: bytes) -> None:
+    def _answered(self, item_id: bytes, text: bytes, asked_at: float) -> None:
+        """Take the progress in a reply, unless a message has come since the request, which may be newer."""
         for follower in self._followers.get(item_id, ()):
-            follower.text = text
-            follower.changed.set()
+            if follower.pushed_at < asked_at:
+                follower.text = text
+                follower.changed.set()
 
     def _cancelled(self, item_id: bytes) -> None:
-        self._end(item_id, ItemCancelled(_text(item_id)))
+        self._told_of(item_id, ItemCancelled)
 
     def _expired(self, item_id: bytes) -> None:
-        self._end(item_id, ItemExpired(_text(item_id)))
+        self._told_of(item_id, ItemExpired)
+
+    def _told_of(self, item_id: bytes, kind: type[ItemCancelled | ItemExpired]) -> None:
+        """Ask what has become of an item that was cancelled or has expired: it may have been added again."""
+        if item_id in self._waits:
+            self._told[item_id] = kind
+            self._notified(item_id)
 
     def _ask(self, item_ids: Iterable[bytes]) -> None:
         self._asked.update(dict.fromkeys(item_ids))
@@ -196,15 +211,19 @@ class ResultWaits:
             self._ask(())
 
     async def _ask_for(self, item_ids: list[bytes]) -> None:
+        asked_at = self._loop.time()
         reply = await self._engine.run("await_results", item_ids, keep_ms=KEEP_MS)
         self._backoff.reset()
         for item_id, code, value in zip(item_ids, reply[::2], reply[1::2], strict=True):
             if code == UNFINISHED:
                 self._unfinished.add(item_id)
+                self._told.pop(item_id, None)
                 if value:
-                    self._report(item_id, value)
+                    self._answered(item_id, value, asked_at)
             elif code == NOT_READ:
                 self._asked[item_id] = None
+            elif code == UNKNOWN and item_id in self._told:
+                self._end(item_id, self._told[item_id](_text(item_id)))
             elif code == RESULT or (code == UNKNOWN and item_id in self._unfinished):
                 self._end(item_id, value if code == RESULT else None)
             else:
