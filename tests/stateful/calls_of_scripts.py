@@ -98,6 +98,11 @@ HOW: list[object] = [0, 1, 2, '0:{"level":3}', f'0:{{"dedupe":{SHORT}}}', '1:{"g
 FENCED: list[object] = [0, 0, 1, f"0:{SHORT}:result"]
 
 
+def _checked(script: str) -> list[str]:
+    """Return the keys that a script checks."""
+    return [which for which, name in CHECKED.items() if name == script]
+
+
 def _call(rows: Callable[[Draw], Rows] | None = None, /, **arguments: object) -> Callable[[Draw], Call]:
     """Return a function that draws a call of a script. An argument that is a list is drawn from it."""
 
@@ -160,9 +165,9 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     ),
     "fail_many": _call(lambda draw: draw.held([-1, -1, 0, SHORT], ["error"])),
     "find_many": _call(_each_id),
-    "fsck_entries": _call(which=[*CHECKED[3:15]]),
-    "fsck_lanes": _call(which=[*CHECKED[-23:]]),
-    "fsck_leases": _call(which=[*CHECKED[:3]]),
+    "fsck_entries": _call(which=_checked("fsck_entries")),
+    "fsck_lanes": _call(which=_checked("fsck_lanes")),
+    "fsck_leases": _call(which=_checked("fsck_leases")),
     "fsck_keys": _call(pattern="*"),
     "fsck_queue": _call(which=["queue", "held"]),
     "fsck_tick": _call(schedule="hourly", definition=DEFINITION, due_ms=5),

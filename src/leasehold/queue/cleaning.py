@@ -32,7 +32,12 @@ _OTHERS = (
 )
 #: What is checked if the queue has lanes or limits; a queue has at most one key of turns for each level.
 _LANES = ("lanes", "levels", "control", "slots", *(f"turns:{number}" for number in range(41, 60)))
-CHECKED = (*_LEASES, *_OTHERS, *_LANES)
+#: The keys that are checked step by step, each with the script that does it.
+CHECKED = {
+    **dict.fromkeys(_LEASES, "fsck_leases"),
+    **dict.fromkeys(_OTHERS, "fsck_entries"),
+    **dict.fromkeys(_LANES, "fsck_lanes"),
+}
 #: The types of the keys that a queue has once, and of families of keys.
 _TYPES = {
     name: "string" if key.type == "counter" else key.type.partition(",")[0]
@@ -110,8 +115,7 @@ async def _check_step(
     if which is None:
         step = engine.run("fsck_keys", pattern=engine.keys.pattern, cursor=cursor, count=STEP)
     else:
-        script = "fsck_leases" if which in _LEASES else "fsck_lanes" if which in _LANES else "fsck_entries"
-        step = engine.run(script, which=which.encode(), cursor=cursor, count=STEP)
+        step = engine.run(CHECKED[which], which=which.encode(), cursor=cursor, count=STEP)
     cursor, repairs = await step
     return cursor, await _read(engine, repairs, renames=renames)
 
