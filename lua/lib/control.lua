@@ -11,7 +11,7 @@ local function settle(list, limit)
     return 0
   end
   local promoted, found =
-    redis.call('ZMSCORE', lanes().key_of('promoted'), unpack(ids)), options_of(ids)
+    redis.call('ZMSCORE', lanes().key_of('promoted'), unpack(ids)), lanes().options_of(ids)
   local first, last, marked = {}, {}, {}
   for i, id in ipairs(ids) do
     if promoted[i] or lanes().lane_of(found[i]) ~= '50\0' then

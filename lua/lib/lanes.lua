@@ -60,7 +60,7 @@ local function begin_control()
   end
 end
 
-local kept_keys
+local made
 
 -- Give a waiting id a lease key that keeps cleaners of other clients away, unless one of them has leased the item.
 local function keep_key(id, ...)
@@ -68,7 +68,7 @@ local function keep_key(id, ...)
   local holder = redis.pcall('GET', key)
   if not holder or (type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:') then
     redis.call('SET', key, 'lh:waiting', ...)
-    kept_keys[id] = true
+    made.kept_keys[id] = true
   end
 end
 
@@ -160,10 +160,10 @@ end
 
 -- Move an id out of its lane into the queue, where it wakes one session.
 local function wake(one)
-  redis.call('ZADD', key_of('promoted'), read_clock(), one.id)
-  redis.call('RPUSH', queue, one.id)
+  redis.call('ZADD', key_of('promoted'), read_clock(), one.of_id)
+  redis.call('RPUSH', queue, one.of_id)
   leave_lanes({ one })
-  drop_key(one.id, true)
+  drop_key(one.of_id, true)
   local wanted = redis.call('ZCARD', key_of('promoted')) - 1000
   if wanted > 0 then
     in_chunks(
@@ -194,12 +194,12 @@ local function find_next()
         soonest = math.min(soonest, tonumber(turn))
         break
       else
-        return { member = member, id = member and select(3, split_member(member)) or held }
+        return { member = member, of_id = member and select(3, split_member(member)) or held }
       end
     end
   end
   if held then
-    return { id = held }
+    return { of_id = held }
   end
   return nil, soonest < 1e15 and math.ceil(soonest) or nil
 end
@@ -220,7 +220,7 @@ local function promote()
     local member = redis.call('ZRANGE', lanes_key, 0, 0)[1]
     one = {
       member = member,
-      id = member and select(3, split_member(member)) or redis.call('LINDEX', held_key, -1),
+      of_id = member and select(3, split_member(member)) or redis.call('LINDEX', held_key, -1),
     }
   end
   if one then
@@ -269,14 +269,11 @@ local function free_slots(ids)
   end
 end
 
-local made
-
 -- Return the functions for lanes. They are created only in a call that needs them.
 local function lanes()
   if not made then
-    kept_keys = {}
     made = {
-      kept_keys = kept_keys,
+      kept_keys = {},
       key_of = key_of,
       turns_key = turns_key,
       lane_of = lane_of,
@@ -294,6 +291,13 @@ local function lanes()
       free_slots = free_slots,
       unpark = unpark,
       begin_control = begin_control,
+      options_of = options_of,
+      queue_gate = queue_gate,
+      read_control = read_control,
+      paused_until = paused_until,
+      closed_gate = closed_gate,
+      open_gate = open_gate,
+      narrow = narrow,
     }
   end
   return made

@@ -1,12 +1,59 @@
 -- Lease from a controlled queue: choose what its lanes and limits permit.
 --
--- Needs: queue, ledger
+-- Needs: prefix, queue, ledger
 -- Gives: lease_lanes
+
+-- Return the gate of a group; nil: it has no limits.
+local function group_gate(group)
+  local found = lanes().read_control()
+  if group == '' or not found.any_group then
+    return nil
+  end
+  local paused, rate, limit = unpack(
+    redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group)
+  )
+  local till = lanes().paused_until(paused)
+  if till then
+    return lanes().closed_gate(till)
+  end
+  rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
+  if not (rate or limit) then
+    return nil
+  end
+  local gate = lanes().open_gate()
+  gate.used = 0
+  lanes().narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)
+  return gate
+end
+
+-- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the ids of each
+-- group; `till` is when their leases end.
+local function note_use(gate, gates, ids, by_group, till)
+  for _, rate in ipairs(gate.rates or {}) do
+    rate.use(#ids)
+  end
+  local pool, noted = lanes().read_control().shared, {}
+  for i = 1, pool and #ids or 0 do
+    noted[2 * i - 1], noted[2 * i] = till, prefix .. '\0' .. ids[i]
+  end
+  in_chunks('ZADD', pool and pool .. ':running', noted)
+  for group, members in pairs(by_group) do
+    for _, rate in ipairs(gates[group] and gates[group].rates or {}) do
+      rate.use(#members)
+    end
+    noted = {}
+    for i, id in ipairs(members) do
+      noted[2 * i - 1], noted[2 * i] = till, id
+    end
+    in_chunks('ZADD', prefix .. ':running:' .. group, noted)
+  end
+end
 
 -- Begin to choose: read what the limits of the queue permit, and the levels.
 local function new_plan()
-  local gate = queue_gate()
-  local plan = { gate = gate, gates = {}, levels = {}, opened = {}, used = 0, examined = 0 }
+  local gate = lanes().queue_gate()
+  local plan = { gate = gate, gates = {}, levels = {}, opened = {}, examined = 0 }
+  plan.used = 0
   local any_held = redis.call('EXISTS', held_key) == 1
   if redis.call('EXISTS', lanes_key) == 0 then
     plan.levels[1] = any_held and { digits = '50', level = 0, served = read_clock(), alone = true }
@@ -149,7 +196,7 @@ end
 -- Return up to `wanted` of what is leased next, as far as the limits permit: for each the lane and the member. The highest level comes
 -- first. With ageing, a level counts as one more for each such time in which it was not served, until it is.
 local function pick(plan, wanted)
-  local picked, ageing = {}, tonumber(read_control().ageing)
+  local picked, ageing = {}, tonumber(lanes().read_control().ageing)
   wanted = math.min(wanted, plan.gate.room - plan.used)
   while #picked < wanted do
     local best, best_rank
@@ -271,7 +318,7 @@ local function keep_right(picked)
   for i, one in ipairs(picked) do
     ids[i] = one.id
   end
-  local found, wrong = options_of(ids), {}
+  local found, wrong = lanes().options_of(ids), {}
   for i, one in ipairs(picked) do
     if next(found[i]) and lanes().lane_of(found[i]) ~= one.lane.name then
       wrong[#wrong + 1] = one

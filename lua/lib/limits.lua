@@ -8,7 +8,7 @@
 -- queue's name, NUL and an id; `<name>:queues` has the queues, and since when each waits for a slot.
 --
 -- Needs: prefix, deadlines, now_ms
--- Gives: queue_gate, group_gate, note_use, read_control, free_shared, paused_until
+-- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
 
 -- Return the time in µs, which decides about rates.
 local clock_us
@@ -145,52 +145,6 @@ local function queue_gate()
     gate.by_pool = gate.room == 0 and before > 0
   end
   return gate
-end
-
--- Return the gate of a group; nil: it has no limits.
-local function group_gate(group)
-  local found = read_control()
-  if group == '' or not found.any_group then
-    return nil
-  end
-  local paused, rate, limit = unpack(
-    redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group)
-  )
-  local till = paused_until(paused)
-  if till then
-    return closed_gate(till)
-  end
-  rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
-  if not (rate or limit) then
-    return nil
-  end
-  local gate = open_gate()
-  gate.used = 0
-  narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)
-  return gate
-end
-
--- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the ids of each
--- group; `till` is when their leases end.
-local function note_use(gate, gates, ids, by_group, till)
-  for _, rate in ipairs(gate.rates or {}) do
-    rate.use(#ids)
-  end
-  local pool, noted = read_control().shared, {}
-  for i = 1, pool and #ids or 0 do
-    noted[2 * i - 1], noted[2 * i] = till, prefix .. '\0' .. ids[i]
-  end
-  in_chunks('ZADD', pool and pool .. ':running', noted)
-  for group, members in pairs(by_group) do
-    for _, rate in ipairs(gates[group] and gates[group].rates or {}) do
-      rate.use(#members)
-    end
-    noted = {}
-    for i, id in ipairs(members) do
-      noted[2 * i - 1], noted[2 * i] = till, id
-    end
-    in_chunks('ZADD', prefix .. ':running:' .. group, noted)
-  end
 end
 
 -- Free the slots of items of this queue in the limits that it shares, and wake another queue that waits for one.

@@ -3,7 +3,8 @@
 The server creates every `local function` at the top of a script in each call, which takes 0.1 to 0.4 µs,
 and most calls need few of them. A function that only one other needs, directly or through others, is put into
 that one; a function that only one branch of an `if` needs is put into the branch. So it is created only if
-the code that needs it runs. Nothing is put into a loop, or into a function that may be called many times.
+the code that needs it runs. Nothing is put into a loop, or into a function that may be called many times, unless that
+does its work only in the first call: `if not made then made = …`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _TEXT = re.compile(r"'[^']*'")
 _DECLARED = re.compile(
     r"\bfunction(?: \w+)?\(([^)]*)\)|\blocal (?!function\b)([\w, ]+)|\bfor ([\w, ]+?)(?: in\b|=)"
 )
+#: A function that does its work only in its first call: what it needs is created once, however often it is called.
+_ONCE = re.compile(r"local function \w+\(\)\nif not (\w+) then\n\1=")
 _LOOPS = {"for", "while", "repeat"}
 #: The name under which the script's own code is kept among the functions.
 _OWN = ""
@@ -69,7 +72,8 @@ def _homes(codes: Mapping[str, str], statements: Iterable[str]) -> dict[str, str
     home_of: dict[str, str | None] = {_OWN: None}
     for name in [*reversed([*codes])][1:]:
         users = [user for user in codes if user != name and name in uses[user]]
-        if name in at_top or any(uses[user][name] or user in often for user in users):
+        repeats = any(uses[user][name] or user in often for user in users)
+        if name in at_top or (repeats and not _ONCE.match(codes[name])):
             often.add(name)
         common: list[str] = []
         if users and name not in at_top:
