@@ -1,10 +1,8 @@
--- Name the key of what was cancelled lately, or has expired (then the time lies on half a ms): id → until when a caller
+-- Note what was cancelled lately, or has expired (then the time lies on half a ms): id → until when a caller
 -- that waits for its result is told so.
 --
--- Needs: prefix
--- Gives: cancelled_key, note_cancelled
-
-local cancelled_key = prefix .. ':cancelled'
+-- Needs: nothing
+-- Gives: note_cancelled
 
 -- Keep in mind for `for_ms` that the items were cancelled, or with the mark 0.5 that they have expired, and forget as many that have been for long enough.
 local function note_cancelled(ids, for_ms, mark)

@@ -3,11 +3,10 @@
 -- In a plain queue all waiting ids are in `queue`. In a controlled one they are in lanes, see `lib/lanes`; `queue`
 -- holds only what other clients push there, and an id that shall wake a session.
 --
--- Needs: prefix
--- Gives: lanes_key, controlled
+-- Needs: nothing
+-- Gives: controlled
 
-local lanes_key = prefix .. ':lanes'
-local controlled = any_rare and redis.call('EXISTS', control_key, levels_key, held_key) > 0
+local controlled = any_rare and redis.call('EXISTS', control_key, levels_key) > 0
 if controlled then
   -- Read before anything is written, as all keys are.
   redis.call('HLEN', control_key)

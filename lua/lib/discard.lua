@@ -4,7 +4,7 @@
 -- result is told so while the id is in `:cancelled`, with a time on half a millisecond, unlike that of a cancelled item.
 --
 -- Needs: prefix, queue, scheduled, ledger
--- Gives: is_late, discard, discard_waiting
+-- Gives: is_late, late_among, discard, discard_waiting
 
 -- For how long it is known that an item has expired, in ms.
 local known_ms = 3600000
@@ -16,6 +16,15 @@ local function is_late(id, found)
   end
   local _, _, attempt = read_ledger(redis.call('HGET', ledger, id))
   return (attempt or 0) == 0
+end
+
+-- Return which of these items have expired, if they are not leased: id -> true.
+local function late_among(ids)
+  local over = {}
+  for i, found in ipairs(lanes().options_of(ids)) do
+    over[ids[i]] = is_late(ids[i], found) or nil
+  end
+  return over
 end
 
 -- Tell the sessions that wait for the end of items. An error must not end the script, as it has written before.

@@ -11,14 +11,14 @@
 -- Gives: emitting, publishes, emit, emit_all, flush
 
 -- Read before anything is written, as all keys are.
-local emitting = any_rare and redis.call('EXISTS', keep_hash) == 1
+local emitting = any_rare and redis.call('EXISTS', history_key) == 1
 local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
 local publishes -- how events are published: `sharded` or `plain`; else false or nil
 
 -- If there are no events, the functions are not created: that would take a few per cent of a call for one item.
 if emitting then
-  local keep = redis.call('HMGET', keep_hash, 'last', 'count', 'age_ms', 'live')
+  local keep = redis.call('HMGET', history_key, 'last', 'count', 'age_ms', 'live')
   local number, emitted, kept = tonumber(keep[1]), {}, keep[2] ~= '0' or keep[3] ~= '0'
   publishes = keep[4] ~= '' and keep[4]
   redis.call('XLEN', events)
@@ -146,7 +146,7 @@ if emitting then
         keep_all()
       end
       local last = string.format('%.0f', number + #emitted)
-      redis.call('HSET', keep_hash, 'last', last)
+      redis.call('HSET', history_key, 'last', last)
       if kept then
         trim()
         redis.pcall('PUBLISH', events, last)

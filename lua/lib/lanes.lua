@@ -60,15 +60,13 @@ local function begin_control()
   end
 end
 
-local made
-
 -- Give a waiting id a lease key that keeps cleaners of other clients away, unless one of them has leased the item.
 local function keep_key(id, ...)
   local key = prefix .. ':lease:' .. id
   local holder = redis.pcall('GET', key)
   if not holder or (type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:') then
     redis.call('SET', key, 'lh:waiting', ...)
-    made.kept_keys[id] = true
+    lane_state.kept_keys[id] = true
   end
 end
 
@@ -228,13 +226,10 @@ local function promote()
   end
 end
 
-local group_of
-
 -- Note the groups of items whose leases end, before their options are forgotten.
 local function note_groups(ids)
-  group_of = group_of or {}
   for i, found in ipairs(options_of(ids)) do
-    group_of[ids[i]] = found.group
+    lane_state.group_of[ids[i]] = found.group
   end
 end
 
@@ -252,7 +247,7 @@ end
 local function free_slots(ids)
   local by_group = {}
   for _, id in ipairs(ids) do
-    local group = group_of and group_of[id]
+    local group = lane_state.group_of[id]
     if group then
       by_group[group] = by_group[group] or {}
       table.insert(by_group[group], id)
@@ -271,9 +266,10 @@ end
 
 -- Return the functions for lanes. They are created only in a call that needs them.
 local function lanes()
-  if not made then
-    made = {
+  if not lane_state then
+    lane_state = {
       kept_keys = {},
+      group_of = {},
       key_of = key_of,
       turns_key = turns_key,
       lane_of = lane_of,
@@ -300,5 +296,5 @@ local function lanes()
       narrow = narrow,
     }
   end
-  return made
+  return lane_state
 end

@@ -33,7 +33,10 @@ local function choose(source, skip, limit, with_data, room)
   local next_keys = lease_keys_of(next_ids)
   local look = with_data and 'GET' or 'STRLEN'
   local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
-  local carried = any_facts and any_options() and options_of(next_ids)
+  local is_over
+  if any_facts then
+    is_over = late_among(next_ids)
+  end
   for i = #next_ids, 1, -1 do
     local id, score = next_ids[i], scores[i]
     if not (taken[id] or due[i] or is_ours(score)) then
@@ -45,7 +48,7 @@ local function choose(source, skip, limit, with_data, room)
       local is_held = any_lease and foreign_lease_left(id)
       if type(data) == 'table' then
         unreadable[#unreadable + 1] = id
-      elseif data and not is_held and carried and is_late(id, carried[i]) then
+      elseif data and not is_held and is_over and is_over[id] then
         late[#late + 1], taken[id] = id, true
       elseif data and not is_held then
         -- If its lease is watched all the same, the foreign client has returned it early.

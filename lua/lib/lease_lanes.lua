@@ -3,29 +3,6 @@
 -- Needs: prefix, queue, ledger
 -- Gives: lease_lanes
 
--- Return the gate of a group; nil: it has no limits.
-local function group_gate(group)
-  local found = lanes().read_control()
-  if group == '' or not found.any_group then
-    return nil
-  end
-  local paused, rate, limit = unpack(
-    redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group)
-  )
-  local till = lanes().paused_until(paused)
-  if till then
-    return lanes().closed_gate(till)
-  end
-  rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
-  if not (rate or limit) then
-    return nil
-  end
-  local gate = lanes().open_gate()
-  gate.used = 0
-  lanes().narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)
-  return gate
-end
-
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the ids of each
 -- group; `till` is when their leases end.
 local function note_use(gate, gates, ids, by_group, till)
@@ -292,7 +269,7 @@ local function claim_alarm(holder, at)
   return wait, is_registered and true
 end
 
-local plan, leased, dropped, ghosts, is_left
+local for_lease
 
 -- Put what is in the queue, and in an inbox, into the lanes. Returns whether the queue is controlled still; then call
 -- `choose_in_lanes`.
@@ -304,11 +281,12 @@ local function begin_lanes(inbox_)
   check_processing()
   begin_writes()
   local moved = inbox_ and settle(inbox_, 500) or 0
-  is_left = settle(queue, 500) == 500 or moved == 500
+  for_lease.is_left = settle(queue, 500) == 500 or moved == 500
   if end_control() then
     return false
   end
-  plan, leased, dropped, ghosts = new_plan(), {}, {}, {}
+  for_lease.plan = new_plan()
+  for_lease.leased, for_lease.dropped, for_lease.ghosts = {}, {}, {}
   return true
 end
 
@@ -322,7 +300,7 @@ local function keep_right(picked)
   for i, one in ipairs(picked) do
     if next(found[i]) and lanes().lane_of(found[i]) ~= one.lane.name then
       wrong[#wrong + 1] = one
-      unpick(plan, one)
+      unpick(for_lease.plan, one)
     else
       kept[#kept + 1] = one
     end
@@ -330,7 +308,7 @@ local function keep_right(picked)
   for _, one in ipairs(wrong) do
     lanes().enter_lanes({ one.id }, false)
     if one.member then
-      dropped[#dropped + 1] = one
+      for_lease.dropped[#for_lease.dropped + 1] = one
     else
       -- Not with the others, which must be the next ones in `held`.
       one.lane.read = one.lane.read - redis.call('LREM', held_key, -1, one.id)
@@ -343,7 +321,7 @@ end
 local function choose_in_lanes(total, with_data, room)
   local checked, stop = 0, false
   while #chosen < total and checked < 1000 and not stop do
-    local picked = pick(plan, math.min(total - #chosen, 500))
+    local picked = pick(for_lease.plan, math.min(total - #chosen, 500))
     if #picked == 0 then
       break
     end
@@ -358,44 +336,42 @@ local function choose_in_lanes(total, with_data, room)
     local at = before + 1
     for i, one in ipairs(picked) do
       if i > used then
-        unpick(plan, one)
+        unpick(for_lease.plan, one)
       else
-        dropped[#dropped + 1] = one
+        for_lease.dropped[#for_lease.dropped + 1] = one
         if chosen[at] == one.id then
-          leased[#leased + 1] = one
+          for_lease.leased[#for_lease.leased + 1] = one
           at = at + 1
         else
-          ghosts[#ghosts + 1] = one.id
-          unpick(plan, one)
+          for_lease.ghosts[#for_lease.ghosts + 1] = one.id
+          unpick(for_lease.plan, one)
         end
       end
     end
   end
-  is_left = is_left or plan.more or checked >= 1000
+  for_lease.is_left = for_lease.is_left or for_lease.plan.more or checked >= 1000
   return stop
 end
 
 -- Note the use of limits, before the leases are written.
 local function commit_lanes(till)
-  note_commit(plan, leased, till)
+  note_commit(for_lease.plan, for_lease.leased, till)
 end
 
 -- Drop from the lanes what was checked, and wake one session if more may be leased. Returns in how many ms time alone
 -- permits more (-1: it will not, or another session asks then), whether this session has to ask,
 -- and whether there is more to do now.
 local function end_lanes(holder, is_short)
-  lanes().leave_lanes(dropped)
-  for _, id in ipairs(ghosts) do
+  lanes().leave_lanes(for_lease.dropped)
+  for _, id in ipairs(for_lease.ghosts) do
     lanes().drop_key(id)
   end
-  local wait, is_mine = claim_alarm(holder, is_short and next_permit(plan) or nil)
+  local wait, is_mine = claim_alarm(holder, is_short and next_permit(for_lease.plan) or nil)
   if not end_control() then
     lanes().promote()
   end
-  return wait, is_mine, is_left
+  return wait, is_mine, for_lease.is_left
 end
-
-local for_lease
 
 -- Return the functions to lease from lanes. They are created only in a call that needs them: `begin`, `choose`, `commit` and
 -- `finish` are called in this order.

@@ -11,32 +11,30 @@
 -- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
 
 -- Return the time in µs, which decides about rates.
-local clock_us
 local function read_us()
-  if not clock_us and now_ms then
-    clock_us = now_ms * 1000
-  elseif not clock_us then
+  if not lane_state.us and now_ms then
+    lane_state.us = now_ms * 1000
+  elseif not lane_state.us then
     local time = redis.call('TIME')
-    clock_us = time[1] * 1000000 + time[2]
+    lane_state.us = time[1] * 1000000 + time[2]
   end
-  return clock_us
+  return lane_state.us
 end
 
 -- Return the limits of the queue itself and those of every group.
-local control
 local function read_control()
-  if not control then
+  if not lane_state.control then
     local fields =
       { 'paused', 'rate', 'concurrency', 'shared', 'rate/*', 'concurrency/*', 'ageing' }
     local values, own = redis.call('HMGET', control_key, unpack(fields)), 0
-    control = {}
+    lane_state.control = {}
     for i, field in ipairs(fields) do
-      control[field] = values[i] or nil
+      lane_state.control[field] = values[i] or nil
       own = own + ((values[i] and i ~= 5 and i ~= 6) and 1 or 0)
     end
-    control.any_group = redis.call('HLEN', control_key) > own
+    lane_state.control.any_group = redis.call('HLEN', control_key) > own
   end
-  return control
+  return lane_state.control
 end
 
 -- Return until when a pause lasts (ms; math.huge: without an end); nil: there is none now.
@@ -55,13 +53,14 @@ local function rate_gate(key, name, text)
   -- Never later than a full use of the burst: the limit was changed, or the clock was set back.
   local used_till = tonumber(redis.call('ZSCORE', key, name) or 0)
   used_till = math.max(at, math.min(used_till, at + interval * burst))
-  local gate = { room = math.floor((at + interval * burst - used_till) / interval) }
-  function gate.next_at(used)
-    return math.ceil((used_till + interval * (used + 1 - burst)) / 1000)
+  local gate = {}
+  gate.room = math.floor((at + interval * burst - used_till) / interval)
+  function gate.next_at(spent)
+    return math.ceil((used_till + interval * (spent + 1 - burst)) / 1000)
   end
-  function gate.use(used)
+  function gate.use(spent)
     local old = redis.call('ZRANGEBYSCORE', key, '-inf', at, 'LIMIT', 0, 10)
-    redis.call('ZADD', key, used_till + interval * used, name)
+    redis.call('ZADD', key, used_till + interval * spent, name)
     for _, one in ipairs(old) do
       if one ~= name then
         redis.call('ZREM', key, one)
@@ -91,16 +90,29 @@ local function free_of(key, limit, shared)
   return math.max(0, limit - number)
 end
 
+local function open_gate()
+  local gate = { rates = {} }
+  gate.room = math.huge
+  function gate.next_at(spent)
+    local till
+    for _, one in ipairs(gate.rates) do
+      till = spent >= one.room and math.max(till or 0, one.next_at(spent)) or till
+    end
+    return till
+  end
+  return gate
+end
+
 -- A gate says how many items may be leased now (`room`) and, if time alone opens it again, when after `used` of them
 -- (`next_at`, ms).
 local function closed_gate(till)
-  return {
-    room = 0,
-    used = 0,
-    next_at = function()
-      return till < math.huge and till or nil
-    end,
-  }
+  local gate = open_gate()
+  gate.room = 0
+  gate.used = 0
+  function gate.next_at()
+    return till < math.huge and till or nil
+  end
+  return gate
 end
 
 -- Narrow a gate by the limits of one kind; returns whether it is still open.
@@ -115,18 +127,6 @@ local function narrow(gate, rate, rates, name, limit, running, shared)
     gate.room = math.min(gate.room, one.room)
     gate.rates[#gate.rates + 1] = one
   end
-end
-
-local function open_gate()
-  local gate = { room = math.huge, rates = {} }
-  function gate.next_at(used)
-    local till
-    for _, one in ipairs(gate.rates) do
-      till = used >= one.room and math.max(till or 0, one.next_at(used)) or till
-    end
-    return till
-  end
-  return gate
 end
 
 -- Return the gate of the whole queue.
@@ -149,7 +149,7 @@ end
 
 -- Free the slots of items of this queue in the limits that it shares, and wake another queue that waits for one.
 local function free_shared(ids)
-  local pool, noted = control.shared, {}
+  local pool, noted = read_control().shared, {}
   for i, id in ipairs(ids) do
     noted[i] = prefix .. '\0' .. id
   end

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 KINDS = {"text": "", "integer": "tonumber({0})", "count": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
 #: The rows of a rest in one call, and the value of a count: a script refuses more before it does anything.
 MAX_ROWS = 1000
+#: The keys that a script needs only if another feature is used, by what follows the queue's name: they are not declared,
+#: and `control_key` stands for such a key where it is needed.
+RARE_KEYS = {
+    "history": "events:keep",
+    **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress", "recent")},
+}
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
 #: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
 #: name in the variable `what`.
@@ -123,6 +129,8 @@ def compose(name: str, text: str, library: Library) -> Script:
     own = strip(code)
     linked = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
     preamble, places = _preamble(name, keys, arguments, row_size(entries))
+    if "prefix" in places:
+        places |= {f"{one}_key": f"({places['prefix']}..':{key}')" for one, key in RARE_KEYS.items()}
     _check_use(name, own, linked, declared)
     # Each local that functions use would cost about 0.1 µs a call, and more the more there are.
     composed = "\n".join(part for part in (preamble, rename(linked, places)) if part)
@@ -208,7 +216,9 @@ def _preamble(
 def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
     if re.search(r"\bKEYS\b|\bARGV *\[ *\d", code):
         raise BrokenContract(f"{name}: uses a position; name it in the header instead")
-    used, redeclared = names_in(code), declared_in(code)
+    used, redeclared = {*names_in(code)}, declared_in(code)
+    if used & {f"{one}_key" for one in RARE_KEYS}:
+        used.add("prefix")
     for word in declared:
         if word in redeclared:
             raise BrokenContract(f"{name}: {word} is also the name of a local")

@@ -1,0 +1,27 @@
+-- Decide how many items the limits and pauses of a group permit to be leased now.
+--
+-- Needs: prefix
+-- Gives: group_gate
+
+-- Return the gate of a group; nil: it has no limits.
+local function group_gate(group)
+  local found = lanes().read_control()
+  if group == '' or not found.any_group then
+    return nil
+  end
+  local paused, rate, limit = unpack(
+    redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group)
+  )
+  local till = lanes().paused_until(paused)
+  if till then
+    return lanes().closed_gate(till)
+  end
+  rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
+  if not (rate or limit) then
+    return nil
+  end
+  local gate = lanes().open_gate()
+  gate.used = 0
+  lanes().narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)
+  return gate
+end
