@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 KINDS = {"text": "", "integer": "tonumber({0})", "count": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
 #: The rows of a rest in one call, and the value of a count: a script refuses more before it does anything.
 MAX_ROWS = 1000
-#: The keys that a script needs only if another feature is used, by what follows the queue's name: they are not declared,
-#: and `control_key` stands for such a key where it is needed.
+#: The keys that a script needs only if another feature is used, by what follows the queue's name: they are
+#: not declared, and `control_key` stands for such a key where it is needed.
 RARE_KEYS = {
     "history": "events:keep",
     **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress", "recent")},

@@ -3,8 +3,8 @@
 The server creates every `local function` at the top of a script in each call, which takes 0.1 to 0.4 µs,
 and most calls need few of them. A function that only one other needs, directly or through others, is put into
 that one; a function that only one branch of an `if` needs is put into the branch. So it is created only if
-the code that needs it runs. Nothing is put into a loop, or into a function that may be called many times, unless that
-does its work only in the first call: `if not made then made = …`.
+the code that needs it runs. Nothing is put into a loop, or into a function that may be called many times,
+unless that does its work only in the first call: `if not made then made = …`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEXT = re.compile(r"'[^']*'")
 _DECLARED = re.compile(
     r"\bfunction(?: \w+)?\(([^)]*)\)|\blocal (?!function\b)([\w, ]+)|\bfor ([\w, ]+?)(?: in\b|=)"
 )
-#: A function that does its work only in its first call: what it needs is created once, however often it is called.
+#: A function that does its work only in its first call: what it needs is created once.
 _ONCE = re.compile(r"local function \w+\(\)\nif not (\w+) then\n\1=")
 _LOOPS = {"for", "while", "repeat"}
 #: The name under which the script's own code is kept among the functions.
