@@ -70,6 +70,24 @@ async def test_an_item_that_kills_its_worker_ends_in_the_dead_letters(
     assert "2 attempts are used up, and the last one left no outcome" in letter.error
 
 
+@pytest.mark.seed("WRQ-E2")
+async def test_a_run_in_another_process_is_cancelled_and_its_slot_is_free(
+    queue: AsyncWorkQueue, redis_url: str, name: str
+) -> None:
+    await queue.add_item(Item("600", id="long"))
+    async with process_on(redis_url, name, 1) as worker:
+        assert worker.stdout is not None
+        async with asyncio.timeout(20):
+            while not (await worker.stdout.readline()).startswith(b"long "):
+                pass  # until it runs
+        assert await queue.cancel("long")
+        await queue.add_item(Item("0", id="next"))
+        await finished(queue)
+        worker.terminate()
+        assert await ended(worker) == (0, [["next", "1", ANY]])
+    assert await queue.dead_letters.list() == []
+
+
 async def test_a_process_whose_thread_is_stuck_stops_and_leaves_nothing_behind(
     make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
