@@ -12,7 +12,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from leasehold import AsyncWorkQueue, Item, ServerBusy
+from leasehold import AsyncWorkQueue, InvalidArgument, Item, ServerBusy, lease_from, list_queues
 from leasehold.embedded.guardian import Guarded, private_folder
 from tests import servers
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
@@ -167,6 +167,33 @@ async def test_every_call_works_on_every_node(nodes: list[Redis], cluster: Redis
             assert all(await queue.complete_many(await queue.lease_many(1000, 30)))
         assert not await left_over(owner(nodes, name), name)
         assert sum([len(await node.keys("*")) for node in nodes]) == names.index(name) + 1  # a fence each
+
+
+@pytest.mark.slow
+async def test_operations_on_whole_queues_work_on_every_node(
+    nodes: list[Redis], cluster: RedisCluster
+) -> None:
+    names = ["shop:{one}", "{two}", "{three}:mail", "{4}", "{5}", "{6}"]
+    for name in names:
+        async with AsyncWorkQueue(name, cluster) as queue, AsyncWorkQueue(f"{name}:next", cluster) as other:
+            await queue.add_items([Item(b"x", id=f"{n}") for n in range(300)])
+            await other.add_item(Item(b"x", id="0"))
+            assert len(await queue.move_to(other)) == 299
+            assert len(await other.lease_many(10, 30)) == 10
+            assert len(await other.recover(20, 0, 30)) == 10
+            assert len(await other.clear_leases()) == 10
+            assert await queue.purge() == 1
+            assert await queue.delete() == 0
+            elsewhere = "{two}" if name != "{two}" else "{4}"
+            with pytest.raises(InvalidArgument, match="same hash tag"):
+                await other.move_to(elsewhere)
+            leases = await lease_from([queue, other], 5, 30)
+            assert {lease.queue for lease in leases} == {other}
+    assert await list_queues(cluster) == sorted(f"{name}:next" for name in names)
+    for name in names:
+        async with AsyncWorkQueue(f"{name}:next", cluster) as other:
+            assert await other.delete() == 300
+    assert sum([len(await node.keys("*")) for node in nodes]) == len(names)  # a fence each
 
 
 @pytest.mark.slow
