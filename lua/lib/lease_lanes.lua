@@ -173,7 +173,8 @@ end
 -- Return up to `wanted` of what is leased next, as far as the limits permit: for each the lane and the member. The highest level comes
 -- first. With ageing, a level counts as one more for each such time in which it was not served, until it is.
 local function pick(plan, wanted)
-  local picked, ageing = {}, tonumber(lanes().read_control().ageing)
+  local ageing = tonumber(string.match(lanes().read_control().ageing or '', '^[1-9]%d*$') or '')
+  local picked = {}
   wanted = math.min(wanted, plan.gate.room - plan.used)
   while #picked < wanted do
     local best, best_rank

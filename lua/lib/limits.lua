@@ -40,7 +40,8 @@ end
 -- Return until when a pause lasts (ms; math.huge: without an end); nil: there is none now.
 local function paused_until(text)
   local till = text and string.match(text, '^%S+')
-  till = till and (tonumber(till) or math.huge)
+  -- What cannot be read is no pause, and no limit.
+  till = till == 'inf' and math.huge or tonumber(string.match(till or '', '^%d+$') or '')
   return till and till > read_clock() and till or nil
 end
 
@@ -117,6 +118,8 @@ end
 
 -- Narrow a gate by the limits of one kind; returns whether it is still open.
 local function narrow(gate, rate, rates, name, limit, running, shared)
+  limit = limit and tonumber(string.match(limit, '^[1-9]%d*$') or '')
+  rate = rate and string.match(rate, '^[1-9]%d*:[1-9]%d*$')
   if limit then
     local free = running and free_of(running, tonumber(limit), shared)
       or tonumber(limit) - redis.call('ZCARD', deadlines)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InvalidArgument
+from leasehold import AsyncWorkQueue, InvalidArgument, Item
 from leasehold.queue.limits import MAX_SHARERS, Limit, Pause, QueueLimits, interval_of, rate_text
 from tests.queue.keyspace import snapshot
 
@@ -233,3 +233,17 @@ async def test_changes_of_limits_and_pauses_are_events(queue: AsyncWorkQueue, cl
     assert (limited.limits, limited.group) == ({"rate": "100000:1", "concurrency": "3"}, None)
     assert (paused.group, paused.reason, paused.until) == ("g", "why", clock.now + 60)
     assert resumed.group == "g"
+
+
+async def test_what_another_client_has_written_and_cannot_be_read_is_no_limit(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_items([Item(b"", id="a"), Item(b"", id="b")], group="g")
+    fields = ("rate", "concurrency", "ageing", "paused", "rate/g", "concurrency/g", "paused/g", "other")
+    for wrong in ("", "x", "-1", "1e9", "0:0", "::", "nan"):
+        for field in fields:
+            await redis.hset(f"{queue.name}:control", field, wrong)
+        assert await queue.limits.get() == QueueLimits(), wrong
+        leases = await queue.lease_many(2, 30, block=False)
+        assert len(leases) == 2, wrong
+        assert await queue.release_many(leases) == [True, True]

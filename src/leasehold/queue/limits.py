@@ -36,6 +36,10 @@ _RATE_ALLOWED = (
     f'a rate such as "10/s", "100/m", "5000/h" or "1/5s": 1 to {MAX_LIMIT:,} items in a time, at most one '
     "each µs and at least one in 30 days"
 )
+#: Values as they are stored.
+_NUMBER = re.compile(r"[1-9]\d{0,15}", re.ASCII)
+_STORED_RATE = re.compile(r"([1-9]\d{0,15}):([1-9]\d{0,15})", re.ASCII)
+_STORED_PAUSE = re.compile(r"(inf|\d{1,16}) (\d{1,16}) (.*)", re.ASCII | re.DOTALL)
 _PAGE = 500
 _TIME_PASSED = -1
 
@@ -325,28 +329,37 @@ def _read(stored: dict[str, str]) -> QueueLimits:
     def limit(suffix: str) -> Limit:
         return _read_limit(stored.get(f"rate{suffix}"), stored.get(f"concurrency{suffix}"))
 
-    ageing = stored.get("ageing")
+    ageing = _number(stored.get("ageing"))
+    pauses = {group: _read_pause(stored[f"paused/{group}"]) for group in paused}
     return QueueLimits(
         queue=limit(""),
         each_group=limit("/*"),
-        groups={group: limit(f"/{group}") for group in groups},
-        ageing=int(ageing) / 1000 if ageing else None,
+        groups={group: found for group in groups if (found := limit(f"/{group}")) != Limit()},
+        ageing=ageing / 1000 if ageing else None,
         shared=stored.get("shared"),
         shared_limit=_read_limit(stored.get("shared/rate"), stored.get("shared/concurrency")),
-        paused=_read_pause(stored["paused"]) if "paused" in stored else None,
-        paused_groups={group: _read_pause(stored[f"paused/{group}"]) for group in paused},
+        paused=_read_pause(stored.get("paused", "")),
+        paused_groups={group: pause for group, pause in pauses.items() if pause is not None},
     )
 
 
 def _read_limit(rate: str | None, concurrency: str | None) -> Limit:
-    interval, _, burst = (rate or "").partition(":")
+    """Parse limits; what another client has written and cannot be read is no limit."""
+    found = _STORED_RATE.fullmatch(rate or "")
     return Limit(
-        rate=rate_text(int(interval)) if interval else None,
-        burst=int(burst) if burst else None,
-        concurrency=int(concurrency) if concurrency else None,
+        rate=rate_text(int(found[1])) if found else None,
+        burst=int(found[2]) if found else None,
+        concurrency=_number(concurrency),
     )
 
 
-def _read_pause(text: str) -> Pause:
-    until, since, reason = text.split(" ", 2)
-    return Pause(since=int(since) / 1000, until=None if until == "inf" else int(until) / 1000, reason=reason)
+def _read_pause(text: str) -> Pause | None:
+    found = _STORED_PAUSE.fullmatch(text)
+    if found is None:
+        return None
+    until = None if found[1] == "inf" else int(found[1]) / 1000
+    return Pause(since=int(found[2]) / 1000, until=until, reason=found[3])
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and _NUMBER.fullmatch(text) else None
