@@ -36,7 +36,6 @@ TEXTS = [
 ]
 #: Scores that no script writes, relative to now or not.
 SCORES = [float("inf"), float("-inf"), -1.0, 0.0, 0.5, 1e300]
-NEAR = [-1000.0, -0.5, 0.0, 0.5, 1000.0, 10_000_000.0, 10_000_000.5]
 
 
 class Corruption:
@@ -48,14 +47,25 @@ class Corruption:
         now: The time in ms.
         types: Whether a key may get another type.
         data: Whether the data of items may be hit.
+        far: How long a lease or a delay may last that is made up, in ms.
     """
 
-    def __init__(self, space: Space, random: Random, now: int, *, types: bool, data: bool = True) -> None:
+    def __init__(
+        self,
+        space: Space,
+        random: Random,
+        now: int,
+        *,
+        types: bool,
+        data: bool = True,
+        far: float = 10_000_000,
+    ) -> None:
         self.space = space
         self.random = random
         self.now = now
         self.data = data
         self._types = types
+        self._near = [-1000.0, -0.5, 0.0, 0.5, 1000.0, far, far + 0.5]
         self._steps = [self.delete, self.delete, self.remove, self.remove, self.remove, self.persist]
         self._steps += [self.insert] * 4
         if types:
@@ -109,10 +119,9 @@ class Corruption:
     async def remove(self, keys: list[str]) -> None:
         """Remove an entry of a list, a set, a hash, a sorted set or a stream."""
         for key in self.random.sample(keys, len(keys)):
-            entry = await self._entry(key)
+            kind, entry = await self._entry(key)
             if entry is not None:
                 command = {"list": "LREM", "set": "SREM", "hash": "HDEL", "zset": "ZREM", "stream": "XDEL"}
-                kind = await self._type(key)
                 await self._send(command[kind], key, *([0] if kind == "list" else []), entry)
                 return
 
@@ -120,7 +129,7 @@ class Corruption:
         """Add an entry, or change one: of an item, a dead letter, or a name that no item has."""
         ids = [key.partition(":")[2] for key in keys if key.startswith(("item:", "dead:"))]
         name = self.random.choice([*ids, *ids, "nobody"])
-        score = self.random.choice([*SCORES, *(self.now + near for near in NEAR)])
+        score = self.random.choice([*SCORES, *(self.now + near for near in self._near)])
         text = self.random.choice(TEXTS)
         fences = ["0", "1", *(["many", "1.5", "9" * 30] if self._types else [])]
         inserts: list[Callable[[], Awaitable[Any]]] = [
@@ -146,8 +155,8 @@ class Corruption:
         ]
         await self.random.choice(inserts)()
 
-    async def _entry(self, key: str) -> str | None:
-        """Draw an entry of a key; None: it has none."""
+    async def _entry(self, key: str) -> tuple[str, str | None]:
+        """Return the type of a key, and an entry of it that is drawn; None: it has none."""
         kind = await self._type(key)
         read = {
             "list": ("LRANGE", 0, -1),
@@ -157,15 +166,15 @@ class Corruption:
             "stream": ("XRANGE", "-", "+"),
         }
         if kind not in read:
-            return None
+            return kind, None
         command, *rest = read[kind]
         full = self.space.key(key).encode(errors="surrogateescape")
         entries = await self.space.send(str(command), full, *rest)
         if not entries:
-            return None
+            return kind, None
         entry = self.random.choice(sorted(entries))
         entry = entry[0] if kind == "stream" else entry
-        return str(entry.decode(errors="surrogateescape"))
+        return kind, str(entry.decode(errors="surrogateescape"))
 
 
 ZSETS = ["deadlines", "scheduled", "dead", "gone", "heartbeats", "recent", "promoted", "running:g"]

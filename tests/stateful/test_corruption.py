@@ -8,6 +8,10 @@ clients. The tests draw the same steps in each run; on a failure they show them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import time
+from collections import Counter
 from pprint import pformat
 from random import Random
 from typing import TYPE_CHECKING
@@ -15,20 +19,32 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, LeaseholdError
+from leasehold import AsyncWorkQueue, Item, LeaseholdError
 from tests.lua.space import Space
+from tests.queue.asking import until
 from tests.queue.keyspace import glob
 from tests.stateful.corruption import Corruption, violations
 from tests.stateful.leftovers import Drawn, draw, furnish, restore
 from tests.stateful.recovery import Recovery, View
 
 if TYPE_CHECKING:
-    from leasehold import CleanReport
+    from leasehold import CleanReport, Lease
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(1800)]
 
 #: How many states are drawn, and how often one key of each is corrupted.
-SMALL, LARGE = (5, 10), (50, 100)
+SMALL, LARGE = (4, 10), (50, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [40, pytest.param(5_000, marks=pytest.mark.long)])
+async def test_no_item_is_lost_or_doubled_under_load(redis_url: str, name: str, steps: int) -> None:
+    async with Redis.from_url(redis_url) as client:
+        load = Load(Space(client, name), redis_url, Random(steps))
+        async with asyncio.timeout(30 + steps / 20):
+            await load.run(steps)
+        assert load.added - {*load.completed} - load.uncertain == set(), "each was completed"
+        assert {item_id: count for item_id, count in load.completed.items() if count > 1} == {}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +70,7 @@ async def _corrupt_all(url: str, name: str, states: int, times: int) -> list[str
             state = await furnish(cases.space, cases.pattern, drawn, Random(number))
             for seed in range(times):
                 failures += [failure for failure in [await cases.failure(state, number, seed)] if failure]
-        await cases.recovery.close()
+        await cases.close()
     return failures
 
 
@@ -72,6 +88,11 @@ class Cases:
         self.recovery = Recovery(space, url)
         self._now = 0
         self._queue = AsyncWorkQueue.from_url(url, space.prefix, clock=lambda: self._now / 1000)
+
+    async def close(self) -> None:
+        """Close the queues."""
+        await self._queue.close()
+        await self.recovery.close()
 
     async def failure(self, state: Drawn, number: int, seed: int) -> str:
         """Corrupt a state, and return what is wrong after its repair; empty: nothing."""
@@ -107,3 +128,78 @@ class Cases:
     async def _lost(self, before: View, found: View) -> list[str]:
         gone = {name for name, data in before.items.items() if isinstance(data, str)} - found.items.keys()
         return [f"the repair has removed the data of {gone}"] if gone else []
+
+
+class Load:
+    """Real clients of a queue that is corrupted and cleaned meanwhile.
+
+    Args:
+        space: The keys of the queue.
+        url: The server.
+        random: Draws what is corrupted.
+    """
+
+    def __init__(self, space: Space, url: str, random: Random) -> None:
+        self.space = space
+        self._url = url
+        self._corruption = Corruption(space, random, 0, types=False, data=False, far=500)
+        self._corrupts = True
+        self.added: set[str] = set()
+        self.completed: Counter[str] = Counter()
+        #: Those whose completion has ended with an error, which may be one after the completion.
+        self.uncertain: set[str] = set()
+
+    async def run(self, steps: int) -> None:
+        """Corrupt the queue so many times, then let the clients complete all items."""
+        queue = AsyncWorkQueue.from_url(self._url, self.space.prefix)
+        async with queue, asyncio.TaskGroup() as tasks:
+            adding, cleaning = tasks.create_task(self._add(queue)), tasks.create_task(self._clean(queue))
+            clients = [tasks.create_task(self._work(self._url)) for _ in range(3)]
+            for _ in range(steps):
+                self._corruption.now = round(time.time() * 1000)
+                await self._corruption.step()
+                await asyncio.sleep(0.002)
+            self._corrupts = False
+            await asyncio.gather(adding, cleaning)
+            await queue.fsck()
+            await until("all items have ended", self._all_ended)
+            for client in clients:
+                client.cancel()
+
+    async def _all_ended(self) -> bool:
+        return not [key async for key in self.space.redis.scan_iter(match=self.space.prefix + ":item:*")]
+
+    async def _add(self, queue: AsyncWorkQueue) -> None:
+        for number in itertools.count():
+            if not self._corrupts:
+                return
+            with contextlib.suppress(LeaseholdError):  # a script fails if a setting of events cannot be read
+                item = Item(b"work", id=f"i{number}")
+                group, delay = ("g", 0) if number % 3 else (None, 0.05)
+                if await queue.add_item(item, priority=number % 2, group=group, delay=delay):
+                    self.added.add(item.id)
+            await asyncio.sleep(0.003)
+
+    async def _work(self, url: str) -> None:
+        async with AsyncWorkQueue.from_url(url, self.space.prefix) as queue:
+            while True:
+                with contextlib.suppress(LeaseholdError):
+                    for lease in await queue.lease_many(5, 0.5, block=False):
+                        await self._handle(queue, lease)
+                await asyncio.sleep(0.002)
+
+    async def _handle(self, queue: AsyncWorkQueue, lease: Lease) -> None:
+        if lease.token % 5 == 0:
+            await queue.fail(lease, "an error", retry_in=0.05)
+            return
+        try:
+            self.completed[lease.id] += await queue.complete(lease)
+        except LeaseholdError:
+            self.uncertain.add(lease.id)
+
+    async def _clean(self, queue: AsyncWorkQueue) -> None:
+        while self._corrupts:
+            for clean in (queue.light_clean, queue.deep_clean, queue.fsck):
+                with contextlib.suppress(LeaseholdError):
+                    await clean()
+                await asyncio.sleep(0.02)
