@@ -26,6 +26,12 @@ for _, list in ipairs({ queue, controlled and held_key or nil }) do
   end
 end
 
+-- The youngest entries: there are the ids that other clients are just taking.
+local is_taken = {}
+for _, id in ipairs(redis.call('LRANGE', processing, 0, 999)) do
+  is_taken[id] = true
+end
+
 local restored, leased, unlisted, delayed = {}, {}, {}, {}
 for row = orphans + 1, #ARGV do
   local id = ARGV[row]
@@ -41,7 +47,7 @@ for row = orphans + 1, #ARGV do
     local delay_left = not left and lease_key_left(id, 'lh:scheduled')
     if ours_left then
       leased[#leased + 1], leased[#leased + 2] = now + ours_left, id
-      if not redis.call('LPOS', processing, id, 'MAXLEN', 1000) then
+      if not is_taken[id] then
         unlisted[#unlisted + 1] = id
       end
       repaired('lost_lease', id)
@@ -50,7 +56,7 @@ for row = orphans + 1, #ARGV do
       repaired('lost_delay', id)
     elseif left then
       watch_foreign(id, left)
-    elseif redis.call('LPOS', processing, id, 'MAXLEN', 1000) then
+    elseif is_taken[id] then
       watch_foreign(id, grace_ms)
     else
       restored[#restored + 1] = id

@@ -16,11 +16,34 @@
 -- No lease and no delay ends later, except for a time that the caller has set.
 local latest_lease, latest_due = now + 31 * 86400000, 253402300800000
 
+-- Return which of some ids have no data, and which lack a lease key or have one of another client: most do not.
+local function find_odd(ids)
+  local data_keys, without_data, odd_keys = {}, {}, {}
+  for i, id in ipairs(ids) do
+    data_keys[i] = data_key(id)
+  end
+  local lease_keys = lease_keys_of(ids)
+  for from = 1, #ids, 500 do
+    local to = math.min(from + 499, #ids)
+    if redis.call('EXISTS', unpack(data_keys, from, to)) < to - from + 1 then
+      for i = from, to do
+        without_data[ids[i]] = not has_data(ids[i]) or nil
+      end
+    end
+    for i, holder in ipairs(redis.call('MGET', unpack(lease_keys, 2 * from - 1, 2 * to))) do
+      if not holder or string.sub(holder, 1, 3) ~= 'lh:' then
+        odd_keys[ids[from + math.floor((i - 1) / 2)]] = true
+      end
+    end
+  end
+  return without_data, odd_keys
+end
+
 -- Write the lease keys of leased items again that are lost. Their holder is known if one of the keys is left.
 local function write_lost_lease_keys(leased)
   for id, left in pairs(leased) do
     local keys = lease_keys_of({ id })
-    if redis.call('EXISTS', unpack(keys)) < 2 and not foreign_lease_left(id) then
+    if left and redis.call('EXISTS', unpack(keys)) < 2 and not foreign_lease_left(id) then
       for i, key in ipairs(keys) do
         local other = redis.pcall('GET', keys[3 - i])
         local holder = type(other) == 'string' and other or 'lh:unknown'
@@ -57,11 +80,12 @@ local function check_leases()
   check_processing()
   local ids, scores = page_of('ZSCAN', deadlines)
   local records = read_in_chunks('HMGET', ledger, ids)
+  local without_data, odd_keys = find_odd(ids)
   local ended, requeued, moved, leased, held = {}, {}, {}, {}, {}
   for i, id in ipairs(ids) do
     local score = tonumber(scores[i])
-    local foreign_left = foreign_lease_left(id)
-    if not has_data(id) then
+    local foreign_left = odd_keys[id] and foreign_lease_left(id)
+    if without_data[id] then
       ended[#ended + 1] = id
     elseif score > math.max(latest_lease, now + (foreign_left or 0) + 1000) then
       moved[#moved + 1] = now + (foreign_left and foreign_left + 0.5 or rederive_lease(id) or 0)
@@ -74,7 +98,7 @@ local function check_leases()
         requeued[#requeued + 1] = id
       end
     elseif is_ours(score) and score > now + 1000 then
-      held[#held + 1], leased[id] = id, score - now
+      held[#held + 1], leased[id] = id, odd_keys[id] and score - now
     end
   end
   note_options(ended)
@@ -100,9 +124,10 @@ local function check_delays()
   local ids, scores = page_of('ZSCAN', scheduled)
   local ended, twice, moved = {}, {}, {}
   local leased = read_in_chunks('ZMSCORE', deadlines, ids)
+  local without_data = find_odd(ids)
   for i, id in ipairs(ids) do
     local due = tonumber(scores[i])
-    if not has_data(id) then
+    if without_data[id] then
       ended[#ended + 1] = id
     elseif is_ours(leased[i]) then
       twice[#twice + 1] = id

@@ -13,7 +13,7 @@
 
 redis.call('EXISTS', queue) -- a cluster finds the node by a key of the script
 
-local is_right, right = {}, {}
+local is_right, is_wrong, right = {}, {}, {}
 for row = rows + 1, #ARGV, 2 do
   local key, wanted = prefix .. ':' .. ARGV[row], ARGV[row + 1]
   local found = redis.call('TYPE', key).ok
@@ -21,6 +21,7 @@ for row = rows + 1, #ARGV, 2 do
   right[#right + 1] = is_right[key] and ARGV[row] or nil
   local number = key == fence and found == 'string' and redis.call('GET', fence) or '0'
   if found ~= 'none' and not (found == wanted and is_count(number)) then
+    is_wrong[key] = true
     repaired('wrong_type', ARGV[row])
   end
 end
@@ -39,7 +40,7 @@ end
 
 -- Events are kept while there is the hash `events:keep`. Without one of its fields, each script that emits would fail.
 local keep_key = prefix .. ':events:keep'
-if is_right[keep_key] or is_right[events] then
+if is_right[keep_key] or (is_right[events] and not is_wrong[keep_key]) then
   local keep = is_right[keep_key] and redis.call('HMGET', keep_key, 'last', 'count', 'age_ms') or {}
   local entry = is_right[events] and redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
   local last = entry and string.match(entry[1], '^%d+')
