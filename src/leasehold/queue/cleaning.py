@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
 
 #: Entries examined in one step: none takes 5 ms of the server, whatever it has to repair.
-STEP = 200
+STEP = 100
 #: How long an unexplained entry is left alone (ms): a foreign client writes its lease key one or two trips
 #: after it has taken the id.
 GRACE_MS = 2000
@@ -30,7 +30,8 @@ OTHERS = (
     *("options", "errors", "progress", "dead", "recent", "cancelled", "sessions"),
     *("ticks", "schedules", "declared", "workers", "heartbeats"),
 )
-#: Those of a queue that has lanes or limits. `control` comes before all, as the other scripts read it; a queue has at most one key of turns for each level.
+#: Those of a queue that has lanes or limits. `control` comes before all, as the other scripts read it; a queue has
+#: at most one key of turns for each level.
 LANES = ("control", "lanes", "levels", "slots", *(f"turns:{number}" for number in range(41, 60)))
 CHECKED = (*LANES[:1], *LEASES, *OTHERS, *LANES[1:])
 #: The types of the keys that a queue has once, and of families of keys.

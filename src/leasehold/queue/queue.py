@@ -898,7 +898,7 @@ class AsyncWorkQueue:
         """Reclaim what foreign workers dropped, and drop entries of finished items: one walk over the leases.
 
         Items of Leasehold's own clients need no cleaner. Run it about as often as the shortest lease that
-        clients of other libraries take. It works in steps of 200 entries; any number of cleaners may run at
+        clients of other libraries take. It works in steps of 100 entries; any number of cleaners may run at
         once. It also takes one step of `fsck` in each key, where the last light clean stopped.
         """
         return await light_clean(self._engine())
@@ -918,7 +918,7 @@ class AsyncWorkQueue:
         After that, whatever was lost or changed, each item whose data exists is waiting, leased or scheduled,
         in exactly one place, and no bookkeeping is left without its item. Workers do the same in small parts,
         but for two steps: a key of a wrong type is renamed to `<queue>:lost:<rest of the key's name>`, and
-        ids that do not wait are dropped from the middle of the queue. It works in steps of 200 entries, while
+        ids that do not wait are dropped from the middle of the queue. It works in steps of 100 entries, while
         other clients work; any number may run at once.
 
         Returns:
