@@ -30,8 +30,8 @@ OTHERS = (
     *("options", "errors", "progress", "dead", "recent", "cancelled", "sessions"),
     *("ticks", "schedules", "declared", "workers", "heartbeats"),
 )
-#: Those of a queue that has lanes or limits. `control` comes before all, as the other scripts read it; a queue has
-#: at most one key of turns for each level.
+#: Those of a queue that has lanes or limits. `control` comes before all, as the other scripts read it; each
+#: level has a key of turns.
 LANES = ("control", "lanes", "levels", "slots", *(f"turns:{number}" for number in range(41, 60)))
 CHECKED = (*LANES[:1], *LEASES, *OTHERS, *LANES[1:])
 #: The types of the keys that a queue has once, and of families of keys.
