@@ -24,16 +24,21 @@ STEP = 100
 #: How long an unexplained entry is left alone (ms): a foreign client writes its lease key one or two trips
 #: after it has taken the id.
 GRACE_MS = 2000
-#: The keys whose entries are checked against the other keys, by the script that does it.
-LEASES = ("ledger", "deadlines", "scheduled")
-OTHERS = (
+_LEASES = ("ledger", "deadlines", "scheduled")
+_OTHERS = (
     *("options", "errors", "progress", "dead", "recent", "cancelled", "sessions"),
     *("ticks", "schedules", "declared", "workers", "heartbeats"),
 )
-#: Those of a queue that has lanes or limits. `control` comes before all, as the other scripts read it; each
-#: level has a key of turns.
-LANES = ("control", "lanes", "levels", "slots", *(f"turns:{number}" for number in range(41, 60)))
-CHECKED = (*LANES[:1], *LEASES, *OTHERS, *LANES[1:])
+#: What is checked if the queue has lanes or limits; a queue has at most one key of turns for each level.
+_LANES = ("lanes", "levels", "slots", *(f"turns:{number}" for number in range(41, 60)))
+#: The keys that are checked step by step, each with the script that does it. `control` comes first, as the
+#: others read it.
+CHECKED = {
+    "control": "fsck_lanes",
+    **dict.fromkeys(_LEASES, "fsck_leases"),
+    **dict.fromkeys(_OTHERS, "fsck_entries"),
+    **dict.fromkeys(_LANES, "fsck_lanes"),
+}
 #: The types of the keys that a queue has once, and of families of keys.
 _TYPES = {
     name: "string" if key.type == "counter" else key.type.partition(",")[0]
@@ -67,7 +72,7 @@ async def fsck(engine: Engine) -> CleanReport:
     report += await _check_all(engine, keys, renames=True)
     report += await _check_queue(engine)
     # What was reclaimed meanwhile, or dropped from the queue.
-    return report + await _check_keys(engine, keys & {*LEASES})
+    return report + await _check_keys(engine, keys & {*_LEASES})
 
 
 async def _check_all(engine: Engine, keys: set[str], *, renames: bool = False) -> CleanReport:
@@ -113,8 +118,7 @@ async def _check_step(
     if which is None:
         step = engine.run("fsck_keys", pattern=engine.keys.pattern, cursor=cursor, count=STEP)
     else:
-        script = "fsck_leases" if which in LEASES else "fsck_lanes" if which in LANES else "fsck_entries"
-        step = engine.run(script, which=which.encode(), cursor=cursor, count=STEP)
+        step = engine.run(CHECKED[which], which=which.encode(), cursor=cursor, count=STEP)
     cursor, repairs = await step
     return cursor, await _read(engine, repairs, renames=renames)
 
@@ -125,7 +129,7 @@ async def _check_types(engine: Engine, *, renames: bool = False) -> tuple[CleanR
     repairs, names = await engine.run("fsck_types", rows)
     keys = {name.decode() for name in names}
     if keys & {"lanes", "levels", "control", "held", "promoted"}:
-        keys |= {*LANES}
+        keys |= {*_LANES}
     return await _read(engine, repairs, renames=renames), keys
 
 
