@@ -95,6 +95,10 @@ local function check_levels()
     redis.call('UNLINK', lanes().key_of('promoted')) -- nothing is promoted in a plain queue
     return
   end
+  if redis.call('EXISTS', held_key) == 1 and not redis.call('ZSCORE', levels_key, '50') then
+    lanes().enter_index('50\0') -- without it, scripts would take the queue for a plain one
+    repaired('lost_turn', '')
+  end
   local levels, times = page_of('ZSCAN', levels_key)
   for i, digits in ipairs(levels) do
     local level = tonumber(string.match(digits, '^%d%d$') or '')

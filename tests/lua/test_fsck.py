@@ -283,6 +283,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.LOST_TURN: [
         (["g"], LANED | {"turns:48": {}}, laned("turns:48", {"g": float(NOW)})),
+        ([""], LANED | {"levels": {"48": NOW - 1.0}}, laned("levels", {"50": float(NOW)})),
         (["g"], LANED | {"levels": {"50": NOW - 1.0}}, laned("levels", {"48": float(NOW)})),
     ],
     Problem.LATE_TURN: [
