@@ -5,7 +5,7 @@
 -- The session that holds an item is told by `cancel <token> <id>` on its channel `:push:<session>`; sessions that wait for
 -- its end by `cancelled <id>`. Who asks later is told so while the id is in `:cancelled`.
 --
--- Needs: prefix, queue, scheduled, ledger, deadlines
+-- Needs: prefix, ledger, deadlines
 -- Gives: cancel
 
 -- Return the session of ours that holds an item, as its lease key says; nil: no session, or a client of another library.
@@ -58,12 +58,8 @@ local function cancel(ids, for_ms)
   in_chunks('UNLINK', nil, keys) -- the result is that of an earlier item
   forget_facts(ended)
   in_chunks('HDEL', ledger, ended)
-  for _, place in ipairs(places) do
-    if place[2] == scheduled then
-      redis.call('ZREM', scheduled, place[1])
-    elseif place[2] then
-      redis.call('LREM', queue, place[3], place[1])
-    end
+  if places[1] then
+    leave_places(places)
   end
   unlist(leased)
   in_chunks('ZREM', deadlines, leased)

@@ -4,7 +4,7 @@
 -- results are written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
--- Gives: complete, find_waiting
+-- Gives: complete, find_waiting, leave_places
 
 -- Return whether the token of a row is accepted, given the item's entries in the ledger and in `deadlines`.
 local function is_accepted(row, record, score)
@@ -54,6 +54,17 @@ local function find_waiting(id)
     return queue, 1
   elseif redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256) then
     return queue, -1
+  end
+end
+
+-- Remove ids from the places that `find_waiting` has found: id, key, end of the queue.
+local function leave_places(places)
+  for _, place in ipairs(places) do
+    if place[2] == scheduled then
+      redis.call('ZREM', scheduled, place[1])
+    elseif place[2] then
+      redis.call('LREM', queue, place[3], place[1])
+    end
   end
 end
 
@@ -120,12 +131,8 @@ local function complete()
   in_chunks('UNLINK', nil, keys)
   forget_facts(finished)
   in_chunks('HDEL', ledger, finished)
-  for _, place in ipairs(places) do
-    if place[2] == scheduled then
-      redis.call('ZREM', scheduled, place[1])
-    elseif place[2] then
-      redis.call('LREM', queue, place[3], place[1])
-    end
+  if places[1] then
+    leave_places(places)
   end
   unlist(leased)
   in_chunks('ZREM', deadlines, leased)
