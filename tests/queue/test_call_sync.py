@@ -116,6 +116,10 @@ async def others_end():
     tasks.remove(asyncio.current_task())
     await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
 
+async def lease():
+    print("waits", flush=True)
+    await queue.lease(30)
+
 queue = AsyncWorkQueue.from_url(sys.argv[1], sys.argv[2])
 call_sync(queue.add_item, Item(b"x", id="1"))
 if sys.argv[3] == "waits in a thread":
@@ -123,9 +127,8 @@ if sys.argv[3] == "waits in a thread":
     call_sync(queue.add_item, Item(b"x", id="2"))
 elif sys.argv[3] == "is interrupted":
     call_sync(queue.lease, 30)
-    print("waits", flush=True)
     try:
-        call_sync(queue.lease, 30)
+        call_sync(lease)
     except KeyboardInterrupt:
         call_sync(others_end)
         print("cancelled", flush=True)

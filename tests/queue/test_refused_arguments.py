@@ -32,6 +32,7 @@ NO_DURATIONS: list[Any] = [
 ]
 NO_AGES: list[Any] = [bad for bad in NO_DURATIONS if bad not in (LONGEST + 1, timedelta(days=31))]
 NO_LEASE_TIMES: list[Any] = [0, 0.0, -0.0, timedelta(0), *NO_DURATIONS]
+#: None is none: no limit, or not to keep it.
 NO_TIMEOUTS: list[Any] = [bad for bad in NO_LEASE_TIMES if bad is not None]
 NO_COUNTS: list[Any] = [0, -1, 1001, 10**30, 1.0, math.nan, "1", None, True, [1]]
 NO_ITEMS: list[Any] = [None, b"bytes", "text", 5, {"data": b"x"}, (b"x", "id"), Item]
@@ -115,11 +116,11 @@ CALLS: dict[str, tuple[list[Any], Call]] = {
     "add_items at": (NO_TIMES, lambda q, _, bad: q.add_items([ITEM], at=bad)),
     "add_item with a delay at": ([SOON], lambda q, _, bad: q.add_item(ITEM, delay=5, at=bad)),
     "complete result": (NO_RESULTS, lambda q, ok, bad: q.complete(ok, result=bad)),
-    "complete keep_result": (NO_LEASE_TIMES, lambda q, ok, bad: q.complete(ok, result=b"", keep_result=bad)),
+    "complete keep_result": (NO_TIMEOUTS, lambda q, ok, bad: q.complete(ok, result=b"", keep_result=bad)),
     "complete_many result": (NO_RESULTS, lambda q, ok, bad: q.complete_many([ok, ok], results=[b"", bad])),
     "complete_many results": ([[], [b"", b""]], lambda q, ok, bad: q.complete_many([ok], results=bad)),
     "complete_many keep_result": (
-        NO_LEASE_TIMES,
+        NO_TIMEOUTS,
         lambda q, ok, bad: q.complete_many([ok], results=[b""], keep_result=bad),
     ),
     "fail lease": ([*NO_ITEMS, ITEM], lambda q, _, bad: q.fail(bad, "why")),
