@@ -1,0 +1,205 @@
+"""A rule machine of levels, groups, limits and pauses, on a real queue.
+
+After each lease, what was leased was permitted: nothing of a paused queue or group, never more at once or in a
+time than the limits say, and no item while one of a higher level was permitted. Nor is too little leased: if
+the limits permit an item, a lease finds it. In the end every item is leased once more, and no key is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+
+from leasehold import AsyncWorkQueue, Item, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+pytestmark = [pytest.mark.core, pytest.mark.timeout(300)]
+
+T = TypeVar("T")
+_names = itertools.count()
+GROUPS = st.sampled_from([None, "a", "b", "ü/*"])
+LEVELS = st.sampled_from([-9, -1, 0, 0, 3])
+#: Longer than the clock moves in a run: no lease expires before the end.
+LONG = 1_000_000
+RATE_SECONDS = 10
+
+
+class ControlMachine(RuleBasedStateMachine):
+    """Calls a queue, and checks what it leases."""
+
+    url: str
+
+    @initialize()
+    def begin(self) -> None:
+        self.name = f"control-{next(_names)}"
+        self.now = 1_700_000_000.0
+        self.runner = asyncio.Runner()
+        self.redis: Any = Redis.from_url(self.url)  # its stubs mix bytes and str
+        self.queue = AsyncWorkQueue.from_url(self.url, self.name, clock=lambda: self.now)
+        self.waiting: dict[str, tuple[int, str | None]] = {}
+        self.held: dict[str, tuple[Lease, tuple[int, str | None]]] = {}
+        self.paused: set[str | None] = set()
+        self.limits: dict[str | None, int] = {}
+        self.burst = 0
+        self.leased_at: list[float] = []
+        self.ids = itertools.count()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def permits(self, group: str | None) -> bool:
+        """Return whether an item of a group may be leased now."""
+        running = Counter(its for _, (_, its) in self.held.values())
+        others = None not in self.paused and group not in self.paused
+        in_queue = len(self.held) < self.limits.get(None, LONG)
+        in_group = group is None or running[group] < self.limits.get(group, self.limits.get("*", LONG))
+        return others and in_queue and in_group and not self.is_rate_used()
+
+    def is_rate_used(self) -> bool:
+        """Return whether the rate permits nothing now: GCRA over all leases since it was set."""
+        till = 0.0
+        for at in self.leased_at:
+            till = max(till, at) + RATE_SECONDS
+        return bool(self.burst) and till > self.now + (self.burst - 1) * RATE_SECONDS
+
+    @rule(level=LEVELS, group=GROUPS, count=st.integers(1, 4))
+    def add(self, level: int, group: str | None, count: int) -> None:
+        ids = [f"i{next(self.ids)}" for _ in range(count)]
+        added = self.queue.add_items([Item(b"", one) for one in ids], priority=level, group=group)
+        assert all(self.run(added))
+        self.waiting |= dict.fromkeys(ids, (level, group))
+
+    @rule(count=st.integers(1, 5))
+    def lease(self, count: int) -> None:
+        leases = self.run(self.queue.lease_many(count, LONG, block=False))
+        for lease in leases:
+            level, group = self.waiting.pop(lease.id)
+            assert self.permits(group), f"{lease.id} was leased"
+            higher = {one for one, (its, of) in self.waiting.items() if its > level and self.permits(of)}
+            assert not higher, f"{lease.id} was leased before {higher}"
+            self.held[lease.id] = lease, (level, group)
+            self.leased_at.append(self.now)
+        if len(leases) < count:
+            missed = {one for one, (_, group) in self.waiting.items() if self.permits(group)}
+            assert not missed
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), how=st.sampled_from(["complete", "release", "fail", "end"]))
+    def finish(self, pick: int, how: str) -> None:
+        item_id = sorted(self.held)[pick % len(self.held)]
+        lease, its = self.held.pop(item_id)
+        if how == "complete":
+            assert self.run(self.queue.complete(lease))
+        elif how == "release":
+            assert self.run(self.queue.release(lease, front=bool(pick % 2)))
+            self.waiting[item_id] = its
+        elif how == "fail":
+            assert self.run(self.queue.fail(lease, "an error", retry_in=0))
+            self.waiting[item_id] = its
+        else:
+            assert self.run(self.queue.fail(lease, "an error"))
+            assert self.run(self.queue.dead_letters.requeue(item_id)) == [True]
+            self.waiting[item_id] = its
+
+    @rule(group=GROUPS | st.just("*"), limit=st.one_of(st.none(), st.integers(1, 4)))
+    def limit(self, group: str | None, limit: int | None) -> None:
+        if limit is None:
+            self.run(self.queue.limits.remove("concurrency", group=group))
+            self.limits.pop(group, None)
+        else:
+            self.run(self.queue.limits.set(concurrency=limit, group=group))
+            self.limits[group] = limit
+
+    @rule(burst=st.integers(0, 3))
+    def limit_rate(self, burst: int) -> None:
+        self.run(self.queue.limits.remove("rate"))
+        self.burst, self.leased_at = burst, []
+        if burst:
+            self.run(self.queue.limits.set(rate=f"1/{RATE_SECONDS}s", burst=burst))
+
+    @rule(group=GROUPS)
+    def pause(self, group: str | None) -> None:
+        self.run(self.queue.pause(group=group))
+        self.paused.add(group)
+
+    @rule(group=GROUPS)
+    def resume(self, group: str | None) -> None:
+        self.run(self.queue.resume(group=group))
+        self.paused.discard(group)
+
+    @rule(seconds=st.sampled_from([0, 1, 10, 25]))
+    def move_the_clock(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule()
+    def clean(self) -> None:
+        self.run(self.queue.light_clean())
+        report = self.run(self.queue.deep_clean())
+        assert report.restored == 0
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=st.integers(min_value=0))
+    def another_client_pushes_an_id(self, pick: int) -> None:
+        """Make a double, as foreign clients do."""
+        self.redis.lpush(f"{self.name}:queue", sorted(self.waiting)[pick % len(self.waiting)])
+
+    @invariant()
+    def the_leases_are_counted(self) -> None:
+        if hasattr(self, "waiting"):
+            counts = self.run(self.queue.counts())
+            assert counts.leased == len(self.held)
+            assert counts.waiting >= len(self.waiting)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "waiting"):
+            return
+        for group in (None, "a", "b", "ü/*", "*"):
+            self.run(self.queue.limits.remove(group=group))
+            if group != "*":
+                self.run(self.queue.resume(group=group))
+        for lease, _ in self.held.values():
+            assert self.run(self.queue.complete(lease))
+        left = {lease.id for lease in self.run(self.queue.lease_many(500, LONG, block=False))}
+        assert left == self.waiting.keys()
+        for item_id in left:
+            self.run(self.queue.cancel(item_id))
+        self.run(self.queue.lease_many(500, LONG, block=False))
+        self.run(self.queue.close())
+        self.runner.close()
+        keys = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]
+        self.redis.close()
+        endless = {key.decode().removeprefix(f"{self.name}:") for key in keys}
+        assert endless <= {"fence", "cancelled"}
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.seed("GLD-B9", "GLD-B13")
+def test_no_limit_is_exceeded_and_no_pause_broken(redis_url: str, examples: int) -> None:
+    ControlMachine.url = redis_url
+    run_state_machine_as_test(
+        ControlMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+            print_blob=True,
+        ),
+    )
