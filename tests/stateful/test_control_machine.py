@@ -1,8 +1,8 @@
 """A rule machine of levels, groups, limits and pauses, on a real queue.
 
-After each lease, what was leased was permitted: nothing of a paused queue or group, never more at once or in a
-time than the limits say, and no item while one of a higher level was permitted. Nor is too little leased: if
-the limits permit an item, a lease finds it. In the end every item is leased once more, and no key is left.
+After each lease, what was leased was permitted: nothing of a paused queue or group, never more at once or
+in a time than the limits say, and no item while one of a higher level was permitted. Nor is too little
+leased: if the limits permit an item, a lease finds it. In the end every item is leased, and no key is left.
 """
 
 from __future__ import annotations
