@@ -37,6 +37,7 @@ SMALL, LARGE = (4, 10), (50, 100)
 
 
 @pytest.mark.slow
+@pytest.mark.seed("RWQ-G2")
 @pytest.mark.parametrize("steps", [40, pytest.param(5_000, marks=pytest.mark.long)])
 async def test_no_item_is_lost_or_doubled_under_load(redis_url: str, name: str, steps: int) -> None:
     async with Redis.from_url(redis_url) as client:
@@ -47,6 +48,7 @@ async def test_no_item_is_lost_or_doubled_under_load(redis_url: str, name: str, 
         assert {item_id: count for item_id, count in load.completed.items() if count > 1} == {}
 
 
+@pytest.mark.seed("RWQ-G2", "RWQ-O14")
 @pytest.mark.parametrize(
     "size", [SMALL, pytest.param(LARGE, marks=pytest.mark.long)], ids=["few", "thousands"]
 )
