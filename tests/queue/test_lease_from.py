@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, InvalidArgument, Item, QueueClosed, lease_from
+from leasehold.queue.lease_from import _Arrivals as arrivals
 from tests.queue.asking import blocked, until
 from tests.queue.keyspace import left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from leasehold import LeaseholdError
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -107,6 +109,27 @@ async def test_what_arrives_for_a_cancelled_caller_waits_for_the_next(
         assert {(lease.queue_name, lease.attempt) for lease in leases} == {(one.name, 1) for one in queues}
         assert all([await lease.queue.complete(lease) for lease in leases])
         await until("nothing waits", lambda: _none_blocked(redis))
+
+
+async def test_an_item_that_is_delivered_to_a_cancelled_caller_is_released_at_once(
+    queues: list[AsyncWorkQueue], make_queue: MakeQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = asyncio.create_task(lease_from(queues, 5, 30))
+    await blocked(redis, 3)
+    notify = arrivals.notify
+
+    def cancel_at_once(self: arrivals, error: LeaseholdError | None = None) -> None:
+        notify(self, error)
+        waiting.cancel()
+
+    monkeypatch.setattr(arrivals, "notify", cancel_at_once)
+    other = make_queue(name=queues[1].name)
+    await fill(other, "x")
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    lease = await other.lease(30, timeout=20)
+    assert lease is not None
+    assert (lease.id, lease.attempt) == ("x", 1)
 
 
 async def _none_blocked(redis: Redis) -> bool:
