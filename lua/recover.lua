@@ -25,7 +25,7 @@ redis.call('LLEN', queue)
 redis.call('ZCARD', scheduled)
 local records_before = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
-local length = redis.call('LLEN', processing)
+redis.call('LLEN', processing)
 
 local checked = is_closed and #ids or 0
 for i = checked + 1, #ids do
@@ -58,12 +58,7 @@ if #chosen > 0 then
   emit_all('expired', chosen, '1')
   write_leases(#chosen, hold_ms, reply)
   begin_leases()
-  if length <= 128 then
-    -- The older entry of each. In a long list, one that comes twice is dropped when it is met.
-    for _, id in ipairs(chosen) do
-      redis.call('LREM', processing, -1, id)
-    end
-  end
+  redis.call('LTRIM', processing, #chosen, -1) -- they are in the list already
 end
 drop_checked(0)
 flush()
