@@ -12,17 +12,17 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.asyncio import Redis
 
-from leasehold import Fleet, InvalidArgument, Item, Lease, WorkerNotRunning
+from leasehold import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease, WorkerNotRunning
 from leasehold.queue.internals import registry
+from leasehold.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.worker.working import Gate, add, counted, finished, new_worker, working
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
-    from leasehold import AsyncWorkQueue, WorkerView
+    from leasehold import WorkerView
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
@@ -204,7 +204,7 @@ async def test_a_worker_that_cannot_refresh_stops_its_runs_before_its_leases_exp
 ) -> None:
     """When the server is back, its items return to the front, and it works on."""
     worker = new_worker(lease_time=HOUR, dead_after=0.5)
-    gate = Gate(worker, make_queue(url=proxy.url, reply_timeout=1))
+    gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=1))
     await add(queue, b"x")
     async with working(worker):
         await gate.reached(1)
@@ -215,7 +215,7 @@ async def test_a_worker_that_cannot_refresh_stops_its_runs_before_its_leases_exp
         await gate.reached(2)
         gate.opened.set()
         await finished(queue)
-        assert (await the_worker(queue)).sessions != before.sessions
+        assert its.session != before.sessions[queue.name]
     assert gate.done == ["1"]
 
 
@@ -264,17 +264,21 @@ async def test_workers_fail_those_of_their_peers_that_are_dead(
 
 
 async def test_a_worker_that_could_not_reach_the_server_fails_no_other(
-    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage all workers seem dead: they need time to refresh."""
+    monkeypatch.setattr("leasehold.worker.membership.JITTER_SECONDS", 0.0)
     dead = make_queue()
     assert (await registry(dead).beat({"name": "dead"}, alive_ms=1, first=True)).accepted
     worker = new_worker(dead_after=60, clean_every=HOUR)
     Gate(worker, queue)
     async with working(worker):
         await until("it is registered", lambda: has_workers(redis, queue, 2))
-        worker.quiet()  # which sends a heartbeat
-        await until("it says that it is quiet", lambda: is_quiet(queue, worker.name))
+        for _ in range(2):  # each sends a heartbeat, and its reply names the dead worker
+            worker.quiet()
+            await until("it says that it is quiet", lambda: is_quiet(queue, worker.name))
+            worker.resume()
+            await until("it says that it is not", lambda: is_not_quiet(queue, worker.name))
         assert [one.name for one in await Fleet(queue).dead()] == ["dead"]
 
 
@@ -286,6 +290,60 @@ async def has_workers(redis: Redis, queue: AsyncWorkQueue, count: int) -> bool:
 async def is_quiet(queue: AsyncWorkQueue, name: str) -> bool:
     """Return whether the worker of this name says that it is quiet."""
     return [one.quiet for one in await Fleet(queue).workers() if one.name == name] == [True]
+
+
+async def is_not_quiet(queue: AsyncWorkQueue, name: str) -> bool:
+    """Return whether the worker of this name says that it is not quiet."""
+    return not await is_quiet(queue, name)
+
+
+async def test_no_session_that_was_failed_is_used_again(redis_url: str, name: str) -> None:
+    """Both queues share a client, and so a session, which lasts as long as one of them uses it."""
+    async with Redis.from_url(redis_url) as client:
+        queue, other = AsyncWorkQueue(name, client), AsyncWorkQueue(f"{name}-other", client)
+        worker = new_worker(dead_after=0.5)
+        gate = Gate(worker, queue, lease_time=HOUR, retry=RetryPolicy(attempts=20))
+        Gate(worker, other)
+        await add(queue, b"x")
+        async with working(worker):
+            seen = []
+            await gate.reached(1)
+            for _ in range(3):
+                seen.append((await the_worker(queue, other)).sessions[name])
+                await Fleet(queue).fail(seen[-1])
+                await eventually("it has another session", lambda: queue.session != seen[-1])
+                await until("it has the item again", lambda: is_held(queue))
+            assert len({*seen, queue.session}) == 4
+            assert other.session == seen[0]
+            gate.opened.set()
+            await finished(queue)
+        await queue.close()
+        await other.close()
+
+
+async def is_held(queue: AsyncWorkQueue) -> bool:
+    """Return whether the item is leased by the session that the worker has now."""
+    view = await queue.find("1")
+    return view is not None and view.holder == queue.session
+
+
+async def test_what_waits_for_a_slot_is_released_when_its_queue_is_stopped(
+    make_queue: MakeQueue, queue: AsyncWorkQueue
+) -> None:
+    worker = new_worker(concurrency=1, lease_time=HOUR)
+    Gate(worker, queue)
+    busy = Gate(worker, others := make_queue(name=f"{queue.name}-other"))
+    await others.add_item(Item(b"x"))
+    async with working(worker):
+        await busy.reached(1)
+        await queue.add_item(Item(b"x", id="a"))
+        leases = await queue.lease_many(1, HOUR, block=False)
+        runtime = worker._runtime
+        assert runtime is not None
+        runtime.fetcher.accept(worker.handlers[0], leases)
+        await worker.stop_queue(queue.name, grace=0)
+        assert await queue.counts() == (1, 0, 0, 0)
+        busy.opened.set()
 
 
 @pytest.mark.seed("WRQ-O12", "WRQ-O14", "WRQ-B1")

@@ -13,8 +13,9 @@ from leasehold.log import Log
 from leasehold.queue.internals import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from leasehold.queue.lease import Lease
     from leasehold.queue.registry import Beat
     from leasehold.worker.handler import Consumer
 
@@ -130,16 +131,25 @@ class Membership:
         """End all registrations."""
         await asyncio.gather(*map(self.leave, [*self._members]))
 
-    async def return_items(self, consumer: Consumer, session: str) -> None:
-        """Return what is left of an earlier session of this worker, however long the server is away."""
+    async def return_items(self, consumer: Consumer, session: str, leases: Sequence[Lease]) -> None:
+        """Return what is left of an earlier session of this worker, however long the server is away.
+
+        Args:
+            consumer: The queue.
+            session: The session, which was failed, or still has to be.
+            leases: Those of its runs. Some may have been taken after it was failed, before this was noticed.
+        """
         while True:
-            await asyncio.sleep(RETRY_SECONDS)  # outcomes that wait to be sent go first
             try:
+                await consumer.queue.release_many(leases)
+                leases = ()
+                await asyncio.sleep(RETRY_SECONDS)  # outcomes that wait to be sent go first
                 await registry(consumer.queue).fail(session)
             except QueueClosed:
                 return
             except LeaseholdError as error:
                 log.debug("the items of %s are not returned yet: %s", session, error)
+                await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
 

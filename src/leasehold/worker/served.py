@@ -22,6 +22,7 @@ from leasehold.worker.run import Interruption
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.acknowledger import Acknowledger
     from leasehold.worker.background import BackgroundThread
@@ -275,27 +276,38 @@ class ServedQueues(Owner):
     def _begin_anew(self, consumer: Consumer, why: str) -> None:
         """Stop the runs of a queue on which the worker has failed, and serve it under another session."""
         log.error("this worker has failed on %s: %s. It stops its runs", consumer.queue.name, why)
-        for run in self._parts.renewer.pop_of(consumer):
-            self._parts.renewer.remove(run)
-        for run in self._parts.renewer.held_of(consumer):
-            for lease in run.leases:
-                run.lose(lease)
-        task = asyncio.create_task(self._replace_session(consumer), name="leasehold begin anew")
+        leases = self._lose_all(consumer)
+        task = asyncio.create_task(self._replace_session(consumer, leases), name="leasehold begin anew")
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
 
-    async def _replace_session(self, consumer: Consumer) -> None:
+    def _lose_all(self, consumer: Consumer) -> list[Lease]:
+        """Stop all runs of a queue, and return the leases of those that have no outcome yet."""
+        renewer = self._parts.renewer
+        leases: list[Lease] = []
+        for run in renewer.pop_of(consumer):
+            leases += run.leases
+            renewer.remove(run)
+        for run in renewer.held_of(consumer):
+            if not (run.outcomes or run.lost):
+                leases += run.leases
+            for lease in run.leases:
+                run.lose(lease)
+        return leases
+
+    async def _replace_session(self, consumer: Consumer, leases: list[Lease]) -> None:
         if consumer.queue not in self.served:
             return
         failed = consumer.queue.session
         await self._parts.fetcher.remove(consumer)
+        leases += self._lose_all(consumer)  # what came meanwhile
         self._end_pushes(consumer)
         try:
             session = await replace_session(consumer.queue)
         except QueueClosed:
             return  # the worker ends
         await self._parts.background.assist(consumer)
-        self._parts.background.call(partial(self.membership.return_items, consumer, failed))
+        self._parts.background.call(partial(self.membership.return_items, consumer, failed, leases))
         self._join(consumer)
         self.on_sessions(self._sessions())
         self._parts.fetcher.add(consumer)
