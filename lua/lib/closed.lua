@@ -3,7 +3,7 @@
 -- Needs: prefix
 -- Gives: is_closed, closed_error
 
-local is_closed = any_rare and redis.call('HEXISTS', control_key, 'closed') == 1
+local is_closed = controlled and redis.call('HEXISTS', control_key, 'closed') == 1
 
 -- Return the error of a call that would add to the queue.
 local function closed_error()
