@@ -72,7 +72,7 @@ async def fsck(engine: Engine) -> CleanReport:
     report += await _check_all(engine, keys, renames=True)
     report += await _check_queue(engine)
     # What was reclaimed meanwhile, or dropped from the queue.
-    return report + await _check_keys(engine, keys & {*_LEASES})
+    return report + await _check_keys(engine, keys & {*_LEASES, "slots"})
 
 
 async def _check_all(engine: Engine, keys: set[str], *, renames: bool = False) -> CleanReport:
