@@ -9,7 +9,7 @@
 --   cursor  text   "0" in the first call, then the cursor of the last reply
 --   count   count  about how many leases to check
 -- Reply: the next cursor ("0": done), then the id and the token of each item.
--- Cost: O(count): about 1 µs for each lease of the queue that is checked.
+-- Cost: O(count): 1 to 3 µs for each lease of the queue that is checked.
 -- Limits: `count` (at most 1,000) leases; a small set is checked at once.
 
 local page = redis.call('ZSCAN', deadlines, cursor, 'COUNT', count)
