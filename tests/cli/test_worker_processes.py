@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasehold import Fleet, Item
 from leasehold.cli.worker.supervisor import badness
 from tests.cli.worker_bench import LIMITS, PROGRAM, Bench, Running, gone, is_running
+from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
@@ -59,6 +60,21 @@ async def test_processes_release_their_items_and_end_when_their_supervisor_is_ki
     lease = await queue.lease(30, block=False)
     assert lease is not None
     assert (lease.id, lease.attempt) == ("x", 1)
+
+
+async def test_each_process_is_a_worker_with_a_name_of_its_own(bench: Bench, queue: AsyncWorkQueue) -> None:
+    async with bench.worker("--processes", "2", "--name", "mailer") as running:
+        pids = await children(running, 2)
+
+        async def are_registered() -> bool:
+            return len(await Fleet(queue).workers()) == 2
+
+        await until("both are registered", are_registered)
+        workers = await Fleet(queue).workers()
+        assert {one.name for one in workers} == {"mailer-1", "mailer-2"}
+        assert {one.pid for one in workers} == {*pids}
+        assert await running.stop() == 0
+    assert await Fleet(queue).workers() == []
 
 
 async def test_the_exit_code_is_the_worst_of_the_processes(bench: Bench, queue: AsyncWorkQueue) -> None:
