@@ -174,6 +174,7 @@ async def test_ids_in_the_queue_and_in_inboxes_are_held_while_it_is_paused(space
     assert {*await lease(space)} == {"a", "b", "i", "foreign"}
 
 
+@pytest.mark.seed("GLD-B9")
 async def test_ageing_lets_a_low_level_have_its_turn(space: Space) -> None:
     """Without ageing, a busy high level would starve the lower ones."""
     await add(space, *(row(f"low{n}", -2) for n in range(3)))
@@ -223,6 +224,7 @@ async def test_limits_that_queues_share_count_the_leases_of_all(space: Space) ->
     assert not await space.redis.exists("pool:limits", "pool:queues", "pool:running")
 
 
+@pytest.mark.seed("GLD-B14")
 async def test_a_shared_rate_is_kept_by_all_together(space: Space) -> None:
     other = Space(space.redis, f"{space.prefix}-2")
     for one in (space, other):
