@@ -3,7 +3,7 @@
 -- An item waits again when its lease has expired. It keeps its place if it is still in the incarnation that
 -- was leased for the set, and no client holds it. Its id is removed from the waiting list if it is near one
 -- of the ends, where reclaimed items are; deeper in the list it stays behind as a double. An item that is not
--- held after that keeps its place, too, as it may have been read before; `set_read` gives it up.
+-- held after that, as all of them in a controlled queue, whose limits may not permit it, keeps its place, too, as it may have been read before; `set_read` gives it up.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
 -- Arguments:
@@ -87,7 +87,7 @@ local function remove_near_ends(wanted, left)
   end
 end
 
-if #again > 0 then
+if #again > 0 and not controlled then
   -- Choose from them as from a queue: scheduled items and those under a foreign lease are left alone.
   choose(reversed(again), 0, #again, false, math.huge)
 end
