@@ -1,7 +1,4 @@
-"""Each problem that a check can find is found, repaired and reported, and nothing else is touched.
-
-The table of all problems is one concept, so this file may be longer than others.
-"""
+"""Each problem is found, repaired and reported, and nothing else. One concept, so this file may be longer."""
 
 from __future__ import annotations
 
