@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Fleet:
     """The workers of some queues: who works, who is dead, and telling them what to do.
 
-    Each running `Worker` registers on its queues, with a heartbeat every 5 s. It is dead when 15 s have
+    Each running `Worker` registers on its queues, with a heartbeat every 10 s. It is dead when 30 s have
     passed without one; its peers then return its items, with no leader and no lock. So a fleet needs no
     program of its own: this is to look, and to act by hand.
 

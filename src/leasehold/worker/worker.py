@@ -99,7 +99,7 @@ class Worker:
         clean_every: Duration | None = 60.0,
         keep_dead: Duration | None = timedelta(days=30),
         name: str | None = None,
-        dead_after: Duration | None = 15.0,
+        dead_after: Duration | None = 30.0,
     ) -> None:
         self.concurrency = check_int("concurrency", concurrency, minimum=1, maximum=10_000)
         if order not in get_args(Order):
