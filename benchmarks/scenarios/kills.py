@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from redis.asyncio import Redis
+
 from benchmarks.bench import STEP_TIMEOUT, program
 from benchmarks.measure import Row, Setting, time_row
 from benchmarks.rivals.targets import LIBRARIES, ROOT, Library
@@ -23,17 +25,19 @@ if TYPE_CHECKING:
     from benchmarks.bench import Bench, Program
 
 #: How long each job takes, and how long it has run when its worker is killed (s). saq ends jobs after 10 s.
-JOB_SECONDS, KILL_AFTER = 8.0, (0.5, 1.5)
+JOB_SECONDS, KILL_AFTER = 4.0, (0.5, 1.5)
 #: A job that does not run again within this time counts as not recovered (s).
 LIMIT_SECONDS, QUICK_LIMIT_SECONDS = 120.0, 3.0
-#: The workers of ours that run at once, and of the others.
-OURS, OTHERS = 6, 2
+#: The workers of ours that run at once, how many of them must be ready at a kill, and the workers of others.
+OURS, READY, OTHERS = 8, 4, 2
 #: The processes of a supervisor, and how many of them are killed: those that die soon are restarted late.
 SUPERVISED, KILLED = 6, 5
 #: The others: each of these loses so many workers, all at the same time, on different servers.
 RIVALS, RIVAL_KILLS = ("bullmq", "taskiq-redis", "saq", "arq", "streaq"), 3
 #: How long new workers have to become ready (s).
 READY_SECONDS, QUICK_READY_SECONDS = 8.0, 1.0
+#: Starting processes would hold up those that run on the same core.
+ANY_CORE: list[int] = []
 
 WHAT = "SIGKILL to running again"
 
@@ -46,12 +50,12 @@ async def kills(bench: Bench) -> list[Row]:
     supervisor does. Others are measured if `make bench-rivals` has installed them.
     """
     ours = replace(next(one for one in LIBRARIES if one.ours), here=True)
-    count = bench.scaled(40, 2)
+    count = bench.scaled(32, 2)
     ready = bench.scaled(READY_SECONDS, QUICK_READY_SECONDS)
     late = await _killed(ours, OURS, count, STEP_TIMEOUT, ready)
     rows = [_row(late, ours.label, STEP_TIMEOUT, "peers")]
     supervised: list[float | None] = []
-    for _ in range(bench.scaled(8, 1)):
+    for _ in range(bench.scaled(7, 1)):
         supervised += await _supervised(ours, bench.scaled(KILLED, 2), ready)
     rows.append(_row(supervised, ours.label, STEP_TIMEOUT, "the supervisor"))
     limit = bench.scaled(LIMIT_SECONDS, QUICK_LIMIT_SECONDS)
@@ -131,7 +135,7 @@ async def _killed(
         task = {"url": server.url, "runs": 0, "warm": 0, "concurrency": None, "announces": True}
 
         async def start() -> None:
-            starts.follow(await stack.enter_async_context(library.program("work", task)))
+            starts.follow(await stack.enter_async_context(library.program("work", task, ANY_CORE)))
 
         for _ in range(workers):
             await start()
@@ -139,10 +143,19 @@ async def _killed(
         for number in range(count):
             await producer.ask(_adding(number))
             victim, _ = await starts.began(number)
+            if library.ours:
+                await _registered(server.url, READY)
             await asyncio.sleep(random.uniform(*KILL_AFTER))
             late.append(await _again(starts, number, victim.pid, limit))
             await start()
     return late
+
+
+async def _registered(url: str, count: int) -> None:
+    """Wait until so many of our workers are ready: those that replace killed ones start slowly."""
+    async with Redis.from_url(url) as redis, asyncio.timeout(STEP_TIMEOUT):
+        while await redis.zcard("jobs:heartbeats") < count:  # noqa: ASYNC110 - no event exists
+            await asyncio.sleep(0.05)
 
 
 async def _supervised(library: Library, count: int, ready: float) -> list[float | None]:
@@ -156,7 +169,7 @@ async def _supervised(library: Library, count: int, ready: float) -> list[float 
         await producer.receive()
         env = {**os.environ, "PYTHONPATH": str(ROOT), "BENCH_URL": server.url}
         supervisor = await stack.enter_async_context(
-            program([*command, target, *options], "supervisor", env=env)
+            program([*command, target, *options], "supervisor", env=env, cores=ANY_CORE)
         )
         starts.follow(supervisor)
         stack.callback(os.kill, supervisor.pid, signal.SIGTERM)
