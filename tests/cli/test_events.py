@@ -23,7 +23,7 @@ async def test_kept_events_are_switched_on_printed_and_switched_off(
 ) -> None:
     missing = await leasehold("events", queue.name)
     assert (missing.code, missing.out) == (2, "")
-    assert "keeps no events" in missing.error
+    assert "keeps no events: `leasehold events" in missing.error
     assert (await leasehold("events", queue.name, "--keep", "100")).error == (
         f"{queue.name} keeps about 100 events from now on"
     )

@@ -198,7 +198,9 @@ async def test_the_queues_of_a_server_are_listed(make_queue: MakeQueue, redis: R
     used = make_queue(name="shop-used")
     await used.add_item(Item(b"x"))
     assert await used.complete(await take(used))
-    names = ["shop*d", "shop-a", "shop-b:c", "shop-used"]
+    # Its only items have a level or a group: no lease was taken, and nothing is limited.
+    await make_queue(name="shop-lanes").add_item(Item(b"x"), group="a")
+    names = ["shop*d", "shop-a", "shop-b:c", "shop-lanes", "shop-used"]
     assert await list_queues(redis_url, prefix="shop") == names
     assert await list_queues(redis, prefix="shop") == names
     assert await list_queues(redis, prefix="shop*") == ["shop*d"]

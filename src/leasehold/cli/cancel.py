@@ -33,19 +33,21 @@ async def cancel(
     ] = None,
     limit: Annotated[
         int | None,
-        number_option("With --data, how many at most; all by default.", minimum=1, maximum=MAX_CANCELLED),
+        number_option("With --data: how many at most; all by default.", minimum=1, maximum=MAX_CANCELLED),
     ] = None,
     keep: Annotated[
         float,
-        duration_option("How long who asks for a result is told so: 30s, 5m, 2d."),
+        duration_option(
+            "How long callers that ask for the result are told that it was cancelled: 30s, 5m, 2d."
+        ),
     ] = KEEP_SECONDS,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
-    """Cancel items, whether they wait or run: none of them is leased again or completed.
+    """Cancel items, whether they wait or run.
 
-    A worker of Leasehold that runs one of them is told at once. The exit code is 1 if there
-    is no unfinished item with one of the ids.
+    None of them is leased again or completed. A worker of Leasehold that runs one of them is
+    told at once. The exit code is 1 if there is no unfinished item with one of the ids.
     """
     if (data is None) == (not ids):
         raise typer.BadParameter("give either ids or --data", param_hint="ID")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.formatting import encoded, print_json, printable, readable
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, note, open_queue
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
 from leasehold.cli.times import format_time
+from leasehold.errors import NoEventsKept, NoEventsPublished
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,9 +55,10 @@ async def events(  # noqa: PLR0913 - each is an option of the command
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
-    """Print the events of a queue: those that are kept, or those that are published.
+    """Print the events of a queue; switch them on and off.
 
-    They are off by default: switch them on with --keep or --publish, for all processes.
+    Prints those that are kept or, with --live, those that are published. They are
+    off by default: switch them on with --keep or --publish, for all processes.
     With --json each event is a line.
     """
     async with open_queue(url, queue) as opened:
@@ -66,13 +68,12 @@ async def events(  # noqa: PLR0913 - each is an option of the command
             return await _switch(opened, keep, stop=stop)
         found = opened.events(since, follow=follow or live, live=live, ids=ids or None, kinds=kinds or None)
         if not (follow or live):
-            await _print(found, as_json=as_json)
-            return Code.DONE
-        reading = asyncio.create_task(_print(found, as_json=as_json))
+            return await _print(queue, found, as_json=as_json)
+        reading = asyncio.create_task(_print(queue, found, as_json=as_json))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, reading.cancel)
         try:
-            await reading
+            return await reading
         except asyncio.CancelledError:
             note("stopped")
     return Code.DONE
@@ -91,9 +92,18 @@ async def _switch(queue: AsyncWorkQueue, keep: int | None, *, stop: bool) -> Cod
     return Code.DONE
 
 
-async def _print(found: AsyncIterator[Event], *, as_json: bool) -> None:
-    async for event in found:
-        print_json(_document(event)) if as_json else typer.echo(_line(event))
+async def _print(queue: str, found: AsyncIterator[Event], *, as_json: bool) -> Code:
+    """Print events, or say how to switch them on."""
+    try:
+        async for event in found:
+            print_json(_document(event)) if as_json else typer.echo(_line(event))
+    except NoEventsKept:
+        return fail(
+            f"{queue} keeps no events: `leasehold events {queue} --keep 100000` keeps them", Code.USAGE
+        )
+    except NoEventsPublished:
+        return fail(f"{queue} publishes no events: `leasehold events {queue} --publish` does", Code.USAGE)
+    return Code.DONE
 
 
 def _given(event: Event) -> dict[str, Any]:

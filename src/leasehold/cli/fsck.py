@@ -19,8 +19,9 @@ async def fsck(
 ) -> Code:
     """Check the keys of queues against each other, and repair what does not agree.
 
-    Prints a line for each problem that was found: how often, what was done about it or, if nothing
-    was, what you can do, and ids of items, names or keys for example. Workers may run meanwhile.
+    Prints nothing if nothing was found, else a line for each problem: how often, what was done
+    about it or, if nothing was, what you can do, and ids of items, names or keys for example.
+    Workers may run meanwhile.
     """
     rows: list[dict[str, Any]] = []
     for name in queues:

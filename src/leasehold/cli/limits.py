@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leasehold.queue.limits import Pause, QueueLimits
 
 ALL = "all"
-Group = Annotated[str | None, typer.Option(help="A group; by default the whole queue.")]
+Group = Annotated[str | None, typer.Option(metavar="GROUP", help="A group; by default the whole queue.")]
 
 
 @command
@@ -27,24 +27,37 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
     name: QueueName,
     *,
     rate: Annotated[
-        str | None, typer.Option(metavar="RATE", help="How many may be leased in a time: 10/s, 100/m, 1/5s.")
+        str | None,
+        typer.Option(metavar="RATE", help="How many may be leased in a time: 10/s, 100/m, 5000/h, 1/5s."),
     ] = None,
     burst: Annotated[
         int | None,
-        number_option("With --rate: how many at once; 1 by default.", minimum=1, maximum=MAX_LIMIT),
+        number_option(
+            "With --rate: how many may be leased at once after a quiet time; 1 by default.",
+            minimum=1,
+            maximum=MAX_LIMIT,
+        ),
     ] = None,
     concurrency: Annotated[
-        int | None, number_option("How many may be leased at once.", minimum=1, maximum=MAX_LIMIT)
+        int | None,
+        number_option("How many may be under lease at the same time.", minimum=1, maximum=MAX_LIMIT),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="A group, or * for each one without limits of its own; else the queue."),
+        typer.Option(
+            metavar="GROUP",
+            help="A group, or * for each one without limits of its own; by default the whole queue.",
+        ),
     ] = None,
     ageing: Annotated[
         float | None, duration_option("After this time without a lease, a level counts as one higher.")
     ] = None,
     shared: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Share rate and concurrency with queues of this name.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Share --rate and --concurrency with all queues that are given this NAME.",
+        ),
     ] = None,
     remove: Annotated[
         str | None,
@@ -53,7 +66,10 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
-    """Show the limits and pauses of a queue; set or remove limits."""
+    """Show, set or remove limits of a queue and its groups.
+
+    Without options it shows limits and pauses. `leasehold pause` and `leasehold resume` change pauses.
+    """
     given: dict[str, Any] = {
         "rate": rate,
         "burst": burst,
@@ -70,7 +86,8 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
         elif remove:
             names: Any = () if remove == ALL else (remove,)
             if not await queue.limits.remove(*names, group=group):
-                return fail(f"{name!r} has no such limit", Code.MISSED)
+                what = repr(name) if group is None else f"the group {group!r} of {name!r}"
+                return fail(f"{what} has no {'limit' if remove == ALL else f'limit {remove!r}'}", Code.MISSED)
         found = await queue.limits.get()
     rows = [{"queue": name, **row} for row in _rows(found)]
     if group is not None and not changes and not remove:
@@ -86,15 +103,26 @@ async def pause(
     name: QueueName,
     *,
     group: Group = None,
-    reason: Annotated[str, typer.Option(help="Why; shown by limits.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; `leasehold limits` shows it.")] = "",
     until: Annotated[
-        datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Until 2030-01-31T09:00Z.")
+        datetime | None,
+        typer.Option(
+            parser=parse_time,
+            metavar="TIME",
+            help="When the pause ends: 2030-01-31T09:00Z; by default when it is resumed.",
+        ),
     ] = None,
-    for_: Annotated[float | None, duration_option("Or for this time: 30s, 5m, 2d.", "--for")] = None,
+    for_: Annotated[
+        float | None, duration_option("Instead: how long the pause lasts: 30s, 5m, 2d.", "--for")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
-    """Pause a queue or a group: no item of it is leased until it is resumed."""
+    """Pause a queue or a group.
+
+    No item of it is leased until it is resumed or, with --until or --for, until the time has come. What
+    is leased goes on, and items can be added.
+    """
     async with open_queue(url, name) as queue:
         pause = await queue.pause(reason=reason, until=until, for_=for_, group=group)
     if as_json:

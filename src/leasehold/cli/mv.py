@@ -30,14 +30,14 @@ async def mv(
         ),
     ] = None,
     *,
-    count: Annotated[int | None, number_option("Move only so many, from the front.", minimum=1)] = None,
+    count: Annotated[int | None, number_option("Move at most so many; by default all.", minimum=1)] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Move items that wait to the end of another queue, in their order.
 
     They keep their options and attempts. An item whose id is in the other queue stays; so
-    does one that is leased. The exit code is then 1 for an ID that was given.
+    does one that is leased. If it was given as ID, the exit code is 1.
     """
     if ids and count is not None:
         raise typer.BadParameter("give ids or --count, not both", param_hint="--count")

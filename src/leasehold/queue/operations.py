@@ -36,7 +36,7 @@ MAX_PEEKED = 1000
 
 
 async def list_queues(redis: Client | str, *, prefix: str = "") -> list[str]:
-    """Return the names of the queues on a server, sorted, also of those that are empty but were used.
+    """Return the names of the queues on a server, sorted, also of empty or deleted ones that were used.
 
         names = await list_queues("redis://localhost", prefix="shop-")
 

@@ -748,7 +748,9 @@ class AsyncWorkQueue:
     async def peek(self, count: int = 1, *, data: bool = True) -> list[ItemView]:
         """Look at the items that are leased next, in their order, without leasing them.
 
-        Ids that `lease` would drop are left out. Another client may lease the items a moment later.
+        Ids that `lease` would drop are left out. Another client may lease the items a moment later. Groups
+        of one level take turns when items are leased; here the items of a group stand together. Pauses and
+        limits are not looked at, and an item that has expired is shown until it is discarded.
 
         Args:
             count: The maximum number of items, 1 to 1,000, among the first 1,000 ids.

@@ -40,9 +40,11 @@ _KNOWN_BY = {
     b"schedules": b"hash",
     b"fence": b"string",
     b"control": b"hash",
+    b"lanes": b"zset",
+    b"held": b"list",
 }
 #: One pattern for all of them, so that the keys are scanned once. Other matches are discarded.
-_PATTERN = b"*:[cdfpqs][cenoru]*[degls]"
+_PATTERN = b"*:[cdfhlpqs][acenoru]*[degls]"
 #: Keys of single items, sessions and so on, whose names may end with one of the suffixes.
 _OF_ONE = re.compile(f":(?:{'|'.join({*FAMILIES, 'inbox'})}):".encode())
 
