@@ -45,6 +45,7 @@ note_options(ids)
 forget_facts(ids)
 in_chunks('ZREM', deadlines, ids)
 free_leases(ids)
+wake_next() -- of a queue that shares limits
 if emitting then
   if is_new then
     emit('deleted', '', { details = { count = total } })

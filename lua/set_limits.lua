@@ -59,7 +59,7 @@ end
 local values_before = read_named()
 
 if pool ~= '' then
-  redis.call('ZADD', pool .. ':queues', 'NX', 0, prefix)
+  redis.call('ZADD', pool .. ':queues', 'NX', 'inf', prefix)
   in_chunks('HSET', pool .. ':limits', pool_changes)
   in_chunks('HDEL', pool .. ':limits', pool_removed)
 end

@@ -70,13 +70,10 @@ local function keep_key(id, ...)
   end
 end
 
--- Remove the lease key of an id that waits in no lane: that of an item that does not exist, or with `exists` of any.
-local function drop_key(id, exists)
+-- Remove the lease key of an id that waits in no lane and has no data.
+local function drop_key(id)
   local key = prefix .. ':lease:' .. id
-  if
-    (exists or redis.call('EXISTS', data_key(id)) == 0)
-    and redis.pcall('GET', key) == 'lh:waiting'
-  then
+  if redis.call('EXISTS', data_key(id)) == 0 and redis.pcall('GET', key) == 'lh:waiting' then
     redis.call('UNLINK', key)
   end
 end
@@ -156,20 +153,36 @@ local function drop_alarm(holder)
   end
 end
 
--- Move an id out of its lane into the queue, where it wakes one session.
-local function wake(one)
-  redis.call('ZADD', key_of('promoted'), read_clock(), one.of_id)
-  redis.call('RPUSH', queue, one.of_id)
-  leave_lanes({ one })
-  drop_key(one.of_id, true)
-  local wanted = redis.call('ZCARD', key_of('promoted')) - 1000
-  if wanted > 0 then
-    in_chunks(
-      'ZREM',
-      key_of('promoted'),
-      redis.call('ZRANGE', key_of('promoted'), 0, math.min(wanted, 100))
-    )
+-- Move an id out of its lane into the queue of this name, where it wakes one session.
+local function wake(one, name)
+  local promoted, lease_key = name .. ':promoted', name .. ':lease:' .. one.of_id
+  redis.call('ZADD', promoted, read_clock(), one.of_id)
+  redis.call('RPUSH', name .. ':queue', one.of_id)
+  if one.member then
+    redis.call('ZREM', name .. ':lanes', one.member)
+  else
+    redis.call('LTRIM', name .. ':held', 0, -2)
   end
+  if redis.pcall('GET', lease_key) == 'lh:waiting' then
+    redis.call('UNLINK', lease_key)
+  end
+  local wanted = redis.call('ZCARD', promoted) - 1000
+  if wanted > 0 then
+    in_chunks('ZREM', promoted, redis.call('ZRANGE', promoted, 0, math.min(wanted, 100)))
+  end
+end
+
+-- Return an item at the front of any lane of a queue, to wake a session that finds out which one is the next.
+local function find_any(name)
+  local member = redis.call('ZRANGE', name .. ':lanes', 0, 0)[1]
+  local id = member and select(3, split_member(member)) or redis.call('LINDEX', name .. ':held', -1)
+  return id and { member = member, of_id = id } or nil
+end
+
+-- Return whether a queue has a session that waits, and none that is being woken.
+local function has_sleeper(name)
+  return redis.call('EXISTS', name .. ':queue') == 0
+    and redis.call('ZCARD', name .. ':sessions') > 0
 end
 
 -- Return what waits in the first lane whose turn has come, or when the first turn comes. Whether its group may be served
@@ -202,27 +215,74 @@ local function find_next()
   return nil, soonest < 1e15 and math.ceil(soonest) or nil
 end
 
--- Wake one session, if one waits and the next item may be leased; or if time alone permits it and no session will ask
--- then. The session finds out which item is the next.
-local function promote()
-  if redis.call('EXISTS', queue) == 1 or redis.call('ZCARD', key_of('sessions')) == 0 then
-    return
+-- Wake one session of this queue, as `promote` does, or note that the queue waits for a slot that it shares. Returns
+-- whether a session was woken.
+local function promote_own(gate)
+  if not has_sleeper(prefix) then
+    return false
   end
-  local gate, one, at = queue_gate(), nil, nil
+  local one, at
   if gate.room > 0 then
     one, at = find_next()
   elseif redis.call('EXISTS', lanes_key, held_key) > 0 then
     at = gate.next_at(0)
+    if gate.pool_free == 0 and gate.own_room > 0 then
+      redis.call('ZADD', read_control().shared .. ':queues', 'LT', read_clock(), prefix)
+    end
   end
   if at and not read_alarm(at) then
-    local member = redis.call('ZRANGE', lanes_key, 0, 0)[1]
-    one = {
-      member = member,
-      of_id = member and select(3, split_member(member)) or redis.call('LINDEX', held_key, -1),
-    }
+    one = find_any(prefix)
   end
   if one then
-    wake(one)
+    wake(one, prefix)
+  end
+  return one ~= nil
+end
+
+-- Wake one session of another queue, which shares limits with this one. Returns whether one was woken.
+local function promote_other(name)
+  local one = has_sleeper(name) and find_any(name)
+  if one then
+    wake(one, name)
+  end
+  return one and true
+end
+
+-- Wake one session, if one waits and the next item may be leased; or if time alone permits it and no session will ask
+-- then. The session finds out which item is the next.
+--
+-- If there are free slots that queues share, each is for one of those that wait for it, the longest first. A queue that
+-- was woken and cannot use it calls this too, and so wakes the next one.
+local function promote()
+  local pool = read_control().shared
+  if not pool then
+    if has_sleeper(prefix) then
+      promote_own(queue_gate())
+    end
+    return
+  end
+  local gate, is_done = queue_gate(), false
+  local free = gate.pool_free or 0
+  local queues = pool .. ':queues'
+  local names = free > 0 and redis.call('ZRANGEBYSCORE', queues, 0, '(inf') or {}
+  for _, name in ipairs(names) do
+    if free > 0 then
+      local _, woken
+      if name == prefix then
+        is_done, woken = true, promote_own(gate)
+      else
+        -- Keys of the other queue that are none, or forbidden, must not fail this one.
+        _, woken = pcall(promote_other, name)
+      end
+      free = free - (woken == true and 1 or 0)
+      redis.call('ZADD', queues, 'inf', name)
+    end
+  end
+  if not is_done then
+    if gate.pool_free then
+      gate.room, gate.pool_free = math.min(gate.room, free), free
+    end
+    promote_own(gate)
   end
 end
 

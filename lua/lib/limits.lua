@@ -5,7 +5,8 @@
 -- at which an entry is checked against `deadlines`, which is the truth. So an interruption loses no slot for ever.
 --
 -- Limits that several queues share are in `<name>:limits`, `<name>:rates` and `<name>:running`, whose members are the
--- queue's name, NUL and an id; `<name>:queues` has the queues, and since when each waits for a slot.
+-- queue's name, NUL and an id; `<name>:queues` has the queues, and since when each waits for a slot
+-- (inf: it does not).
 --
 -- Needs: prefix, deadlines, now_ms
 -- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
@@ -116,13 +117,13 @@ local function closed_gate(till)
   return gate
 end
 
--- Narrow a gate by the limits of one kind; returns whether it is still open.
+-- Narrow a gate by the limits of one kind; returns how many slots are free; nil: their number is not limited.
 local function narrow(gate, rate, rates, name, limit, running, shared)
   limit = limit and tonumber(string.match(limit, '^[1-9]%d*$') or '')
   rate = rate and string.match(rate, '^[1-9]%d*:[1-9]%d*$')
+  local free
   if limit then
-    local free = running and free_of(running, tonumber(limit), shared)
-      or tonumber(limit) - redis.call('ZCARD', deadlines)
+    free = running and free_of(running, limit, shared) or limit - redis.call('ZCARD', deadlines)
     gate.room = math.min(gate.room, math.max(0, free))
   end
   if rate then
@@ -130,36 +131,32 @@ local function narrow(gate, rate, rates, name, limit, running, shared)
     gate.room = math.min(gate.room, one.room)
     gate.rates[#gate.rates + 1] = one
   end
+  return free
 end
 
--- Return the gate of the whole queue.
+-- Return the gate of the whole queue. `own_room` is what its own limits permit, `pool_free` how many slots are free that it
+-- shares (nil: their number is not limited).
 local function queue_gate()
   local found = read_control()
-  local till = paused_until(found.paused)
-  if till then
-    return closed_gate(till)
+  local till, pool = paused_until(found.paused), found.shared
+  local gate = till and closed_gate(till) or open_gate()
+  if not till then
+    narrow(gate, found.rate, prefix .. ':rates', '', found.concurrency)
   end
-  local gate, pool = open_gate(), found.shared
-  narrow(gate, found.rate, prefix .. ':rates', '', found.concurrency)
   if pool then
     local rate, limit = unpack(redis.call('HMGET', pool .. ':limits', 'rate', 'concurrency'))
-    local before = gate.room
-    narrow(gate, rate, pool .. ':rates', '', limit, limit and pool .. ':running', true)
-    gate.by_pool = gate.room == 0 and before > 0
+    local running = limit and pool .. ':running'
+    gate.own_room = gate.room
+    gate.pool_free = narrow(gate, not till and rate, pool .. ':rates', '', limit, running, true)
   end
   return gate
 end
 
--- Free the slots of items of this queue in the limits that it shares, and wake another queue that waits for one.
+-- Free the slots of items of this queue in the limits that it shares. `promote` wakes a queue that waits for one.
 local function free_shared(ids)
-  local pool, noted = read_control().shared, {}
+  local noted = {}
   for i, id in ipairs(ids) do
     noted[i] = prefix .. '\0' .. id
   end
-  in_chunks('ZREM', pool .. ':running', noted)
-  local first = redis.call('ZRANGE', pool .. ':queues', '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
-  if first and first ~= prefix then
-    redis.call('ZADD', pool .. ':queues', 0, first)
-    redis.pcall('PUBLISH', first .. ':due', '0')
-  end
+  in_chunks('ZREM', read_control().shared .. ':running', noted)
 end

@@ -224,6 +224,62 @@ async def test_limits_that_queues_share_count_the_leases_of_all(space: Space) ->
     assert not await space.redis.exists("pool:limits", "pool:queues", "pool:running")
 
 
+async def sharers(space: Space, count: int, slots: int) -> list[Space]:
+    """Return queues that share so many slots; in each a session waits."""
+    spaces = [space, *(Space(space.redis, f"{space.prefix}-{n}") for n in range(1, count))]
+    for one in spaces:
+        await one.run("register", session="lh:waits", keep_ms=1_000_000)
+        await limit(one, shared="pool", shared__concurrency=slots)
+    return spaces
+
+
+async def woken(spaces: Iterable[Space]) -> list[int]:
+    """Return in which queues a session was woken, and have it lease."""
+    found = [n for n, one in enumerate(spaces) if await one.redis.exists(one.key("queue"))]
+    for n, one in enumerate(spaces):
+        if n in found:
+            await lease(one, 1, session="lh:waits", now_ms=NOW + 10)
+    return found
+
+
+@pytest.mark.seed("GLD-B14")
+async def test_each_slot_that_becomes_free_wakes_the_queue_that_has_waited_longest(space: Space) -> None:
+    spaces = await sharers(space, 4, 2)
+    await add(space, row("first"), row("second"))
+    held = await leases(space, 2)
+    for at, n in enumerate((2, 1, 3, 0), 1):
+        await add(spaces[n], row(f"a{n}"), row(f"b{n}", 1, "g"), now_ms=NOW + at)
+    assert await woken(spaces) == [], "no slot is free"
+    assert await space.run("complete_many", [("first", held[0].token, 0)], now_ms=NOW + 5) == [1]
+    assert await woken(spaces) == [2]
+    # One that waits in a paused queue is passed over, and so is one without a session.
+    await pause(spaces[1])
+    await spaces[3].run("leave", session="lh:waits", stays=0)
+    rows = [("second", held[1].token, -1, "why")]
+    assert await space.run("fail_many", rows, now_ms=NOW + 6) == [1]
+    assert await woken(spaces) == [1], "it finds out that it may not lease"
+    assert await woken(spaces) == [0]
+    assert await woken(spaces) == []
+    # All slots are freed at once by a new limit: each waiting queue has one session woken.
+    await pause(spaces[1], "")
+    await limit(spaces[3], shared__concurrency=9)
+    assert await woken(spaces) == [0, 1, 2]
+
+
+@pytest.mark.seed("GLD-B14")
+async def test_a_slot_of_a_paused_queue_is_for_others_and_their_keys_cannot_fail_it(space: Space) -> None:
+    spaces = await sharers(space, 3, 1)
+    await add(space, row("first"))
+    held = await leases(space)
+    for one in spaces[1:]:
+        await add(one, row("a"))
+    await pause(space)
+    await spaces[1].redis.delete(spaces[1].key("sessions"))
+    await spaces[1].redis.set(spaces[1].key("sessions"), "not a sorted set")
+    await complete(space, held)
+    assert await woken(spaces[2:]) == [0]
+
+
 @pytest.mark.seed("GLD-B14")
 async def test_a_shared_rate_is_kept_by_all_together(space: Space) -> None:
     other = Space(space.redis, f"{space.prefix}-2")

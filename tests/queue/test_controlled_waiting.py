@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
+from leasehold.queue import listener
 from leasehold.queue.leasing import LeaseDispatcher
 from tests.eventually import eventually
 
@@ -50,10 +51,12 @@ async def pause(queue: AsyncWorkQueue, until: bytes, group: bytes = b"") -> None
 
 
 @asynccontextmanager
-async def waiting(make_queue: MakeQueue, sessions: int) -> AsyncIterator[asyncio.Queue[Lease]]:
+async def waiting(
+    make_queue: MakeQueue, sessions: int, name: str | None = None
+) -> AsyncIterator[asyncio.Queue[Lease]]:
     """Have that many sessions wait; give what they lease, one item at a time each."""
     leased: asyncio.Queue[Lease] = asyncio.Queue()
-    queues = [make_queue() for _ in range(sessions)]
+    queues = [make_queue(name=name) for _ in range(sessions)]
 
     async def consume(queue: AsyncWorkQueue) -> None:
         while (lease := await queue.lease(30)) is not None:
@@ -145,3 +148,32 @@ async def test_adding_to_a_paused_queue_wakes_no_session_and_resuming_wakes_as_m
         assert leased.empty()
         await pause(queue, b"")
         assert {(await leased.get()).id for _ in range(20)} == {f"i{n}" for n in range(20)}
+
+
+@pytest.mark.parametrize("sessions", [1, 20])
+@pytest.mark.parametrize("first", ["add", "wait"])
+@pytest.mark.seed("GLD-B14")
+async def test_a_completion_wakes_one_session_of_another_queue_that_shares_limits(
+    make_queue: MakeQueue, name: str, trips: Trips, monkeypatch: pytest.MonkeyPatch, sessions: int, first: str
+) -> None:
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # no session asks again of its own accord
+    monkeypatch.setattr(listener, "KEEP_MS", 4_000_000)
+    one, other = make_queue(name=f"{{{name}}}:a"), make_queue(name=f"{{{name}}}:b")
+    for queue in (one, other):
+        await queue.limits.set(shared=f"{{{name}}}:pool", concurrency=1)
+    await one.add_item(Item(b""))
+    held = await one.lease(3600)
+    items = [Item(b"", f"i{n}") for n in range(10)]
+    if first == "add":
+        await other.add_items(items)
+    async with waiting(make_queue, sessions, other.name) as leased:
+        if first == "wait":
+            await other.add_items(items)
+        trips.count = 0
+        assert leased.empty()
+        await one.complete(held)
+        await other.complete(await leased.get())
+        for _ in items[1:]:
+            assert leased.empty()
+            await other.complete(await leased.get())
+        assert trips.count <= 35
