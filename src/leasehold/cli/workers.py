@@ -149,5 +149,6 @@ async def _act(name: str, url: str, act: Callable[[Fleet], Awaitable[None]]) -> 
         try:
             await act(Fleet(queue))
         except WorkerUnknown as error:
-            return fail(f"no worker {error.worker!r} is registered on {name!r}", Code.MISSED)
+            known = f"`leasehold workers ls {name}` lists those that are"
+            return fail(f"no worker {error.worker!r} is registered on {name!r}: {known}", Code.MISSED)
     return Code.DONE

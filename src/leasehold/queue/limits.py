@@ -165,6 +165,10 @@ class Limits:
                 raise InvalidArgument("ageing", ageing, "None with a group or with shared: it is the queue's")
             fields["ageing"] = f"{to_ms('ageing', ageing)}"
         if not fields:
+            if shared is not None:
+                raise InvalidArgument(
+                    "shared", shared, "a rate or a concurrency with it, which the queues share"
+                )
             raise InvalidArgument("rate", rate, "a rate, a concurrency or an ageing: one at least")
         if shared is None:
             suffix = _suffix(group)
@@ -230,7 +234,9 @@ class Limits:
             raise InvalidArgument("shared", shared, error.allowed) from error
         tag = hash_tag(self._queue_name)
         if tag is None:
-            allowed = f"None for the queue {self._queue_name!r}, whose name has no {{hash tag}}"
+            allowed = (
+                f"None for the queue {self._queue_name!r}, whose name has no {{hash tag}} such as {{shop}}:a"
+            )
             raise InvalidArgument("shared", shared, allowed)
         if hash_tag(shared) != tag or shared == self._queue_name:
             allowed = f"a name with the hash tag {'{' + tag + '}'!r}, as the queue's, that no queue has"
