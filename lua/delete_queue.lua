@@ -21,6 +21,10 @@ end
 redis.call('ZCARD', heartbeats)
 local sessions_key = prefix .. ':sessions'
 redis.call('ZCARD', sessions_key)
+local pool = redis.call('HGET', control_key, 'shared')
+if pool then
+  redis.call('ZCARD', pool .. ':queues')
+end
 
 -- Remove keys, some of which are the data of items; returns how many items there were.
 local function remove(keys, ids)
@@ -85,6 +89,12 @@ end
 live = redis.call('ZRANGEBYSCORE', sessions_key, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 1)
 if not live[1] then
   redis.call('UNLINK', sessions_key)
+end
+if pool then
+  redis.call('ZREM', pool .. ':queues', prefix)
+  if redis.call('EXISTS', pool .. ':queues') == 0 then
+    redis.call('UNLINK', pool .. ':limits', pool .. ':rates', pool .. ':running')
+  end
 end
 redis.call('UNLINK', control_key) -- last: from now on the name can be used anew
 return { '0', #removed }

@@ -74,6 +74,9 @@ local returned = empty_inbox(prefix .. ':inbox:' .. worker, 1000)
 enter_waiting(held, true)
 in_chunks('HSET', ledger, new_records)
 leave_leased(held)
+if controlled then
+  lanes().drop_alarm(worker)
+end
 wake_next()
 if ends then
   unregister(worker)

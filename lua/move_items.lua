@@ -53,6 +53,7 @@ end
 
 redis.call('LLEN', theirs('queue'))
 redis.call('LLEN', theirs('held'))
+redis.call('HLEN', theirs('progress'))
 local scores = redis.call('ZMSCORE', theirs('deadlines'), unpack(ids))
 local due = redis.call('ZMSCORE', theirs('scheduled'), unpack(ids))
 local records_there = redis.call('HMGET', theirs('ledger'), unpack(ids))
@@ -154,6 +155,7 @@ local function leave_there()
   in_chunks('HDEL', theirs('ledger'), moving)
   in_chunks('HDEL', theirs('options'), moving)
   in_chunks('HDEL', theirs('errors'), moving)
+  in_chunks('HDEL', theirs('progress'), moving)
   in_chunks('UNLINK', nil, keys)
 end
 

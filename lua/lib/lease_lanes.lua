@@ -29,7 +29,7 @@ end
 -- Begin to choose: read what the limits of the queue permit, and the levels.
 local function new_plan()
   local gate = lanes().queue_gate()
-  local plan = { gate = gate, gates = {}, levels = {}, opened = {}, examined = 0 }
+  local plan = { gate = gate, gates = {}, levels = {}, opened = {}, passed = {}, examined = 0 }
   plan.used = 0
   local any_held = redis.call('EXISTS', held_key) == 1
   if redis.call('EXISTS', lanes_key) == 0 then
@@ -47,7 +47,7 @@ local function new_plan()
   end
   for _, level in ipairs(plan.levels) do
     level.admitted, level.line, level.first, level.last = 0, {}, 1, 0
-    level.fresh, level.next = {}, 1
+    level.fresh, level.next, level.turns = {}, 1, lanes().turns_key(level.digits)
   end
   return plan
 end
@@ -57,12 +57,7 @@ local function park(plan, level, group, gate)
   local till = gate.next_at(gate.used)
   local after = math.max(read_clock(), level.served) + 1 / 2048
   plan.later = till and math.min(plan.later or till, till) or plan.later
-  redis.call(
-    'ZADD',
-    lanes().turns_key(level.digits),
-    till and math.max(till, after) or 1e15 + read_clock(),
-    group
-  )
+  redis.call('ZADD', level.turns, till and math.max(till, after) or 1e15 + read_clock(), group)
 end
 
 -- Read the next members of a lane, or ids of `held`; returns whether there are any.
@@ -90,7 +85,7 @@ local function open_lane(plan, level, group, wanted)
   }
   plan.examined = plan.examined + 1
   if not refill(lane) then
-    redis.call('ZREM', lanes().turns_key(level.digits), group)
+    redis.call('ZREM', level.turns, group)
     return
   end
   local gate = plan.gates[group]
@@ -120,7 +115,7 @@ local function open_lanes(plan, level, wanted)
   local till = math.max(read_clock(), level.served)
   local most = math.min(wanted, 50)
   -- stylua: ignore
-  local groups = redis.call('ZRANGE', lanes().turns_key(level.digits), '-inf', level.till or till, 'BYSCORE',
+  local groups = redis.call('ZRANGE', level.turns, '-inf', level.till or till, 'BYSCORE',
     'LIMIT', level.admitted, most)
   level.till = level.till or till
   level.seen = #groups < most
@@ -201,11 +196,18 @@ local function pick(plan, wanted)
   return picked
 end
 
--- Count what was picked and is not leased as not used.
+local state
+
+-- Count what was picked and is not leased as not used. If its group had no more room, other lanes of
+-- the group may have been passed over for it: `end_lanes` gives them their turn.
 local function unpick(plan, one)
+  local gate = one.lane.gate
   plan.used = plan.used - 1
-  if one.lane.gate then
-    one.lane.gate.used = one.lane.gate.used - 1
+  if gate then
+    if gate.used >= gate.room then
+      plan.passed[one.lane.group] = true
+    end
+    gate.used = gate.used - 1
   end
 end
 
@@ -225,7 +227,7 @@ local function note_commit(plan, picked, till)
     if gate and gate.used >= gate.room then
       park(plan, level, lane.group, gate)
     elseif lane.turn and not level.alone then
-      redis.call('ZADD', lanes().turns_key(level.digits), lane.turn, lane.group)
+      redis.call('ZADD', level.turns, lane.turn, lane.group)
     end
     if lane.turn and not level.alone then
       redis.call('ZADD', levels_key, level.served, level.digits)
@@ -244,9 +246,8 @@ local function next_permit(plan)
   local soonest = plan.later or math.huge
   for _, level in ipairs(plan.levels) do
     local after = string.format('(%.17g', math.max(read_clock(), level.served))
-    local key = lanes().turns_key(level.digits)
     -- stylua: ignore
-    local turn = redis.call('ZRANGE', key, after, '(1e15', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    local turn = redis.call('ZRANGE', level.turns, after, '(1e15', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     soonest = math.min(soonest, tonumber(turn or math.huge))
   end
   return soonest < math.huge and math.ceil(soonest) or nil
@@ -270,8 +271,6 @@ local function claim_alarm(holder, at)
   return wait, is_registered and true
 end
 
-local for_lease
-
 -- Put what is in the queue, and in an inbox, into the lanes. Returns whether the queue is controlled still; then call
 -- `choose_in_lanes`.
 local function begin_lanes(inbox_)
@@ -282,16 +281,17 @@ local function begin_lanes(inbox_)
   check_processing()
   begin_writes()
   local moved = inbox_ and settle(inbox_, 500) or 0
-  for_lease.is_left = settle(queue, 500) == 500 or moved == 500
+  state.is_left = settle(queue, 500) == 500 or moved == 500
   if end_control() then
     return false
   end
-  for_lease.plan = new_plan()
-  for_lease.leased, for_lease.dropped, for_lease.ghosts = {}, {}, {}
+  state.plan = new_plan()
+  state.leased, state.dropped, state.ghosts = {}, {}, {}
   return true
 end
 
--- Sort out those picked whose options say another lane, as they were replaced: put them there.
+-- Sort out those picked whose options say another lane, as they were replaced, or cancelled and added again: put them
+-- there, where the next call finds them. Returns the others.
 local function keep_right(picked)
   local ids, kept = {}, {}
   for i, one in ipairs(picked) do
@@ -299,17 +299,20 @@ local function keep_right(picked)
   end
   local found, wrong = lanes().options_of(ids), {}
   for i, one in ipairs(picked) do
-    if next(found[i]) and lanes().lane_of(found[i]) ~= one.lane.name then
+    if
+      lanes().lane_of(found[i]) ~= one.lane.name and redis.call('EXISTS', data_key(one.id)) == 1
+    then
       wrong[#wrong + 1] = one
-      unpick(for_lease.plan, one)
+      unpick(state.plan, one)
     else
       kept[#kept + 1] = one
     end
   end
   for _, one in ipairs(wrong) do
+    state.is_left = true
     lanes().enter_lanes({ one.id }, false)
     if one.member then
-      for_lease.dropped[#for_lease.dropped + 1] = one
+      state.dropped[#state.dropped + 1] = one
     else
       -- Not with the others, which must be the next ones in `held`.
       one.lane.read = one.lane.read - redis.call('LREM', held_key, -1, one.id)
@@ -322,10 +325,11 @@ end
 local function choose_in_lanes(total, with_data, room)
   local checked, stop = 0, false
   while #chosen < total and checked < 1000 and not stop do
-    local picked = pick(for_lease.plan, math.min(total - #chosen, 500))
+    local picked = pick(state.plan, math.min(total - #chosen, 500))
     if #picked == 0 then
       break
     end
+    checked = checked + #picked
     picked = keep_right(picked)
     local ids, before = {}, #chosen
     for i, one in ipairs(picked) do
@@ -333,57 +337,60 @@ local function choose_in_lanes(total, with_data, room)
     end
     local used
     used, stop = choose(ids, 0, #ids, with_data, room)
-    checked = checked + used + 1
     local at = before + 1
     for i, one in ipairs(picked) do
       if i > used then
-        unpick(for_lease.plan, one)
+        unpick(state.plan, one)
       else
-        for_lease.dropped[#for_lease.dropped + 1] = one
+        state.dropped[#state.dropped + 1] = one
         if chosen[at] == one.id then
-          for_lease.leased[#for_lease.leased + 1] = one
+          state.leased[#state.leased + 1] = one
           at = at + 1
         else
-          for_lease.ghosts[#for_lease.ghosts + 1] = one.id
-          unpick(for_lease.plan, one)
+          state.ghosts[#state.ghosts + 1] = one.id
+          unpick(state.plan, one)
         end
       end
     end
   end
-  for_lease.is_left = for_lease.is_left or for_lease.plan.more or checked >= 1000
+  state.is_left = state.is_left or state.plan.more or checked >= 1000
   return stop
 end
 
 -- Note the use of limits, before the leases are written.
 local function commit_lanes(till)
-  note_commit(for_lease.plan, for_lease.leased, till)
+  note_commit(state.plan, state.leased, till)
 end
 
 -- Drop from the lanes what was checked, and wake one session if more may be leased. Returns in how many ms time alone
 -- permits more (-1: it will not, or another session asks then), whether this session has to ask,
 -- and whether there is more to do now.
 local function end_lanes(holder, is_short)
-  lanes().leave_lanes(for_lease.dropped)
-  for _, id in ipairs(for_lease.ghosts) do
+  lanes().leave_lanes(state.dropped)
+  for _, id in ipairs(state.ghosts) do
     lanes().drop_key(id)
   end
-  local wait, is_mine = claim_alarm(holder, is_short and next_permit(for_lease.plan) or nil)
+  for group in pairs(state.plan.passed) do
+    lanes().unpark(group)
+    state.is_left = true
+  end
+  local wait, is_mine = claim_alarm(holder, is_short and next_permit(state.plan) or nil)
   if not end_control() then
     lanes().promote()
   end
-  return wait, is_mine, for_lease.is_left
+  return wait, is_mine, state.is_left
 end
 
 -- Return the functions to lease from lanes. They are created only in a call that needs them: `begin`, `choose`, `commit` and
 -- `finish` are called in this order.
 local function lease_lanes()
-  if not for_lease then
-    for_lease = {
+  if not state then
+    state = {
       begin = begin_lanes,
       choose_in_lanes = choose_in_lanes,
       commit = commit_lanes,
       finish = end_lanes,
     }
   end
-  return for_lease
+  return state
 end

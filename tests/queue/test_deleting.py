@@ -316,3 +316,23 @@ async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue) -> None:
     for name in ("scheduled", "dead"):
         with pytest.raises(InvalidArgument, match=name):
             await queue.purge(**{name: 1})  # type: ignore[arg-type]  # that is what is tested
+
+
+async def test_a_deleted_queue_shares_no_limits_any_more(make_queue: MakeQueue, redis: Redis) -> None:
+    one, other = make_queue(name="{shop}:a"), make_queue(name="{shop}:b")
+    for queue in (one, other):
+        await queue.limits.set(shared="{shop}:api", concurrency=1)
+        await queue.add_item(Item(b"x", id="x"))
+    await take(one)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        waits = group.create_task(other.lease(30))
+        await blocked(redis, 1)
+        await one.delete()
+        await waits
+    assert {key async for key in redis.scan_iter("*api*")} == {
+        b"{shop}:api:limits",
+        b"{shop}:api:queues",
+        b"{shop}:api:running",
+    }
+    await other.delete()
+    assert not await redis.keys("*api*")

@@ -49,6 +49,17 @@ async def test_items_move_in_their_order_to_the_end(
     assert [lease.data for lease in await other.lease_many(3, 30)] == [b"data first", b"data 0", b"data 1"]
 
 
+async def test_the_progress_of_an_item_does_not_stay_behind(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
+) -> None:
+    await fill(queue, "a")
+    lease = await take(queue)
+    assert await queue.progress(lease, 0.5)
+    await queue.release(lease)
+    assert await queue.move_to(other) == ["a"]
+    assert await redis.keys(f"{queue.name}:*") == [f"{queue.name}:fence".encode()]
+
+
 async def test_an_id_that_exists_in_the_other_queue_stays_in_its_place(
     queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
 ) -> None:
