@@ -257,7 +257,8 @@ class AsyncWorkQueue:
             dedupe_for: Seconds for which the id stays taken, even if the item is completed sooner; None: only
                 while the item is unfinished.
             replace: Whether to replace an item with this id that is waiting or delayed: its data, delay and
-                options. It keeps its place in the queue. One that is leased stays as it is.
+                options. It keeps its place in the queue: a new priority or group counts once it is reached
+                there. One that is leased stays as it is.
 
         Returns:
             True if it was added, or has replaced one. False if its id is taken.
