@@ -102,6 +102,39 @@ async def test_concurrency_is_never_exceeded_and_a_free_slot_is_used(space: Spac
     assert await lease(space, now_ms=NOW + 60_001) == []
 
 
+ENDS: dict[str, tuple[str, list[object], dict[str, object]]] = {
+    "completed": ("complete_many", ["x", 1, 0], {}),
+    "retried": ("fail_many", ["x", 1, 0, "why"], {}),
+    "retried later": ("fail_many", ["x", 1, 9_000, "why"], {}),
+    "dead": ("fail_many", ["x", 1, -1, "why"], {}),
+    "released": ("release_many", ["x", 1, 0, 0], {}),
+    "cancelled": ("cancel_many", ["x", 1_000], {}),
+    "lease ended": ("end_leases", ["x", 1], {}),
+    "session failed": ("fail_session", ["x"], {"worker": ME, "expired": 0, "connections": "", "ends": 0}),
+    "expired": ("light_clean", [], {"now_ms": NOW + 60_000}),
+    "added anew": ("add_items", ["x", "other data", 5_000, "0"], {}),
+}
+
+
+@pytest.mark.parametrize("of", ["queue", "group", "shared"])
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_slot_is_free_however_a_lease_ends(space: Space, end: str, of: str) -> None:
+    fields = {"queue": {"concurrency": 1}, "group": {"concurrency__g": 1}}
+    await limit(space, **fields.get(of, {"shared": "pool", "shared__concurrency": 1}))
+    await add(space, row("x", 0, "g"))
+    assert await lease(space) == ["x"]
+    await add(space, row("y", 0, "g"))
+    assert await lease(space) == []
+    await space.seed({"heartbeats": {ME: 1e15}})
+    if end == "added anew":
+        await space.redis.delete(space.key("item:x"))  # as other clients complete
+    script, values, arguments = ENDS[end]
+    await space.run(script, [values], **arguments)
+    now = NOW + 60_000 if end == "expired" else NOW
+    assert len(await lease(space, now_ms=now)) == 1
+    assert await lease(space, now_ms=now) == []
+
+
 async def test_a_concurrency_limit_counts_the_leases_that_were_there_before(space: Space) -> None:
     await add(space, *(row(f"i{n}", 0, "g") for n in range(10)))
     before = await leases(space, 4)

@@ -101,7 +101,9 @@ class ControlMachine(RuleBasedStateMachine):
             assert not missed
 
     @precondition(lambda self: self.held)
-    @rule(pick=st.integers(min_value=0), how=st.sampled_from(["complete", "release", "fail", "end"]))
+    @rule(
+        pick=st.integers(min_value=0), how=st.sampled_from(["complete", "release", "fail", "end", "cancel"])
+    )
     def finish(self, pick: int, how: str) -> None:
         item_id = sorted(self.held)[pick % len(self.held)]
         lease, its = self.held.pop(item_id)
@@ -113,10 +115,13 @@ class ControlMachine(RuleBasedStateMachine):
         elif how == "fail":
             assert self.run(self.queue.fail(lease, "an error", retry_in=0))
             self.waiting[item_id] = its
+        elif how == "cancel":
+            assert self.run(self.queue.cancel(item_id))
         else:
             assert self.run(self.queue.fail(lease, "an error"))
             assert self.run(self.queue.dead_letters.requeue(item_id)) == [True]
             self.waiting[item_id] = its
+        self.lease(5)  # whatever is permitted now
 
     @rule(group=GROUPS | st.just("*"), limit=st.one_of(st.none(), st.integers(1, 4)))
     def limit(self, group: str | None, limit: int | None) -> None:
@@ -126,6 +131,7 @@ class ControlMachine(RuleBasedStateMachine):
         else:
             self.run(self.queue.limits.set(concurrency=limit, group=group))
             self.limits[group] = limit
+        self.lease(5)
 
     @rule(burst=st.integers(0, 3))
     def limit_rate(self, burst: int) -> None:
@@ -143,6 +149,7 @@ class ControlMachine(RuleBasedStateMachine):
     def resume(self, group: str | None) -> None:
         self.run(self.queue.resume(group=group))
         self.paused.discard(group)
+        self.lease(5)
 
     @rule(seconds=st.sampled_from([0, 1, 10, 25]))
     def move_the_clock(self, seconds: int) -> None:
