@@ -25,6 +25,7 @@ local function cancel(ids, for_ms)
     if answers[i] == 1 then
       local n, base = #ended + 1, #keys
       ended[n], seen[id] = id, true
+      -- The result is that of an earlier item.
       keys[base + 1], keys[base + 2] = prefix .. ':result:' .. id, data_key(id)
       keys[base + 3], keys[base + 4] =
         prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id
@@ -54,18 +55,7 @@ local function cancel(ids, for_ms)
   if for_ms > 0 then
     note_cancelled(ended, for_ms)
   end
-  note_options(leased)
-  in_chunks('UNLINK', nil, keys) -- the result is that of an earlier item
-  forget_facts(ended)
-  in_chunks('HDEL', ledger, ended)
-  if places[1] then
-    leave_places(places)
-  end
-  unlist(leased)
-  in_chunks('ZREM', deadlines, leased)
-  free_leases(leased)
-  wake_next()
-  flush()
+  remove_items(ended, leased, places, keys)
   for _, one in ipairs(told) do
     redis.pcall('PUBLISH', prefix .. ':push:' .. one[1], 'cancel ' .. one[2] .. ' ' .. one[3])
   end

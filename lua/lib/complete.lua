@@ -4,7 +4,7 @@
 -- results are written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
--- Gives: complete, find_waiting, leave_places
+-- Gives: complete, find_waiting, remove_items
 
 -- Return whether the token of a row is accepted, given the item's entries in the ledger and in `deadlines`.
 local function is_accepted(row, record, score)
@@ -68,6 +68,23 @@ local function leave_places(places)
   end
 end
 
+-- Remove items with all their bookkeeping: `keys` are those of their data and leases, `leased` the ids under lease, and
+-- `places` where the others wait. Call it after `check_processing`, and tell the watchers after it.
+local function remove_items(ids, leased, places, keys)
+  note_options(leased)
+  in_chunks('UNLINK', nil, keys) -- decides
+  forget_facts(ids)
+  in_chunks('HDEL', ledger, ids)
+  if places[1] then
+    leave_places(places)
+  end
+  unlist(leased)
+  in_chunks('ZREM', deadlines, leased)
+  free_leases(leased)
+  wake_next()
+  flush()
+end
+
 -- Return the result in the third value of a row, and how long to keep it: not at all if that is 0 ms.
 local function result_of(options_)
   local _, to, keep_ms = string.find(options_, '^[01]:(%d+):')
@@ -127,18 +144,7 @@ local function complete()
   for _, i in ipairs(results) do
     store_result(ids[i], ARGV[entries + 3 * i])
   end
-  note_options(leased)
-  in_chunks('UNLINK', nil, keys)
-  forget_facts(finished)
-  in_chunks('HDEL', ledger, finished)
-  if places[1] then
-    leave_places(places)
-  end
-  unlist(leased)
-  in_chunks('ZREM', deadlines, leased)
-  free_leases(leased)
-  wake_next()
-  flush()
+  remove_items(finished, leased, places, keys)
   notify_watchers(finished)
   return answers
 end
