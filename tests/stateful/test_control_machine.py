@@ -46,8 +46,8 @@ class ControlMachine(RuleBasedStateMachine):
 
     url: str
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(limited=st.booleans())
+    def begin(self, *, limited: bool) -> None:
         self.name = f"control-{next(_names)}"
         self.now = 1_700_000_000.0
         self.runner = asyncio.Runner()
@@ -60,6 +60,11 @@ class ControlMachine(RuleBasedStateMachine):
         self.burst = 0
         self.leased_at: list[float] = []
         self.ids = itertools.count()
+        if limited:
+            # Most groups have to wait for a slot from the beginning.
+            self.limit("*", 1)
+            self.add(0, "a", 3)
+            self.add(3, "b", 2)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
