@@ -1,6 +1,6 @@
 -- Return what is on its way to a session to the front of the queue, and unregister the session.
 --
--- That are the ids in its inbox, and the item delivered to it last, if it has not accepted that. With `stays`, it stays
+-- That are the ids in its inbox, and the item delivered to it last, unless it has accepted that. With `stays`, it stays
 -- registered: a blocking move may still be running.
 --
 -- Keys: queue, inbox, processing, gone, deadlines, scheduled, ledger, sessions, idle, options, errors, events
@@ -16,11 +16,14 @@
 
 local delivered_key = prefix .. ':delivered:' .. session
 
+local is_accepted = false
+
 -- Return the token and the id of what was delivered to the session, if it can be recalled.
 local function find_delivered()
   local entry = redis.call('GET', delivered_key) or ''
   for row = accepted + 1, #ARGV do
     if ARGV[row] == entry then
+      is_accepted = true
       return nil
     end
   end
@@ -55,6 +58,8 @@ local token, id = find_delivered()
 redis.call('ZREM', idle, session)
 if token then
   recall(id)
+elseif is_accepted then
+  redis.call('UNLINK', delivered_key)
 end
 local returned = empty_inbox(inbox, 1000)
 if controlled then

@@ -116,9 +116,9 @@ async def test_leaving_recalls_what_the_session_has_not_accepted(space: Space) -
     assert after == picture(waiting=["b", "w"], leased={"a": Held(1)}, fence=2)
 
 
-async def test_what_the_session_has_accepted_is_not_recalled(space: Space) -> None:
+async def test_what_the_session_has_accepted_is_acknowledged_and_not_recalled(space: Space) -> None:
     reply, after = await space.apply(DELIVERED | IDLE, "leave", [("1 a",)], stays=1)
-    assert (reply, after) == ([0], DELIVERED)
+    assert (reply, after) == ([0], picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1))
 
 
 async def test_a_delivery_whose_item_was_leased_again_is_not_recalled(space: Space) -> None:

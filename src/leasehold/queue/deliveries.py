@@ -95,6 +95,7 @@ class Deliveries:
         try:
             returned, *tokens = await leave(accepted)
             doubtful = False
+            self.acknowledged(accepted)
         finally:
             with self._lock:
                 self._recalls -= 1

@@ -290,7 +290,8 @@ class Listener:
     def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:
         """Register for a delivery, unless the session has, and acknowledge what was accepted."""
         if not self._attached:
-            self.deliveries.acknowledged(accepted)  # no recall follows
+            if accepted:
+                self.return_id()  # which acknowledges, too
             return
         if not accepted and (self.deliveries.registered or not self._receives):
             return
