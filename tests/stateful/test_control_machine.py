@@ -46,8 +46,8 @@ class ControlMachine(RuleBasedStateMachine):
 
     url: str
 
-    @initialize(limited=st.booleans())
-    def begin(self, *, limited: bool) -> None:
+    @initialize(limited=st.sampled_from([(), (None, 2), ("*", 1)]))
+    def begin(self, limited: tuple[()] | tuple[str | None, int]) -> None:
         self.name = f"control-{next(_names)}"
         self.now = 1_700_000_000.0
         self.runner = asyncio.Runner()
@@ -61,10 +61,11 @@ class ControlMachine(RuleBasedStateMachine):
         self.leased_at: list[float] = []
         self.ids = itertools.count()
         if limited:
-            # Most groups have to wait for a slot from the beginning.
-            self.limit("*", 1)
+            # Some items have to wait for a slot from the beginning.
+            self.limit(*limited)
             self.add(0, "a", 3)
             self.add(3, "b", 2)
+            self.lease(5)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
