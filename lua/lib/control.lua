@@ -11,7 +11,7 @@ local function settle(list, limit)
     return 0
   end
   local promoted, found =
-    redis.call('ZMSCORE', lanes().key_of('promoted'), unpack(ids)), lanes().options_of(ids)
+    redis.call('ZMSCORE', prefix .. ':promoted', unpack(ids)), lanes().options_of(ids)
   local first, last, marked = {}, {}, {}
   for i, id in ipairs(ids) do
     if promoted[i] or lanes().lane_of(found[i]) ~= '50\0' then
@@ -25,7 +25,7 @@ local function settle(list, limit)
   for _, id in ipairs(last) do
     lanes().keep_key(id, 'PX', 86400000) -- a day
   end
-  in_chunks('ZREM', lanes().key_of('promoted'), marked)
+  in_chunks('ZREM', prefix .. ':promoted', marked)
   redis.call('LTRIM', list, 0, -#ids - 1)
   return #ids
 end
@@ -35,9 +35,7 @@ local function end_control()
   if redis.call('EXISTS', control_key, lanes_key) > 0 then
     return false
   end
-  if
-    redis.call('EXISTS', held_key, lanes().key_of('promoted')) > 0 and settle(queue, 500) == 500
-  then
+  if redis.call('EXISTS', held_key, prefix .. ':promoted') > 0 and settle(queue, 500) == 500 then
     return false
   end
   if redis.call('EXISTS', lanes_key) == 1 then
@@ -46,7 +44,7 @@ local function end_control()
   if redis.call('EXISTS', held_key) == 1 then
     redis.call('RENAME', held_key, queue)
   end
-  local index = { lanes().key_of('promoted'), lanes().key_of('alarm') }
+  local index = { prefix .. ':promoted', prefix .. ':alarm' }
   for number = 41, 59 do
     index[#index + 1] = lanes().turns_key(number)
   end
@@ -90,7 +88,7 @@ local function limits_changed(group)
   else
     is_left = unpark_all()
   end
-  redis.call('UNLINK', lanes().key_of('alarm'))
+  redis.call('UNLINK', prefix .. ':alarm')
   if controlled and not end_control() then
     lanes().promote()
   end

@@ -215,10 +215,11 @@ end
 local function note_commit(plan, picked, till)
   local ids, by_group = {}, {}
   for i, one in ipairs(picked) do
+    local group = one.lane.group
     ids[i] = one.id
-    if one.lane.group ~= '' then
-      by_group[one.lane.group] = by_group[one.lane.group] or {}
-      table.insert(by_group[one.lane.group], one.id)
+    if group ~= '' then
+      by_group[group] = by_group[group] or {}
+      table.insert(by_group[group], one.id)
     end
   end
   note_use(plan.gate, plan.gates, ids, by_group, till)
@@ -257,31 +258,30 @@ end
 local function claim_alarm(holder, at)
   local covered, who = lanes().read_alarm(at or 0)
   if who == holder and not (at and covered) then
-    redis.call('UNLINK', lanes().key_of('alarm'))
+    redis.call('UNLINK', prefix .. ':alarm')
   end
   if not at or (covered and who ~= holder) then
     return -1, false
   end
   local wait = math.max(1, at - read_clock())
-  local is_registered = redis.call('ZSCORE', lanes().key_of('sessions'), holder)
+  local is_registered = redis.call('ZSCORE', prefix .. ':sessions', holder)
   if is_registered then
     local value = string.format('%.0f ', at) .. holder
-    redis.call('SET', lanes().key_of('alarm'), value, 'PX', string.format('%.0f', wait + 86400000))
+    redis.call('SET', prefix .. ':alarm', value, 'PX', string.format('%.0f', wait + 86400000))
   end
-  return wait, is_registered and true
+  return wait, is_registered
 end
 
 -- Put what is in the queue, and in an inbox, into the lanes. Returns whether the queue is controlled still; then call
 -- `choose_in_lanes`.
 local function begin_lanes(inbox_)
   -- Read before anything is written, as all keys are.
-  redis.call('LLEN', queue)
-  redis.call('LLEN', inbox_ or queue)
+  local queued, sent = redis.call('LLEN', queue), inbox_ and redis.call('LLEN', inbox_) or 0
   redis.call('HLEN', ledger)
   check_processing()
   begin_writes()
-  local moved = inbox_ and settle(inbox_, 500) or 0
-  state.is_left = settle(queue, 500) == 500 or moved == 500
+  local moved = sent > 0 and settle(inbox_, 500) or 0
+  state.is_left = queued > 0 and settle(queue, 500) == 500 or moved == 500
   if end_control() then
     return false
   end

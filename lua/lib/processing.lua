@@ -17,6 +17,7 @@ local at_first = { notes = any_rare }
 local function check_processing()
   at_first.length = redis.call('LLEN', processing)
   at_first.noted = at_first.notes and redis.call('ZCARD', gone) or 0
+  at_first.notes = at_first.noted > 0
   return at_first.noted
 end
 

@@ -68,6 +68,17 @@ async def test_no_key_of_lanes_is_left_when_all_is_leased_and_the_queue_is_plain
     assert listed((await space.snapshot())["queue"]) == ["p2"]
 
 
+async def test_an_item_of_a_lane_under_a_foreign_lease_is_watched_instead_of_leased(
+    space: Space,
+) -> None:
+    await add(space, row("a", 0, "g"), row("b", 0, "g"))
+    await space.redis.set(space.key("lease:a"), "foreign", px=60_000)
+    assert await lease(space) == ["b"]
+    deadlines = (await space.snapshot())["deadlines"]
+    assert isinstance(deadlines, dict)
+    assert set(deadlines) == {"a", "b"}
+
+
 async def test_what_is_held_returns_to_the_queue_in_its_order(space: Space) -> None:
     plain = [f"p{n}" for n in range(300)]
     await add(space, *map(row, plain))
