@@ -60,18 +60,47 @@ local function park(plan, level, group, gate)
   redis.call('ZADD', level.turns, till and math.max(till, after) or 1e15 + read_clock(), group)
 end
 
+local state
+
+-- Drop what was read of a lane and does not wait: it would take slots of the group, and others would be passed over.
+local function keep_waiting(lane)
+  local ids, kept = {}, {}
+  for i, member in ipairs(lane.buffer) do
+    ids[i] = select(3, lanes().split_member(member))
+  end
+  local scores = #ids > 0 and redis.call('ZMSCORE', deadlines, unpack(ids))
+  for i, id in ipairs(ids) do
+    local is_double = lane.gate.seen[id] or is_ours(scores[i])
+    if is_double or redis.call('EXISTS', data_key(id)) == 0 then
+      state.dropped[#state.dropped + 1] = { member = lane.buffer[i] }
+    else
+      kept[#kept + 1], lane.gate.seen[id] = lane.buffer[i], true
+    end
+  end
+  lane.buffer = kept
+end
+
 -- Read the next members of a lane, or ids of `held`; returns whether there are any.
 local function refill(lane)
-  local wanted = lane.wanted
-  lane.wanted = math.min(250, 4 * wanted)
-  lane.at = 1
-  if lane.name == '50\0' then
-    lane.buffer = reversed(redis.call('LRANGE', held_key, -lane.read - wanted, -lane.read - 1))
-  else
-    lane.buffer = lanes().members_of(lane.name, lane.read, wanted)
+  for _ = 1, 5 do
+    local wanted = lane.wanted
+    lane.wanted = math.min(250, 4 * wanted)
+    lane.at = 1
+    if lane.name == '50\0' then
+      lane.buffer = reversed(redis.call('LRANGE', held_key, -lane.read - wanted, -lane.read - 1))
+    else
+      lane.buffer = lanes().members_of(lane.name, lane.read, wanted)
+    end
+    lane.read = lane.read + #lane.buffer
+    if not (lane.gate and lane.buffer[1]) then
+      return lane.buffer[1]
+    end
+    keep_waiting(lane)
+    if lane.buffer[1] then
+      return true
+    end
   end
-  lane.read = lane.read + #lane.buffer
-  return lane.buffer[1]
+  state.is_left = true -- nothing but doubles: call again
 end
 
 -- Look at a lane whose turn has come: drop it from the index if it is empty, park it if its group may not be served.
@@ -98,6 +127,13 @@ local function open_lane(plan, level, group, wanted)
     return
   end
   lane.gate = gate
+  if gate then
+    gate.seen = gate.seen or {}
+    keep_waiting(lane)
+    if not (lane.buffer[1] or refill(lane)) then
+      return -- the next lease finds it empty
+    end
+  end
   level.admitted = level.admitted + 1
   level.fresh[level.admitted] = lane
   plan.opened[#plan.opened + 1] = lane
@@ -195,8 +231,6 @@ local function pick(plan, wanted)
   end
   return picked
 end
-
-local state
 
 -- Count what was picked and is not leased as not used. If its group had no more room, other lanes of
 -- the group may have been passed over for it: `end_lanes` gives them their turn.

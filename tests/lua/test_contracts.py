@@ -21,7 +21,7 @@ SCRIPTS = catalogue.load()
 FOLDER = Path(str(catalogue.folder()))
 
 #: The longest text that goes to the server when it does not know a script yet, and stays in its memory.
-MAX_BYTES = 40 * 1024
+MAX_BYTES = 42 * 1024
 
 #: Commands whose cost has no bound, that read the whole database, or are of no use in a script.
 FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS", b"HVALS", b"DEL", b"SORT"}

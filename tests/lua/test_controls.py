@@ -392,16 +392,30 @@ async def test_another_session_asks_if_that_which_was_to_ask_is_failed(space: Sp
     assert len(listed((await space.snapshot())["queue"])) == 1
 
 
-async def test_an_item_that_has_left_its_group_while_it_waited_uses_up_no_slot(space: Space) -> None:
-    """It was replaced, or cancelled and added again: it is leased at the next call, where it belongs now."""
+async def test_a_cancelled_item_takes_no_slot_of_its_group(space: Space) -> None:
     await limit(space, concurrency__g=1)
-    await add(space, row("x", 3, "g"), row("y", 0, "g"))
+    await add(space, row("x", 3, "g"), row("y", 0, "g"), row("low", -1))
     await space.run("cancel_many", [("x", 0)])
-    reply = await space.run("lease_many", [(2, 60_000)])
-    again = await leases(space)
-    assert [one.id for one in (*items_of(reply), *again)] == ["y"]
-    assert reply[1] == 0
-    await complete(space, again)
+    given = await leases(space)
+    assert [one.id for one in given] == ["y", "low"], "what is cancelled takes no slot"
+    await complete(space, given)
+
+
+async def test_an_id_that_comes_twice_takes_one_slot(space: Space) -> None:
+    """As after another client has pushed it: what waits behind it is leased before a lower level is."""
+    await limit(space, concurrency__g=2)
+    await add(space, row("x", 3, "g"), row("y", 3, "g"), row("z", 3, "g"), row("low", -1))
+    await space.redis.lpush(space.key("queue"), "x")
+    first = await leases(space, 2)
+    assert [one.id for one in first] == ["x", "y"]
+    await complete(space, first[1:])
+    await space.redis.lpush(space.key("queue"), "x")
+    assert [one.id for one in await leases(space, 2)] == ["z", "low"]
+
+
+async def test_an_item_that_is_replaced_while_it_waits_uses_up_no_slot_of_its_old_group(space: Space) -> None:
+    """It is leased at the next call, where it belongs now."""
+    await limit(space, concurrency__g=1)
     for n, how in enumerate(("replace", "cancel")):
         await add(space, row("x", 3, "g"))
         if how == "cancel":
