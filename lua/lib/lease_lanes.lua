@@ -1,4 +1,4 @@
--- Lease from a controlled queue: choose what its lanes and limits permit.
+-- Lease from a controlled queue: choose what its lanes and limits permit. One concept, so this file may be longer.
 --
 -- Needs: prefix, queue, ledger
 -- Gives: lease_lanes

@@ -1,4 +1,4 @@
-"""Limits and pauses of a queue and of its groups: no item too many is leased, and none too late."""
+"""Limits and pauses: no item too many or too late. One concept, so this file may be longer than others."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from leasehold.queue.limits import EACH_GROUP, MAX_LIMIT, Limit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from leasehold import AsyncWorkQueue
     from leasehold.queue.limits import Pause, QueueLimits
 
 ALL = "all"
@@ -70,32 +71,34 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
 
     Without options it shows limits and pauses. `leasehold pause` and `leasehold resume` change pauses.
     """
-    given: dict[str, Any] = {
-        "rate": rate,
-        "burst": burst,
-        "concurrency": concurrency,
-        "ageing": ageing,
-        "shared": shared,
-    }
+    given: dict[str, Any] = {"rate": rate, "concurrency": concurrency, "ageing": ageing}
+    given |= {"burst": burst, "shared": shared}
     changes = any(value is not None for value in given.values())
     if remove and changes:
         raise typer.BadParameter("cannot be combined with a limit to set", param_hint="--remove")
     async with open_queue(url, name) as queue:
         if changes:
             await queue.limits.set(**given, group=group)
-        elif remove:
-            names: Any = () if remove == ALL else (remove,)
-            if not await queue.limits.remove(*names, group=group):
-                what = repr(name) if group is None else f"the group {group!r} of {name!r}"
-                return fail(f"{what} has no {'limit' if remove == ALL else f'limit {remove!r}'}", Code.MISSED)
+        elif remove and not await _remove(queue, remove, group):
+            return fail(_no_limit(name, group, remove), Code.MISSED)
         found = await queue.limits.get()
-    rows = [{"queue": name, **row} for row in _rows(found)]
-    if group is not None and not changes and not remove:
-        rows = [row for row in rows if row["group"] == group]
+    shows_all = group is None or changes or remove
+    rows = [{"queue": name, **row} for row in _rows(found) if shows_all or row["group"] == group]
     print_rows(rows, as_json=as_json)
     if not rows:
         note(f"{name} has no limits")
     return Code.DONE
+
+
+def _no_limit(name: str, group: str | None, limit: str) -> str:
+    what = repr(name) if group is None else f"the group {group!r} of {name!r}"
+    return f"{what} has no {'limit' if limit == ALL else f'limit {limit!r}'}"
+
+
+async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None) -> bool:
+    """Remove a limit, or all; return whether there was one."""
+    names: Any = () if limit == ALL else (limit,)
+    return bool(await queue.limits.remove(*names, group=group))
 
 
 @command

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: Entries examined in one step: none takes 5 ms of the server, whatever it has to repair.
 STEP = 100
+#: How many entries of `processing` a call of `light_clean` checks: more than it reclaims, so that a walk
+#: meets the entries of what was reclaimed meanwhile.
+WALK_STEP = 500
 #: How long an unexplained entry is left alone (ms): a foreign client writes its lease key one or two trips
 #: after it has taken the id.
 GRACE_MS = 2000
@@ -159,13 +162,13 @@ async def _walk_processing(engine: Engine) -> CleanReport:
     left: int | None = None
     more, started_ms = True, 0
     while more or left is None or left > 0:
-        ends = left is not None and left <= STEP
+        ends = left is not None and left <= WALK_STEP
         length, reclaimed, dropped, adopted, more, now_ms, repairs = await engine.run(
-            "light_clean", grace_ms=GRACE_MS, count=STEP, started_ms=started_ms if ends else 0
+            "light_clean", grace_ms=GRACE_MS, count=WALK_STEP, started_ms=started_ms if ends else 0
         )
         if left is None:
             left, started_ms = length + dropped, now_ms
-        seen = min(left, STEP)
+        seen = min(left, WALK_STEP)
         left -= seen
         report += CleanReport(
             examined=seen,
