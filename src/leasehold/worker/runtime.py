@@ -161,9 +161,9 @@ class WorkerRuntime(Coordinator, Parts):
         than the grace time.
         """
         interrupt_at = self._loop.time() + grace
-        await self.queues.stop_changing()
         fetching, *others = self._tasks
-        fetching.cancel()
+        fetching.cancel()  # before anything is awaited: a run that finishes meanwhile makes room for another
+        await self.queues.stop_changing()
         await asyncio.gather(fetching, return_exceptions=True)
         waiting = self.renewer.pop_all()
         leaving = [asyncio.create_task(stop_listening(one.queue)) for one in self.queues.consumers]
