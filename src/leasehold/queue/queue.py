@@ -901,8 +901,8 @@ class AsyncWorkQueue:
         """Reclaim what foreign workers dropped, and drop entries of finished items: one walk over the leases.
 
         Items of Leasehold's own clients need no cleaner. Run it about as often as the shortest lease that
-        clients of other libraries take. It works in steps of 100 entries; any number of cleaners may run at
-        once. It also takes one step of `fsck` in each key, where the last light clean stopped.
+        clients of other libraries take. It works in steps of 500 entries; any number of cleaners may run at
+        once. It also takes one step of `fsck` in each key, where the last light clean stopped: 100 entries.
         """
         return await light_clean(self._engine())
 
