@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 #: The extras for users.
-USERS = ("embedded", "cli", "schedules", "spark", "testing")
+USERS = ("embedded", "cli", "schedules", "fastapi", "telemetry", "prometheus", "spark", "testing")
 #: Imported without a requirement: redis[hiredis] and pyspark bring them.
 BROUGHT = {"hiredis", "py4j"}
 
