@@ -55,7 +55,13 @@ class Unquoted(str):
 
 
 def test_the_reference_lists_the_public_modules() -> None:
-    assert MODULES == ["leasehold", "leasehold.testing", "leasehold.testing.history", "leasehold.spark"]
+    assert MODULES == [
+        "leasehold",
+        "leasehold.telemetry",
+        "leasehold.testing",
+        "leasehold.testing.history",
+        "leasehold.spark",
+    ]
 
 
 @pytest.mark.parametrize("module", MODULES)

