@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from leasehold.embedded import EmbeddedServer
     from leasehold.errors import (
+        AccessDenied,
         ConnectionLost,
+        DatabaseMissing,
         EmbeddedServerError,
         EventsError,
         EventsLost,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         JobUnknown,
         LeaseholdError,
         LimitExceeded,
+        LoginRefused,
         NoCurrentRun,
         NoEventsKept,
         NoEventsPublished,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
         ServerRefused,
         ServerTooOld,
         TimeLimitExceeded,
+        TlsFailed,
         WorkerBusy,
         WorkerNotRunning,
         WorkerUnknown,
@@ -74,11 +78,13 @@ if TYPE_CHECKING:
     from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker, current_run
 
 __all__ = [
+    "AccessDenied",
     "AsyncWorkQueue",
     "Call",
     "CleanReport",
     "ConnectionLost",
     "Counts",
+    "DatabaseMissing",
     "DeadLetter",
     "EmbeddedServer",
     "EmbeddedServerError",
@@ -112,6 +118,7 @@ __all__ = [
     "LeaseholdError",
     "Limit",
     "LimitExceeded",
+    "LoginRefused",
     "NoCurrentRun",
     "NoEventsKept",
     "NoEventsPublished",
@@ -139,6 +146,7 @@ __all__ = [
     "Task",
     "TaskQueue",
     "TimeLimitExceeded",
+    "TlsFailed",
     "Worker",
     "WorkerBusy",
     "WorkerNotRunning",

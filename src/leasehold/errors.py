@@ -7,7 +7,11 @@ LeaseholdError
 ├── QueueClosed                the queue object is closed
 ├── ServerError                the server, or the connection to it
 │   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
-│   ├── ServerRefused          the login or an access rule (AUTH, ACL)
+│   ├── ServerRefused          the server refuses this client; waiting does not help
+│   │   ├── LoginRefused       the user or the password is missing or wrong
+│   │   ├── AccessDenied       the access rules forbid a command, a key or a channel
+│   │   ├── DatabaseMissing    the server has no database of this number
+│   │   └── TlsFailed          a certificate is not accepted, or only one side uses TLS
 │   ├── ServerReadOnly         a replica, or too few replicas
 │   ├── ServerOutOfMemory      `maxmemory` is reached
 │   ├── ServerBusy             loading its data, or running a long script
@@ -49,9 +53,30 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from leasehold.describing import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Why no encrypted connection can be made; see `TlsFailed`.
+TlsReason: TypeAlias = Literal[
+    "server certificate", "client certificate", "files", "plain port", "TLS port", "protocol"
+]
+_TLS_ADVICE: dict[TlsReason, str] = {
+    "server certificate": "the server's certificate is not accepted. Name the file of its authority with "
+    "ssl_ca_certs, and connect to a host name that the certificate is for",
+    "client certificate": "the server asks for a client certificate, or does not accept this one. Name its "
+    "files with ssl_certfile and ssl_keyfile",
+    "files": "the files of ssl_ca_certs, ssl_certfile and ssl_keyfile cannot be used. Check their paths, and "
+    "that key and certificate belong together",
+    "plain port": "the server does not use TLS at this port. Write redis:// instead of rediss://, or use its "
+    "TLS port",
+    "TLS port": "the server expects TLS at this port. Write rediss:// instead of redis://",
+    "protocol": "the server and this client have no version or cipher of TLS in common. Check "
+    "ssl_min_version and ssl_ciphers",
+}
 
 #: How a traceback begins.
 TRACEBACK = "Traceback (most recent call last):"
@@ -178,7 +203,55 @@ class ConnectionLost(ServerError):
 
 
 class ServerRefused(ServerError):
-    """The server requires a login, or its access rules forbid a command (NOAUTH, WRONGPASS, NOPERM)."""
+    """The server refuses this client. Waiting does not help: its settings, or the server's, must change.
+
+    A worker that is refused when it starts raises it. One that is refused later keeps trying.
+    """
+
+
+class LoginRefused(ServerRefused):
+    """The user or the password is missing or wrong (NOAUTH, WRONGPASS). Nothing was applied."""
+
+
+class AccessDenied(ServerRefused):
+    """The access rules of the server forbid a command, a key or a channel (NOPERM).
+
+    Attributes:
+        commands: The names of the forbidden commands, in capitals, if the server says which.
+        keys: The names of the forbidden keys, if the server says which.
+        channels: The names of the forbidden channels, if the server says which.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        commands: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        channels: Iterable[str] = (),
+    ) -> None:
+        self.commands = tuple(commands)
+        self.keys = tuple(keys)
+        self.channels = tuple(channels)
+        super().__init__(text)
+
+
+class DatabaseMissing(ServerRefused):
+    """The server has no database of the number that the URL or the client names. Nothing was applied."""
+
+
+class TlsFailed(ServerRefused):
+    """No encrypted connection can be made. Nothing was applied.
+
+    Attributes:
+        reason: What is wrong: `"server certificate"`, `"client certificate"` and `"files"` (those of the
+            certificates cannot be used), `"plain port"` and `"TLS port"` (only one side uses TLS), or
+            `"protocol"` (no common version or cipher).
+    """
+
+    def __init__(self, reason: TlsReason, detail: str) -> None:
+        self.reason = reason
+        super().__init__(f"{detail.strip().rstrip('.')}: {_TLS_ADVICE[reason]}; nothing was applied")
 
 
 class ServerReadOnly(ServerError):

@@ -17,6 +17,7 @@ import hiredis
 from leasehold.errors import ConnectionLost
 from leasehold.log import Log
 from leasehold.scripting.server_errors import is_lost, translate
+from leasehold.scripting.tls import connect
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -330,7 +331,7 @@ async def open_connection(
 
     Raises:
         ConnectionLost: If the server cannot be reached; nothing was applied.
-        ServerRefused: If it refuses the login.
+        ServerRefused: If it refuses the login, the database or the certificate.
         ServerBusy: If it is still loading its data.
     """
     redis_connection: AbstractConnection | None = None
@@ -338,7 +339,7 @@ async def open_connection(
         # redis-py waits without limit for the replies to its handshake.
         async with asyncio.timeout(reply_timeout):
             redis_connection = await endpoint.connection(pushes=pushes)
-            await redis_connection.connect()  # type: ignore[no-untyped-call]
+            await connect(redis_connection)
         connection = Connection(redis_connection, reply_timeout=reply_timeout, on_end=on_end)
     except BaseException as error:
         if redis_connection is not None:

@@ -21,6 +21,7 @@ from leasehold.scripting.endpoints import (
     separate_client,
 )
 from leasehold.scripting.server_errors import translate
+from leasehold.scripting.tls import connect
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -115,7 +116,8 @@ async def _scan(
     cursor, seen = b"0", 0
     while True:
         async with asyncio.timeout(reply_timeout):
-            await connection.connect()  # type: ignore[no-untyped-call]  # theirs has no types
+            if not connection.is_connected:
+                await connect(connection)
             page = await _ask(connection, [(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % STEP_KEYS)])
             cursor, keys = page[0]
             names |= await _names_of(connection, keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.errors import ServerRefused
+from leasehold.errors import AccessDenied
 
 if TYPE_CHECKING:
     from leasehold.scripting.catalogue import Script
@@ -27,12 +27,13 @@ class Rights:
         self.set_many = set_many == 1
         self.refused = frozenset(name.decode() for name in refused) - OPTIONAL
 
-    def refusal(self, script: Script) -> ServerRefused | None:
+    def refusal(self, script: Script) -> AccessDenied | None:
         """Return the error for a script that the server would end between two commands; None: it may run."""
         wrong = sorted(script.commands & self.refused)
         if not wrong:
             return None
-        return ServerRefused(
+        return AccessDenied(
             f"the access rules forbid {', '.join(wrong)}, which {script.name} needs; nothing was applied. "
-            "The protocol reference names all commands"
+            "The protocol reference names all commands",
+            commands=wrong,
         )

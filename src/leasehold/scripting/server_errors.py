@@ -14,6 +14,7 @@ from redis.exceptions import (
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     TryAgainError,
 )
@@ -25,24 +26,27 @@ from redis.exceptions import (
 )
 
 from leasehold.errors import (
+    AccessDenied,
     ConnectionLost,
+    DatabaseMissing,
     LeaseholdError,
     LimitExceeded,
+    LoginRefused,
     QueueDeleted,
     ScriptFailed,
     ServerBusy,
     ServerError,
     ServerOutOfMemory,
     ServerReadOnly,
-    ServerRefused,
     WrongKeyType,
 )
+from leasehold.scripting.tls import why_tls_failed
 
 # redis-py removes the first word of the errors that it has a class for, and not every version keeps it.
 _BY_CLASS: tuple[tuple[type[RedisError], type[ServerError]], ...] = (
-    (AuthenticationError, ServerRefused),
-    (AuthenticationWrongNumberOfArgsError, ServerRefused),
-    (NoPermissionError, ServerRefused),
+    (AuthenticationError, LoginRefused),
+    (AuthenticationWrongNumberOfArgsError, LoginRefused),
+    (NoPermissionError, AccessDenied),
     (OutOfMemoryError, ServerOutOfMemory),
     (ReadOnlyError, ServerReadOnly),
     (BusyLoadingError, ServerBusy),
@@ -66,11 +70,13 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("CLUSTERDOWN", ServerBusy),
     ("TRYAGAIN", ServerBusy),
     ("ASK", ServerBusy),
-    ("NOAUTH", ServerRefused),
-    ("WRONGPASS", ServerRefused),
-    ("NOPERM", ServerRefused),
-    ("ACL failure", ServerRefused),
-    ("The user executing the script can't", ServerRefused),  # the text of Redis up to 7.0
+    ("NOAUTH", LoginRefused),
+    ("WRONGPASS", LoginRefused),
+    ("NOPERM", AccessDenied),
+    ("ACL failure", AccessDenied),
+    ("The user executing the script can't", AccessDenied),  # the text of Redis up to 7.0
+    ("DB index is out of range", DatabaseMissing),
+    ("SELECT is not allowed in cluster mode", DatabaseMissing),
 )
 _ADVICE: dict[type[ServerError], str] = {
     WrongKeyType: "another program uses a key of this queue; choose another name, or remove that key",
@@ -81,8 +87,11 @@ _ADVICE: dict[type[ServerError], str] = {
     "still work",
     ServerReadOnly: "the server accepts no writes now; nothing was applied",
     ServerBusy: "nothing was applied; try again",
-    ServerRefused: "check the user, the password and the access rules; nothing was applied, unless a rule "
-    "forbids only some of the commands that the protocol reference names",
+    LoginRefused: "check the user and the password, in a URL redis://USER:PASSWORD@HOST; nothing was applied",
+    AccessDenied: "change the access rules of this user; nothing was applied, unless a rule forbids only "
+    "some of the commands that the protocol reference names",
+    DatabaseMissing: "choose a smaller number, in a URL redis://HOST:PORT/NUMBER, or raise the"
+    " server's `databases`; a cluster has only database 0. Nothing was applied",
     ScriptFailed: "a script failed",
 }
 
@@ -104,13 +113,17 @@ def translate(error: BaseException, *, maybe_applied: bool) -> LeaseholdError:
     """Return the error of `leasehold.errors` for an error of redis-py, which becomes its cause."""
     if isinstance(error, LeaseholdError):
         return error
-    ours: LeaseholdError
-    if is_lost(error):
+    if isinstance(error, RedisClusterException) and error.__cause__ is not None:
+        ours = translate(error.__cause__, maybe_applied=maybe_applied)  # why no node can be used
+    elif (failed := why_tls_failed(error)) is not None:
+        ours = failed
+    elif is_lost(error):
         ours = ConnectionLost(str(error) or type(error).__name__, maybe_applied=maybe_applied)
     else:
         found = _words(error)
         kind = found[0] if found else ScriptFailed
-        ours = kind(f"{_text(error)}: {_ADVICE[kind]}")
+        text = f"{_text(error)}: {_ADVICE[kind]}"
+        ours = AccessDenied(text, **_forbidden(_text(error))) if kind is AccessDenied else kind(text)
     ours.__cause__ = error
     return ours
 
@@ -121,6 +134,16 @@ def _words(error: BaseException) -> list[type[ServerError]]:
     text = _text(error)
     by_class = [kind for raised, kind in _BY_CLASS if isinstance(error, raised)]
     return by_class or [kind for word, kind in _BY_WORD if re.search(rf"\b{word}\b", text)]
+
+
+def _forbidden(text: str) -> dict[str, list[str]]:
+    """Return what the server's text says is forbidden, as the arguments of AccessDenied. Old ones do not."""
+    named = re.findall(r"the '([^']*)' (command|key|channel)", text)
+    return {
+        "commands": [name.upper() for name, what in named if what == "command"],
+        "keys": [name for name, what in named if what == "key"],
+        "channels": [name for name, what in named if what == "channel"],
+    }
 
 
 def _text(error: BaseException) -> str:
