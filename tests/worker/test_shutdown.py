@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import Item, QueueClosed
+from leasehold import AsyncWorkQueue, Fleet, Item, QueueClosed
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.worker import executor, lease_renewer, runtime
 from tests.eventually import eventually
-from tests.queue.asking import until
+from tests.queue.asking import registered, until
 from tests.queue.keyspace import audit
 from tests.worker.working import SHORT_LEASE, Gate, add, counted, new_worker, order_of, working
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
     from leasehold.testing import Clock, Proxy
     from leasehold.worker import Worker
     from tests.queue.fixtures import MakeQueue
@@ -35,6 +34,10 @@ async def started(
     running = asyncio.create_task(worker.run())
     await gate.reached(runs)
     return gate, running
+
+
+async def in_fleet(queue: AsyncWorkQueue) -> bool:
+    return bool(await Fleet(queue).workers())
 
 
 @pytest.mark.seed("GLD-O11")
@@ -77,8 +80,47 @@ async def test_a_worker_retires_after_its_maximum_of_runs(queue: AsyncWorkQueue)
     gate.opened.set()
     await running
     assert (worker.retiring, worker.runs) == (True, 0)
-    assert gate.done[:2] == ["1", "2"]
-    assert (await queue.counts()).waiting + len(gate.done) == 4
+    assert gate.done == ["1", "2"]
+    assert await order_of(queue) == [("3", 0), ("4", 0)]
+
+
+@pytest.mark.parametrize("ends", ["stop", "retire"])
+async def test_a_run_that_ends_as_the_worker_stops_makes_no_room_for_another(
+    queue: AsyncWorkQueue, ends: str
+) -> None:
+    worker = new_worker(concurrency=2)
+    gate, running = await started(worker, queue, 2, of=5)
+    getattr(worker, ends)()
+    gate.opened.set()  # the runs end before the worker's task has seen that it was stopped
+    await running
+    assert gate.done == ["1", "2"]
+    assert await order_of(queue) == [("3", 0), ("4", 0), ("5", 0)]
+
+
+@pytest.mark.parametrize("ends", ["by the program", "by another client"])
+async def test_an_item_that_is_delivered_as_the_worker_stops_is_released(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, ends: str
+) -> None:
+    worker = new_worker()
+    gate = Gate(worker, queue)
+
+    async def elsewhere() -> None:
+        async with AsyncWorkQueue.from_url(redis_url, queue.name) as other:
+            if ends == "by another client":
+                await Fleet(other).stop(worker.name)
+            await other.add_item(Item(b"x", id="later"))
+
+    thread = threading.Thread(target=asyncio.run, args=(elsewhere(),))
+    running = asyncio.create_task(worker.run())
+    await registered(redis, queue)
+    await until("the worker is in the fleet", lambda: in_fleet(queue))
+    if ends == "by the program":
+        worker.stop()
+    thread.start()
+    thread.join()  # the event loop stands still until the item has been sent to it
+    await running
+    assert gate.begun == []
+    assert await order_of(queue) == [("later", 0)]
 
 
 @pytest.mark.seed("WRQ-O14")

@@ -115,9 +115,13 @@ class Executor:
             self._scheduled = True
             self._loop.call_soon(self.wake)
 
+    def stop(self) -> None:
+        """Start no more runs."""
+        self._stopping = True
+
     async def finish(self, *, within: float, hurry: asyncio.Event) -> None:
         """Start no more runs. Wait up to `within` seconds, or until `hurry` is set, for the current ones."""
-        self._stopping = True
+        self.stop()
         for idle in self._idle:
             if not idle.done():
                 idle.set_result(None)

@@ -54,7 +54,7 @@ class Fetcher:
 
     Attributes:
         fetched_at: When items were last leased, by `time.monotonic()`.
-        quiet: Whether nothing more is to be fetched, until `resume`.
+        quiet: Whether nothing more is to be fetched, until `resume`; after `stop`, for good.
         failing: For each source that cannot be leased from: since when, by `time.monotonic()`, and why.
     """
 
@@ -90,6 +90,7 @@ class Fetcher:
         self._declared: set[Consumer] = set()
         self.fetched_at = time.monotonic()
         self.quiet = False
+        self._stopped = False
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
 
     async def run(self) -> None:
@@ -132,10 +133,19 @@ class Fetcher:
         self.failing.pop(source, None)
 
     def resume(self) -> None:
-        """Fetch again, after `quiet` was set."""
+        """Fetch again, after `quiet` was set, unless the fetcher was stopped."""
+        if self._stopped:
+            return
         self.quiet = False
         self._fill()
         self.wake()
+
+    def stop(self) -> None:
+        """Take nothing more, from now on. What calls in flight lease, and what is delivered, is released."""
+        self.quiet = self._stopped = True
+        for source in self._sources.values():
+            if source.call is not None:
+                source.call.cancel()
 
     def wake(self) -> None:
         """Fetch if there is room now, and a queue that may have items."""

@@ -142,7 +142,16 @@ class WorkerRuntime(Coordinator, Parts):
 
     def stop(self) -> None:
         """See `Parts`."""
+        self.take_nothing_more()
         self._stop()
+
+    def take_nothing_more(self) -> None:
+        """Fetch nothing and start no run from now on, as the worker is about to `end`.
+
+        This takes effect at once: what arrives until `end` releases it must not start.
+        """
+        self.fetcher.stop()
+        self.executor.stop()
 
     def _calls(self, consumers: Iterable[Consumer]) -> dict[Handler, Any]:
         """Return how the runs of each handler are executed."""
@@ -154,6 +163,11 @@ class WorkerRuntime(Coordinator, Parts):
             for handler in consumer.all_handlers
         }
 
+    def retire(self) -> None:
+        """Take nothing more, and let the worker wait for its runs."""
+        self.take_nothing_more()
+        self.retiring.set()
+
     async def end(self, *, grace: float) -> None:
         """Stop fetching, release what has not started, finish or interrupt the runs, acknowledge, disconnect.
 
@@ -162,7 +176,7 @@ class WorkerRuntime(Coordinator, Parts):
         """
         interrupt_at = self._loop.time() + grace
         fetching, *others = self._tasks
-        fetching.cancel()  # before anything is awaited: a run that finishes meanwhile makes room for another
+        fetching.cancel()
         await self.queues.stop_changing()
         await asyncio.gather(fetching, return_exceptions=True)
         waiting = self.renewer.pop_all()
@@ -251,7 +265,7 @@ class WorkerRuntime(Coordinator, Parts):
         self.acknowledgers[run.handler.consumer].add(run)
         self.runs += 1
         if self.runs == self._max_runs:
-            self.retiring.set()
+            self.retire()
         self.fetcher.wake()
 
     def wake_fetcher(self) -> None:

@@ -58,7 +58,7 @@ class Parts(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop the worker; callable from any thread."""
+        """Stop the worker."""
         ...
 
 
@@ -183,8 +183,9 @@ class ServedQueues(Owner):
         """Fetch nothing more, or fetch again."""
         if quiet != self._parts.fetcher.quiet:
             log.info("quiet: fetching nothing more" if quiet else "no longer quiet: fetching again")
-            self._parts.fetcher.quiet = quiet
-            if not quiet:
+            if quiet:
+                self._parts.fetcher.quiet = True
+            else:
                 self._parts.fetcher.resume()
             self._parts.background.call_soon(self.membership.beat_soon)
 

@@ -462,6 +462,8 @@ class Worker:
         runtime.queues.on_sessions = self.on_sessions
         fetching = await runtime.start(resources, self._middleware)
         self._set_runtime(runtime)
+        if self._stopping.is_set():
+            runtime.take_nothing_more()
         log.info("working on %s", runtime)
         ends: list[asyncio.Task[Any]] = [
             fetching,
@@ -480,6 +482,7 @@ class Worker:
         finally:
             for task in ends[1:]:
                 task.cancel()
+            runtime.take_nothing_more()
             # If a queue was closed, runs that finish later could not be acknowledged.
             try:
                 await self._end(runtime, grace=0.0 if fetching.done() else grace)
@@ -517,6 +520,8 @@ class Worker:
         if self._retiring and not self._stopping.is_set() and self._runtime is not None:
             self._loop.call_later(self.grace, self._runtime.hurry.set)
         self._stopping.set()
+        if self._runtime is not None:
+            self._runtime.take_nothing_more()
         if now and self._runtime is not None:
             self._runtime.hurry.set()
 
@@ -533,7 +538,7 @@ class Worker:
 
     def _retire(self) -> None:
         if self._runtime is not None:
-            self._runtime.retiring.set()
+            self._runtime.retire()
 
 
 def _checked_name(name: object) -> str:
