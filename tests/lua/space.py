@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.keys import QueueKeys
 from leasehold.scripting.catalogue import load
-from leasehold.scripting.runner import bind
+from leasehold.scripting.runner import BoundScript
 from tests.queue.keyspace import glob
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class Space:
             "lease_ms": "",
             **call.arguments,
         }
-        bound = bind(call.script, QueueKeys(self.prefix, str(arguments["session"])))
+        bound = BoundScript(call.script, QueueKeys(self.prefix, str(arguments["session"])))
         named = {
             name: value if isinstance(value, int) else encoded(value) for name, value in arguments.items()
         }

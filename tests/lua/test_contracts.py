@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.keys import KEYS, NONE, QueueKeys
 from leasehold.scripting import catalogue, linker
-from leasehold.scripting.runner import BoundScript, bind
+from leasehold.scripting.runner import BoundScript
 from leasehold.states import DETAILS, FIELDS, EventKind
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ async def test_the_server_loads_each_script_under_our_name(redis: Redis) -> None
 
 def test_a_bound_script_sends_arguments_in_the_order_of_the_header() -> None:
     keys = QueueKeys("q", "lh:s")
-    bound = bind("renew_many", keys)
+    bound = BoundScript("renew_many", keys)
     arguments: dict[str, bytes | int] = {
         "session": b"lh:s",
         "now_ms": 5,
@@ -116,6 +116,6 @@ def test_a_bound_script_sends_arguments_in_the_order_of_the_header() -> None:
 
 
 def test_a_missing_argument_of_a_bound_script_is_an_error() -> None:
-    bound = BoundScript(SCRIPTS["counts"], QueueKeys("q", "lh:s"))
+    bound = BoundScript("counts", QueueKeys("q", "lh:s"))
     with pytest.raises(KeyError, match="prefix"):
         bound.tail({})

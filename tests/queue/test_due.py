@@ -11,7 +11,7 @@ import pytest
 from leasehold import Item
 from leasehold.keys import QueueKeys
 from leasehold.queue.listener import BLOCK_SECONDS
-from leasehold.scripting.runner import bind
+from leasehold.scripting.runner import BoundScript
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import calls
 
@@ -42,7 +42,9 @@ async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
     async with redis.pipeline(transaction=True) as pipe:
         pipe.delete(f"{name}:idle")  # otherwise the item would be delivered to the waiter
         adder.add_item_to_pipeline(pipe, Item(b"", id="a"))
-        pipe.execute_command(*bind("lease_many", QueueKeys(name, "lh:dies")).command(someone, [b"1", b"300"]))
+        pipe.execute_command(
+            *BoundScript("lease_many", QueueKeys(name, "lh:dies")).command(someone, [b"1", b"300"])
+        )
         _, added, leased = await pipe.execute()
     assert (added, leased[3]) == ([1], b"a")
     lease = await waiting

@@ -12,17 +12,16 @@ from leasehold.keys import QueueKeys
 from leasehold.queue.engine import BATCHED
 from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.catalogue import load
-from leasehold.scripting.runner import bind
+from leasehold.scripting.runner import BoundScript
 from leasehold.testing.history.events import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leasehold.scripting.connection import OnReply
-    from leasehold.scripting.runner import BoundScript
 
 #: Any script: a batcher does not look into it.
-SCRIPT = bind("add_items", QueueKeys("queue", "session"))
+SCRIPT = BoundScript("add_items", QueueKeys("queue", "session"))
 
 
 class Uncopyable(Exception):

@@ -17,7 +17,7 @@ from leasehold.queue.progress import ProgressReports
 from leasehold.queue.push_router import PushRouter
 from leasehold.queue.result_waits import ResultWaits
 from leasehold.scripting.batcher import Batcher
-from leasehold.scripting.runner import BoundScript, CommonArguments, bind
+from leasehold.scripting.runner import BoundScript, CommonArguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,7 +167,7 @@ class Engine:
         """Send a script of another queue in the same slot, and return the reply."""
         self._expect_open()
         keys = QueueKeys(queue, self.session.id)
-        return await self._runner.run(bind(name, keys, self._common.of(keys)), rest, **arguments)
+        return await self._runner.run(BoundScript(name, keys, self._common.of(keys)), rest, **arguments)
 
     async def read(self, name: str, command: str, key: str, *arguments: bytes | int) -> Any:
         """Send a command with which a script would read a large reply. See `Runner.read`.
@@ -255,7 +255,7 @@ class Engine:
 
     def _script(self, name: str) -> BoundScript:
         if name not in self._scripts:
-            self._scripts[name] = bind(name, self.keys, self._common)
+            self._scripts[name] = BoundScript(name, self.keys, self._common)
         return self._scripts[name]
 
     def _deliver(self, watcher: Watcher, item: LeasedItem) -> bool:

@@ -26,7 +26,6 @@ from leasehold.scripting.nesting import declared_in
 from leasehold.states import EVENTS, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
 #: How an argument of a kind is read, if it is not used as it is. The value of a rest is the position before
@@ -91,16 +90,33 @@ def load() -> dict[str, Script]:
     Raises:
         BrokenContract: If a file breaks a rule.
     """
-    place = folder()
-    library = Library(dict(_texts(place / "lib")))
-    return {name: compose(name, text, library) for name, text in _texts(place)}
+    return {name: find_script(name) for name in _names(folder())}
 
 
-def _texts(place: Traversable) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each file, in the order of the names."""
-    for file in sorted(place.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".lua"):
-            yield file.name.removesuffix(".lua"), file.read_text()
+@cache
+def find_script(name: str) -> Script:
+    """Read, check and compose one script, when it is first used: all of them take most of a second.
+
+    Raises:
+        BrokenContract: If the file, or one of `lib/`, breaks a rule.
+    """
+    return compose(name, _text(folder(), name), _library())
+
+
+@cache
+def _library() -> Library:
+    place = folder() / "lib"
+    return Library({name: _text(place, name) for name in _names(place)})
+
+
+def _names(place: Traversable) -> list[str]:
+    """Return the names of the files, sorted."""
+    names = sorted(file.name for file in place.iterdir())
+    return [name.removesuffix(".lua") for name in names if name.endswith(".lua")]
+
+
+def _text(place: Traversable, name: str) -> str:
+    return (place / f"{name}.lua").read_text()
 
 
 def compose(name: str, text: str, library: Library) -> Script:

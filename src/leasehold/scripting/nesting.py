@@ -10,10 +10,11 @@ unless that does its work only in the first call: `if not made then made = …`.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: A name, but not that of a field.
 _NAME = re.compile(r"(?<!\w)(?<!(?<!\.)\.)[A-Za-z_]\w*")
@@ -44,14 +45,20 @@ def nest(
     codes = {**functions, _OWN: own}
     home_of = _homes(codes, statements)
     lines = {name: code.split("\n") for name, code in codes.items()}
+    #: The names in a function, and in those that were put into it.
+    within = {name: {*_words(code)} for name, code in codes.items()}
+    around: dict[str, list[str]] = {_OWN: []}
     at_top = []
     for name in reversed([*functions]):
         home = home_of[name]
-        place = None if home is None else _place(name, home, lines)
+        place = None if home is None else _place(name, home, lines, within)
         if home is None or place is None:
             at_top.append(name)
             home, place = _OWN, 0  # what it uses is not put below it
         lines[home].insert(place, _MARK + name)
+        around[name] = [home, *around[home]]
+        for outer in around[name]:
+            within[outer] |= within[name]
     lines[_OWN] = lines[_OWN][len(at_top) :]
     return {name: _whole(name, lines) for name in reversed(at_top)}, _whole(_OWN, lines)
 
@@ -98,10 +105,12 @@ def _shadows(
     return False
 
 
-def _place(name: str, home: str, lines: Mapping[str, list[str]]) -> int | None:
+def _place(
+    name: str, home: str, lines: Mapping[str, list[str]], within: Mapping[str, set[str]]
+) -> int | None:
     """Return before which line of its home a function is put; None: it stays at the top of the script."""
     common: list[int] | None = None
-    for number, path in _paths(name, lines[home], lines):
+    for number, path in _paths(name, lines[home], within, own=home == _OWN):
         inside = [start for start in path if start <= number]
         common = inside if common is None else [one for one in common if one in inside]
     if common:
@@ -109,11 +118,15 @@ def _place(name: str, home: str, lines: Mapping[str, list[str]]) -> int | None:
     return None if home == _OWN else 1
 
 
-def _paths(name: str, home: list[str], lines: Mapping[str, list[str]]) -> Iterator[tuple[int, list[int]]]:
+def _paths(
+    name: str, home: list[str], within: Mapping[str, set[str]], *, own: bool
+) -> Iterator[tuple[int, list[int]]]:
     """Yield each line that uses a function, with the first lines of the branches around it, up to a loop."""
     opened: list[int | None] = []
     for number, line in enumerate(home):
-        for word in [name] if _reaches(line, name, lines) else _words(line):
+        # A line that stands for a function, which may use the other one itself or through those put into it.
+        reaches = line.startswith(_MARK) and name in within[line.removeprefix(_MARK)]
+        for word in [name] if reaches else _words(line):
             if word in {"elseif", "else", "end", "until"}:
                 opened.pop()
             if word in {"then", "else"}:
@@ -121,19 +134,8 @@ def _paths(name: str, home: list[str], lines: Mapping[str, list[str]]) -> Iterat
             elif word in _LOOPS or word == "function":
                 opened.append(None)
             elif word == name:
-                inner = (
-                    opened[1:]
-                    if home[0].startswith("local function ") and home is not lines[_OWN]
-                    else opened
-                )
+                inner = opened[1:] if home[0].startswith("local function ") and not own else opened
                 yield number, [one for one in inner[: (*inner, None).index(None)] if one]
-
-
-def _reaches(line: str, name: str, lines: Mapping[str, list[str]]) -> bool:
-    """Return whether a line stands for a function that uses another, itself or through those put into it."""
-    return line.startswith(_MARK) and any(
-        _reaches(inner, name, lines) or name in _words(inner) for inner in lines[line.removeprefix(_MARK)]
-    )
 
 
 def _whole(name: str, lines: Mapping[str, list[str]]) -> str:
@@ -142,8 +144,9 @@ def _whole(name: str, lines: Mapping[str, list[str]]) -> str:
     )
 
 
-def _words(code: str) -> list[str]:
-    return [] if code.startswith(_MARK) else _NAME.findall(_TEXT.sub("''", code))
+@lru_cache(maxsize=4096)  # most lines are those of the library, which many scripts share
+def _words(code: str) -> Sequence[str]:
+    return () if code.startswith(_MARK) else _NAME.findall(_TEXT.sub("''", code))
 
 
 def _uses(code: str, functions: Mapping[str, str]) -> dict[str, bool]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import warnings
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError
 
 from leasehold.errors import ConnectionLost, EvictionWarning, LeaseholdError, ServerTooOld
-from leasehold.scripting.catalogue import Script, load
+from leasehold.scripting.catalogue import Script, find_script
 from leasehold.scripting.link import LARGE_BYTES, Call, Link
 from leasehold.scripting.rights import Rights
 from leasehold.scripting.server_errors import is_unknown_script, translate
@@ -72,26 +73,37 @@ class CommonArguments:
 class BoundScript:
     """A script with the keys of one queue. Its arguments are given by name.
 
+    It is composed when it is first called: most processes call few of the scripts.
+
     Args:
-        script: The script.
+        name: The script's name in the catalogue.
         keys: The queue's keys.
         common: The arguments that need not be given; None: all are given.
     """
 
-    def __init__(self, script: Script, keys: QueueKeys, common: CommonArguments | None = None) -> None:
-        self.script = script
-        names = list(script.arguments)
-        self._fixed = names[:-1] if names and script.arguments[names[-1]] == "rest" else names
-        self._start = (
-            b"EVALSHA",
-            script.sha,
-            b"%d" % len(script.keys),
-            *(keys[name] for name in script.keys),
-        )
+    def __init__(self, name: str, keys: QueueKeys, common: CommonArguments | None = None) -> None:
+        self.name = name
+        self._keys = keys
         self._common = common
         #: The last head, and the arguments that it was made of: most calls have the same.
         self._head: tuple[bytes, ...] | None = None
         self._made_of: tuple[Mapping[str, bytes], Mapping[str, bytes | int]] = ({}, {})
+
+    @cached_property
+    def script(self) -> Script:
+        """The script."""
+        return find_script(self.name)
+
+    @cached_property
+    def _fixed(self) -> list[str]:
+        """The names of its arguments, but not that of the rest."""
+        return [name for name, kind in self.script.arguments.items() if kind != "rest"]
+
+    @cached_property
+    def _start(self) -> tuple[bytes, ...]:
+        """The command up to the keys."""
+        keys = [self._keys[name] for name in self.script.keys]
+        return b"EVALSHA", self.script.sha, b"%d" % len(keys), *keys
 
     def head(self, arguments: Mapping[str, bytes | int]) -> tuple[bytes, ...]:
         """Return the command up to the rest: EVALSHA, the hash, keys and arguments in the header's order.
@@ -208,7 +220,7 @@ class Runner:
     def probe_with(self, keys: QueueKeys) -> None:
         """Find out with the first connection what the server permits, in the key space of this queue."""
         if self._probe is None:
-            self._probe, self._prefix = bind("probe", keys), keys.prefix
+            self._probe, self._prefix = BoundScript("probe", keys), keys.prefix
 
     async def close(self, refusal: LeaseholdError) -> None:
         """End the connections. Calls that are not sent yet, and all later ones, fail with `refusal`."""
@@ -288,8 +300,3 @@ def _future_reply() -> tuple[asyncio.Future[Any], OnReply]:
             future.set_exception(error)
 
     return future, on_reply
-
-
-def bind(name: str, keys: QueueKeys, common: CommonArguments | None = None) -> BoundScript:
-    """Return a script of the catalogue, bound to the keys of a queue."""
-    return BoundScript(load()[name], keys, common)
