@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from benchmarks.measure import Row, Sample, Setting, metered, speed_row, take_turns
 from leasehold import AsyncWorkQueue, Item, Lease
 from leasehold.keys import QueueKeys
-from leasehold.scripting.runner import CommonArguments, bind
+from leasehold.scripting.runner import BoundScript, CommonArguments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -126,7 +126,7 @@ class Raw:
         self._per_call = per_call
         self._keys = QueueKeys(name, "lh:bench")
         self._scripts = {
-            script: bind(script, self._keys) for script in ("add_items", "lease_many", "complete_many")
+            script: BoundScript(script, self._keys) for script in ("add_items", "lease_many", "complete_many")
         }
         common = CommonArguments(self._keys, return_front=False).current()
         self._fixed: dict[str, bytes | int] = {**common, "park_ms": 10_000, "max_bytes": 8 << 20}

@@ -17,7 +17,7 @@ from redis import Redis
 
 from benchmarks.measure import Row, Sample, Setting, metered, number_row, speed_row, take_turns
 from leasehold.keys import QueueKeys
-from leasehold.scripting.runner import bind
+from leasehold.scripting.runner import BoundScript
 from leasehold.spark import register
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Plain:
 
     def add(self, name: str) -> None:
         """Add all items."""
-        bound = bind(self._script, QueueKeys(name, "lh:bench"))
+        bound = BoundScript(self._script, QueueKeys(name, "lh:bench"))
         arguments: dict[str, bytes | int] = {
             "prefix": name.encode(),
             "now_ms": b"",
