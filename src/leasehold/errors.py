@@ -44,7 +44,7 @@ LeaseholdError
 └── EmbeddedServerError        no server program was found, or it did not start
 
 Errors that only Spark raises are in `leasehold.spark`: StreamTakenOver, OutputTakenOver,
-QueryStopped.
+QueryStopped; the one of applications with FastAPI is in `leasehold.fastapi`: DependencyMissing.
 
 EvictionWarning                a warning, not an error: the server may evict keys of unfinished items
 """

@@ -22,7 +22,9 @@ from tests.docs.pages import REFERENCE
 
 CALLS = "\n".join((REFERENCE / name).read_text() for name in ("api.md", "worker.md"))
 ERRORS = (REFERENCE / "errors.md").read_text()
-EVERYTHING = "\n".join((CALLS, ERRORS, (REFERENCE / "spark.md").read_text()))
+EVERYTHING = "\n".join(
+    (CALLS, ERRORS, *((REFERENCE / name).read_text() for name in ("fastapi.md", "spark.md")))
+)
 #: The public modules, as api.md lists them.
 MODULES = re.findall(r"^\| `(leasehold(?:\.[\w.]+)?)` \|", CALLS, re.MULTILINE)
 CLASSES = [
@@ -60,6 +62,7 @@ def test_the_reference_lists_the_public_modules() -> None:
         "leasehold.telemetry",
         "leasehold.testing",
         "leasehold.testing.history",
+        "leasehold.fastapi",
         "leasehold.spark",
     ]
 

@@ -141,6 +141,7 @@ class Worker:
         self._retiring = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
+        self._has_started = asyncio.Event()
         #: The task that waits for the lifespan to start.
         self._starting: asyncio.Task[Any] | None = None
         self._signal_handler: SignalHandler | None = None
@@ -227,6 +228,16 @@ class Worker:
             QueueClosed: If one of its queues is closed.
         """
         await self._work()
+
+    async def started(self) -> None:
+        """Wait until the worker has started: its lifespan has, and it fetches work.
+
+            running = asyncio.create_task(worker.run())
+            await worker.started()
+
+        If it fails before, this waits on. Call it in the event loop of `run`.
+        """
+        await self._has_started.wait()
 
     async def check(self) -> None:
         """Start and end the lifespan, to check that it provides the handlers' parameters. Lease nothing.
@@ -412,7 +423,7 @@ class Worker:
                 await self._run(runtime, resources, drain=drain)
                 return runtime
         finally:
-            self._loop, self._stopping = None, asyncio.Event()
+            self._loop, self._stopping, self._has_started = None, asyncio.Event(), asyncio.Event()
 
     def _new_runtime(self, *, maintains: bool) -> WorkerRuntime:
         return WorkerRuntime(
@@ -509,6 +520,8 @@ class Worker:
 
     def _set_runtime(self, runtime: WorkerRuntime | None) -> None:
         self._runtime = runtime
+        if runtime is not None:
+            self._has_started.set()
         if self._signal_handler is not None:
             self._signal_handler.runtime = runtime
 
