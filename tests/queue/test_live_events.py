@@ -16,12 +16,15 @@ from leasehold import (
     Failure,
     InvalidArgument,
     Item,
+    LeaseholdError,
     NoEventsKept,
     NoEventsPublished,
     QueueClosed,
     ServerRefused,
 )
+from leasehold.queue.live_events import LiveEvents
 from leasehold.states import EventKind
+from tests.eventually import eventually
 from tests.queue.asking import command, kept, take, until
 from tests.queue.hand import ControllingHand
 from tests.queue.replay import Replay, live
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasehold import EmbeddedServer
-    from leasehold.queue.live_events import LiveEvents
     from leasehold.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
@@ -48,26 +50,37 @@ class Reader:
     def __init__(self) -> None:
         self.seen: list[Event] = []
         self._arrived = asyncio.Event()
+        self._error: LeaseholdError | None = None
 
     async def read(self, events: AsyncIterator[Event]) -> None:
-        async for event in events:
-            self.seen.append(event)
+        try:
+            async for event in events:
+                self.seen.append(event)
+                self._arrived.set()
+        except LeaseholdError as error:
+            self._error = error
             self._arrived.set()
+            raise
 
     async def until(self, what: str, *, count: int = 1) -> list[Event]:
         """Wait until so many events of a kind were read; return all."""
         async with asyncio.timeout(20):
             while sum(event.what == what for event in self.seen) < count:
-                self._arrived.clear()
-                await self._arrived.wait()
+                await self._next()
         return self.seen
 
     async def reaches(self, number: int) -> None:
         """Wait until the event with a number was read."""
         async with asyncio.timeout(20):
             while not self.seen or self.seen[-1].number < number:
-                self._arrived.clear()
-                await self._arrived.wait()
+                await self._next()
+
+    async def _next(self) -> None:
+        self._arrived.clear()
+        if self._error is None:
+            await self._arrived.wait()
+        if self._error is not None:
+            raise AssertionError(f"after {len(self.seen)} events") from self._error
 
 
 @asynccontextmanager
@@ -318,6 +331,35 @@ async def test_a_server_that_has_lost_its_last_writes_is_noticed(
     await queue.add_item(Item(b"", id="d"))
     with pytest.raises(EventsLost, match="lost its last writes"):
         await anext(events)
+
+
+async def test_an_event_whose_message_comes_after_its_number_is_read(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.events.publish()
+    messages: list[bytes] = []
+    added, asked = asyncio.Event(), asyncio.Event()
+    receive, last = LiveEvents._received, LiveEvents.last
+
+    async def last_after_adding(events: LiveEvents) -> int:
+        await added.wait()
+        number = await last(events)
+        asked.set()
+        return number
+
+    monkeypatch.setattr(LiveEvents, "_received", lambda _, message: messages.append(message))
+    monkeypatch.setattr(LiveEvents, "last", last_after_adding)
+    other = make_queue()
+    _, ahead = await next_of(other)
+    for id_ in "ab":
+        await queue.add_item(Item(b"", id=id_))
+    added.set()
+    await asked.wait()
+    await eventually("both messages have come", lambda: len(messages) >= 2)
+    for message in messages:
+        receive(live_of(other), message)
+    async with asyncio.timeout(20):
+        assert (await ahead).id == "a"
 
 
 async def test_a_reader_survives_a_cut_of_its_connection(

@@ -145,7 +145,7 @@ class Load:
         self.space = space
         self._url = url
         self._corruption = Corruption(space, random, 0, types=False, data=False, far=500)
-        self._corrupts = True
+        self._corrupts = self._works = True
         self.added: set[str] = set()
         self.completed: Counter[str] = Counter()
         #: Those whose completion has ended with an error, which may be one after the completion.
@@ -156,7 +156,8 @@ class Load:
         queue = AsyncWorkQueue.from_url(self._url, self.space.prefix)
         async with queue, asyncio.TaskGroup() as tasks:
             adding, cleaning = tasks.create_task(self._add(queue)), tasks.create_task(self._clean(queue))
-            clients = [tasks.create_task(self._work(self._url)) for _ in range(3)]
+            for _ in range(3):
+                tasks.create_task(self._work(self._url))
             for _ in range(steps):
                 self._corruption.now = round(time.time() * 1000)
                 await self._corruption.step()
@@ -165,8 +166,8 @@ class Load:
             await asyncio.gather(adding, cleaning)
             await queue.fsck()
             await until("all items have ended", self._all_ended)
-            for client in clients:
-                client.cancel()
+            # Not cancelled: one may not have read yet that an item was completed.
+            self._works = False
 
     async def _all_ended(self) -> bool:
         return not [key async for key in self.space.redis.scan_iter(match=self.space.prefix + ":item:*")]
@@ -184,7 +185,7 @@ class Load:
 
     async def _work(self, url: str) -> None:
         async with AsyncWorkQueue.from_url(url, self.space.prefix) as queue:
-            while True:
+            while self._works:
                 with contextlib.suppress(LeaseholdError):
                     for lease in await queue.lease_many(5, 0.5, block=False):
                         await self._handle(queue, lease)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.engine import Engine
     from leasehold.queue.event import Event
+    from leasehold.queue.live_events import LiveEvents, LiveReader
     from leasehold.scripting.pushes import Subscription
 
 #: The highest count of kept events.
@@ -179,21 +180,23 @@ class Events:
         engine = self._engine()
         reader = await engine.live_events.join()
         try:
-            try:
-                last = await engine.live_events.last()
-            except NoEventsPublished:
-                if reader.next_number is None:
-                    raise
-                last = reader.next_number - 1  # it was stopped after these
+            last = await _last_number(engine.live_events, reader)
             if since is not None and since > last:
                 raise InvalidArgument("since", since, f"at most {last}, the number of the last event")
             # The last event that was yielded, and the last that did not come as a message, but still may.
             after = filled = min(last, (reader.next_number or last + 1) - 1)
-            async for page in self._between(after if since is None else since, after):
-                yield page
+            begins = since is None
+            if since is None:
+                filled = 0  # also an event up to `last` is a new one if its message comes only now
+            else:
+                async for page in self._between(since, after):
+                    yield page
             while True:
                 found = await reader.get()
                 new = [] if isinstance(found, int) else [one for one in found if one.number > filled]
+                if begins and new:
+                    after = min(after, new[0].number - 1)
+                begins = False
                 if new and new[0].number <= after:
                     raise EventsLost(after, new[0].number)
                 before = new[0].number - 1 if new else found if isinstance(found, int) else after
@@ -220,6 +223,15 @@ class Events:
                 raise EventsLost(after, last + 1, ADVICE) from None
             yield [event for event in page if event.number <= last]
             after = page[-1].number
+
+
+async def _last_number(live: LiveEvents, reader: LiveReader) -> int:
+    try:
+        return await live.last()
+    except NoEventsPublished:
+        if reader.next_number is None:
+            raise
+        return reader.next_number - 1  # it was stopped after these
 
 
 class _Filter:
