@@ -38,7 +38,7 @@ SERVER_CORE, CLIENT_CORE = _cores[:1], _cores[1:2] or _cores[:1]
 #: Children fork from a process that has imported the scenarios and holds no connection.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    [f"benchmarks.scenarios.{name}" for name in ("many", "tasks", "waiting", "worker")]
+    [f"benchmarks.scenarios.{name}" for name in ("many", "service", "tasks", "waiting", "worker")]
 )
 
 

@@ -343,6 +343,19 @@ _SPARK = (
     ),
 )
 
+
+def _requests(endpoint: str) -> Measure:
+    return highest("service", "requests", endpoint=endpoint, connections=50)
+
+
+_SERVICE = (
+    at_least(
+        0.5,
+        "requests that add a task, on 50 connections: at least half of those without a queue",
+        ratio(_requests("adds a task"), _requests("no queue")),
+    ),
+)
+
 GOALS = {
     "queue": _QUEUE,
     "worker": _WORKER,
@@ -351,4 +364,5 @@ GOALS = {
     "spark": _SPARK,
     "core": _CORE,
     "tasks": _TASKS,
+    "service": _SERVICE,
 }

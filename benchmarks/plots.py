@@ -257,6 +257,7 @@ PANELS = {
         Panel("worker", "After the server was killed", restarts, "worker_restart"),
     ],
     "kills": [],
+    "service": [],
     "core": [
         *(
             Panel("core", f"CPU µs per job, {at:,} at once", _cpu, "many", concurrency=at)

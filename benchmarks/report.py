@@ -33,6 +33,7 @@ COLUMNS = {
     "calls_per_item": "calls/item",
     "trips_per_item": "trips/item",
     "commands_per_item": "commands/item",
+    "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
     "driver_mb": "driver MB",
     "jvm_mb": "JVM MB",

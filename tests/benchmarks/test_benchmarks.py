@@ -145,7 +145,7 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
         for scenario in scenarios:
             assert f"## {scenario}\n" in (tmp_path / f"{name}.md").read_text()
             assert f"\n{scenario} (" in output
-    assert found >= WORKER_FIGURES | CORE_FIGURES | TASK_FIGURES | {"SIGKILL to running again"}
+    assert found >= WORKER_FIGURES | CORE_FIGURES | TASK_FIGURES | {"SIGKILL to running again", "requests"}
     assert output.count("\ngoal ") == sum(len(GOALS[name]) for name in FILES)
 
 
