@@ -10,11 +10,5 @@
 -- Cost: O(1), plus O(1) per waiting process.
 -- Limits: the inboxes of the first 1,000 sessions are counted.
 
-local waiting = redis.call('LLEN', queue)
-  + redis.call('LLEN', prefix .. ':held')
-  + redis.call('ZCARD', prefix .. ':lanes')
-for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
-  waiting = waiting + redis.call('LLEN', prefix .. ':inbox:' .. session)
-end
 local leased = redis.call('ZCARD', deadlines)
-return { waiting, leased, redis.call('ZCARD', scheduled), redis.call('ZCARD', dead) }
+return { count_waiting(), leased, redis.call('ZCARD', scheduled), redis.call('ZCARD', dead) }

@@ -74,6 +74,10 @@ KEYS = {
     "events": Key(
         "stream", "the kept events, their ids `<number>-1`: [the fields](protocol.md#scripts-for-events)"
     ),
+    "sample": Key(
+        "string, `PX`",
+        "ids that waited when `sample_queue` was called, and when: [the fields](protocol.md#sample_queue)",
+    ),
     "probe": Key("string, `PX`", "exists only while `probe` runs"),
     "none": Key(
         "none",

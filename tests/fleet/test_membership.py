@@ -58,6 +58,10 @@ async def test_a_worker_says_what_it_is_and_does_and_leaves_nothing_behind(
         assert one.versions == {"leasehold": version("leasehold"), "python": platform.python_version()}
         assert (one.dead, one.quiet, one.stopping) == (False, False, False)
         assert one.alive_until is not None
+        [seen] = (await queue.stats()).workers
+        assert (seen.id, seen.name, seen.dead, seen.concurrency) == (one.id, one.name, False, 7)
+        assert (seen.runs, seen.failures, seen.running) == (one.runs, one.failures, 1)
+        assert seen.run_seconds > 0
         assert (one.concurrency, one.runs, one.failures) == (7, 3, 3)
         (run,) = one.running
         assert (run.queue, run.item_id) == (queue.name, "1")

@@ -122,6 +122,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "renew_many": ([("held", 3, 60_000)], {}),
     "requeue_many": ([("d1",), ("d2",)], {}),
     "result": ([("d1",)], {}),
+    "sample_queue": ([], {}),
     "schedule_drop": ([("s1",), ("missing",)], {}),
     "schedule_put": (
         [],
@@ -171,7 +172,7 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
     for key in {*load()[script].keys} - {"none", "probe"}:
         space = Space(redis, f"{name}-{key}")
         stored = f"inbox:{ME}" if key == "inbox" else key
-        wrong: State = {stored: ["a list"] if key == "fence" else "a string"}
+        wrong: State = {stored: ["a list"] if key in {"fence", "sample"} else "a string"}
         if key == "events":  # it is read only if events are kept
             wrong |= {"events:keep": {"last": "1", "count": "0", "age_ms": "0"}}
         await space.seed(BUSY | wrong)

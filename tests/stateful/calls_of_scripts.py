@@ -194,6 +194,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "renew_many": _call(lambda draw: draw.held([SHORT, 900_000])),
     "requeue_many": _call(Draw.dead, max_bytes=[1, 1 << 20]),
     "result": _call(_each_id),
+    "sample_queue": _call(),
     "schedule_drop": _call(lambda _: [("hourly",), ("missing",)]),
     "schedule_put": _call(
         schedule=["hourly", "weekly"],

@@ -9,6 +9,7 @@ from leasehold.queue.many_queues import lease_from
 from leasehold.queue.operations import list_queues
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.schedules import ScheduleView
+from leasehold.queue.stats import QueueStats, WaitTimes, WorkerStats
 from leasehold.queue.views import CleanReport, Counts, ItemView
 
 __all__ = [
@@ -24,7 +25,10 @@ __all__ = [
     "Limit",
     "Pause",
     "QueueLimits",
+    "QueueStats",
     "ScheduleView",
+    "WaitTimes",
+    "WorkerStats",
     "lease_from",
     "list_queues",
 ]

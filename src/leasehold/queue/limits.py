@@ -333,23 +333,23 @@ def _read(stored: dict[str, str]) -> QueueLimits:
     paused = dict.fromkeys(group for kind, _, group in names if kind == "paused" and group)
 
     def limit(suffix: str) -> Limit:
-        return _read_limit(stored.get(f"rate{suffix}"), stored.get(f"concurrency{suffix}"))
+        return read_limit(stored.get(f"rate{suffix}"), stored.get(f"concurrency{suffix}"))
 
     ageing = _number(stored.get("ageing"))
-    pauses = {group: _read_pause(stored[f"paused/{group}"]) for group in paused}
+    pauses = {group: read_pause(stored[f"paused/{group}"]) for group in paused}
     return QueueLimits(
         queue=limit(""),
         each_group=limit("/*"),
         groups={group: found for group in groups if (found := limit(f"/{group}")) != Limit()},
         ageing=ageing / 1000 if ageing else None,
         shared=stored.get("shared"),
-        shared_limit=_read_limit(stored.get("shared/rate"), stored.get("shared/concurrency")),
-        paused=_read_pause(stored.get("paused", "")),
+        shared_limit=read_limit(stored.get("shared/rate"), stored.get("shared/concurrency")),
+        paused=read_pause(stored.get("paused", "")),
         paused_groups={group: pause for group, pause in pauses.items() if pause is not None},
     )
 
 
-def _read_limit(rate: str | None, concurrency: str | None) -> Limit:
+def read_limit(rate: str | None, concurrency: str | None) -> Limit:
     """Parse limits; what another client has written and cannot be read is no limit."""
     found = _STORED_RATE.fullmatch(rate or "")
     return Limit(
@@ -359,7 +359,8 @@ def _read_limit(rate: str | None, concurrency: str | None) -> Limit:
     )
 
 
-def _read_pause(text: str) -> Pause | None:
+def read_pause(text: str) -> Pause | None:
+    """Parse a pause; None: there is none, or it cannot be read."""
     found = _STORED_PAUSE.fullmatch(text)
     if found is None:
         return None

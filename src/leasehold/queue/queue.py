@@ -42,6 +42,7 @@ from leasehold.queue.limits import Limits, Pause, pause, resume
 from leasehold.queue.progress import progress_text
 from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
+from leasehold.queue.stats import QueueStats, read_stats
 from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
 from leasehold.scripting.endpoints import Client, client_of, cluster_of
 from leasehold.scripting.link import LARGE_BYTES
@@ -675,6 +676,18 @@ class AsyncWorkQueue:
     async def counts(self) -> Counts:
         """Return how many items are waiting, leased, scheduled and dead, at one instant."""
         return Counts(*await self._engine().run("counts"))
+
+    async def stats(self) -> QueueStats:
+        """Return the counts of the queue, for how long its items wait, its limits and its workers.
+
+        When an item began to wait is not stored, so `oldest_age` is known within an error, from the ids that
+        earlier calls saw: call this every few seconds, as `leasehold stats` does, from any number of clients.
+        What they note, at most 128 ids, is kept for an hour after the last call.
+
+        Raises:
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        return await read_stats(self._engine(), self.name)
 
     async def queue_len(self) -> int:
         """Return how many items are waiting; items under lease are not counted."""

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 from leasehold.describing import describe, shown, traceback_of
@@ -56,6 +57,7 @@ class Executor:
         calls: How the runs of each handler are executed.
         running: The runs that occupy a slot, by the task of the slot.
         finished: How many runs have ended, interrupted ones included.
+        run_seconds: For how many seconds they ran, all together.
         interrupted: How many runs were interrupted because the worker stopped.
     """
 
@@ -80,6 +82,7 @@ class Executor:
         self._stopping = False
         self.running: dict[asyncio.Task[None], ActiveRun] = {}
         self.finished = 0
+        self.run_seconds = 0.0
         self.interrupted = 0
         self._abandoned: set[ActiveRun] = set()
         #: Read once, since it is needed after each run.
@@ -228,6 +231,7 @@ class Executor:
                 log.debug("%r returned", run, extra=run.log_fields)
         finally:
             RUNNING.reset(running)
+            self.run_seconds += time.monotonic() - run.began
 
     def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
         why = run.interruption

@@ -238,6 +238,8 @@ class ServedQueues(Owner):
             "server": vouched.server,
             "quiet": self._parts.fetcher.quiet,
             "runs": self._parts.executor.finished,
+            "run_seconds": round(self._parts.executor.run_seconds, 6),
+            "active": len(active),
             "failures": sum(one.counts["failed"] for one in [*self._parts.acknowledgers.values()]),
             "running": [
                 [

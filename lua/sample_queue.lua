@@ -1,0 +1,238 @@
+-- Return the counts of a queue, and for how long its items wait.
+--
+-- When an item began to wait is not stored. So each call notes the id that was added last, with the time, in `sample`, and finds
+-- out which of the ids noted before still wait. As a lane is leased in its order, what waits in it was added after the last of
+-- those that were leased, and at the latest when the first of those that wait was noted.
+--
+-- `sample` holds a JSON object: `at`, the time of the last call; `fence`, the last token then; `all`, whether `by_lane` has all
+-- lanes that were not empty then; `by_lane`; `waits`, how long ids waited that were leased; and `found`, when that was found out.
+-- In `by_lane` are, by the name of the lane (empty: ids without a level and a group), `ids`, when each was noted (`times`), which
+-- token it will have at the latest (`tokens`; empty: unknown), and `floor`: all that was added until then was leased (-1: unknown).
+--
+-- Keys: queue, deadlines, scheduled, ledger, fence, sessions, dead, sample
+-- Arguments:
+--   prefix  text     the queue's name
+--   now_ms  integer  the time; empty: the server's time
+-- Reply: the time in ms; how many items are waiting, leased and scheduled, and how many dead letters there are, as in `counts`;
+--   the last token; for how many ms the oldest waiting item has waited at least; by how many ms it may be more (-1: unknown); the pause, rate and
+--   concurrency of the queue (see `read_control`; false: none); then how long ids waited that were leased in the last 5 minutes, in ms.
+-- Cost: O(log n), plus O(1) per noted id and per waiting process.
+-- Limits: 128 ids of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so the older ones are further apart.
+
+local held, laned, levels = prefix .. ':held', prefix .. ':lanes', prefix .. ':levels'
+local control = prefix .. ':control'
+local waiting = count_waiting()
+local leased, later = redis.call('ZCARD', deadlines), redis.call('ZCARD', scheduled)
+local letters = redis.call('ZCARD', dead)
+local newest_token = tonumber(redis.call('GET', fence) or '') or 0
+local is_plain = redis.call('EXISTS', levels, control) == 0
+local settings = redis.call('HMGET', control, 'paused', 'rate', 'concurrency')
+redis.call('HLEN', ledger) -- each key is read before anything is written
+local kept_text = redis.call('GET', sample)
+
+-- Return the id that was added to a lane last; nothing: the lane is empty.
+local function newest_in(lane)
+  if lane == '' then
+    return redis.call('LINDEX', redis.call('EXISTS', held) == 1 and held or queue, 0)
+  end
+  local last, first = '(' .. string.sub(lane, 1, -2) .. '\1', '[' .. lane
+  local member = redis.call('ZRANGE', laned, last, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
+  return member and string.sub(member, #lane + 17)
+end
+
+-- Return whether an id waits: it has data, and is neither scheduled nor leased by any client.
+local function is_waiting(id)
+  return redis.call('EXISTS', data_key(id)) == 1
+    and not redis.call('ZSCORE', scheduled, id)
+    and not redis.call('ZSCORE', deadlines, id)
+    and not foreign_lease_left(id)
+end
+
+-- Return the names of the lanes to look at: those of which ids are noted, and up to 8 others, from each level those whose turn
+-- is the next and the last. Also return whether these are all lanes.
+local function lanes_to_check(noted)
+  local names, seen, total = { '' }, { [''] = true }, 1
+  for lane in pairs(noted) do
+    names[#names + 1], seen[lane] = lane ~= '' and lane or nil, true
+  end
+  local most = math.min(33, #names + 8)
+  local digits = is_plain and {} or redis.call('ZRANGE', levels, 0, -1)
+  for _, level in ipairs(digits) do
+    total = total + redis.call('ZCARD', prefix .. ':turns:' .. level)
+  end
+  if redis.call('ZSCORE', prefix .. ':turns:50', '') then
+    total = total - 1 -- ids without a level and a group: the first lane
+  end
+  for _, place in ipairs({ 0, -1, 1, -2, 2, -3, 3, -4 }) do
+    for _, level in ipairs(digits) do
+      local group = redis.call('ZRANGE', prefix .. ':turns:' .. level, place, place)[1]
+      local lane = group and level .. group .. '\0'
+      if lane and lane ~= '50\0' and not seen[lane] and #names < most then
+        names[#names + 1], seen[lane] = lane, true
+      end
+    end
+  end
+  return names, #names >= total
+end
+
+-- Return when an id of a lane was leased that was completed since: estimated by the tokens given since the last call, or else
+-- in the middle between the two calls.
+local function leased_at(noted, i, state)
+  local from, part = math.max(noted.times[i], state.at), 0.5
+  local before, token = tonumber(state.fence), tonumber(noted.tokens[i])
+  if token and newest_token > before then
+    part = math.max(0, math.min(1, (token - before) / (newest_token - before)))
+  end
+  return from + part * math.max(0, now - from)
+end
+
+-- Return how many of the ids of a lane were leased, from the first on, and when, as far as the ledger tells.
+local function count_leased(noted)
+  local ends = redis.call('ZMSCORE', deadlines, unpack(noted.ids))
+  local records = redis.call('HMGET', ledger, unpack(noted.ids))
+  local times, count = {}, 0
+  for i = 1, #noted.ids do
+    local _, _, _, at = read_ledger(records[i])
+    local token = tonumber(noted.tokens[i])
+    if at and at > noted.times[i] then
+      times[i], count = at, i
+    elseif ends[i] or (token and is_plain and newest_token >= token) then
+      count = i
+    end
+  end
+  return count, times
+end
+
+-- Forget the ids of a lane that wait no more, and note how long those waited that were leased.
+local function forget_leased(noted, state)
+  local count, times = count_leased(noted)
+  local gone, ids = count, #noted.ids
+  while gone < ids and not is_waiting(noted.ids[gone + 1]) do
+    gone = gone + 1
+    -- It may have been cancelled. In a lane of a controlled queue that is not known: if any item was leased, it was this one.
+    if noted.tokens[gone] == '' and newest_token > tonumber(state.fence) then
+      count = gone
+    end
+  end
+  for i = 1, count do
+    local wait = (times[i] or leased_at(noted, i, state)) - noted.times[i]
+    state.waits[#state.waits + 1] = math.max(0, math.floor(wait))
+    state.found[#state.found + 1] = now
+    noted.floor = math.max(noted.floor, noted.times[i])
+  end
+  local left = { ids = {}, times = {}, tokens = {}, floor = noted.floor }
+  for i = gone + 1, ids do
+    left.ids[i - gone], left.times[i - gone] = noted.ids[i], noted.times[i]
+    left.tokens[i - gone] = noted.tokens[i]
+  end
+  return left
+end
+
+-- Look at a lane; returns what is noted of it, or nothing if it is empty.
+local function check_lane(lane, state)
+  local noted = state.by_lane[lane]
+    or { ids = {}, times = {}, tokens = {}, floor = state.all and state.at or -1 }
+  if noted.ids[1] then
+    noted = forget_leased(noted, state)
+  end
+  local id, ids = newest_in(lane), #noted.ids
+  if not id then
+    return nil
+  end
+  -- In `queue` may also be an id that was moved there from its lane, to wake a session.
+  local is_moved = not is_plain and redis.call('ZSCORE', prefix .. ':promoted', id)
+  if noted.ids[ids] ~= id and not is_moved and is_waiting(id) then
+    noted.ids[ids + 1], noted.times[ids + 1] = id, now
+    noted.tokens[ids + 1] = is_plain and string.format('%.0f', newest_token + waiting) or ''
+  end
+  return noted
+end
+
+-- Forget every second id but the first and the last of each lane, if more than 128 are noted.
+local function thin(noted_lanes)
+  local total = 0
+  for _, noted in pairs(noted_lanes) do
+    total = total + #noted.ids
+  end
+  for _, noted in pairs(total > 128 and noted_lanes or {}) do
+    for _, field in ipairs({ 'ids', 'times', 'tokens' }) do
+      local values, left = noted[field], {}
+      for i = 1, #values do
+        if i % 2 == 1 or i == #values then
+          left[#left + 1] = values[i]
+        end
+      end
+      noted[field] = left
+    end
+  end
+end
+
+-- Keep the last 64 waits of the last 5 minutes.
+local function trim_waits(state)
+  local waits, found = {}, {}
+  for i = math.max(1, #state.waits - 63), #state.waits do
+    if state.found[i] > now - 300000 then
+      waits[#waits + 1], found[#found + 1] = state.waits[i], state.found[i]
+    end
+  end
+  state.waits, state.found = waits, found
+end
+
+-- Return the state after this call, given that of the last one.
+local function next_state(state)
+  local number = #state.waits
+  local lanes_now = {}
+  local names, is_all = lanes_to_check(state.by_lane)
+  for _, lane in ipairs(names) do
+    lanes_now[lane] = check_lane(lane, state)
+  end
+  if waiting == 0 and #state.waits == number and newest_token > tonumber(state.fence) then
+    -- Items were leased, and none was seen to wait.
+    state.waits[number + 1], state.found[number + 1] = 0, now
+  end
+  thin(lanes_now)
+  trim_waits(state)
+  state.by_lane, state.all, state.at = lanes_now, is_all, now
+  state.fence = string.format('%.0f', newest_token)
+  return state
+end
+
+-- Return for how long the oldest item has waited at least, and how much more it may be. What is due, and what was leased
+-- under a lease that has expired, counts as waiting.
+local function oldest_of(state)
+  local since, before = now, state.all and now or -math.huge
+  for _, noted in pairs(state.by_lane) do
+    since = math.min(since, noted.times[1] or now)
+    before = math.min(before, noted.floor >= 0 and noted.floor or -math.huge)
+  end
+  for _, key in ipairs({ deadlines, scheduled }) do
+    local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or '')
+    since, before = math.min(since, at or now), math.min(before, at or now)
+  end
+  return math.floor(now - since), before > -math.huge and math.ceil(since - before) or -1
+end
+
+local is_known, state = pcall(function()
+  return next_state(cjson.decode(kept_text or ''))
+end)
+if not is_known then -- there is none, or another client has written it
+  state = next_state({
+    at = now,
+    fence = string.format('%.0f', newest_token),
+    all = false,
+    by_lane = {},
+    waits = {},
+    found = {},
+  })
+end
+local reply = { now, waiting, leased, later, letters, newest_token, oldest_of(state) }
+for _, value in ipairs(settings) do
+  reply[#reply + 1] = value
+end
+for _, wait in ipairs(state.waits) do
+  reply[#reply + 1] = wait
+end
+
+begin_writes() -- a full queue must be watched too
+redis.call('SET', sample, cjson.encode(state), 'PX', 3600000)
+return reply
