@@ -30,6 +30,14 @@ async def lease_and_complete(queue: AsyncWorkQueue, count: int) -> list[str]:
     return [lease.id for lease in leases]
 
 
+async def lanes_noted(redis: Redis, queue: AsyncWorkQueue) -> dict[str, dict[str, list[int]]]:
+    """Return what is noted, by lane."""
+    text = await redis.get(f"{queue.name}:sample")
+    assert text is not None
+    found: dict[str, dict[str, list[int]]] = json.loads(text)["by_lane"]
+    return found
+
+
 def bounds(stats: QueueStats) -> tuple[float, float]:
     error = stats.oldest_age_error
     return stats.oldest_age, float("inf") if error is None else stats.oldest_age + error
@@ -107,8 +115,7 @@ async def test_the_age_of_the_oldest_item_lies_within_the_bounds(
         truth = clock.now - min(added.values(), default=clock.now)
         assert low - 0.002 <= truth <= high + 0.002, (kind, low, truth, high)
         known += stats.oldest_age_error is not None
-        state = json.loads(await redis.get(f"{queue.name}:sample"))
-        noted = max(noted, sum(len(one["ids"]) for one in state["by_lane"].values()))
+        noted = max(noted, sum(len(one["ids"]) for one in (await lanes_noted(redis, queue)).values()))
     assert known == 250
     assert 3 < noted <= 128
 
@@ -116,14 +123,14 @@ async def test_the_age_of_the_oldest_item_lies_within_the_bounds(
 async def test_at_most_128_ids_are_noted_and_the_older_ones_are_further_apart(
     queue: AsyncWorkQueue, clock: Clock, redis: Redis
 ) -> None:
-    await queue.stats()
+    stats = await queue.stats()
     start = clock.now
     for item in items(0, 700):
         clock.now += 5
         await queue.add_item(item)
         stats = await queue.stats()
     assert bounds(stats)[0] == clock.now - start - 5, "the oldest is never forgotten"
-    noted = json.loads(await redis.get(f"{queue.name}:sample"))["by_lane"][""]
+    noted = (await lanes_noted(redis, queue))[""]
     assert 64 <= len(noted["ids"]) <= 128
     gaps = [after - before for before, after in zip(noted["times"], noted["times"][1:], strict=False)]
     assert gaps[0] > gaps[-1] == 5000
@@ -282,7 +289,7 @@ async def test_in_a_limited_queue_the_ids_that_are_gone_were_leased_if_any_was(
 
 
 async def test_several_clients_may_call_it(queue: AsyncWorkQueue, clock: Clock) -> None:
-    await queue.stats()
+    stats = await queue.stats()
     for item in items(0, 50):
         clock.now += 1
         await queue.add_item(item)
