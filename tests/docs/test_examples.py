@@ -33,7 +33,7 @@ OTHERS = [page for page in WITH_EXAMPLES if page not in HOW_TO]
 #: The examples of these wait for delays and timeouts.
 SLOW = {"delays.md", "errors.md", "schedules.md", "tutorial.md"}
 #: These run whole jobs with Spark, whose parts tests/spark runs.
-LONG = {"spark-drain.md", "spark-report.md"}
+LONG = {"spark-drain.md", "spark-load.md", "spark-report.md"}
 
 
 def each_of(pages: list[Path]) -> pytest.MarkDecorator:

@@ -33,6 +33,7 @@ def database() -> Iterator[str]:
         yield location
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_recipes_about_spark_run_and_repeat(
     runner: asyncio.Runner,

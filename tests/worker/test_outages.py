@@ -190,7 +190,7 @@ async def test_connections_that_fall_silent_cost_no_lease(
         assert gate.cancelled == []
         gate.opened.set()
         await finished(direct)
-        # Too large to be delivered: it could be leased for the silent connection, and this clock stands still.
+        # Too large to be delivered: it could be leased for the silent connection, and the clock stands still.
         await direct.add_item(Item(b"x" * 65_537, id="after"))
         await eventually("it works again", lambda: "after" in gate.done)
         await finished(direct)

@@ -46,6 +46,7 @@ async def test_add_reports_and_checks_first(connect: SparkSession, queue: AsyncW
     assert (await waiting(queue)).keys() == names(5)
 
 
+@pytest.mark.long
 async def test_tasks_are_added_and_their_results_read(
     connect: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ async def test_any_thread_can_write(connect: SparkSession, queue: AsyncWorkQueue
     assert (await waiting(queue)).keys() == names(2)
 
 
+@pytest.mark.long
 async def test_tables_of_sql(connect: SparkSession, queue: AsyncWorkQueue) -> None:
     options = f"options (url '{queue.url}', queue '{queue.name}')"
     connect.sql(f"create or replace temporary view items (id string, data string) using leasehold {options}")
@@ -85,6 +87,7 @@ async def test_tables_of_sql(connect: SparkSession, queue: AsyncWorkQueue) -> No
     assert [tuple(row) for row in connect.sql("select * from items").collect()] == [("a", "one")]
 
 
+@pytest.mark.long
 async def test_a_stream_of_leases_is_written_by_batch(
     connect: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
@@ -102,6 +105,7 @@ async def test_a_stream_of_leases_is_written_by_batch(
     assert not any(await queue.counts()), "all are completed"
 
 
+@pytest.mark.long
 async def test_streams_of_events_and_into_a_queue(
     connect: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
@@ -161,6 +165,7 @@ def test_a_password_comes_from_the_environment_of_both(monkeypatch: pytest.Monke
         assert given == {}, "the Connect server reads its own variable"
 
 
+@pytest.mark.long
 async def test_a_job_of_the_command_line(connect_url: str, queue: AsyncWorkQueue, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,data\na,one\n")
     job = ("load", queue.name, str(tmp_path / "rows.csv"), "--url", str(queue.url))
