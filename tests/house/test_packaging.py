@@ -28,8 +28,8 @@ pytestmark = pytest.mark.timeout(300)
 
 #: The extras for users.
 USERS = ("embedded", "cli", "schedules", "fastapi", "telemetry", "prometheus", "spark", "testing")
-#: Imported without a requirement: redis[hiredis] and pyspark bring them.
-BROUGHT = {"hiredis", "py4j"}
+#: Imported without a requirement: redis[hiredis], pyspark and fastapi bring them.
+BROUGHT = {"hiredis", "py4j", "pydantic", "starlette"}
 
 
 @dataclass(frozen=True)

@@ -21,5 +21,6 @@ except ImportError as error:
 from leasehold.fastapi.dependencies import Queue, Tasks, queue_of, tasks_of
 from leasehold.fastapi.errors import DependencyMissing
 from leasehold.fastapi.lifespan import lifespan
+from leasehold.fastapi.router import router
 
-__all__ = ["DependencyMissing", "Queue", "Tasks", "lifespan", "queue_of", "tasks_of"]
+__all__ = ["DependencyMissing", "Queue", "Tasks", "lifespan", "queue_of", "router", "tasks_of"]

@@ -56,6 +56,12 @@ class Sources:
         of_tasks = (task.queue for one in self.task_queues for task in one.tasks)
         return _by_name((*map(queue_from, self._sources), *of_tasks))
 
+    @property
+    def queues_of_tasks(self) -> set[str]:
+        """The names of the queues whose items are tasks."""
+        names = {one.name for one in self.task_queues}
+        return names | {task.queue.name for one in self.task_queues for task in one.tasks}
+
     async def check(self, *, within: float) -> None:
         """Ask the server of each queue for a reply.
 

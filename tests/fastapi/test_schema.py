@@ -1,0 +1,63 @@
+"""schemathesis sends what OpenAPI allows, and what it does not, and checks the answers against it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import schemathesis
+from fastapi import Depends, FastAPI, HTTPException
+from schemathesis.engine import events, from_schema
+from schemathesis.python.asgi import shutdown_lifespans
+
+from leasehold import RetryPolicy, call_sync
+from leasehold.fastapi import lifespan, router
+
+if TYPE_CHECKING:
+    from leasehold import TaskQueue
+
+
+def guard(token: str = "") -> None:
+    """Refuse every second token."""
+    if len(token) % 2:
+        raise HTTPException(403)
+
+
+@pytest.fixture
+def app(tasks: TaskQueue) -> FastAPI:
+    """Return an application with jobs in several states, of the ids that OpenAPI's examples have."""
+
+    @tasks.task(retry=RetryPolicy(attempts=1))
+    async def fail() -> None:
+        raise ValueError("it is bad")
+
+    for item_id in ("4f0c9e0b5a3d4b7f8f5e1c2d3a4b5c6d", "0"):
+        call_sync(tasks.tasks[0].options(id=item_id).add, 1)
+    call_sync(fail.options(id="1").add)
+    app = FastAPI(lifespan=lifespan(tasks, worker=True))
+    app.include_router(router(tasks, writes=[Depends(guard)], reads=[Depends(guard)]), prefix="/work")
+    return app
+
+
+def test_each_answer_is_as_openapi_says(app: FastAPI) -> None:
+    api = schemathesis.openapi.from_asgi("/openapi.json", app)
+    api.config.seed = 15
+    api.config.generation.max_examples = 3
+    api.config.generation.database = "none"
+    problems, answered = [], Counter[int]()
+    for event in from_schema(api).execute():
+        if isinstance(event, events.ScenarioFinished):
+            found = event.recorder
+            answered.update(one.response.status_code for one in found.interactions.values() if one.response)
+            problems += [
+                f"{one.failure_info.failure} {found.cases[case_id].value.as_curl_command()}"
+                for case_id, checks in found.checks.items()
+                for one in checks
+                if one.failure_info
+            ]
+        elif isinstance(event, (events.NonFatalError, events.FatalError)):
+            problems.append(f"{event}")
+    shutdown_lifespans()
+    assert not problems
+    assert {200, 403, 404, 405, 422} <= answered.keys()
