@@ -5,6 +5,8 @@ A name is imported when it is first used, so that programs and the command line 
 
 from typing import TYPE_CHECKING
 
+from leasehold.lazy import lazy_names
+
 if TYPE_CHECKING:
     from leasehold.embedded import EmbeddedServer
     from leasehold.errors import (
@@ -166,19 +168,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
-    #: Where the names are, searched in this order: what takes longer to import comes later.
-    _ROOMS = ("errors", "keys", "item", "retry", "queue", "fleet", "worker", "tasks", "sync", "embedded")
-
-    def __getattr__(name: str) -> object:
-        from importlib import import_module
-
-        if name in _ROOMS:
-            return import_module(f"leasehold.{name}")
-        for room in _ROOMS if name in __all__ else ():
-            found = vars(import_module(f"leasehold.{room}"))
-            if name in found:
-                return globals().setdefault(name, found[name])
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    _MODULES = ("errors", "keys", "item", "retry", "queue", "fleet", "worker", "tasks", "sync", "embedded")
+    __getattr__ = lazy_names(__name__, __all__, _MODULES)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__, *_ROOMS})
+        return sorted({*globals(), *__all__, *_MODULES})

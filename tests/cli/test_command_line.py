@@ -84,7 +84,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
     program += "finally: print(*sorted(name for name in sys.modules if name.startswith('leasehold.cli.')))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     *shown, imported = result.stdout.splitlines()
-    assert imported == "leasehold.cli.app"
+    assert imported == "leasehold.cli.app leasehold.cli.values"
     listed = [line.split()[1] for line in shown if line.startswith("│ ") and line[2] not in " -"]
     assert listed == [*COMMANDS]
 

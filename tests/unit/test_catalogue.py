@@ -252,7 +252,7 @@ def test_a_piece_without_a_part_of_its_header_is_refused(title: str) -> None:
 
 def test_a_piece_must_define_what_it_gives() -> None:
     with pytest.raises(BrokenContract, match="lib/shout: gives whisper and does not define it"):
-        Library({"shout": SHOUT.replace("Gives: shout", "Gives: shout, whisper")})
+        Library({"shout": SHOUT.replace("Gives: shout", "Gives: shout, whisper")}).check()
 
 
 @pytest.mark.parametrize(

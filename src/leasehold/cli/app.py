@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
+
+from leasehold.cli.values import convert_quickly
 
 #: The end of the help of commands that use a server: see `leasehold.cli.server.Code`.
 EXIT_CODES = (
@@ -105,7 +108,12 @@ def load(name: str) -> Any:
     command.name = name
     for one in getattr(command, "commands", {"": command}).values():
         one.epilog = one.epilog or COMMANDS[name].epilog
+        one.get_params = functools.partial(_parameters, one.get_params)
     return command
+
+
+def _parameters(get_params: Any, ctx: Any) -> list[Any]:
+    return convert_quickly(get_params(ctx))
 
 
 class LazyGroup(TyperGroup):
@@ -113,6 +121,10 @@ class LazyGroup(TyperGroup):
 
     Help and completion use the table above, so they need no imports.
     """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See `TyperGroup`."""
+        return convert_quickly(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """See `TyperGroup`."""

@@ -9,15 +9,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from leasehold.cli.times import format_time
 from leasehold.tasks.wire import call_of, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import Console
 
     from leasehold import DeadLetter, ItemView
     from leasehold.queue.schedules import ScheduleView
@@ -33,6 +32,9 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table, with numbers aligned to the right. On a pipe, lines are not truncated."""
+    from rich.table import Table  # rich takes long to import, and JSON needs none of it
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [*rows]
     for at, title in enumerate(titles):
@@ -54,6 +56,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Print a line for each name and value; leave out values that are None."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value is not None:
@@ -63,6 +68,8 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 def print_block(title: str, text: str) -> None:
     """Print a text under a title."""
+    from rich.text import Text
+
     _console().print(Text(f"\n{title}", "bold"))
     typer.echo("\n".join(printable(line) for line in text.splitlines()))
 
@@ -134,5 +141,7 @@ def _cell(value: Any) -> str:
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else 10_000
     return Console(width=width, highlight=False, soft_wrap=False)

@@ -90,6 +90,7 @@ def load() -> dict[str, Script]:
     Raises:
         BrokenContract: If a file breaks a rule.
     """
+    _library().check()
     return {name: find_script(name) for name in _names(folder())}
 
 

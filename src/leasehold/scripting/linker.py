@@ -14,7 +14,8 @@ before the script's own code, so they may read keys but must not write.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,12 @@ class Block:
     code: str
     names: frozenset[str]
 
+    @cached_property
+    def function(self) -> str | None:
+        """The name of the function; None: these are statements."""
+        match = _FUNCTION.match(self.code)
+        return match[1] if match else None
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -61,21 +68,39 @@ class Piece:
         name: The file's name, without `.lua`.
         needs: The keys and arguments that a script must declare to use it.
         gives: The names that scripts and other pieces may use.
-        blocks: Its code, in order.
-        functions: Its functions by name, also those that it does not give.
+        code: What follows the header.
     """
 
     name: str
     needs: frozenset[str]
     gives: frozenset[str]
-    blocks: list[Block] = field(default_factory=list)
-    functions: dict[str, Block] = field(default_factory=dict)
+    code: str
 
-    @property
-    def statements(self) -> Iterator[Block]:
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """Its functions and statements, in order, read when a script uses the piece.
+
+        Raises:
+            BrokenContract: If it does not define what it gives.
+        """
+        blocks = [Block(self.name, part, names_in(part)) for part in _parts(self.code)]
+        defined: set[str] = set()
+        for block in blocks:
+            defined |= {block.function} if block.function else block.names
+        undefined = sorted(self.gives - defined)
+        if undefined:
+            raise BrokenContract(f"lib/{self.name}: gives {', '.join(undefined)} and does not define it")
+        return blocks
+
+    @cached_property
+    def functions(self) -> dict[str, Block]:
+        """Its functions by name, also those that it does not give."""
+        return {block.function: block for block in self.blocks if block.function}
+
+    @cached_property
+    def statements(self) -> list[Block]:
         """The blocks that are no functions."""
-        functions = {*self.functions.values()}
-        return (block for block in self.blocks if block not in functions)
+        return [block for block in self.blocks if not block.function]
 
 
 class Library:
@@ -93,6 +118,15 @@ class Library:
                 other = self.givers.setdefault(name, piece)
                 if other is not piece:
                     raise BrokenContract(f"lib/{piece.name}: lib/{other.name} also gives {name}")
+
+    def check(self) -> None:
+        """Read the code of all pieces, also of those that no script uses.
+
+        Raises:
+            BrokenContract: If one does not define what it gives.
+        """
+        for piece in self.pieces.values():
+            _ = piece.blocks
 
     def link(self, script: str, code: str, needs: Iterable[str], declared: Iterable[str]) -> str:
         """Return a script with the code of the pieces that it uses, each after those that it uses itself.
@@ -150,7 +184,7 @@ class Library:
 
 def _composed(blocks: list[Block], own: str) -> str:
     """Return the code of blocks and of the script: statements in order, functions nested in each other."""
-    name_of = {block: match[1] for block in blocks if (match := _FUNCTION.match(block.code))}
+    name_of = {block: block.function for block in blocks if block.function}
     functions = {name: block.code for block, name in name_of.items()}
     at_top, own = nest(functions, own, [block.code for block in blocks if block not in name_of])
     parts = ((at_top.get(name_of[block]) if block in name_of else block.code) for block in blocks)
@@ -161,24 +195,11 @@ def read_piece(name: str, text: str) -> Piece:
     """Read one file of `lua/lib`.
 
     Raises:
-        BrokenContract: If its header lacks `Needs` or `Gives`, or it does not define what it gives.
+        BrokenContract: If its header lacks `Needs` or `Gives`.
     """
     header, code = split(text)
     comment = "\n".join(header)
-    piece = Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"))
-    for function, part in _parts(code):
-        block = Block(name, part, names_in(part))
-        piece.blocks.append(block)
-        if function:
-            piece.functions[function] = block
-    undefined = sorted(
-        given
-        for given in piece.gives
-        if given not in piece.functions and not any(given in block.names for block in piece.statements)
-    )
-    if undefined:
-        raise BrokenContract(f"lib/{name}: gives {', '.join(undefined)} and does not define it")
-    return piece
+    return Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"), code)
 
 
 def split(text: str) -> tuple[list[str], str]:
@@ -217,23 +238,19 @@ def _listed(name: str, header: str, title: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", match[1])) - {"nothing"}
 
 
-def _parts(code: str) -> Iterator[tuple[str | None, str]]:
-    """Yield each function of a piece with its name, and what is between two functions with None."""
+def _parts(code: str) -> Iterator[str]:
+    """Yield the code of each function of a piece, and what is between two functions."""
     function: str | None = None
     lines: list[str] = []
+    parts = [lines]
     for line in code.splitlines():
         start = _FUNCTION.match(line)
         if start:
-            yield from _part(None, lines)
             function, lines = start[1], []
+            parts.append(lines)
         lines.append(line)
         if function and line in {"end", f"local function {function}() end"}:
-            yield from _part(function, lines)
             function, lines = None, []
-    yield from _part(function, lines)
-
-
-def _part(function: str | None, lines: list[str]) -> Iterator[tuple[str | None, str]]:
-    code = strip("\n".join(lines))
-    if code:
-        yield function, code
+            parts.append(lines)
+    stripped = (strip("\n".join(part)) for part in parts)
+    return (part for part in stripped if part)

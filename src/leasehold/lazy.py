@@ -1,0 +1,33 @@
+"""Importing the names of a package when they are first used, so that programs start quickly."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def lazy_names(package: str, names: Sequence[str], modules: Sequence[str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package that imports its names when they are first used.
+
+    Args:
+        package: The package's `__name__`.
+        names: Its `__all__`.
+        modules: Its modules that have the names, in the order in which they are searched: what takes longer
+            to import comes later. They are attributes of the package, too.
+    """
+
+    def find(name: str) -> object:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        for module in modules if name in names else ():
+            place = importlib.import_module(f"{package}.{module}")
+            if hasattr(place, name):
+                setattr(sys.modules[package], name, getattr(place, name))
+                return getattr(place, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+
+    return find
