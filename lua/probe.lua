@@ -5,7 +5,7 @@
 --
 -- Keys: probe
 -- Arguments:
---   prefix  text  the queue's name, which is also the channel
+--   prefix  text  the queue's name
 -- Reply: 1 if MSETEX can be used, else 0; then the commands of the scripts that are refused.
 -- Cost: O(1).
 -- Limits: none.
@@ -96,8 +96,8 @@ if can_write then
   try('PERSIST', none)
   try('RENAME', none, probe)
   try('RENAMENX', none, probe)
-  try('PUBLISH', prefix, '')
-  try('SPUBLISH', prefix, '')
+  try('PUBLISH', prefix .. ':push:probe', '') -- no client receives it, and rules that permit `<queue>:*` permit it
+  try('SPUBLISH', prefix .. ':push:probe', '')
   local _, works = try('MSETEX', 1, probe, '', 'PX', 1000)
   refused[1] = works and 1 or 0
   redis.call('UNLINK', probe)

@@ -83,6 +83,9 @@ COMMANDS = {
     "workers": Command(
         "leasehold.cli.workers", "List the workers of queues; fail, quiet or stop one.", EXIT_CODES
     ),
+    "acl": Command(
+        "leasehold.cli.acl", "Print the ACL SETUSER line with all that a user must be permitted.", EXIT_CODES
+    ),
     "pipeline": Command(
         "leasehold.cli.pipeline",
         "Load, archive, analyse, redrive and backfill queues with Spark.",

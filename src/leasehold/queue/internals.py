@@ -184,6 +184,15 @@ async def stop_listening(queue: AsyncWorkQueue) -> None:
         await engine.stop_listening()
 
 
+async def ask_server(queue: AsyncWorkQueue, *commands: tuple[bytes, ...]) -> list[Any]:
+    """Send plain commands about the server of a queue; return the replies and the errors.
+
+    Raises:
+        QueueClosed, ServerError: If the server cannot be asked.
+    """
+    return await _lifecycle(queue).engine().session.runner.ask(*commands)
+
+
 async def has_limits(queue: AsyncWorkQueue) -> bool:
     """Return whether a queue has limits or pauses, so that items may have to wait.
 
