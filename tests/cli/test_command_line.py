@@ -45,6 +45,7 @@ CALLS = {
     "workers ls": ("workers", "ls", "emails"),
     "workers fail": ("workers", "fail", "emails", "x"),
     "workers stop": ("workers", "stop", "emails", "x"),
+    "acl": ("acl", "emails"),
     "peek": ("peek", "emails"),
     "mv": ("mv", "emails", "others"),
     "purge": ("purge", "emails", "--yes"),

@@ -42,6 +42,8 @@ BATCHED: dict[str, Effect] = {
     "cancel_many": "cancel",
     "progress": "progress",
 }
+#: The other scripts without which no item can be leased.
+LEASING = frozenset({"lease_many", "leave", "register"})
 
 
 class Engine:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.bulk import Bulk
 from leasehold.queue.encoding import encoded
+from leasehold.queue.engine import BATCHED, LEASING
 from leasehold.queue.registry import Registry
 
 if TYPE_CHECKING:
@@ -182,6 +183,20 @@ async def stop_listening(queue: AsyncWorkQueue) -> None:
     """
     if (engine := running_engine(queue)) is not None:
         await engine.stop_listening()
+
+
+async def expect_rights(queue: AsyncWorkQueue) -> None:
+    """Check that the server permits the session of the running event loop what a worker needs.
+
+    What only other calls need is logged. The commands are those of the whole queue: a rule for single keys of
+    it is found when they are used.
+
+    Raises:
+        AccessDenied: If a command of the scripts with which items are leased and acknowledged, or `BLMOVE`,
+            is forbidden. The text has the rules that permit them.
+        QueueClosed, ServerError: If the server cannot be asked.
+    """
+    await _lifecycle(queue).engine().session.runner.expect_rights(LEASING | BATCHED.keys())
 
 
 async def ask_server(queue: AsyncWorkQueue, *commands: tuple[bytes, ...]) -> list[Any]:

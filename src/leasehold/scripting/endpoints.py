@@ -22,7 +22,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.scripting.urls import check_url, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from redis.asyncio.connection import AbstractConnection
     from redis.exceptions import MovedError
@@ -69,6 +69,11 @@ class Endpoint(Protocol):
         """What is called with each connection that has been opened."""
         ...
 
+    @property
+    def user(self) -> str:
+        """The name with which connections log in."""
+        ...
+
 
 class PoolEndpoint:
     """One server, over TCP, TLS or a unix socket, or the primary that Sentinel names."""
@@ -76,6 +81,7 @@ class PoolEndpoint:
     def __init__(self, client: Redis, opened: OnOpen) -> None:
         self._pool = client.connection_pool
         self.opened = opened
+        self.user = _user(self._pool.connection_kwargs)
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
         """See `Endpoint`."""
@@ -92,6 +98,7 @@ class ClusterEndpoint:
         self._client = client
         self._key = key
         self.opened = opened
+        self.user = _user(client.connection_kwargs)
         #: The node that the last answer has named, for the next connection.
         self._named: ClusterNode | None = None
 
@@ -125,6 +132,10 @@ def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:
         "health_check_interval": 0,
         "protocol": 3 if pushes else 2,
     }
+
+
+def _user(kwargs: Mapping[str, Any]) -> str:
+    return str(kwargs.get("username") or "default")
 
 
 def endpoint_of(client: Client, key: bytes, opened: OnOpen) -> Endpoint:

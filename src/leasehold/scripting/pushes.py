@@ -55,10 +55,14 @@ class PushConnection:
     Args:
         endpoint: Where the server is.
         reply_timeout: Seconds to wait for a reply before the connection counts as lost.
+        on_forbidden: Called with a channel that the access rules forbid.
     """
 
-    def __init__(self, endpoint: Endpoint, *, reply_timeout: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, reply_timeout: float, on_forbidden: Callable[[bytes], None]
+    ) -> None:
         self._endpoint = endpoint
+        self._on_forbidden = on_forbidden
         self._reply_timeout = reply_timeout
         self._loop = asyncio.get_running_loop()
         self._channels: dict[bytes, list[Subscription]] = {}
@@ -133,13 +137,15 @@ class PushConnection:
     async def _confirmed(self, connection: Connection, channel: bytes) -> None:
         """Subscribe to a channel, and return when the server has confirmed.
 
-        Access rules may refuse it: then nothing arrives, and subscribers go by their timers.
+        Access rules may forbid it: then nothing arrives, subscribers go by their timers, and it is logged.
         """
         confirmed: asyncio.Future[None] = self._loop.create_future()
 
         def on_reply(_: Any, error: BaseException | None) -> None:
             if confirmed.done():
                 return
+            if isinstance(error, NoPermissionError):
+                self._on_forbidden(channel)
             if error is None or isinstance(error, NoPermissionError):
                 confirmed.set_result(None)
             else:

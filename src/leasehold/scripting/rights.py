@@ -1,39 +1,115 @@
-"""What the access rules of the server permit the scripts to do: found out before the first call."""
+"""What the access rules of the server permit a session: found out when it starts, before the first call."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from leasehold.errors import AccessDenied
+from leasehold.log import Log
+from leasehold.scripting.access import pattern_of
+from leasehold.scripting.catalogue import load
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from leasehold.scripting.catalogue import Script
 
+log = Log("leasehold")
+
+#: Commands that publish. Scripts do their work if they are refused.
+PUBLISHING = frozenset({"PUBLISH", "SPUBLISH"})
 #: Commands that the scripts do without if they are refused.
-OPTIONAL = frozenset({"MSETEX", "PUBLISH", "SPUBLISH"})
+OPTIONAL = PUBLISHING | {"MSETEX"}
 
 
 class Rights:
-    """Which commands the server permits. Until it has answered the probe: all but MSETEX."""
+    """Which commands and channels the server permits. Until it has answered the probe: all but MSETEX.
 
-    def __init__(self) -> None:
-        #: Whether the server has MSETEX and permits it.
+    Args:
+        user: The name of the user, for messages.
+
+    Attributes:
+        set_many: Whether the server has MSETEX and permits it.
+        refused: The commands that it refuses and that scripts cannot do without.
+        queue: The queue on which this is found out.
+        warned: Whether a forbidden channel was logged.
+    """
+
+    def __init__(self, user: str = "default") -> None:
+        self._user = user
+        self.queue = "QUEUE"
+        self.warned = False
+        self._listed = False
         self.set_many = False
-        #: The commands that it refuses and that scripts cannot do without.
         self.refused: frozenset[str] = frozenset()
 
     def learn(self, set_many: int, *refused: bytes) -> None:
         """Read the reply of the `probe` script."""
         self.set_many = set_many == 1
-        self.refused = frozenset(name.decode() for name in refused) - OPTIONAL
+        names = frozenset(name.decode() for name in refused)
+        self.refused = names - OPTIONAL
+        if "PUBLISH" in names:
+            self.warn_of_channel(f"{self.queue}:push:*".encode())
 
     def refusal(self, script: Script) -> AccessDenied | None:
         """Return the error for a script that the server would end between two commands; None: it may run."""
-        wrong = sorted(script.commands & self.refused)
-        if not wrong:
-            return None
+        wrong = script.commands & self.refused
+        return self.denied(wrong, f"which {script.name} needs") if wrong else None
+
+    def denied(self, commands: Iterable[str], why: str) -> AccessDenied:
+        """Return the error for commands that are refused, with the rule that permits them.
+
+        Args:
+            commands: Their names, in capitals, as rules name them.
+            why: What needs them.
+        """
+        wrong = sorted(commands)
         return AccessDenied(
-            f"the access rules forbid {', '.join(wrong)}, which {script.name} needs; nothing was applied. "
-            "The protocol reference names all commands",
+            f"the access rules forbid {', '.join(wrong)}, {why}; nothing was applied. "
+            f"{self._permit(wrong)} permits {'it' if len(wrong) == 1 else 'them'}{self._all}",
             commands=wrong,
         )
+
+    def expect(self, scripts: Collection[str], also: Iterable[str] = ()) -> None:
+        """Check that scripts may run. Log, once, which others may not.
+
+        Args:
+            scripts: The names of scripts.
+            also: Other commands that are needed and refused.
+
+        Raises:
+            AccessDenied: If a command of theirs is refused.
+        """
+        needed = {name for script in scripts for name in load()[script].commands}
+        if wrong := {*also, *(needed & self.refused)}:
+            raise self.denied(wrong, "which a worker needs")
+        if self.refused and not self._listed:
+            self._listed = True
+            others = sorted(one.name for one in load().values() if one.commands & self.refused)
+            log.warning(
+                "the access rules forbid %s: %s will be refused. %s permits that%s",
+                *(", ".join(sorted(self.refused)), ", ".join(others)),
+                *(self._permit(sorted(self.refused)), self._all),
+            )
+
+    def warn_of_channel(self, channel: bytes) -> None:
+        """Log, once in a session, that a channel of a queue is forbidden."""
+        if self.warned:
+            return
+        self.warned = True
+        name = channel.decode(errors="replace")
+        of_session, is_push, _ = name.rpartition(":push:")
+        pattern = pattern_of(of_session if is_push else name.removesuffix(":due"))
+        log.warning(
+            "the access rules forbid the channel %r: results, cancels and items that fall due are noticed "
+            "seconds late. %s permits it%s",
+            *(name, self._permit(["PUBLISH", "SUBSCRIBE"], f" &{pattern}"), self._all),
+        )
+
+    def _permit(self, commands: Iterable[str], channels: str = "") -> str:
+        added = " ".join(f"+{name.lower()}" for name in commands)
+        return f"`ACL SETUSER {self._user} {added}{channels}`"
+
+    @property
+    def _all(self) -> str:
+        return f"; `leasehold acl {self.queue} --user {self._user}` prints all that is needed"

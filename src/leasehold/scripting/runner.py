@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError
 
-from leasehold.errors import ConnectionLost, EvictionWarning, LeaseholdError, ServerTooOld
+from leasehold.errors import (
+    AccessDenied,
+    ConnectionLost,
+    EvictionWarning,
+    LeaseholdError,
+    ScriptFailed,
+    ServerTooOld,
+)
+from leasehold.keys import NONE
 from leasehold.scripting.catalogue import Script, find_script
 from leasehold.scripting.link import LARGE_BYTES, Call, Link
 from leasehold.scripting.rights import Rights
 from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from leasehold.keys import QueueKeys
     from leasehold.scripting.connection import Connection, OnReply
@@ -146,14 +154,14 @@ class Runner:
 
     def __init__(self, endpoint: Endpoint, *, reply_timeout: float) -> None:
         #: What the server permits.
-        self.rights = Rights()
+        self.rights = Rights(endpoint.user)
         self._link, self._large_link = (
             Link(endpoint, reply_timeout=reply_timeout, check=self._check, rights=self.rights)
             for _ in range(2)
         )
         self._checked = False
         self._probe: BoundScript | None = None
-        self._prefix = b""
+        self._prefix = self._none = b""
 
     def send(
         self,
@@ -217,10 +225,25 @@ class Runner:
                 raise reply
         return replies
 
+    async def expect_rights(self, scripts: Collection[str]) -> None:
+        """Check that the server permits what a worker needs: to run these scripts, and to wait for items.
+
+        Raises:
+            AccessDenied: If it does not; the text says which rules permit it.
+            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
+        """
+        # The server checks the access rules before it finds that these are no directions.
+        [reply] = await self.ask((b"BLMOVE", self._none, self._none, b"NOWHERE", b"NOWHERE", b"0"))
+        denied = isinstance(reply, AccessDenied) and "BLMOVE" in reply.commands
+        if not denied and not isinstance(reply, ScriptFailed):
+            raise reply
+        self.rights.expect(scripts, {"BLMOVE"} if denied else ())
+
     def probe_with(self, keys: QueueKeys) -> None:
         """Find out with the first connection what the server permits, in the key space of this queue."""
         if self._probe is None:
-            self._probe, self._prefix = BoundScript("probe", keys), keys.prefix
+            self._probe, self._prefix, self._none = BoundScript("probe", keys), keys.prefix, keys[NONE]
+            self.rights.queue = keys.prefix.decode()
 
     async def close(self, refusal: LeaseholdError) -> None:
         """End the connections. Calls that are not sent yet, and all later ones, fail with `refusal`."""

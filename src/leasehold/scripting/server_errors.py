@@ -88,8 +88,8 @@ _ADVICE: dict[type[ServerError], str] = {
     ServerReadOnly: "the server accepts no writes now; nothing was applied",
     ServerBusy: "nothing was applied; try again",
     LoginRefused: "check the user and the password, in a URL redis://USER:PASSWORD@HOST; nothing was applied",
-    AccessDenied: "change the access rules of this user; nothing was applied, unless a rule forbids only "
-    "some of the commands that the protocol reference names",
+    AccessDenied: "`leasehold acl QUEUE --user USER` prints what a user needs; nothing was applied, unless "
+    "the user may use only some of the queue's keys",
     DatabaseMissing: "choose a smaller number, in a URL redis://HOST:PORT/NUMBER, or raise the"
     " server's `databases`; a cluster has only database 0. Nothing was applied",
     ScriptFailed: "a script failed",

@@ -117,7 +117,13 @@ class Session:
         self._watchers: list[Callable[[], None]] = []
         self._ending = False
         self.runner = Runner(self.endpoint("commands"), reply_timeout=reply_timeout)
-        self._pushes = PushConnection(self.endpoint("pushes"), reply_timeout=reply_timeout)
+        # Where this one acts for another session, that one logs it.
+        self.runner.rights.warned = self.adopted
+        self._pushes = PushConnection(
+            self.endpoint("pushes"),
+            reply_timeout=reply_timeout,
+            on_forbidden=self.runner.rights.warn_of_channel,
+        )
         self._keeper = self._keep()
         self._start_keeper()
 

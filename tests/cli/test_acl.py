@@ -1,0 +1,398 @@
+"""`leasehold acl`: a user with the rules that it prints can do all that its role is for, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import logging
+import re
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from leasehold import AccessDenied, AsyncWorkQueue, Fleet, Item, TaskQueue
+from leasehold.queue.internals import ask_server, expect_rights
+from leasehold.scripting.access import Role, ServerFacts, commands_of, questions
+from leasehold.scripting.catalogue import load
+from leasehold.scripting.discovery import find_queues
+from leasehold.worker import Retry, current_run
+from tests.cli.program import usage_error
+from tests.eventually import eventually
+from tests.lua.space import Space
+from tests.lua.test_wrong_types import BUSY, CALLS
+from tests.queue.asking import blocked, command, take, until
+from tests.queue.fixtures import admin, own, tidy
+from tests.queue.keyspace import snapshot
+from tests.worker.working import new_worker, working
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from leasehold import EmbeddedServer
+    from tests.cli.program import Leasehold
+
+__all__ = ["admin", "own", "tidy"]
+
+#: They depend on the server.
+core = pytest.mark.core
+
+#: A name with all signs that have a meaning in the patterns of rules, and with white space.
+NAME = r"{q}*?[é-\x]" + " \t\"'y"
+
+
+class Permit(Protocol):
+    """Permit a user what `leasehold acl` prints for some queues, and return the URL of this user."""
+
+    async def __call__(self, *queues: str, role: str = "worker") -> str: ...
+
+
+@pytest.fixture
+def permit(leasehold: Leasehold, own: EmbeddedServer, admin: Redis) -> Permit:
+    """Give a function that permits the user bob what the command prints."""
+
+    async def permit(*queues: str, role: str = "worker") -> str:
+        printed = await leasehold(
+            "acl", *queues, "--user", "bob", "--role", role, "--json", LEASEHOLD_URL=own.url
+        )
+        assert printed.code == 0
+        await command(admin, "ACL", "SETUSER", "bob", ">pw")
+        await command(admin, *printed.document["command"])
+        await command(admin, "ACL", "LOG", "RESET")
+        return own.url.replace("redis://", "redis://bob:pw@")
+
+    return permit
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Callable[[str, str], AsyncWorkQueue]]:
+    """Give a function that opens a queue object, which is closed after the test."""
+    async with AsyncExitStack() as stack:
+
+        def open_queue(url: str, name: str) -> AsyncWorkQueue:
+            queue = AsyncWorkQueue.from_url(url, name)
+            stack.push_async_exit(queue)
+            return queue
+
+        yield open_queue
+
+
+async def refused(admin: Redis) -> set[str]:
+    """Return what the server has refused since its log was emptied."""
+    entries: list[dict[bytes, bytes]] = await command(admin, "ACL", "LOG", "128")
+    return {f"{one[b'reason'].decode()} {one[b'object'].decode()}" for one in entries}
+
+
+async def the_whole_life(queue: AsyncWorkQueue, other: AsyncWorkQueue, url: str) -> None:
+    """Call all that a queue can do: work, events, limits, schedules, and what operators do."""
+    await queue.events.keep(count=1000)
+    await queue.events.publish()
+    live = aiter(queue.events(live=True))
+    event = asyncio.ensure_future(anext(live))
+    async with TaskQueue(queue.name, Redis.from_url(url)) as tasks:
+        await work(tasks)
+    assert (await event).id
+    await live.aclose()  # type: ignore[attr-defined]  # it is a generator
+    assert [event async for event in queue.events(follow=False)]
+    await limits(queue)
+    await schedules(queue)
+    await operate(queue, other)
+    assert {*(await find_queues(url)).names} == {queue.name, other.name}
+    await queue.events.stop()
+    await queue.delete()
+
+
+async def work(tasks: TaskQueue) -> None:
+    """Run tasks that succeed, are retried, fail and are cancelled, beside a fleet that watches."""
+    began = asyncio.Event()
+
+    @tasks.task(keep_result=60)
+    async def double(number: int) -> int:
+        if number == 2 and current_run().attempt == 1:
+            raise Retry
+        return 2 * number
+
+    @tasks.task()
+    async def hang() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    @tasks.task(retry=None)
+    async def fail() -> None:
+        raise ValueError
+
+    @tasks.task(every=3600)
+    async def poll() -> None: ...
+
+    worker = new_worker(tasks, clean_every=0.2)
+    async with working(worker):
+        jobs = [await double.add(number) for number in range(3)]
+        assert [await job.result(timeout=20) for job in jobs] == [0, 2, 4]
+        assert await (await double.options(delay=0.1).add(4)).result(timeout=20) == 8
+        hanging = await hang.add()
+        await began.wait()
+        assert await hanging.cancel()
+        await fail.add()
+        await until("a dead letter", lambda: _is(tasks.queue.dead_letters.count(), 1))
+        fleet = Fleet(tasks.queue)
+        await until("the worker is registered", lambda: _is(_count(fleet), 1))
+        [one] = await fleet.workers()
+        await fleet.quiet(one)
+        await fleet.resume(one)
+
+
+async def _is(value: Awaitable[object], wanted: object) -> bool:
+    return await value == wanted
+
+
+async def _count(fleet: Fleet) -> int:
+    return len(await fleet.workers())
+
+
+async def limits(queue: AsyncWorkQueue) -> None:
+    """Limit, pause and prioritise."""
+    await queue.limits.set(rate="100/s", concurrency=5)
+    await queue.limits.set(concurrency=1, group="*")
+    await queue.pause(group="g")
+    for at in range(4):
+        await queue.add_item(Item(b"x", id=f"p{at}"), priority=at, group="g")
+    assert await queue.lease(30, block=False) is None
+    await queue.resume(group="g")
+    lease = await take(queue)
+    assert await queue.progress(lease, 0.5)
+    assert await queue.renew(lease, 60)
+    assert await queue.release(lease, delay=0.01)
+    assert await queue.complete(await take(queue))
+    await queue.limits.remove()
+    await queue.limits.remove(group="*")
+    await queue.purge(scheduled=True)
+
+
+async def schedules(queue: AsyncWorkQueue) -> None:
+    """Add, tick and remove a schedule."""
+    await queue.schedules.every(1000, "poll", data=b"x")
+    await queue.schedules.tick()
+    assert [one.name for one in await queue.schedules.list()]
+    await queue.schedules.remove("poll")
+
+
+async def operate(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
+    """Read, repair and move."""
+    await queue.add_items([Item(b"x", id=f"i{at}") for at in range(600)])
+    leases = await queue.lease_many(3, 30)
+    await queue.fail(leases[0], "an error")
+    await queue.inspect()
+    await queue.find("i1")
+    await queue.peek(3)
+    await queue.dead_letters.requeue_all()
+    await queue.cancel("i5")
+    await queue.recover(10, 0, 30)
+    await queue.clear_leases()
+    await queue.light_clean()
+    await queue.deep_clean()
+    await queue.fsck()
+    assert await queue.move_to(other, count=10)
+    assert await queue.purge()
+
+
+@core
+async def test_a_user_with_these_rules_can_do_everything(
+    admin: Redis,
+    permit: Permit,
+    opened: Callable[[str, str], AsyncWorkQueue],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server has refused nothing."""
+    url = await permit(NAME, "{q}other")
+    with caplog.at_level(logging.WARNING):
+        async with asyncio.timeout(15):
+            await the_whole_life(opened(url, NAME), opened(url, "{q}other"), url)
+    assert await refused(admin) == set()
+    assert not [text for text in caplog.messages if "forbid" in text or "cannot see" in text]
+
+
+@core
+async def test_each_script_runs_with_these_rules(admin: Redis, permit: Permit) -> None:
+    async with Redis.from_url(await permit(NAME, "other")) as client:
+        await client.ping()
+        await command(admin, "ACL", "LOG", "RESET")  # what redis-py sends when it connects is not ours
+        for script, (rows, arguments) in CALLS.items():
+            await Space(admin, NAME).seed(BUSY)
+            await Space(client, NAME).run(script, rows, state="waiting", **arguments)
+    assert await refused(admin) <= {"command msetex", "command spublish"}  # which this server does not have
+
+
+async def facts(url: str) -> ServerFacts:
+    """Return what the server knows."""
+    async with AsyncWorkQueue.from_url(url, "q") as queue:
+        info, commands = await ask_server(queue, *questions())
+        return ServerFacts.read(info, commands)
+
+
+@core
+async def test_each_command_is_needed(
+    admin: Redis, permit: Permit, own: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session without one of them finds out when it starts, and says which rule permits it."""
+    url = await permit("q")
+    scripts = {name.lower() for script in load().values() for name in script.commands}
+    for name in sorted(commands_of(Role.WORKER, await facts(own.url)) & (scripts | {"blmove"})):
+        await command(admin, "ACL", "SETUSER", "bob", f"-{name}")
+        caplog.clear()
+        async with AsyncWorkQueue.from_url(url, "q") as queue:
+            try:
+                await expect_rights(queue)
+            except AccessDenied as error:
+                told = [str(error)]
+            else:
+                told = caplog.messages
+        if name in ("msetex", "spublish"):  # the scripts do without
+            assert not told
+        else:
+            assert f"+{name}" in told[0]
+            assert "`leasehold acl q --user bob`" in told[0]
+        await command(admin, "ACL", "SETUSER", "bob", f"+{name}")
+
+
+async def follow(admin: Redis, advice: str) -> None:
+    """Do what the first rule in a message says."""
+    [rule] = re.findall(r"`(ACL SETUSER [^`]*)`", advice)
+    await command(admin, *rule.split())
+
+
+async def test_the_rule_in_an_error_permits_the_call(
+    admin: Redis, permit: Permit, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    url = await permit("q")
+    await command(admin, "ACL", "SETUSER", "bob", "-incrby", "-lmove", "-set")
+    with pytest.raises(AccessDenied, match="nothing was applied") as caught:
+        await opened(url, "q").lease(30, block=False)
+    assert {"INCRBY", "LMOVE", "SET"} <= {*caught.value.commands}
+    await follow(admin, str(caught.value))
+    assert await opened(url, "q").lease(30, block=False) is None
+
+
+@core
+@pytest.mark.parametrize("forbidden", [("resetchannels",), ("-publish",), ("-subscribe",)])
+async def test_a_forbidden_channel_is_logged_once_with_the_rule_that_permits_it(
+    admin: Redis,
+    permit: Permit,
+    opened: Callable[[str, str], AsyncWorkQueue],
+    caplog: pytest.LogCaptureFixture,
+    forbidden: tuple[str, ...],
+) -> None:
+    """Otherwise delayed items, results and cancels would be late, and nothing would say why."""
+    url = await permit("q*")
+    await command(admin, "ACL", "SETUSER", "bob", *forbidden)
+    async with AsyncWorkQueue.from_url(url, "q*") as queue:
+        waiting = asyncio.create_task(queue.lease(30))
+        await eventually("it is logged", lambda: bool(caplog.messages))
+        for _ in range(2):
+            await queue.add_item(Item(b"x"))
+            assert await queue.complete(await waiting)
+            waiting = asyncio.create_task(queue.lease(30))
+        await blocked(admin, 1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    [warning] = caplog.messages
+    assert "the channel 'q*:" in warning
+    await follow(admin, warning)
+    waiting = asyncio.create_task(opened(url, "q*").lease(30))
+    await blocked(admin, 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert caplog.messages == [warning]
+
+
+async def test_a_producer_can_add_wait_and_cancel_but_not_lease(
+    permit: Permit, own: EmbeddedServer, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    owner, queue = opened(own.url, "q"), opened(await permit("q", role="producer"), "q")
+    assert await queue.add_item(Item(b"x", id="a"))
+    assert await queue.add_item(Item(b"x", id="b"), delay=60)
+    assert await queue.cancel("b")
+    await owner.complete(await take(owner), result=b"done", keep_result=60)
+    assert await queue.results.wait("a", timeout=20) == b"done"
+    assert await queue.counts() == (0, 0, 0, 0)
+    with pytest.raises(AccessDenied, match="leasehold acl q --user bob"):
+        await queue.lease(30, block=False)
+
+
+@core
+async def test_a_watcher_can_read_and_change_nothing(
+    admin: Redis, permit: Permit, own: EmbeddedServer, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    owner, url = opened(own.url, "q"), await permit("q", role="watcher")
+    await owner.events.keep(count=10)
+    await owner.add_item(Item(b"x", id="a"))
+    before = await snapshot(admin)
+    queue = opened(url, "q")
+    assert (await queue.counts()).waiting == 1
+    assert [view.id for view in await queue.peek()] == ["a"]
+    assert await queue.find("a")
+    assert len([event async for event in queue.events(follow=False)]) == 1
+    assert await Fleet(queue).workers() == []
+    assert (await find_queues(url)).names == ["q"]
+    for change in (
+        queue.add_item(Item(b"x")),
+        queue.purge(),
+        queue.cancel("a"),
+        queue.lease(30, block=False),
+    ):
+        with pytest.raises(AccessDenied):
+            await change
+    async with Redis.from_url(url) as client:
+        for raw in (("SET", "q:item:a", "y"), ("EVAL", "return redis.call('DEL', KEYS[1])", 1, "q:item:a")):
+            with pytest.raises((NoPermissionError, ResponseError)):
+                await command(client, *raw)
+    assert await snapshot(admin) == before
+
+
+async def test_a_user_cannot_use_another_queue(
+    permit: Permit, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    other = opened(await permit("q?"), "qx")
+    with pytest.raises(AccessDenied, match="leasehold acl"):
+        await other.add_item(Item(b"x"))
+
+
+async def test_the_keys_of_shared_limits_are_permitted(
+    admin: Redis, own: EmbeddedServer, permit: Permit, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    await opened(own.url, "{q}").limits.set(concurrency=2, shared="{q}pool")
+    queue = opened(await permit("{q}"), "{q}")
+    await queue.add_item(Item(b"x"))
+    assert await queue.complete(await take(queue))
+    assert await refused(admin) == set()
+
+
+async def test_the_line_is_what_a_client_program_reads(leasehold: Leasehold, own: EmbeddedServer) -> None:
+    printed = await leasehold("acl", NAME, "--user", "bob", LEASEHOLD_URL=own.url)
+    assert printed.error == (
+        "the server has no user 'bob' yet: this line creates it, without a password. "
+        "Set one with ACL SETUSER bob >PASSWORD"
+    )
+    as_json = await leasehold("acl", NAME, "--user", "bob", "--json", LEASEHOLD_URL=own.url)
+    line = printed.out.splitlines()
+    assert [printed.out.removesuffix("\n")] == line
+    # In quotes, redis-cli reads as Python does.
+    read = re.findall(r'"(?:[^"\\]|\\.)*"|\S+', line[0])
+    words = [ast.literal_eval(word) if word[0] == '"' else word for word in read]
+    assert words == as_json.document["command"]
+
+
+async def test_a_user_that_may_not_ask_is_told(
+    leasehold: Leasehold, admin: Redis, own: EmbeddedServer
+) -> None:
+    await command(admin, "ACL", "SETUSER", "ann", "on", ">pw", "~*", "&*", "+@all", "-command")
+    url = own.url.replace("redis://", "redis://ann:pw@")
+    printed = await leasehold("acl", "q", LEASEHOLD_URL=url)
+    assert (printed.code, printed.out) == (5, "")
+    assert "command" in printed.error
+
+
+@pytest.mark.parametrize("user", ["", "a b"])
+async def test_a_name_that_no_user_can_have_is_refused(leasehold: Leasehold, user: str) -> None:
+    assert "--user" in usage_error(await leasehold("acl", "q", "--user", user))

@@ -1,0 +1,91 @@
+"""What rules name: the commands of the scripts, and those that are declared in `scripting/access.py`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import leasehold
+from leasehold.scripting.access import CONNECTIONS, PRODUCING, Role, ServerFacts, pattern_of, rules_of
+from leasehold.scripting.catalogue import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Sent by redis-py, and not by the code of Leasehold.
+BY_REDIS_PY = {"client|setinfo", "select"}
+#: Commands with subcommands.
+FAMILIES = {"client", "pubsub"}
+
+
+def constants(node: ast.expr) -> Iterator[str]:
+    """Yield the text of a constant, and of both branches of a condition."""
+    if isinstance(node, ast.IfExp):
+        yield from constants(node.body)
+        yield from constants(node.orelse)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (bytes, str)):
+        text = node.value.decode(errors="replace") if isinstance(node.value, bytes) else node.value
+        if re.fullmatch("[A-Z]{2,}", text):
+            yield text.lower()
+
+
+def sent_in(tree: ast.AST) -> Iterator[str]:
+    """Yield the commands in a module: first in a tuple of bytes, or given to `read`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple) and node.elts and _is_bytes(node.elts[0]):
+            for name in constants(node.elts[0]):
+                under = next(constants(node.elts[1]), "") if name in FAMILIES else ""
+                yield f"{name}|{under}" if under else name
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("read", "_read"):
+            for argument in node.args[:2]:
+                yield from constants(argument)
+
+
+def _is_bytes(node: ast.expr) -> bool:
+    first = node.body if isinstance(node, ast.IfExp) else node
+    return isinstance(first, ast.Constant) and isinstance(first.value, bytes)
+
+
+def test_each_command_that_is_sent_is_declared_and_each_declared_one_is_sent() -> None:
+    root = Path(leasehold.__file__).parent
+    rooms = ("scripting", "queue", "worker", "fleet", "tasks")
+    files = [file for room in rooms for file in (root / room).glob("*.py")]
+    sent = {name for file in files for name in sent_in(ast.parse(file.read_text()))}
+    # `leasehold acl` is for an operator.
+    assert sent - {"command", "acl"} == CONNECTIONS.keys() - BY_REDIS_PY
+
+
+def test_the_scripts_of_producers_exist() -> None:
+    assert load().keys() >= PRODUCING
+
+
+def test_a_new_command_of_a_script_is_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerFacts.read(
+        b"redis_version:7.2.4\r\n", [[b"zunion", -3, [b"readonly"]], [b"eval", 3, []], None]
+    )
+    one = load()["counts"]
+    changed = {**load(), "counts": one.__class__(**{**vars(one), "commands": frozenset({"ZUNION"})})}
+    monkeypatch.setattr("leasehold.scripting.access.load", lambda: changed)
+    for role in Role:
+        assert rules_of(["q"], role, server) == [
+            *("clearselectors", "resetkeys", "~q:*", "resetchannels", "&q:*", "-@all", "+eval", "+zunion")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("emails", "emails:*"),
+        ("{shop}:a", "{shop}:a:*"),
+        ("a*b?c[d]e\\f", "a\\*b\\?c\\[d\\]e\\\\f:*"),
+        ("two words\tand\nlines\0", "two?words?and?lines?:*"),
+        ("é\u2003", "é\u2003:*"),
+    ],
+)
+def test_signs_with_a_meaning_in_patterns_stand_for_themselves(name: str, pattern: str) -> None:
+    """White space cannot: a rule may not contain it."""
+    assert pattern_of(name) == pattern
