@@ -1,9 +1,9 @@
 """A hook of MkDocs: write the parts of the reference that are made from the code when the docs are built.
 
 A comment on a page stands for such a part: `<!-- contract lease_many -->` for the contract in the header of
-a script; `<!-- commands -->` for the commands that the scripts send; `<!-- fields -->`, `<!-- events -->` and
-`<!-- others -->` for the tables of the fields of an event, of the events of items, and of the others;
-`<!-- problems -->` for the table of what a check can find. In a
+a script; `<!-- commands -->` for the commands that the scripts send; `<!-- sent -->` for the table of the
+others; `<!-- fields -->`, `<!-- events -->` and `<!-- others -->` for the tables of the fields of an event,
+of the events of items, and of the others; `<!-- problems -->` for the table of what a check can find. In a
 row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the empty
 cells after it are filled in.
 """
@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from leasehold.keys import KEYS, MADE_KEYS
 from leasehold.queue.findings import Problem
 from leasehold.scripting import catalogue, linker
+from leasehold.scripting.access import CONNECTIONS, Role
 from leasehold.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_PART = re.compile(r"<!-- (contract|commands|fields|events|others|problems)(?: (\w+))? -->")
+_PART = re.compile(r"<!-- (contract|commands|sent|fields|events|others|problems)(?: (\w+))? -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
 
@@ -61,6 +62,20 @@ def commands() -> str:
     """Return the commands that the scripts send, sorted."""
     found = {command for script in catalogue.load().values() for command in script.commands}
     return textwrap.fill(", ".join(f"`{command}`" for command in sorted(found)), 110) + "."
+
+
+def sent() -> str:
+    """Return the table of the commands that are sent outside of the scripts."""
+    rows = [
+        [
+            f"`{name.replace('|', ' ').upper()}`",
+            one.purpose,
+            one.without,
+            ", ".join(role for role in Role if role in one.roles),
+        ]
+        for name, one in CONNECTIONS.items()
+    ]
+    return "\n".join(_table(["command", "needed to", "if it is forbidden", "roles"], rows))
 
 
 def fields() -> str:
@@ -106,7 +121,14 @@ def _marked(names: Iterable[str]) -> str:
 def _part(kind: str, name: str | None) -> str:
     if kind == "contract":
         return contract(name or "")
-    parts = {"commands": commands, "fields": fields, "events": events, "others": others, "problems": problems}
+    parts = {
+        "commands": commands,
+        "sent": sent,
+        "fields": fields,
+        "events": events,
+        "others": others,
+        "problems": problems,
+    }
     return parts[kind]()
 
 

@@ -183,6 +183,7 @@ async def operate(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"x", id=f"i{at}") for at in range(600)])
     leases = await queue.lease_many(3, 30)
     await queue.fail(leases[0], "an error")
+    await queue.stats()
     await queue.inspect()
     await queue.find("i1")
     await queue.peek(3)
@@ -335,6 +336,12 @@ async def test_a_watcher_can_read_and_change_nothing(
     assert len([event async for event in queue.events(follow=False)]) == 1
     assert await Fleet(queue).workers() == []
     assert (await find_queues(url)).names == ["q"]
+    if (await facts(own.url)).has_selectors:
+        assert (await queue.stats()).counts.waiting == 1
+    else:  # it would have to permit SET on all keys
+        with pytest.raises(AccessDenied):
+            await queue.stats()
+    await command(admin, "UNLINK", "q:sample")
     for change in (
         queue.add_item(Item(b"x")),
         queue.purge(),

@@ -71,7 +71,7 @@ def test_a_new_command_of_a_script_is_in_the_line(monkeypatch: pytest.MonkeyPatc
     changed = {**load(), "counts": one.__class__(**{**vars(one), "commands": frozenset({"ZUNION"})})}
     monkeypatch.setattr("leasehold.scripting.access.load", lambda: changed)
     for role in Role:
-        assert rules_of(["q"], role, server) == [
+        assert rules_of(["q"], role, server)[:8] == [
             *("clearselectors", "resetkeys", "~q:*", "resetchannels", "&q:*", "-@all", "+eval", "+zunion")
         ]
 
@@ -89,3 +89,12 @@ def test_a_new_command_of_a_script_is_in_the_line(monkeypatch: pytest.MonkeyPatc
 def test_signs_with_a_meaning_in_patterns_stand_for_themselves(name: str, pattern: str) -> None:
     """White space cannot: a rule may not contain it."""
     assert pattern_of(name) == pattern
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_node_of_a_cluster_needs_what_finds_the_other_nodes(*, enabled: bool) -> None:
+    names = [b"cluster|slots", b"command"]
+    server = ServerFacts.read(
+        b"redis_version:9.1.0\r\ncluster_enabled:%d\r\n" % enabled, [[name, 1, []] for name in names]
+    )
+    assert ("+cluster|slots" in rules_of(["q"], Role.WATCHER, server)) is enabled

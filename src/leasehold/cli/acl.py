@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @command
 async def acl(
-    names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="The queues' names.")],
+    names: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
     *,
     user: Annotated[
         str | None, typer.Option(metavar="USER", help="The user's name; by default that of the first queue.")

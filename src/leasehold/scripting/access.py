@@ -10,11 +10,11 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.keys import QueueKeys
+from leasehold.keys import NONE, QueueKeys
 from leasehold.scripting.catalogue import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from leasehold.scripting.catalogue import Script
 
@@ -72,6 +72,9 @@ CLUSTER = ("cluster|slots", "command")
 PRODUCING = frozenset(
     {"add_items", "add_once", "await_results", "cancel_data", "cancel_many", "once_drop", "once_run"}
 )
+#: The scripts that read the queue, and note something under one key, by that key. Others who read may call
+#: them only where rules can permit writing to this key alone.
+NOTING: Mapping[str, str] = {"sample_queue": "sample"}
 
 
 class ServerFacts(NamedTuple):
@@ -94,7 +97,7 @@ class ServerFacts(NamedTuple):
             known[0].decode(): b"write" in known[2] for known in commands if known
         }  # an unknown command is nil
         version = tuple(int(part) for part in re.findall(r"\d+", fields.get("redis_version", "")))
-        return cls(version, fields.get("redis_mode") == "cluster", writes)
+        return cls(version, fields.get("cluster_enabled") == "1", writes)
 
     @property
     def has_selectors(self) -> bool:
@@ -110,13 +113,15 @@ def questions() -> list[tuple[bytes, ...]]:
     """Return the commands whose replies `ServerFacts.read` reads."""
     used = {command.lower() for script in load().values() for command in script.commands}
     names = sorted({*used, *CONNECTIONS, *CLUSTER})
-    return [(b"INFO", b"server"), (b"COMMAND", b"INFO", *(name.encode() for name in names))]
+    return [(b"INFO",), (b"COMMAND", b"INFO", *(name.encode() for name in names))]
 
 
 def commands_of(role: Role, server: ServerFacts) -> frozenset[str]:
     """Return the commands that a role needs, of those that the server knows, as rules name them."""
     scripts = [script for script in load().values() if _uses(role, script, server)]
     used = {command.lower() for script in scripts for command in script.commands}
+    if role is Role.WATCHER:
+        used = {command for command in used if not server.writes.get(command)}  # see `_selectors`
     sent = {name for name, one in CONNECTIONS.items() if role in one.roles}
     cluster = CLUSTER if server.is_cluster else ()
     return frozenset(name for name in {*used, *sent, *cluster} if server.knows(name))
@@ -134,7 +139,17 @@ def rules_of(names: Iterable[str], role: Role, server: ServerFacts) -> list[str]
     rules = ["resetkeys", *(f"~{one}" for one in patterns)]
     rules += ["resetchannels", *(f"&{one}" for one in patterns)]
     rules += ["-@all", *(f"+{command}" for command in sorted(commands_of(role, server)))]
-    return [*(["clearselectors"] if server.has_selectors else []), *rules]
+    if not server.has_selectors:
+        return rules
+    return ["clearselectors", *rules, *(part for one in patterns for part in _selectors(one, role, server))]
+
+
+def _selectors(pattern: str, role: Role, server: ServerFacts) -> Iterator[str]:
+    """Yield what permits a watcher to write to the keys of `NOTING`, and `probe` to find that out."""
+    for name, key in NOTING.items() if role is Role.WATCHER else ():
+        commands = [one.lower() for one in load()[name].commands if server.writes.get(one.lower())]
+        keys = [f"~{pattern.removesuffix('*')}{one}" for one in (key, "probe", NONE)]
+        yield f"({' '.join([*keys, *(f'+{command}' for command in sorted(commands))])})"
 
 
 def pattern_of(name: str) -> str:
@@ -150,4 +165,6 @@ def _uses(role: Role, script: Script, server: ServerFacts) -> bool:
     if role is Role.WORKER:
         return True
     only_reads = not any(server.writes.get(command.lower()) for command in script.commands)
-    return only_reads or (role is Role.PRODUCER and script.name in PRODUCING)
+    if role is Role.PRODUCER:
+        return only_reads or script.name in PRODUCING or script.name in NOTING
+    return only_reads or (script.name in NOTING and server.has_selectors)

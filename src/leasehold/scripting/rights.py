@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from leasehold.errors import AccessDenied
 from leasehold.log import Log
 from leasehold.scripting.access import pattern_of
-from leasehold.scripting.catalogue import load
+from leasehold.scripting.catalogue import find_script, load
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -80,8 +80,10 @@ class Rights:
         Raises:
             AccessDenied: If a command of theirs is refused.
         """
-        needed = {name for script in scripts for name in load()[script].commands}
-        if wrong := {*also, *(needed & self.refused)}:
+        wrong = {*also}
+        if self.refused:
+            wrong |= self.refused & {name for one in scripts for name in find_script(one).commands}
+        if wrong:
             raise self.denied(wrong, "which a worker needs")
         if self.refused and not self._listed:
             self._listed = True
