@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import schemathesis
 from fastapi import Depends, FastAPI, HTTPException
+from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
 from schemathesis.python.asgi import shutdown_lifespans
 
@@ -41,10 +42,14 @@ def app(tasks: TaskQueue) -> FastAPI:
 
 
 def test_each_answer_is_as_openapi_says(app: FastAPI) -> None:
-    api = schemathesis.openapi.from_asgi("/openapi.json", app)
-    api.config.seed = 15
-    api.config.generation.max_examples = 3
-    api.config.generation.database = "none"
+    config = SchemathesisConfig.from_dict(
+        {
+            "seed": 15,
+            "suppress-health-check": ["all"],  # on a busy machine, making examples takes its time
+            "generation": {"max-examples": 3, "database": "none"},
+        }
+    )
+    api = schemathesis.openapi.from_asgi("/openapi.json", app, config=config)
     problems, answered = [], Counter[int]()
     for event in from_schema(api).execute():
         if isinstance(event, events.ScenarioFinished):

@@ -74,7 +74,7 @@ class NameConvertor(Convertor[str]):
 class JobConvertor(NameConvertor):
     """Match the id of a job at the end of a path: no text that ends like the path of what a job has."""
 
-    regex = "(?s:.*)(?<!/result)(?<!/cancel)"
+    regex = "(?s:.*)(?<!/result)(?<!/cancel)(?<!/result/)(?<!/cancel/)"
 
 
 register_url_convertor("leasehold", NameConvertor())
