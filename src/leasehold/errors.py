@@ -251,7 +251,7 @@ class TlsFailed(ServerRefused):
 
     def __init__(self, reason: TlsReason, detail: str) -> None:
         self.reason = reason
-        super().__init__(f"{detail.strip().rstrip('.')}: {_TLS_ADVICE[reason]}; nothing was applied")
+        super().__init__(f"{_TLS_ADVICE[reason]}; nothing was applied ({detail.strip().rstrip('.')})")
 
 
 class ServerReadOnly(ServerError):

@@ -10,6 +10,7 @@ from leasehold.errors import InvalidArgument, LeaseholdError, QueueClosed
 from leasehold.log import Log
 from leasehold.retry import Backoff
 from leasehold.worker.outcomes import INTERRUPTED, Outcome
+from leasehold.worker.refusals import Reminder, is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -45,8 +46,9 @@ class Backlog:
 class Acknowledger:
     """Acknowledges the runs of one queue.
 
-    An outcome is sent again after an outage, which is safe: the server accepts it from the holder of the
-    lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over all queues.
+    An outcome is sent again after an outage or a refusal, which is safe: the server accepts it from the
+    holder of the lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over
+    all queues.
 
     Attributes:
         waiting: What waits to be sent, without what is in flight.
@@ -71,6 +73,7 @@ class Acknowledger:
         self._gathering = False
         self.counts: Counter[str] = Counter()
         self.rejected = 0
+        self._reminder = Reminder()
 
     def add(self, run: ActiveRun) -> None:
         """Acknowledge a run that has an outcome for each of its leases.
@@ -178,13 +181,15 @@ class Acknowledger:
                     # Nothing was sent: one of them cannot be used, for example since its handler has changed
                     # the lease. The others go without it.
                     return [(await self._until_answered([entry]))[0] for entry in entries]
-                if not (isinstance(error, LeaseholdError) and error.transient):
+                if not (isinstance(error, LeaseholdError) and (error.transient or is_refusal(error))):
                     # Another try would fail as well: let the leases expire, so that the items are reclaimed.
                     log.exception(
                         "outcomes of %s cannot be acknowledged; the items run again", self._consumer.name
                     )
                     return [False] * len(leases)
-                if not backoff.failures:
+                if is_refusal(error):
+                    self._reminder.log(f"outcomes of {self._consumer.name} wait for the server", error)
+                elif not backoff.failures:
                     log.warning("outcomes of %s wait for the server: %s", self._consumer.name, error)
                 await backoff.wait()
 

@@ -20,6 +20,7 @@ from leasehold.log import Log
 from leasehold.queue.internals import declare_limit, unwatch, watch
 from leasehold.queue.lease import Lease
 from leasehold.worker.dispatch import Dispatcher
+from leasehold.worker.refusals import Reminder, is_refusal
 from leasehold.worker.run import ActiveRun
 from leasehold.worker.turns import Source, Turns
 
@@ -76,7 +77,7 @@ class Fetcher:
         self._executor = executor
         self._coordinator = coordinator
         self._loop = asyncio.get_running_loop()
-        #: Done when a queue is closed.
+        #: Done when a queue is closed, or when a server refuses the first calls.
         self._ended: asyncio.Future[None] = self._loop.create_future()
         #: How many runs the calls in flight may bring.
         self._requested = 0
@@ -92,12 +93,17 @@ class Fetcher:
         self.quiet = False
         self._stopped = False
         self.failing: dict[Source, tuple[float, LeaseholdError]] = {}
+        #: Whether any source has been leased from.
+        self._has_leased = False
+        self._reminder = Reminder()
 
     async def run(self) -> None:
         """Fetch work until cancelled.
 
         Raises:
             QueueClosed: If one of the queues is closed.
+            ServerRefused, ServerTooOld: If a server refuses before anything could be leased; if it does so
+                later, it is asked again and again.
         """
         for consumer in self._consumers:
             self.add(consumer)
@@ -206,16 +212,19 @@ class Fetcher:
         return True
 
     def failed(self, source: Source, error: LeaseholdError) -> None:
-        """Handle an error of a source: try again after a pause, or end if its queue is closed."""
+        """Handle an error of a source: try again after a pause, or end if that is of no use."""
         if self._ended.done() or not self._serves(source):
             return
-        if isinstance(error, QueueClosed):
+        if isinstance(error, QueueClosed) or (is_refusal(error) and not self._has_leased):
             self._ended.set_exception(error)
             return
-        if source not in self.failing:
+        if is_refusal(error):
+            self._reminder.log(f"{source.consumer.queue.name} cannot be leased from", error)
+        elif source not in self.failing:
             log.warning("%s cannot be leased from: %s", source.consumer.queue.name, error)
-            self.failing[source] = (time.monotonic(), error)
-            source.failing = True
+        since, _ = self.failing.get(source, (time.monotonic(), error))
+        self.failing[source] = (since, error)
+        source.failing = True
         self._loop.call_later(source.backoff.next(), self._try_again, source)
 
     def _try_again(self, source: Source) -> None:
@@ -291,6 +300,7 @@ class Fetcher:
         finally:
             self._free_reserve(source)
             source.call = None
+        self._has_leased = True
         if self.failing.pop(source, None):
             source.failing = False
             source.backoff.reset()

@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, ServerRefused
 from leasehold.queue.internals import has_limits, is_listening, release_arrivals
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ class Monitor:
             # Items may wait because of a limit or a pause.
             ignored = idle and waiting > 0 and not await has_limits(queue)
         except LeaseholdError as error:
-            self._away.setdefault(queue, (time.monotonic(), error))
+            since, _ = self._away.get(queue, (time.monotonic(), error))
+            self._away[queue] = (since, error)
             return
         self._away.pop(queue, None)
         if ignored:
@@ -141,7 +142,8 @@ class Monitor:
             ("the server does not answer", self._away.values()),
         ]
         return [
-            f"{what} for {now - since:.1f} s: {error}"
+            f"{'the server refuses' if isinstance(error, ServerRefused) else what} for {now - since:.1f} s: "
+            f"{error}"
             for what, failures in found
             for since, error in sorted(failures, key=itemgetter(0))[:1]
         ]

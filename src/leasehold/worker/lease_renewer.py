@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
+from leasehold.worker.refusals import Reminder, is_refusal
 from leasehold.worker.run import by_consumer
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class LeaseRenewer:
         self.held: dict[ActiveRun, None] = {}
         self.waiting: deque[ActiveRun] = deque()
         self.failing: dict[Handler, tuple[float, LeaseholdError]] = {}
+        self._reminder = Reminder()
         self._coordinator = coordinator
         self._idle = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -188,9 +190,12 @@ class LeaseRenewer:
         try:
             answers = await queue.renew_many([lease for _, lease in due], handler.lease_time)
         except LeaseholdError as error:
-            if handler not in self.failing:
+            if is_refusal(error):
+                self._reminder.log(f"the leases of {queue.name} cannot be renewed", error)
+            elif handler not in self.failing:
                 log.warning("the leases of %s cannot be renewed: %s", queue.name, error)
-                self.failing[handler] = (time.monotonic(), error)
+            since, _ = self.failing.get(handler, (time.monotonic(), error))
+            self.failing[handler] = (since, error)
             return
         finally:
             self._renewing.discard(handler)

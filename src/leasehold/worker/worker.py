@@ -21,6 +21,7 @@ from leasehold.retry import RetryPolicy
 from leasehold.worker.dispatch import one_for_each_queue
 from leasehold.worker.handler import Consumer, Handler, RunIn
 from leasehold.worker.health import Health
+from leasehold.worker.refusals import check_admission
 from leasehold.worker.runtime import WorkerRuntime
 from leasehold.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
 from leasehold.worker.turns import Order
@@ -117,6 +118,8 @@ class Worker:
         if lifespan is not None and not callable(lifespan):
             raise InvalidArgument("lifespan", lifespan, "a function that returns an async context manager")
         self._lifespan = lifespan
+        #: What the lifespan has raised when it began. `leasehold worker` reads it.
+        self.lifespan_error: Exception | None = None
         self._middleware = tuple(check_list("middleware", middleware, "async functions"))
         if wrong := [one for one in self._middleware if not callable(one)]:
             raise InvalidArgument("middleware", wrong[0], "an async function (run, call_next)")
@@ -154,6 +157,11 @@ class Worker:
     @name.setter
     def name(self, name: str) -> None:
         self._name = _checked_name(name)
+
+    @property
+    def has_lifespan(self) -> bool:
+        """Whether it was given a lifespan."""
+        return self._lifespan is not None
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -221,7 +229,13 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called. The caller handles signals.
 
+        If a server is away, the worker waits for it. If one refuses at the start, before anything was leased,
+        this raises; if one refuses later, such as after its password was changed, the worker keeps trying, is
+        unhealthy, and logs the error once a minute.
+
         Raises:
+            ServerRefused, ServerTooOld: If a server refuses the login, the database, the certificate or a
+                command, or is too old, before anything was leased.
             InvalidArgument: If there is no handler, or one has a parameter that the lifespan does not
                 provide.
             WorkerBusy: If this worker is already running.
@@ -255,7 +269,7 @@ class Worker:
         Delayed items that are not due stay in the queue. Schedules are not ticked and nothing is cleaned.
 
         Raises:
-            InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
+            InvalidArgument, WorkerBusy, QueueClosed, ServerRefused, ServerTooOld: As in `run`.
             ServerError: If the server cannot be asked whether anything is left.
         """
         await self._work(drain=True)
@@ -391,7 +405,7 @@ class Worker:
             acknowledged, 4 if the worker was unhealthy.
 
         Raises:
-            InvalidArgument, WorkerBusy, QueueClosed: As in `run`.
+            InvalidArgument, WorkerBusy, QueueClosed, ServerRefused, ServerTooOld: As in `run`.
         """
         limit = None if unhealthy_after is None else seconds("unhealthy_after", unhealthy_after, zero=False)
         with SignalHandler(self, unhealthy_after=limit) as signal_handler:
@@ -415,6 +429,10 @@ class Worker:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         self._retiring = False
         try:
+            # Before the lifespan, which may take long, and may change something elsewhere.
+            await check_admission((handler.queue for handler in self.handlers), self._stopping)
+            if self._stopping.is_set():
+                return None
             async with AsyncExitStack() as stack:
                 resources = await self._resources(stack)
                 if resources is None:
@@ -458,6 +476,9 @@ class Worker:
             if task is None or not self._stopping.is_set() or task.uncancel():
                 raise
             return None
+        except Exception as error:
+            self.lifespan_error = error
+            raise
         finally:
             self._starting = None
 

@@ -27,9 +27,9 @@ PATIENCE_SECONDS = 5.0
 
 
 def check(settings: Settings) -> int:
-    """Import the worker, enter and leave its lifespan, and print its handlers and the counts of their queues.
+    """Import the worker, ask the servers, and print its handlers and the counts of their queues.
 
-    Nothing is leased.
+    Nothing is leased. The lifespan is run only on demand: it may change something elsewhere.
 
     Returns:
         0 if the worker can run; 2 if it is not configured correctly; 1 if the lifespan fails; 5 if the server
@@ -38,7 +38,7 @@ def check(settings: Settings) -> int:
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         worker = prepare(settings)
-        counts = asyncio.run(_check(worker))
+        counts = asyncio.run(_check(worker, lifespan=settings.lifespan))
     except (Unusable, InvalidArgument) as error:
         errors.print(escape(str(error)))
         return MISCONFIGURED
@@ -52,19 +52,23 @@ def check(settings: Settings) -> int:
         return CRASHED
     print_rows([*map(_row, worker.handlers, counts)], as_json=False)
     typer.echo(f"The worker can run: {worker.concurrency} runs at once, grace {worker.grace:g} s.")
+    if worker.has_lifespan and not settings.lifespan:
+        typer.echo("Its lifespan was not run: --check --lifespan does.")
     return STOPPED
 
 
-async def _check(worker: Worker) -> list[Counts]:
+async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
     async with AsyncExitStack() as stack:
         for handler in worker.handlers:
             stack.push_async_callback(handler.queue.close)
-        await worker.check()
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                return [await handler.queue.counts() for handler in worker.handlers]
+                counts = [await handler.queue.counts() for handler in worker.handlers]
         except TimeoutError:
             raise ConnectionLost("the server does not answer", maybe_applied=False) from None
+        if lifespan:
+            await worker.check()
+        return counts
 
 
 def _row(handler: Handler, counts: Counts) -> dict[str, object]:

@@ -66,6 +66,9 @@ def worker(  # noqa: PLR0913 - each is an option
     check: Annotated[
         bool, typer.Option("--check", help="Import it, ask the server, print the handlers; run nothing.")
     ] = False,
+    lifespan: Annotated[
+        bool, typer.Option("--lifespan", help="With --check: start and end its lifespan, too.")
+    ] = False,
     log_format: Annotated[
         LogFormat, choice_option("Text, or one JSON object per line.", LOG_FORMATS)
     ] = "text",
@@ -78,8 +81,10 @@ def worker(  # noqa: PLR0913 - each is an option
     Interrupted items return to the front of their queue.
 
     Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage, 3 runs were interrupted, 4 unhealthy,
-    5 (with --check) the server cannot be reached or refuses.
+    5 the server refuses (with --check: or cannot be reached).
     """
+    if lifespan and not check:
+        raise typer.BadParameter("needs --check", param_hint="--lifespan")
     if exit_on_unhealthy is not None and exit_on_unhealthy < MIN_UNHEALTHY:
         raise typer.BadParameter(f"must be at least {MIN_UNHEALTHY:g} s", param_hint="--exit-on-unhealthy")
     settings = Settings(
@@ -92,6 +97,7 @@ def worker(  # noqa: PLR0913 - each is an option
         max_memory=max_memory,
         log_format=log_format,
         log_level=log_level,
+        lifespan=lifespan,
     )
     raise typer.Exit(_run(settings, processes=processes, reload=reload, check=check))
 

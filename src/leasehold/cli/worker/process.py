@@ -10,10 +10,10 @@ import time
 from typing import TYPE_CHECKING
 
 from leasehold.cli.worker.logs import set_up_logs
-from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
-from leasehold.cli.worker.target import Unusable, find_worker
+from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, REFUSED, STOPPED
+from leasehold.cli.worker.target import Unusable, find_worker, with_traceback
 from leasehold.durations import check_int, seconds
-from leasehold.errors import InvalidArgument
+from leasehold.errors import InvalidArgument, ServerRefused, ServerTooOld
 from leasehold.log import Log
 from leasehold.worker.signals import end_process
 
@@ -55,11 +55,17 @@ def work(settings: Settings, ready: Callable[[Worker], None] = lambda _: None) -
     ready(worker)
     try:
         return asyncio.run(_serve(worker, settings, state))
-    except InvalidArgument as error:
-        log.error("%s", error)  # noqa: TRY400 - the text says all
-        state.code = MISCONFIGURED
-    except Exception:
-        log.critical("the worker has failed", exc_info=True)
+    except Exception as error:
+        if error is worker.lifespan_error:
+            log.critical("%s", with_traceback("the lifespan has failed", error))
+        elif isinstance(error, InvalidArgument):
+            log.error("%s", error)  # noqa: TRY400 - the text says all
+            state.code = MISCONFIGURED
+        elif isinstance(error, (ServerRefused, ServerTooOld)):
+            log.error("the worker cannot start: %s", error)  # noqa: TRY400 - as above
+            state.code = REFUSED
+        else:
+            log.critical("the worker has failed", exc_info=True)
     return state.code
 
 

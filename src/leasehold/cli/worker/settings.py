@@ -11,7 +11,7 @@ LOG_FORMATS: tuple[LogFormat, ...] = get_args(LogFormat)
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 
 #: The exit codes of a process. `Worker.serve` returns 0, 3 and 4.
-STOPPED, CRASHED, MISCONFIGURED, CUT_OFF, UNHEALTHY = range(5)
+STOPPED, CRASHED, MISCONFIGURED, CUT_OFF, UNHEALTHY, REFUSED = range(6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Settings:
         max_memory: From how many bytes of memory on the process is replaced; None: never.
         log_format: The format of log lines.
         log_level: The lowest level that is logged.
+        lifespan: Whether a check runs the lifespan.
     """
 
     target: str
@@ -39,3 +40,4 @@ class Settings:
     max_memory: int | None = None
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
+    lifespan: bool = False

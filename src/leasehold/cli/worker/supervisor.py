@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from leasehold.cli.worker.child import FAIL, NOW, RETIRING, STOP
-from leasehold.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, STOPPED, UNHEALTHY
+from leasehold.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, REFUSED, STOPPED, UNHEALTHY
 from leasehold.log import Log
 from leasehold.worker.signals import LAST_SECONDS
 
@@ -32,7 +32,9 @@ KILL_AFTER_SECONDS = 5.0
 #: How many processes are told to fail the sessions of one that has died: each of them may be dying, too.
 TOLD = 3
 #: Exit codes, the best first; any other code is worse.
-BEST_FIRST = (STOPPED, CUT_OFF, UNHEALTHY, MISCONFIGURED)
+BEST_FIRST = (STOPPED, CUT_OFF, UNHEALTHY, MISCONFIGURED, REFUSED)
+#: A process that leases items after so many seconds is not refused by the server.
+SETTLED_SECONDS = 10.0
 
 log = Log("leasehold.supervisor")
 
@@ -42,12 +44,14 @@ class Child:
 
     Attributes:
         process: The process.
+        began: When it was started, by `time.monotonic()`.
         sessions: Those under which it holds leases, as it has sent them; empty until it leases items.
         retiring: Set when it leases nothing more, and only finishes its runs: another is to take over.
     """
 
     def __init__(self, process: Process, link: socket.socket, on_sessions: Callable[[Child], None]) -> None:
         self.process = process
+        self.began = time.monotonic()
         self._on_sessions = on_sessions
         self._link = link
         self._grace = 0.0  # until the program is imported, there is nothing to wait for
@@ -223,7 +227,7 @@ class Supervisor:
             if self._changes is not None:
                 log.warning("worker process %d ended with %s; waiting for a change", *_facts(child, code))
                 await self._wait_for(self._changed)
-            elif code == MISCONFIGURED:
+            elif code == MISCONFIGURED or (code == REFUSED and not self._any_works()):
                 log.error("worker process %d cannot start: stopping", child.process.pid)
                 self._codes.append(code)
                 self._stop(STOP)
@@ -234,6 +238,11 @@ class Supervisor:
                 )
                 await self._wait_for(asyncio.Event(), timeout=pause)
                 pause = min(MAX_PAUSE, pause * 2)
+
+    def _any_works(self) -> bool:
+        """Return whether a process leases items: then one that the server refuses is restarted later."""
+        settled = time.monotonic() - SETTLED_SECONDS
+        return any(child.sessions and child.began < settled for child in self._children)
 
     def _settings_of(self, number: int) -> Settings:
         """Return the options of a process: of several, each has a name of its own."""
