@@ -190,7 +190,7 @@ async def test_a_wrong_password_is_exit_code_5(leasehold: Leasehold, make_server
         for arguments in (("ls",), ("ls", "emails")):
             outcome = await leasehold(*arguments, "--url", given)
             assert (outcome.code, outcome.out) == (5, "")
-            assert "check the user, the password" in outcome.error
+            assert "check the user and the password" in outcome.error
     assert (await leasehold("ls", "--url", url.replace("//", "//:secret@"))).code == 0
 
 

@@ -66,7 +66,7 @@ async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
                 counts = [await handler.queue.counts() for handler in worker.handlers]
         except TimeoutError:
             raise ConnectionLost("the server does not answer", maybe_applied=False) from None
-        if lifespan:
+        if lifespan or not worker.has_lifespan:
             await worker.check()
         return counts
 

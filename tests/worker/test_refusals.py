@@ -1,0 +1,186 @@
+"""A worker that a server refuses: at the start it ends, later it waits and says so."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import (
+    AccessDenied,
+    AsyncWorkQueue,
+    DatabaseMissing,
+    Item,
+    LoginRefused,
+    ServerRefused,
+    ServerTooOld,
+)
+from leasehold.worker import health
+from tests.eventually import eventually
+from tests.queue.asking import command
+from tests.queue.pretender import Pretender, bulk
+from tests.worker.working import Gate, add, finished, new_worker, working
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+    from leasehold import EmbeddedServer
+    from leasehold.worker import Worker
+    from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
+
+#: How long a worker may take to end that cannot start (s).
+TIMEOUT = 20
+
+
+@pytest.fixture
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers check their health often."""
+    monkeypatch.setattr(health, "CHECK_SECONDS", 0.1)
+
+
+def worker_with_lifespan(started: list[str]) -> Worker:
+    """Make a worker whose lifespan notes that it was run."""
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        started.append("lifespan")
+        yield
+
+    return new_worker(lifespan=lifespan)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize(
+    ("login", "database", "kind"),
+    [("", 0, LoginRefused), (":wrong@", 0, LoginRefused), (":secret@", 99, DatabaseMissing)],
+)
+async def test_a_worker_that_is_refused_raises_before_its_lifespan_runs(
+    admin: Redis,
+    own: EmbeddedServer,
+    make_queue: MakeQueue,
+    login: str,
+    database: int,
+    kind: type[ServerRefused],
+    *,
+    drain: bool,
+) -> None:
+    await admin.config_set("requirepass", "secret")
+    started: list[str] = []
+    worker = worker_with_lifespan(started)
+    queue = make_queue(url=f"redis://{login}127.0.0.1:{own.port}/{database}")
+    gate = Gate(worker, queue)
+    async with asyncio.timeout(TIMEOUT):
+        with pytest.raises(kind, match="othing was applied"):
+            await (worker.drain() if drain else worker.run())
+        with pytest.raises(kind):  # not WorkerBusy: it can be started again
+            await worker.run()
+    assert started == gate.begun == []
+    assert not worker.health().ok
+
+
+@pytest.mark.parametrize("refused", ["zadd", "evalsha"])
+async def test_a_worker_whose_user_may_not_lease_raises(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str, refused: str
+) -> None:
+    rules = ["on", ">pw", f"~{name}:*", "&*", "+@all", f"-{refused}"]
+    if refused == "evalsha":
+        rules.append("-eval")
+    await command(admin, "ACL", "SETUSER", "some", *rules)
+    worker = new_worker()
+    Gate(worker, make_queue(url=own.url.replace("redis://", "redis://some:pw@")))
+    async with asyncio.timeout(TIMEOUT):
+        with pytest.raises(AccessDenied, match=f"(?i){refused}"):
+            await worker.run()
+
+
+async def test_a_worker_of_several_servers_is_refused_if_one_refuses(
+    admin: Redis, own: EmbeddedServer, queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    await admin.config_set("requirepass", "secret")
+    await add(queue, b"x")
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    Gate(worker, make_queue(url=own.url))
+    async with asyncio.timeout(TIMEOUT):
+        with pytest.raises(LoginRefused):
+            await worker.run()
+    assert gate.begun == []
+
+
+async def test_a_worker_on_a_server_that_is_too_old_raises(make_queue: MakeQueue) -> None:
+    async with Pretender({b"INFO": bulk("redis_version:6.0.16\r\n")}) as pretender:
+        worker = new_worker()
+        queue = make_queue(url=pretender.url)
+        Gate(worker, queue)
+        async with asyncio.timeout(TIMEOUT):
+            with pytest.raises(ServerTooOld):
+                await worker.run()
+        await queue.close()
+
+
+async def test_a_worker_waits_for_a_server_that_is_down_and_ends_if_it_then_refuses(
+    make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    server = await make_server(dir=tmp_path)
+    await server.stop()
+    worker = new_worker()
+    Gate(worker, make_queue(url=f"redis://127.0.0.1:{server.port}/99"))
+    running = asyncio.create_task(worker.run())
+    await eventually("it waits", lambda: "no items can be leased" in " ".join(worker.health().reasons))
+    await make_server(dir=tmp_path, port=server.port)
+    async with asyncio.timeout(TIMEOUT):
+        with pytest.raises(DatabaseMissing):
+            await running
+
+
+async def test_a_worker_can_be_stopped_while_it_asks_whether_it_is_refused(make_queue: MakeQueue) -> None:
+    async with Pretender({b"EVALSHA": b""}) as pretender:  # it answers nothing
+        started: list[str] = []
+        worker = worker_with_lifespan(started)
+        queue = make_queue(url=pretender.url)
+        Gate(worker, queue)
+        running = asyncio.create_task(worker.run())
+        await eventually("it has connected", lambda: pretender.connections > 0)
+        worker.stop()
+        async with asyncio.timeout(TIMEOUT):
+            await running
+        assert started == []
+        await queue.close()
+
+
+@pytest.mark.usefixtures("quick_checks")
+async def test_a_worker_that_is_refused_later_works_on_when_it_is_accepted_again(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Outcomes of runs wait: no item runs again. The refusal is logged once a minute."""
+    queue = make_queue(url=own.url)
+    worker = new_worker(concurrency=3, lease_time=3600)
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * 3)
+    async with working(worker):
+        await gate.reached(3)
+        await admin.config_set("requirepass", "secret")
+        await command(admin, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await command(admin, "CLIENT", "KILL", "TYPE", "pubsub")
+        gate.opened.set()
+        await eventually("outcomes wait", lambda: "wait for the server: NOAUTH" in caplog.text)
+        await eventually("it is unhealthy", lambda: not worker.health().ok)
+        reasons = " ".join(worker.health().reasons)
+        assert "the server refuses for" in reasons
+        assert "NOAUTH" in reasons
+        await asyncio.sleep(1)  # it tries again several times meanwhile
+        refusals = [one for one in caplog.records if "NOAUTH" in one.getMessage()]
+        assert {one.levelname for one in refusals} == {"ERROR"}
+        texts = [one.getMessage() for one in refusals]
+        assert len(texts) == len({*texts}), "each of them once"
+        await admin.config_set("requirepass", "")
+        await queue.add_item(Item(b"x", id="after"))
+        await finished(queue)
+        await eventually("it is healthy", lambda: worker.health().ok)
+    assert gate.begun == gate.done == ["1", "2", "3", "after"]
