@@ -87,6 +87,9 @@ class Worker:
         InvalidArgument: If an argument is invalid.
     """
 
+    #: What the lifespan has raised when it began. `leasehold worker` reads it.
+    lifespan_error: Exception | None = None
+
     def __init__(  # noqa: PLR0913 - all but the sources by name
         self,
         *sources: HandlerSource,
@@ -118,8 +121,6 @@ class Worker:
         if lifespan is not None and not callable(lifespan):
             raise InvalidArgument("lifespan", lifespan, "a function that returns an async context manager")
         self._lifespan = lifespan
-        #: What the lifespan has raised when it began. `leasehold worker` reads it.
-        self.lifespan_error: Exception | None = None
         self._middleware = tuple(check_list("middleware", middleware, "async functions"))
         if wrong := [one for one in self._middleware if not callable(one)]:
             raise InvalidArgument("middleware", wrong[0], "an async function (run, call_next)")

@@ -24,6 +24,9 @@ Name = Annotated[
     ),
 ]
 
+#: The option --lifespan.
+Lifespan = Annotated[bool, typer.Option("--lifespan", help="With --check: start and end its lifespan, too.")]
+
 
 def worker(  # noqa: PLR0913 - each is an option
     target: Annotated[
@@ -66,9 +69,7 @@ def worker(  # noqa: PLR0913 - each is an option
     check: Annotated[
         bool, typer.Option("--check", help="Import it, ask the server, print the handlers; run nothing.")
     ] = False,
-    lifespan: Annotated[
-        bool, typer.Option("--lifespan", help="With --check: start and end its lifespan, too.")
-    ] = False,
+    lifespan: Lifespan = False,
     log_format: Annotated[
         LogFormat, choice_option("Text, or one JSON object per line.", LOG_FORMATS)
     ] = "text",
@@ -83,10 +84,7 @@ def worker(  # noqa: PLR0913 - each is an option
     Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage, 3 runs were interrupted, 4 unhealthy,
     5 the server refuses (with --check: or cannot be reached).
     """
-    if lifespan and not check:
-        raise typer.BadParameter("needs --check", param_hint="--lifespan")
-    if exit_on_unhealthy is not None and exit_on_unhealthy < MIN_UNHEALTHY:
-        raise typer.BadParameter(f"must be at least {MIN_UNHEALTHY:g} s", param_hint="--exit-on-unhealthy")
+    _check_options(exit_on_unhealthy, check=check, lifespan=lifespan)
     settings = Settings(
         target=target,
         name=name,
@@ -100,6 +98,13 @@ def worker(  # noqa: PLR0913 - each is an option
         lifespan=lifespan,
     )
     raise typer.Exit(_run(settings, processes=processes, reload=reload, check=check))
+
+
+def _check_options(exit_on_unhealthy: float | None, *, check: bool, lifespan: bool) -> None:
+    if exit_on_unhealthy is not None and exit_on_unhealthy < MIN_UNHEALTHY:
+        raise typer.BadParameter(f"must be at least {MIN_UNHEALTHY:g} s", param_hint="--exit-on-unhealthy")
+    if lifespan and not check:
+        raise typer.BadParameter("needs --check", param_hint="--lifespan")
 
 
 def _run(settings: Settings, *, processes: int, reload: bool, check: bool) -> int:
