@@ -370,8 +370,10 @@ async def test_check_reports_why_the_worker_cannot_run(
 @pytest.mark.usefixtures("user_code")
 async def test_check_runs_no_lifespan_unless_it_is_asked_to(leasehold: Leasehold, redis_url: str) -> None:
     environment = {"REDIS_URL": redis_url, "HANGS_AT": "nowhere"}
-    outcome = await leasehold("worker", TARGET, "--check", **environment)
+    outcome = await leasehold("worker", TARGET, "--check", stdin=b"", **environment)
     assert (outcome.code, outcome.err) == (0, "")
     assert "Its lifespan was not run" in outcome.out
     assert "no database" not in outcome.out
-    assert "--lifespan" in usage_error(await leasehold("worker", TARGET, "--lifespan", **environment))
+    assert "--lifespan" in usage_error(
+        await leasehold("worker", TARGET, "--lifespan", stdin=b"", **environment)
+    )

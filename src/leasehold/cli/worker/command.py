@@ -24,7 +24,10 @@ Name = Annotated[
     ),
 ]
 
-#: The option --lifespan.
+#: The options --check and --lifespan.
+Check = Annotated[
+    bool, typer.Option("--check", help="Import it, ask the server, print the handlers; run nothing.")
+]
 Lifespan = Annotated[bool, typer.Option("--lifespan", help="With --check: start and end its lifespan, too.")]
 
 
@@ -66,9 +69,7 @@ def worker(  # noqa: PLR0913 - each is an option
         float | None,
         duration_option("Stop with exit code 4 when the worker has been unhealthy for this time."),
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Import it, ask the server, print the handlers; run nothing.")
-    ] = False,
+    check: Check = False,
     lifespan: Lifespan = False,
     log_format: Annotated[
         LogFormat, choice_option("Text, or one JSON object per line.", LOG_FORMATS)
