@@ -110,6 +110,7 @@ def run_page(
         if block.language != "python" or block.reason:
             continue
         if block.title:
+            Path(block.title).parent.mkdir(exist_ok=True)
             Path(block.title).write_text(block.code)
         else:
             run_block(page, block, runner, namespace)
