@@ -88,6 +88,10 @@ _CHAINED = re.compile(
     r"\n\n(?:The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\n\n"
 )
+#: A line of pydantic's errors that says nothing of the error.
+_ADVERTISED = re.compile(r"\s*For further information visit https://errors\.pydantic\.dev/")
+#: How many lines of a text a summary has.
+_SUMMARY_LINES = 7
 
 
 class LeaseholdError(Exception):
@@ -352,8 +356,7 @@ class ItemFailed(LeaseholdError):
     def __init__(self, item_id: str, error: str) -> None:
         self.item_id = item_id
         self.error = error
-        last = (": ".join(filter(None, _read_error(error))).splitlines() or ["without an error"])[-1]
-        super().__init__(f"the item {item_id!r} is a dead letter: {last}")
+        super().__init__(f"the item {item_id!r} is a dead letter: {summary_of(error) or 'without an error'}")
 
 
 class ItemCancelled(LeaseholdError):
@@ -442,6 +445,26 @@ def _read_error(error: str) -> tuple[str, str]:
     if name.replace(".", "").isidentifier():
         return name, message
     return "", text
+
+
+def summary_of(error: str) -> str:
+    """Return an error as it is kept in one line: `ValidationError: 1 validation error for Order; total: …`.
+
+    That is the class and the text of an exception, or else the first line; of a traceback of another form, the
+    last line that is not indented.
+    """
+    name, message = _read_error(error)
+    lines = [line for line in message.splitlines() if line.strip() and not _ADVERTISED.match(line)]
+    if not name:
+        if error.lstrip().startswith("Traceback"):
+            lines = [line for line in reversed(lines) if not line[0].isspace()]
+        return "".join(lines[:1]).strip()
+    summary = name.rpartition(".")[2] if name.startswith("pydantic") else name
+    indent = -1
+    for line in lines[:_SUMMARY_LINES]:
+        deeper = indent < (indent := len(line) - len(line.lstrip()))
+        summary += f"{': ' if deeper else '; '}{line.strip()}"
+    return summary + " …" * (len(lines) > _SUMMARY_LINES)
 
 
 class JobUnknown(ItemUnknown):

@@ -7,9 +7,11 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import BaseModel
 
 from leasehold import InvalidCall, InvalidTask, ItemFailed, JobFailed, JobUnknown, ResultError
 from leasehold.describing import traceback_of
+from leasehold.errors import summary_of
 from leasehold.worker import RetryPolicy
 from leasehold.worker.outcomes import Fail, Reject, attempts_used_up, outcome_of
 
@@ -100,3 +102,38 @@ def test_errors_of_tasks_can_be_copied_and_pickled(error: LeaseholdError) -> Non
 def test_a_dead_letter_is_shown_with_its_last_error() -> None:
     for error in (group(), raised(ExceptionGroup("g", [ValueError(), ValueError()]))):
         assert str(ItemFailed("m1", kept(error))).endswith(" sub-exceptions)")
+
+
+class Order(BaseModel):
+    """What an item may be."""
+
+    total: int
+    name: str
+
+
+def test_the_summary_of_an_error_of_pydantic_names_the_fields_and_no_page() -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - its text is what is tested
+        Order.model_validate({"total": "x"})
+    summary = summary_of(kept(caught.value))
+    assert summary.startswith(
+        "ValidationError: 2 validation errors for Order; total: Input should be a valid integer"
+    )
+    assert "; name: Field required [" in summary
+    assert "further information" not in summary
+    assert str(ItemFailed("m1", kept(caught.value))) == f"the item 'm1' is a dead letter: {summary}"
+
+
+@pytest.mark.parametrize(
+    ("error", "summary"),
+    [
+        (kept(chained()), "ValueError: two: lines"),
+        (kept(ValueError()), "ValueError"),
+        (kept(Lost("\n".join("123456789"))), f"tests.unit.test_job_errors.Lost: {'; '.join('1234567')} …"),
+        ("given up", "given up"),
+        ("Traceback\n  a line\nbad\n  more\n", "bad"),
+        ("given up\nafter a while", "given up"),
+        ("", ""),
+    ],
+)
+def test_an_error_is_summed_up_in_a_line(error: str, summary: str) -> None:
+    assert summary_of(error) == summary

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.formatting import last_line, print_json, print_table, shortened, view_document
+from leasehold.cli.formatting import print_json, print_table, shortened, view_document
 from leasehold.cli.options import number_option
 from leasehold.cli.server import (
     DEFAULT_URL,
@@ -25,6 +25,7 @@ from leasehold.cli.server import (
 )
 from leasehold.cli.show import print_dead_letter
 from leasehold.cli.times import duration_option, format_time
+from leasehold.errors import summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ async def list_letters(
 
 def _row(letter: DeadLetter) -> list[str | int | None]:
     # On a terminal it must fit into a line; on a pipe it is whole.
-    error = last_line(letter.error)
+    error = summary_of(letter.error)
     error = shortened(error) if sys.stdout.isatty() else error
     return [letter.id, format_time(letter.died_at), letter.attempt, letter.size, error]
 

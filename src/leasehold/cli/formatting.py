@@ -121,12 +121,6 @@ def shortened(text: str) -> str:
     return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
 
 
-def last_line(error: str) -> str:
-    """Return the last line of an error that is not indented, as at the end of a traceback."""
-    lines = error.rstrip().splitlines() or [""]
-    return next((line for line in reversed(lines) if line.strip() and not line[0].isspace()), lines[-1])
-
-
 def printable(text: str) -> str:
     """Return a text with escapes for characters that a terminal would act on."""
     return "".join(

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from leasehold.errors import summary_of
 from leasehold.queue.internals import clock_of
 from leasehold.states import ITEM_STATES, STATES
 
@@ -98,10 +99,9 @@ def describe_item(view: ItemView, now: float) -> str:
 
 def describe_dead_letter(letter: DeadLetter) -> str:
     """Describe a dead letter: its data, its attempts, and one line of its error."""
-    lines = [line for line in letter.error.splitlines() if line.strip()] or [""]
-    # The error itself is the last line of a traceback, and the first of another text.
-    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return f"{shorten(letter.data)}, {tries(letter.attempt)}, {shorten(line, quoted=False)}"
+    return (
+        f"{shorten(letter.data)}, {tries(letter.attempt)}, {shorten(summary_of(letter.error), quoted=False)}"
+    )
 
 
 def shorten(value: Any, *, quoted: bool = True) -> str:
