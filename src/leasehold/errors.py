@@ -450,8 +450,8 @@ def _read_error(error: str) -> tuple[str, str]:
 def summary_of(error: str) -> str:
     """Return an error as it is kept in one line: `ValidationError: 1 validation error for Order; total: …`.
 
-    That is the class and the text of an exception, or else the first line; of a traceback of another form, the
-    last line that is not indented.
+    That is the class and the text of an exception, or else the first line; of a traceback of another form,
+    the last line that is not indented.
     """
     name, message = _read_error(error)
     lines = [line for line in message.splitlines() if line.strip() and not _ADVERTISED.match(line)]

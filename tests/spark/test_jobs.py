@@ -314,7 +314,7 @@ def test_a_command_that_fails_says_why_in_one_line_and_exits_accordingly(
     rows = (str(tmp_path / "rows.csv"), "--format", "csv")
     code, line = failed(*rows, "--url", redis_url)
     assert code == 2
-    assert line.endswith("expected idColumn or idFrom, as there is no column 'id'")
+    assert line.endswith("expected --id or --id-from, as there is no column 'id'")
     code, line = failed(*rows, "--id", "Id;text", "--url", "redis://localhost:1")
     assert (code, "localhost:1" in line) == (5, True)
 

@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InvalidArgument
+from leasehold import AsyncWorkQueue, InvalidArgument, TaskQueue
 from leasehold.scripting.urls import holds_login
 
 SECRET = "s3cr3tpw"  # noqa: S105 - not a real one
@@ -51,6 +51,16 @@ def test_the_error_of_an_invalid_url_contains_no_password(url: str, cluster: boo
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None, "what the client library says may hold it"
     assert b"s3c" not in pickle.dumps(raised.value), "as it comes from Spark's workers"
+
+
+@pytest.mark.parametrize("kind", [AsyncWorkQueue, TaskQueue])
+def test_a_name_and_a_url_in_the_wrong_order_are_told_apart_and_no_password_is_shown(
+    kind: type[AsyncWorkQueue | TaskQueue],
+) -> None:
+    with pytest.raises(
+        InvalidArgument, match="^url: got '…', expected the URL first, then the queue's name$"
+    ):
+        kind.from_url("emails", f"redis://:{SECRET}@127.0.0.1")
 
 
 @pytest.mark.parametrize("cluster", [False, True], ids=["one", "cluster"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,9 @@ app = typer.Typer(
 #: job runs, so that the help needs no Spark.
 FORMATS = ("csv", "json", "parquet", "table")
 URL_VARIABLES = ("LEASEHOLD_URL", "REDIS_URL")
+#: The options of the data source that have one here.
+_OPTIONS = {"idColumn": "--id", "idFrom": "--id-from", "dataColumn": "--data"}
+_SPARK_OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})\b")
 #: Updates of the progress per second.
 _REFRESH_RATE = 5
 
@@ -217,7 +221,7 @@ def _run(name: str, *, as_json: bool, **given: Any) -> None:
             with _progress(session.task_counts) as progress:
                 report = session.run_job(job, given, progress)
         except failures.JobFailed as error:
-            return fail(str(error), exit_code(error))
+            return fail(_with_our_options(str(error)), exit_code(error))
         if as_json:
             print_json(report)
         else:
@@ -225,6 +229,11 @@ def _run(name: str, *, as_json: bool, **given: Any) -> None:
         return Code.MISSED if report.get("stayed") else Code.DONE
 
     run_blocking_command(work)
+
+
+def _with_our_options(problem: str) -> str:
+    """Return an error with the options of the command line in place of those of the data source."""
+    return _SPARK_OPTION.sub(lambda match: _OPTIONS[match[0]], problem)
 
 
 def exit_code(error: JobFailed) -> Code:

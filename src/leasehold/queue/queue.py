@@ -44,7 +44,7 @@ from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
 from leasehold.queue.stats import QueueStats, read_stats
 from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
-from leasehold.scripting.endpoints import Client, client_of, cluster_of
+from leasehold.scripting.endpoints import Client, client_for
 from leasehold.scripting.link import LARGE_BYTES
 from leasehold.states import ITEM_STATES, State
 
@@ -152,7 +152,7 @@ class AsyncWorkQueue:
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
         """
-        client: Client = cluster_of(url) if check_bool("cluster", cluster) else client_of(url)
+        client = client_for(url, name, cluster=cluster)
         return cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
 
     @classmethod

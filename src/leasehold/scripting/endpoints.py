@@ -18,6 +18,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
+from leasehold.durations import check_bool
 from leasehold.errors import InvalidArgument
 from leasehold.scripting.urls import check_url, refusal
 
@@ -181,13 +182,16 @@ def client_of(url: str) -> Redis:
     return _from_url(Redis, url)
 
 
-def cluster_of(url: str) -> RedisCluster:
-    """Make a client for a cluster from the URL of one node. It connects when it is first used.
+def client_for(url: str, name: str, *, cluster: bool) -> Client:
+    """Make a client for a queue from a URL; of a cluster, from that of one node. It connects when first used.
 
     Raises:
-        InvalidArgument: If the URL cannot be parsed, or has unknown parameters; it shows no password.
+        InvalidArgument: As `client_of`; if the name is the URL, this is what the error says.
     """
-    return _from_url(RedisCluster, url)
+    given = [isinstance(one, str) and "://" in one for one in (url, name)]
+    if given == [False, True]:
+        raise refusal("", "the URL first, then the queue's name")
+    return _from_url(RedisCluster, url) if check_bool("cluster", cluster) else _from_url(Redis, url)
 
 
 def _from_url(kind: type[_Client], url: str) -> _Client:

@@ -9,12 +9,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
-from leasehold.durations import Duration, check_bool, check_list, seconds
+from leasehold.durations import Duration, check_list, seconds
 from leasehold.errors import InvalidArgument, InvalidTask
 from leasehold.queue.cron import timing_of
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
-from leasehold.scripting.endpoints import Client, client_of, cluster_of
+from leasehold.scripting.endpoints import Client, client_for
 from leasehold.tasks.definition import Definition, Settings
 from leasehold.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasehold.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
@@ -115,7 +115,7 @@ class TaskQueue:
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
         """
-        client: Client = cluster_of(url) if check_bool("cluster", cluster) else client_of(url)
+        client = client_for(url, name, cluster=cluster)
         return cls(
             name,
             client,
