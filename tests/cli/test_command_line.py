@@ -96,6 +96,38 @@ def test_a_command_and_the_overview_have_the_same_text(name: str) -> None:
     assert load(name).help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("add", "q", "x", "--delay", "60d"),
+            "'60d' is longer than 30d, the longest that is accepted; use --at, which takes any time",
+        ),
+        (("add", "q", "x", "--expires-in", "31d"), "'31d' is longer than 30d, the longest that is accepted"),
+        (
+            ("show", "q", "--state", "dead"),
+            "'dead' is not one of waiting, leased, scheduled; `leasehold dead ls QUEUE` lists dead letters",
+        ),
+        (
+            ("worker", "app:tasks", "--url", "redis://localhost"),
+            'the program names the server: `TaskQueue.from_url(os.environ["LEASEHOLD_URL"], "emails")`, say',
+        ),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+async def test_a_value_that_belongs_elsewhere_is_refused_with_the_place(
+    leasehold: Leasehold, arguments: tuple[str, ...], says: str
+) -> None:
+    assert says in usage_error(await leasehold(*arguments))
+
+
+async def test_old_dead_letters_are_dropped_by_an_age_above_that_of_a_delay(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
+    outcome = await leasehold("dead", "drop", queue.name, "--older-than", "60d", "--yes")
+    assert (outcome.code, outcome.out) == (0, "0 dropped\n")
+
+
 async def test_an_unknown_command_is_refused_with_the_most_similar_one(leasehold: Leasehold) -> None:
     assert "No such command 'shov'. Did you mean 'show'?" in usage_error(await leasehold("shov"))
 

@@ -47,6 +47,7 @@ async def test_the_server_runs_until_ctrl_c() -> None:
     async with serving() as (process, url, words), Redis.from_url(url) as client:
         assert await client.ping()
         assert f'AsyncWorkQueue.from_url("{url}"' in words
+        assert f"\n  export LEASEHOLD_URL={url}\n" in words
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
         assert (process.returncode, err) == (0, b"")

@@ -57,10 +57,9 @@ def test_the_error_of_an_invalid_url_contains_no_password(url: str, cluster: boo
 def test_a_name_and_a_url_in_the_wrong_order_are_told_apart_and_no_password_is_shown(
     kind: type[AsyncWorkQueue | TaskQueue],
 ) -> None:
-    with pytest.raises(
-        InvalidArgument, match="^url: got '…', expected the URL first, then the queue's name$"
-    ):
+    with pytest.raises(InvalidArgument) as raised:
         kind.from_url("emails", f"redis://:{SECRET}@127.0.0.1")
+    assert str(raised.value) == "url: got '…', expected the URL first, then the queue's name"
 
 
 @pytest.mark.parametrize("cluster", [False, True], ids=["one", "cluster"])

@@ -39,7 +39,9 @@ def add(  # noqa: PLR0913 - each is an option of the command
             "--content-id", help="Use a hash of the data as the id, so that equal data is added once."
         ),
     ] = False,
-    delay: Annotated[float, duration_option("Delay the item: 30s, 5m, 2d.")] = 0,
+    delay: Annotated[
+        float, duration_option("Delay the item: 30s, 5m, 2d.", instead="use --at, which takes any time")
+    ] = 0,
     at: Annotated[
         datetime | None,
         typer.Option(parser=parse_time, metavar="TIME", help="Delay the item until 2030-01-31T09:00Z."),

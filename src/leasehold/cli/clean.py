@@ -14,6 +14,7 @@ from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, open_queue
 from leasehold.cli.times import duration_option
 from leasehold.cli.worker.logs import set_up_logs
+from leasehold.durations import LONGEST_KEPT_SECONDS
 from leasehold.errors import ServerError
 from leasehold.log import Log
 from leasehold.worker.maintenance import Maintenance
@@ -45,7 +46,10 @@ async def clean(
     ] = None,
     keep_dead: Annotated[
         float | None,
-        duration_option("With --watch: drop dead letters older than this; by default none are dropped."),
+        duration_option(
+            "With --watch: drop dead letters older than this; by default none are dropped.",
+            longest=LONGEST_KEPT_SECONDS,
+        ),
     ] = None,
     lines: Annotated[
         bool,

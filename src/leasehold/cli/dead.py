@@ -25,6 +25,7 @@ from leasehold.cli.server import (
 )
 from leasehold.cli.show import print_dead_letter
 from leasehold.cli.times import duration_option, format_time
+from leasehold.durations import LONGEST_KEPT_SECONDS
 from leasehold.errors import summary_of
 
 if TYPE_CHECKING:
@@ -128,7 +129,10 @@ def drop(
     ids: Ids = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Drop all, after a confirmation.")] = False,
-    older_than: Annotated[float | None, duration_option("Drop those older than this: 30s, 5m, 2d.")] = None,
+    older_than: Annotated[
+        float | None,
+        duration_option("Drop those older than this: 30s, 5m, 2d.", longest=LONGEST_KEPT_SECONDS),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

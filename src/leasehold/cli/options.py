@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -35,15 +36,27 @@ def size_option(help: str) -> Any:  # noqa: A002 - as in `typer.Option`
     return typer.Option(parser=_parse_size, metavar="SIZE", help=help)
 
 
-def choice_option(help: str, choices: Sequence[str], *names: str) -> Any:  # noqa: A002 - as in `typer.Option`
-    """Return an option whose value is one of some words, which shells complete."""
+def choice_option(
+    help: str,  # noqa: A002 - as in `typer.Option`
+    choices: Sequence[str],
+    *names: str,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """Return an option whose value is one of some words, which shells complete.
+
+    Args:
+        help: Its help.
+        choices: The words.
+        names: Its names; by default that of the parameter.
+        elsewhere: Other words that may be tried, and what to do instead.
+    """
 
     def completed(incomplete: str) -> list[str]:
         return [choice for choice in choices if choice.startswith(incomplete)]
 
     return typer.Option(
         *names,
-        parser=functools.partial(_parse_choice, choices=choices),
+        parser=functools.partial(_parse_choice, choices=choices, elsewhere=elsewhere),
         metavar=f"[{'|'.join(choices)}]",
         autocompletion=completed,
         help=help,
@@ -77,7 +90,8 @@ def _parse_size(text: object) -> int:
     return round(float(match[1]) * _BYTES[match[2]])
 
 
-def _parse_choice(text: str, *, choices: Sequence[str]) -> str:
+def _parse_choice(text: str, *, choices: Sequence[str], elsewhere: Mapping[str, str]) -> str:
     if text not in choices:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(choices)}")
+        problem = f"{text!r} is not one of {', '.join(choices)}"
+        raise typer.BadParameter(f"{problem}; {elsewhere[text]}" if text in elsewhere else problem)
     return text

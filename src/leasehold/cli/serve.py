@@ -25,6 +25,8 @@ _MESSAGE = """\
 
 Connect to it:
 
+  export LEASEHOLD_URL={url}
+
   from leasehold import AsyncWorkQueue
   queue = AsyncWorkQueue.from_url("{url}", "emails")
 

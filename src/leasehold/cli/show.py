@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from leasehold import Counts, DeadLetter, ItemView
 
+#: What is said to `--state dead`.
+DEAD_ELSEWHERE = "`leasehold dead ls QUEUE` lists dead letters"
+
 
 @command
 async def show(
@@ -40,7 +43,10 @@ async def show(
         ),
     ] = None,
     *,
-    state: Annotated[State | None, choice_option("Show only items in this state.", ITEM_STATES)] = None,
+    state: Annotated[
+        State | None,
+        choice_option("Show only items in this state.", ITEM_STATES, elsewhere={"dead": DEAD_ELSEWHERE}),
+    ] = None,
     count: Annotated[int, number_option("How many items of each state.", minimum=1, maximum=1000)] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from leasehold.durations import LONGEST_SECONDS
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
@@ -25,9 +27,29 @@ def parse_duration(text: str | float | None) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
-def duration_option(help: str, *names: str) -> Any:  # noqa: A002 - as in `typer.Option`
-    """Return an option whose value is a duration."""
-    return typer.Option(*names, parser=parse_duration, metavar="DURATION", help=help)
+def duration_option(
+    help: str,  # noqa: A002 - as in `typer.Option`
+    *names: str,
+    longest: float = LONGEST_SECONDS,
+    instead: str = "",
+) -> Any:
+    """Return an option whose value is a duration.
+
+    Args:
+        help: Its help.
+        names: Its names; by default that of the parameter.
+        longest: The longest that is accepted (s).
+        instead: What to do for a longer one.
+    """
+
+    def parse(text: str | float | None) -> float | None:
+        duration = parse_duration(text)
+        if isinstance(text, str) and duration is not None and duration > longest:
+            allowed = f"{text!r} is longer than {longest / 86400:,g}d, the longest that is accepted"
+            raise typer.BadParameter(f"{allowed}; {instead}" if instead else allowed)
+        return duration
+
+    return typer.Option(*names, parser=parse, metavar="DURATION", help=help)
 
 
 def parse_time(text: str) -> datetime:

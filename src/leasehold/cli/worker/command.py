@@ -24,6 +24,18 @@ Name = Annotated[
     ),
 ]
 
+
+def _refuse_url(url: str | None) -> None:
+    if url is not None:
+        raise typer.BadParameter(
+            'the program names the server: `TaskQueue.from_url(os.environ["LEASEHOLD_URL"], "emails")`, say, '
+            "reads it from the environment"
+        )
+
+
+#: The option --url, which other commands have.
+NoUrl = Annotated[str | None, typer.Option("--url", hidden=True, callback=_refuse_url)]
+
 #: The options --check and --lifespan.
 Check = Annotated[
     bool, typer.Option("--check", help="Import it, ask the server, print the handlers; run nothing.")
@@ -75,6 +87,7 @@ def worker(  # noqa: PLR0913 - each is an option
         LogFormat, choice_option("Text, or one JSON object per line.", LOG_FORMATS)
     ] = "text",
     log_level: Annotated[LogLevel, choice_option("The lowest level to log.", LOG_LEVELS)] = "info",
+    _url: NoUrl = None,
 ) -> None:
     """Run a worker until it is stopped.
 
