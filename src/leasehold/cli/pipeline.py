@@ -220,6 +220,9 @@ def _run(name: str, *, as_json: bool, **given: Any) -> None:
         try:
             with _progress(session.task_counts) as progress:
                 report = session.run_job(job, given, progress)
+        except InvalidArgument as error:
+            error.argument, error.allowed = map(_with_our_options, (error.argument, error.allowed))
+            raise
         except failures.JobFailed as error:
             return fail(_with_our_options(str(error)), exit_code(error))
         if as_json:
