@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
 from leasehold.cli.worker import process
-from leasehold.worker import executor, peers, runtime, signals
+from leasehold.worker import executor, health, peers, runtime, signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,6 +39,7 @@ log = logging.getLogger("program")
 
 if os.environ.get("LIMITS") == "short":  # for tests that reach the time limits of a stop
     signals.BLOCKED_SECONDS, signals.LAST_SECONDS = 0.5, 1.0
+    health.BLOCKED_SECONDS = 0.5
     executor.CLEAN_UP_SECONDS, executor.HURRIED_SECONDS = 0.3, 0.3
     runtime.ACKNOWLEDGE_SECONDS = 0.5
     process.EXIT_SECONDS = 0.5

@@ -57,6 +57,7 @@ class Executor:
         calls: How the runs of each handler are executed.
         running: The runs that occupy a slot, by the task of the slot.
         finished: How many runs have ended, interrupted ones included.
+        log_runs: Whether each run that has returned is a line of the log.
         run_seconds: For how many seconds they ran, all together.
         interrupted: How many runs were interrupted because the worker stopped.
     """
@@ -86,6 +87,7 @@ class Executor:
         self.interrupted = 0
         self._abandoned: set[ActiveRun] = set()
         #: Read once, since it is needed after each run.
+        self.log_runs = False
         self._debug = log.isEnabledFor(logging.DEBUG)
 
     @property
@@ -227,11 +229,16 @@ class Executor:
         else:
             run.finish()
             run.outcomes = _after_return(run, value)
-            if self._debug:
-                log.debug("%r returned", run, extra=run.log_fields)
+            if self.log_runs or self._debug:
+                self._log_return(run)
         finally:
             RUNNING.reset(running)
             self.run_seconds += time.monotonic() - run.began
+
+    def _log_return(self, run: ActiveRun) -> None:
+        ran = time.monotonic() - run.began
+        level = logging.INFO if self.log_runs else logging.DEBUG
+        log.log(level, "%r returned after %.3f s", run, ran, extra={**run.log_fields, "seconds": ran})
 
     def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
         why = run.interruption

@@ -29,6 +29,8 @@ MAX_RELEASED = 100
 #: How often the event loop sets a heartbeat, and for how long it may miss them (s).
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 3.0
+#: For how long the event loop or the background thread may stand still before the process counts as dead (s).
+STUCK_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ class Health:
     waiting: int
     #: Seconds since it last leased an item.
     since_last_lease: float
+    #: Whether the event loop and the background thread go on. If not, only a restart of the process helps.
+    live: bool = True
 
 
 class Monitor:
@@ -53,7 +57,7 @@ class Monitor:
         self._executor = executor
         self._renewer = renewer
         self._fetcher = fetcher
-        self._beat_at = time.monotonic()
+        self._beat_at = self._turned_at = time.monotonic()
         #: For each queue: since when items wait that are not fetched, and how many.
         self._ignored: dict[AsyncWorkQueue, tuple[float, int]] = {}
         #: For each queue: since when its server does not answer, and the error.
@@ -88,6 +92,7 @@ class Monitor:
         """While the event loop is blocked, release items that were moved to its session, until cancelled."""
         left: list[AsyncWorkQueue] = []
         while True:
+            self._turned_at = time.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
             if self.blocked_for() <= 2 * BEAT_SECONDS:
                 left = [*queues]
@@ -111,12 +116,15 @@ class Monitor:
         reasons = [*self._failures(now), *self._ignored_queues(now)]
         if (blocked := self.blocked_for()) > BLOCKED_SECONDS:
             reasons.append(f"the event loop has been blocked for {blocked:.1f} s")
+        if (stuck := now - self._turned_at) > BLOCKED_SECONDS:
+            reasons.append(f"the background thread has stood still for {stuck:.1f} s")
         return Health(
             ok=not reasons,
             reasons=tuple(reasons),
             running=len(self._executor.running),
             waiting=len(self._renewer.waiting),
             since_last_lease=now - self._fetcher.fetched_at,
+            live=max(blocked, stuck) <= STUCK_SECONDS,
         )
 
     async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:

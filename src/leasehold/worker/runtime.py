@@ -73,6 +73,7 @@ class WorkerRuntime(Coordinator, Parts):
         dead_after: float | None,
         stop: Callable[[], None],
         max_runs: int | None = None,
+        log_runs: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = stop
@@ -89,6 +90,7 @@ class WorkerRuntime(Coordinator, Parts):
         self.renewer = LeaseRenewer(self)
         self.cancellations = Cancellations(self.renewer)
         self.executor = Executor(concurrency, self.renewer, self.cancellations, self)
+        self.executor.log_runs = log_runs
         self._backlog = Backlog()
         self.acknowledgers = {one: Acknowledger(one, self.renewer, self, self._backlog) for one in consumers}
         self.fetcher = Fetcher(consumers, order, self.renewer, self.executor, self)

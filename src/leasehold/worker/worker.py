@@ -89,6 +89,8 @@ class Worker:
 
     #: What the lifespan has raised when it began. `leasehold worker` reads it.
     lifespan_error: Exception | None = None
+    #: Whether each run that has returned is a line of the log. `leasehold worker --log-runs` sets it.
+    log_runs = False
 
     def __init__(  # noqa: PLR0913 - all but the sources by name
         self,
@@ -372,6 +374,11 @@ class Worker:
         return self._retiring
 
     @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, or retires, and has not ended yet; callable from any thread."""
+        return self._stopping.is_set() or (self._retiring and self._runtime is not None)
+
+    @property
     def runs(self) -> int:
         """How many runs have ended since it started; 0 if it does not run. A batch is one run."""
         runtime = self._runtime
@@ -455,6 +462,7 @@ class Worker:
             clean_every=self._clean_every if maintains else None,
             keep_dead=self._keep_dead,
             max_runs=self.max_runs,
+            log_runs=self.log_runs,
         )
 
     def _consumers(self) -> list[Consumer]:

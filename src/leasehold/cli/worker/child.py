@@ -28,6 +28,7 @@ from leasehold.worker.signals import LAST_SECONDS, end_process
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from leasehold.cli.worker.health import HealthPort
     from leasehold.worker import Worker
 
 #: The orders, a line each: stop, stop now, and fail the sessions of a process that has died.
@@ -55,10 +56,16 @@ class SupervisorLink(threading.Thread):
         self._sending = threading.Lock()
         self._announced = False
         self.worker: Worker | None = None
+        self._port: HealthPort | None = None
 
-    def ready(self, worker: Worker) -> None:
-        """Keep the worker, and send its grace time to the supervisor; later, its sessions."""
-        self.worker = worker
+    def ready(self, worker: Worker, port: HealthPort | None) -> None:
+        """Keep the worker, and send its grace time to the supervisor; later, its sessions.
+
+        Args:
+            worker: The worker.
+            port: Where it listens for probes, until it retires.
+        """
+        self.worker, self._port = worker, port
         worker.on_sessions = self._announce_sessions
         self._send(f"{worker.grace}".encode())
 
@@ -66,6 +73,8 @@ class SupervisorLink(threading.Thread):
         """Notify the supervisor once, if the worker retires."""
         if self.worker is not None and self.worker.retiring and not self._announced:
             self._announced = True
+            if self._port is not None:
+                self._port.close()
             self._send(RETIRING)
 
     def run(self) -> None:

@@ -14,8 +14,46 @@ from leasehold.cli.worker.settings import LOG_FORMATS, LOG_LEVELS, LogFormat, Lo
 
 #: The minimum of --exit-on-unhealthy, in seconds.
 MIN_UNHEALTHY = 0.1
+#: The highest port.
+LAST_PORT = 65535
 
-#: The option --name.
+#: The argument and some of the options.
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:WORKER",
+        help="Tasks, a worker, or a function that returns one: module:tasks, path/to/file.py:worker.",
+        show_default=False,
+    ),
+]
+Concurrency = Annotated[
+    int | None,
+    number_option("How many runs at once; by default as the program says.", minimum=1, maximum=10_000),
+]
+Grace = Annotated[
+    float | None,
+    duration_option("How long to wait for runs when it stops; by default as the program says."),
+]
+MaxRuns = Annotated[
+    int | None,
+    number_option("Replace a process after so many runs, when those that run have ended.", minimum=1),
+]
+MaxMemory = Annotated[
+    int | None,
+    size_option("Replace a process when it uses more memory than this: 500M, 2G."),
+]
+HealthPort = Annotated[
+    int | None,
+    number_option(
+        "Answer /live, /ready and /metrics at this port; of several processes, the next ones count up.",
+        minimum=1,
+        maximum=LAST_PORT,
+    ),
+]
+HealthHost = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Where --health-port listens; 0.0.0.0: at all addresses.")
+]
+LogRuns = Annotated[bool, typer.Option("--log-runs", help="Log a line for each run that has returned.")]
 Name = Annotated[
     str | None,
     typer.Option(
@@ -44,36 +82,17 @@ Lifespan = Annotated[bool, typer.Option("--lifespan", help="With --check: start 
 
 
 def worker(  # noqa: PLR0913 - each is an option
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:WORKER",
-            help="Tasks, a worker, or a function that returns one: module:tasks, path/to/file.py:worker.",
-            show_default=False,
-        ),
-    ],
+    target: Target,
     *,
     name: Name = None,
-    concurrency: Annotated[
-        int | None,
-        number_option("How many runs at once; by default as the program says.", minimum=1, maximum=10_000),
-    ] = None,
-    grace: Annotated[
-        float | None,
-        duration_option("How long to wait for runs when it stops; by default as the program says."),
-    ] = None,
+    concurrency: Concurrency = None,
+    grace: Grace = None,
     processes: Annotated[
         int,
         number_option("How many worker processes; one that dies is restarted.", minimum=1, maximum=1000),
     ] = 1,
-    max_runs: Annotated[
-        int | None,
-        number_option("Replace a process after so many runs, when those that run have ended.", minimum=1),
-    ] = None,
-    max_memory: Annotated[
-        int | None,
-        size_option("Replace a process when it uses more memory than this: 500M, 2G."),
-    ] = None,
+    max_runs: MaxRuns = None,
+    max_memory: MaxMemory = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a .py file changes. For development.")
     ] = False,
@@ -83,6 +102,9 @@ def worker(  # noqa: PLR0913 - each is an option
     ] = None,
     check: Check = False,
     lifespan: Lifespan = False,
+    health_port: HealthPort = None,
+    health_host: HealthHost = "127.0.0.1",
+    log_runs: LogRuns = False,
     log_format: Annotated[
         LogFormat, choice_option("Text, or one JSON object per line.", LOG_FORMATS)
     ] = "text",
@@ -99,6 +121,7 @@ def worker(  # noqa: PLR0913 - each is an option
     5 the server refuses (with --check: or cannot be reached).
     """
     _check_options(exit_on_unhealthy, check=check, lifespan=lifespan)
+    _check_ports(health_port, processes)
     settings = Settings(
         target=target,
         name=name,
@@ -107,6 +130,9 @@ def worker(  # noqa: PLR0913 - each is an option
         exit_on_unhealthy=exit_on_unhealthy,
         max_runs=max_runs,
         max_memory=max_memory,
+        health_port=health_port,
+        health_host=health_host,
+        log_runs=log_runs,
         log_format=log_format,
         log_level=log_level,
         lifespan=lifespan,
@@ -119,6 +145,11 @@ def _check_options(exit_on_unhealthy: float | None, *, check: bool, lifespan: bo
         raise typer.BadParameter(f"must be at least {MIN_UNHEALTHY:g} s", param_hint="--exit-on-unhealthy")
     if lifespan and not check:
         raise typer.BadParameter("needs --check", param_hint="--lifespan")
+
+
+def _check_ports(first: int | None, processes: int) -> None:
+    if first is not None and first + processes - 1 > LAST_PORT:
+        raise typer.BadParameter(f"{processes} processes need as many ports", param_hint="--health-port")
 
 
 def _run(settings: Settings, *, processes: int, reload: bool, check: bool) -> int:

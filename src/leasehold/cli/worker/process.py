@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from leasehold.cli.probes import AddressUnusable
 from leasehold.cli.worker.logs import set_up_logs
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, REFUSED, STOPPED
 from leasehold.cli.worker.target import Unusable, find_worker, with_traceback
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from leasehold.cli.worker.health import HealthPort
     from leasehold.cli.worker.settings import Settings
     from leasehold.worker import Worker
 
@@ -30,7 +32,7 @@ EXIT_SECONDS = 3.0
 log = Log("leasehold.worker")
 
 
-def work(settings: Settings, ready: Callable[[Worker], None] = lambda _: None) -> int:
+def work(settings: Settings, ready: Callable[[Worker, HealthPort | None], None] | None = None) -> int:
     """Run a worker until it is stopped. Call it in the main thread, as the last call of a process.
 
     `EXIT_SECONDS` after the worker has ended, the process ends although a thread or a task of the user's
@@ -38,7 +40,8 @@ def work(settings: Settings, ready: Callable[[Worker], None] = lambda _: None) -
 
     Args:
         settings: The worker to run, and its options.
-        ready: Called with the worker before it starts.
+        ready: In a process that may replace another: called with the worker, and where it answers probes,
+            before it starts.
 
     Returns:
         The exit code for the process.
@@ -48,11 +51,15 @@ def work(settings: Settings, ready: Callable[[Worker], None] = lambda _: None) -
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, state.on_signal)
     try:
+        port = _health_port(settings, waits=ready is not None)
         worker = prepare(settings)
-    except Unusable as error:
+    except (Unusable, AddressUnusable) as error:
         log.error("%s", error)  # noqa: TRY400 - the text has the user's part of the traceback
         return MISCONFIGURED
-    ready(worker)
+    if port is not None:
+        port.serve(worker)
+    if ready is not None:
+        ready(worker, port)
     try:
         return asyncio.run(_serve(worker, settings, state))
     except Exception as error:
@@ -84,11 +91,22 @@ def prepare(settings: Settings) -> Worker:
         if settings.grace is not None:
             worker.grace = seconds("grace", settings.grace, zero=True)
         worker.max_runs = settings.max_runs
+        worker.log_runs = settings.log_runs
         if settings.exit_on_unhealthy is not None:
             seconds("exit-on-unhealthy", settings.exit_on_unhealthy, zero=False)
     except InvalidArgument as error:
         raise Unusable(str(error)) from error
     return worker
+
+
+def _health_port(settings: Settings, *, waits: bool) -> HealthPort | None:
+    if settings.health_port is None:
+        return None
+    from leasehold.cli.worker.health import HealthPort
+
+    port = HealthPort(settings.health_host, settings.health_port, waits=waits)
+    port.start()
+    return port
 
 
 class _State:

@@ -26,6 +26,9 @@ class Settings:
         exit_on_unhealthy: After how many seconds of bad health the worker stops; None: never.
         max_runs: After how many runs the process is replaced; None: never.
         max_memory: From how many bytes of memory on the process is replaced; None: never.
+        health_port: The port of `/live`, `/ready` and `/metrics`; None: none.
+        health_host: The address at which it listens.
+        log_runs: Whether each completed run is a line of the log.
         log_format: The format of log lines.
         log_level: The lowest level that is logged.
         lifespan: Whether a check runs the lifespan.
@@ -38,6 +41,9 @@ class Settings:
     exit_on_unhealthy: float | None = None
     max_runs: int | None = None
     max_memory: int | None = None
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"
+    log_runs: bool = False
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
     lifespan: bool = False

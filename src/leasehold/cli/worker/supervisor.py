@@ -245,11 +245,13 @@ class Supervisor:
         return any(child.sessions and child.began < settled for child in self._children)
 
     def _settings_of(self, number: int) -> Settings:
-        """Return the options of a process: of several, each has a name of its own."""
-        name = self._settings.name
-        if name is None or self._processes == 1:
-            return self._settings
-        return replace(self._settings, name=f"{name}-{number}")
+        """Return the options of a process: of several, each has a name and a port of its own."""
+        found, name = self._settings, self._settings.name
+        if name is not None and self._processes > 1:
+            found = replace(found, name=f"{name}-{number}")
+        if found.health_port is not None:
+            found = replace(found, health_port=found.health_port + number - 1)
+        return found
 
     async def _ended_or_retiring(self, child: Child, number: int) -> int | None:
         """Wait until a process ends, and return the exit code; None if another is to take over."""

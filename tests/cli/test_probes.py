@@ -1,0 +1,111 @@
+"""The HTTP server of probes and metrics."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from leasehold.cli import probes
+from leasehold.cli.probes import AddressUnusable, ProbeServer, note, one_at_a_time, probe
+from leasehold.cli.worker.health import HealthPort
+from leasehold.worker import Worker
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+def fails(_: WSGIEnvironment, __: StartResponse) -> list[bytes]:
+    """Fail, as a metric of the user's may."""
+    raise LookupError("no such thing")
+
+
+@contextmanager
+def serving(routes: Mapping[str, WSGIApplication], host: str = "127.0.0.1") -> Iterator[ProbeServer]:
+    server = ProbeServer(host, 0, routes)
+    server.start()
+    with closing(server):
+        yield server
+
+
+def get(server: ProbeServer, path: str, method: str = "GET") -> tuple[int, str]:
+    answer = httpx.request(method, f"{server.url}{path}", timeout=20)
+    return answer.status_code, answer.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_probe_answers_with_its_problems(host: str) -> None:
+    problems: list[str] = []
+    with serving({"/live": probe(lambda: problems)}, host) as server:
+        assert get(server, "/live") == (200, "ok\n")
+        problems += ["one thing", "anöther \udc80"]
+        assert get(server, "/live") == (503, "one thing\nanöther ?\n")
+        assert get(server, "/live", "HEAD") == (503, "")
+
+
+def test_other_paths_and_methods_are_refused() -> None:
+    with serving({"/live": note("x", "200 OK"), "/metrics": fails}) as server:
+        assert get(server, "/") == (404, "GET /live\nGET /metrics\n")
+        assert get(server, "/live/") == (404, "GET /live\nGET /metrics\n")
+        assert get(server, "/live", "POST") == (405, "GET it\n")
+        assert get(server, "/metrics") == (500, "see the log\n")
+
+
+def test_a_client_that_sends_nothing_delays_no_other() -> None:
+    with serving({"/live": one_at_a_time(probe(tuple))}) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+        assert get(server, "/live") == (200, "ok\n")
+        for one in silent:
+            one.close()
+
+
+def test_an_address_in_use_is_an_error_unless_it_waits() -> None:
+    with serving({}) as first:
+        with pytest.raises(AddressUnusable, match=rf"127.0.0.1, port {first.port}: .*in use"):
+            ProbeServer("127.0.0.1", first.port, {}).start()
+        with pytest.raises(AddressUnusable, match=r"nowhere\.invalid"):
+            ProbeServer("nowhere.invalid", 0, {}).start()
+
+
+async def test_a_server_that_waits_listens_once_the_address_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probes, "RETRY_SECONDS", 0.01)
+    first = ProbeServer("127.0.0.1", 0, {"/live": note("first", "200 OK")})
+    first.start()
+    second = ProbeServer("127.0.0.1", first.port, {"/live": note("second", "200 OK")})
+    second.start_soon()
+    with closing(second):
+        await eventually("it warns", lambda: "in use; trying again" in caplog.text)
+        assert get(second, "/live") == (200, "first\n")
+        first.close()
+
+        def has_taken_over() -> bool:
+            try:
+                return get(second, "/live") == (200, "second\n")
+            except httpx.HTTPError:
+                return False
+
+        await eventually("the second one answers", has_taken_over)
+        assert caplog.text.count("in use") == 1
+
+
+def test_without_the_extra_metrics_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)
+    port = HealthPort("127.0.0.1", 0, waits=False)
+    port.start()
+    with closing(port):
+        assert httpx.get(f"{port.url}/metrics").status_code == 503
+        assert httpx.get(f"{port.url}/ready").text == "the program of the worker is being imported\n"
+        assert httpx.get(f"{port.url}/live").text == "ok\n"
+        port.serve(Worker())
+        answer = httpx.get(f"{port.url}/metrics")
+        assert (answer.status_code, "leasehold[prometheus]" in answer.text) == (404, True)
+        assert httpx.get(f"{port.url}/ready").text == "the worker is not running\n"
+        assert httpx.get(f"{port.url}/live").text == "ok\n"
