@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze, TaskQueue, Worker
-from leasehold.testing import assert_added, assert_completed, assert_dead, assert_empty
+from leasehold import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze
+from leasehold.testing import assert_added, assert_dead, assert_empty
 from tests.eventually import eventually
 from tests.worker.working import Gate, counted, finished
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from leasehold.testing import Clock, Proxy, Queues, Workers
 
@@ -145,58 +144,6 @@ async def test_a_worker_continues_when_the_faults_are_removed(
     worker.stop()
     await draining
     await assert_empty(direct)
-
-
-async def test_a_worker_is_copied_to_queues_of_the_test(
-    leasehold_queues: Queues, leasehold_worker: Workers
-) -> None:
-    unreachable = AsyncWorkQueue.from_url("redis://localhost:1", "emails")
-    ran: list[tuple[str, str]] = []
-
-    @asynccontextmanager
-    async def lifespan() -> AsyncIterator[dict[str, str]]:
-        yield {"greeting": "hello"}
-
-    app = Worker(lifespan=lifespan, concurrency=2)
-
-    @app.handler(unreachable, keep_result=60)
-    async def greet(name: str, greeting: str) -> str:
-        ran.append((greeting, name))
-        return f"{greeting} {name}"
-
-    worker = leasehold_worker.copy(app)
-    await leasehold_queues("emails").add_item(Item("ada", id="one"))
-    await worker.drain()
-    assert ran == [("hello", "ada")]
-    await assert_completed(leasehold_queues("emails"), "one", result="hello ada")
-    assert [handler.queue for handler in app.handlers] == [unreachable]
-    assert worker.concurrency == 2
-    await unreachable.close()
-
-
-async def test_a_worker_of_tasks_is_copied_to_queues_of_the_test(
-    leasehold_queues: Queues, leasehold_worker: Workers
-) -> None:
-    tasks = TaskQueue.from_url("redis://localhost:1", "default")
-    ran: list[str] = []
-
-    @tasks.task
-    async def greet(name: str) -> None:
-        ran.append(name)
-
-    @tasks.task(queue="own")
-    def shout(name: str) -> None:
-        ran.append(name.upper())
-
-    worker = leasehold_worker.copy(Worker(tasks))
-    for queue, call in {"default": greet.call("ada"), "own": shout.call("bob")}.items():
-        await leasehold_queues(queue).add_item(call.item())
-    await leasehold_queues("default").add_item(Item('{"task":"unknown","args":{}}', id="unknown"))
-    await worker.drain()
-    assert sorted(ran) == ["BOB", "ada"]
-    assert (await leasehold_queues("default").counts()).scheduled == 1
-    assert [handler.queue for handler in Worker(tasks).handlers] == [greet.queue, shout.queue]
-    await tasks.close()
 
 
 async def test_schedules_use_the_clock(

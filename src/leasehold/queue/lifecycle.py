@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from leasehold.durations import Duration, seconds
 from leasehold.errors import InvalidArgument, QueueClosed
@@ -27,7 +27,11 @@ class Lifecycle:
 
     Attributes:
         make_engine: Makes an engine; `leasehold.testing` puts one here that records the calls.
+        before_use: Called with each queue object that is used for the first time in an event loop;
+            `leasehold.testing` puts a check here.
     """
+
+    before_use: ClassVar[Callable[[Lifecycle], None]] = staticmethod(lambda _: None)
 
     def __init__(
         self,
@@ -165,6 +169,7 @@ class Lifecycle:
             closed.result()
 
     def _make(self, session_id: str | None = None, reply_timeout: float | None = None) -> Engine:
+        type(self).before_use(self)
         with SESSIONS.lock:
             if self._closed:
                 raise QueueClosed(self.name)

@@ -235,7 +235,7 @@ class Runner:
         # The server checks the access rules before it finds that these are no directions.
         [reply] = await self.ask((b"BLMOVE", self._none, self._none, b"NOWHERE", b"NOWHERE", b"0"))
         denied = isinstance(reply, AccessDenied) and "BLMOVE" in reply.commands
-        if not denied and not isinstance(reply, ScriptFailed):
+        if isinstance(reply, Exception) and not denied and not isinstance(reply, ScriptFailed):
             raise reply
         self.rights.expect(scripts, {"BLMOVE"} if denied else ())
 

@@ -8,24 +8,27 @@ import os
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold.embedded.server import Server, open_server
+from leasehold.errors import InvalidArgument
 from leasehold.queue.internals import engines
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.scripting.endpoints import client_of, close_client
 from leasehold.testing.inline import InlineTasks
+from leasehold.testing.moved import MovedQueues
 from leasehold.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 
     from leasehold.durations import Duration
     from leasehold.tasks.queue import TaskQueue
     from leasehold.testing.clock import Clock
     from leasehold.testing.proxy import Proxy
+    from leasehold.worker.worker import Lifespan
 
 #: Seconds within which a worker that a test left running must stop.
 STOP_SECONDS = 5.0
@@ -115,7 +118,7 @@ class Workers:
     """
 
     def __init__(self, queues: Queues) -> None:
-        self._queues = queues
+        self._moved = MovedQueues(queues)
         self._made: list[Worker] = []
 
     def __call__(self, **settings: Any) -> Worker:
@@ -131,31 +134,49 @@ class Workers:
         self._made.append(worker)
         return worker
 
-    def copy(self, worker: Worker) -> Worker:
+    def like(
+        self, worker: Worker, *, provide: Mapping[str, Any] = NOTHING, lifespan: Lifespan | None = None
+    ) -> Worker:
         """Make a worker with the settings and handlers of another worker, on queues of this test.
 
-        A handler for the queue `emails` becomes a handler for `leasehold_queues("emails")`. The original
-        worker and its queues are not changed. A handler that adds items to a queue of its module still does
-        so: let the lifespan provide that queue, and replace the lifespan in the test.
+        A handler for the queue `emails` becomes a handler for `leasehold_queues("emails")`. Until the test
+        ends, the worker's own queue objects, and its tasks, lead there too, so that a handler may add items.
+        The lifespan of the worker is not run, and functions for processes run in threads. A run that uses a
+        queue of another server fails with an AssertionError.
 
         Args:
-            worker: The worker to copy. It need not be running.
+            worker: The worker, of which a copy is made. It need not be running.
+            provide: What the handlers are passed, by name, in place of what the lifespan yields.
+            lifespan: Run in place of the worker's lifespan; None: it provides `provide`.
+
+        Raises:
+            InvalidArgument: If both are given.
         """
+        if provide and lifespan is not None:
+            raise InvalidArgument("provide", provide, "either provide or lifespan")
         made = copy.copy(worker)
         made._loop = made._runtime = None  # noqa: SLF001 - part of making the copy
-        made._handlers = [one.on(self._queues(one.queue.name)) for one in worker._consumers()]  # noqa: SLF001 - as above
+        consumers = worker._consumers()  # noqa: SLF001 - as above
+        made._handlers = [one.on(self._moved.queue_like(one.queue)) for one in consumers]  # noqa: SLF001 - as above
         made._sources = ()  # noqa: SLF001 - as above
+        made._lifespan = lifespan or (lambda: _yield(provide))  # noqa: SLF001 - as above
+        for handler in made.handlers:
+            if handler.run_in == "process":
+                handler.run_in = "thread"  # another process would import the module with its own queues
         self._made.append(made)
         return made
 
     async def close(self) -> None:
-        """Stop the workers that the test left running."""
+        """Stop the workers that the test left running, and give queue objects their own queues again."""
         loop = asyncio.get_running_loop()
         for worker in self._made:
             worker.stop(now=True)
-        async with asyncio.timeout(STOP_SECONDS):
-            while any(worker._loop is loop for worker in self._made):  # noqa: ASYNC110, SLF001 - only tests need this
-                await asyncio.sleep(_POLL_SECONDS)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                while any(worker._loop is loop for worker in self._made):  # noqa: ASYNC110, SLF001 - only tests need this
+                    await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            self._moved.undo()
 
 
 class Inline:
@@ -196,6 +217,11 @@ class Inline:
         """Give the task queues their own queues again."""
         for made in reversed(self._made):
             made.close()
+
+
+@asynccontextmanager
+async def _yield(resources: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+    yield resources
 
 
 async def remove_keys(url: str, names: set[str]) -> None:

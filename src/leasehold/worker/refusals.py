@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError, ServerRefused, ServerTooOld
 from leasehold.log import Log
+from leasehold.queue.internals import expect_rights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +64,7 @@ async def check_admission(queues: Iterable[AsyncWorkQueue], stopping: asyncio.Ev
 
 async def _ask(queue: AsyncWorkQueue) -> None:
     try:
-        await queue.counts()
+        await expect_rights(queue)
     except LeaseholdError as error:
         if is_refusal(error):
             raise
