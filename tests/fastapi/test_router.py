@@ -289,7 +289,12 @@ async def test_queues_and_workers(tasks: TaskQueue, client: httpx.AsyncClient, n
     await tasks.tasks[0].add(4)
     counts = {"name": name, "waiting": 1, "leased": 0, "scheduled": 0, "dead": 0}
     assert (await client.get("/queues")).json() == [counts]
-    assert (await client.get(f"/queues/{name}")).json() == counts
+    details = (await client.get(f"/queues/{name}")).json()
+    assert details.items() >= {**counts, "workers": 0, "leases": 0, "paused": None}.items()
+    assert details.keys() - counts.keys() >= {"oldest_age", "oldest_age_error", "wait"}
+    await tasks.queue.pause(reason="for now")
+    assert (await client.get(f"/queues/{name}")).json()["paused"]["reason"] == "for now"
+    await tasks.queue.resume()
     problem(await client.get("/queues/other"), 404, "queue-unknown")
     assert (await client.get("/workers")).json() == []
     worker = new_worker(tasks, name="ours")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ from leasehold.errors import JobFailed
 
 if TYPE_CHECKING:
     from leasehold.fleet.views import RunView, WorkerView
+    from leasehold.queue.stats import QueueStats
     from leasehold.queue.views import Counts
     from leasehold.tasks.job import JobStatus
 
@@ -83,6 +85,56 @@ class QueueInfo(BaseModel):
     leased: int = Field(description="Items under lease.")
     scheduled: int = Field(description="Items that are not due yet.")
     dead: int = Field(description="Items that have used all their attempts.")
+
+
+class WaitInfo(BaseModel):
+    """How long items waited until they were leased: of a sample of the last minutes."""
+
+    mean: float = Field(description="Seconds; 0 if there is no sample.")
+    median: float = Field(description="Seconds.")
+    longest: float = Field(description="Seconds.")
+    samples: int = Field(description="How many items were sampled.")
+
+
+class PauseInfo(BaseModel):
+    """A pause of a queue."""
+
+    since: datetime = Field(description="When it began.")
+    until: datetime | None = Field(description="When it ends by itself.")
+    reason: str = Field(description="Why.")
+
+
+class QueueDetails(QueueInfo):
+    """What is known of a queue at one moment."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "default",
+                    "waiting": 12,
+                    "leased": 3,
+                    "scheduled": 1,
+                    "dead": 0,
+                    "oldest_age": 4.2,
+                    "oldest_age_error": 0.5,
+                    "wait": {"mean": 1.5, "median": 1.2, "longest": 4.2, "samples": 64},
+                    "leases": 20000,
+                    "workers": 2,
+                    "paused": None,
+                }
+            ]
+        }
+    )
+
+    oldest_age: float = Field(description="Seconds for which the oldest waiting item has waited at least.")
+    oldest_age_error: float | None = Field(
+        description="By how many seconds it may have waited longer; null: unknown."
+    )
+    wait: WaitInfo
+    leases: int = Field(description="How many leases there have been, ever.")
+    workers: int = Field(description="How many workers serve the queue.")
+    paused: PauseInfo | None = Field(description="The pause of the whole queue.")
 
 
 class RunInfo(BaseModel):
@@ -171,6 +223,22 @@ def queue_info(name: str, counts: Counts) -> QueueInfo:
     return QueueInfo(name=name, **counts._asdict())
 
 
+def queue_details(stats: QueueStats) -> QueueDetails:
+    """Return what is known of a queue as it is answered."""
+    pause = stats.paused
+    return QueueDetails(
+        **queue_info(stats.queue, stats.counts).model_dump(),
+        oldest_age=stats.oldest_age,
+        oldest_age_error=stats.oldest_age_error,
+        wait=WaitInfo(**asdict(stats.wait)),
+        leases=stats.leases,
+        workers=stats.workers_alive,
+        paused=None
+        if pause is None
+        else PauseInfo(since=_moment_of(pause.since), until=_moment(pause.until), reason=pause.reason),
+    )
+
+
 def worker_info(view: WorkerView) -> WorkerInfo:
     """Return a worker as it is answered."""
     return WorkerInfo(
@@ -191,10 +259,16 @@ def worker_info(view: WorkerView) -> WorkerInfo:
 
 
 def _run_info(run: RunView) -> RunInfo:
-    return RunInfo(
-        queue=run.queue, id=run.item_id, task=run.handler, since=datetime.fromtimestamp(run.since, UTC)
-    )
+    return RunInfo(queue=run.queue, id=run.item_id, task=run.handler, since=_moment_of(run.since))
 
 
 def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds is None else _moment_of(seconds)
+
+
+def _moment_of(seconds: float) -> datetime:
+    """Return a time, which another client may have written: one that is none is the latest possible."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return datetime.max.replace(tzinfo=UTC)

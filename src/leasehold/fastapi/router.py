@@ -20,8 +20,10 @@ from leasehold.fastapi.models import (
     Health,
     JobInfo,
     JobResult,
+    QueueDetails,
     QueueInfo,
     WorkerInfo,
+    queue_details,
     queue_info,
     worker_info,
 )
@@ -249,10 +251,14 @@ def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refu
     )
     async def queue(
         name: Annotated[str, Path(description="The name of the queue.", examples=["default"])],
-    ) -> QueueInfo:
-        """Return how many items of a queue are in each state."""
+    ) -> QueueDetails:
+        """Return how many items of a queue are in each state, and how long its items wait.
+
+        Ask for this every few seconds: when an item began to wait is known from a sample of what was waiting
+        at the requests before.
+        """
         (found,) = Jobs(sources).queues(name)
-        return queue_info(name, await found.counts())
+        return queue_details(await found.stats())
 
     @made.get(
         "/workers",
