@@ -275,6 +275,24 @@ async def test_the_rule_in_an_error_permits_the_call(
     assert await opened(url, "q").lease(30, block=False) is None
 
 
+async def test_a_right_that_is_added_later_is_noticed(
+    admin: Redis,
+    permit: Permit,
+    opened: Callable[[str, str], AsyncWorkQueue],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = opened(await permit("q"), "q")
+    await command(admin, "ACL", "SETUSER", "bob", "-incrby")
+    for _ in range(2):
+        with pytest.raises(AccessDenied):
+            await queue.lease(30, block=False)
+    await command(admin, "ACL", "SETUSER", "bob", "+incrby")
+    monkeypatch.setattr("leasehold.scripting.rights.RECHECK_SECONDS", 0)
+    _, added = await asyncio.gather(queue.lease(30, block=False), queue.add_item(Item(b"x")))
+    assert added
+    assert (await queue.counts()).total == 1
+
+
 @core
 @pytest.mark.parametrize("forbidden", [("resetchannels",), ("-publish",), ("-subscribe",)])
 async def test_a_forbidden_channel_is_logged_once_with_the_rule_that_permits_it(

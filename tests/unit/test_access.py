@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import leasehold
+from docs import generated
 from leasehold.scripting.access import CONNECTIONS, PRODUCING, Role, ServerFacts, pattern_of, rules_of
 from leasehold.scripting.catalogue import load
+from tests.docs.pages import DOCS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,3 +100,13 @@ def test_a_node_of_a_cluster_needs_what_finds_the_other_nodes(*, enabled: bool) 
         b"redis_version:9.1.0\r\ncluster_enabled:%d\r\n" % enabled, [[name, 1, []] for name in names]
     )
     assert ("+cluster|slots" in rules_of(["q"], Role.WATCHER, server)) is enabled
+
+
+def test_the_page_names_each_command_once() -> None:
+    page = generated.on_page_markdown((DOCS / "how-to" / "access.md").read_text())
+    inside, outside = page.partition("Inside the scripts:")[2].split("Outside of the scripts:")
+    used = {command for script in load().values() for command in script.commands}
+    assert {*re.findall(r"`([A-Z]+)`", inside.partition("`.")[0] + "`")} == used
+    assert re.findall(r"^\| `([A-Z ]+)`", outside, re.MULTILINE) == [
+        name.replace("|", " ").upper() for name in CONNECTIONS
+    ]

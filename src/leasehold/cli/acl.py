@@ -10,7 +10,7 @@ from leasehold.cli.formatting import print_json
 from leasehold.cli.options import choice_option
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
 from leasehold.queue.internals import ask_server
-from leasehold.scripting.access import Role, ServerFacts, questions, rules_of
+from leasehold.scripting.access import Role, ServerFacts, questions, quoted, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,16 +82,3 @@ def print_rules(user: str, rules: Sequence[str], *, as_json: bool) -> None:
         print_json({"user": user, "rules": words[3:], "command": words})
     else:
         typer.echo(" ".join(map(quoted, words)))
-
-
-def quoted(word: str) -> str:
-    """Return a word as redis-cli reads it, in quotes if it needs them."""
-    if word.isprintable() and not any(letter in "\"' " for letter in word):
-        return word
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
-    letters = (letter if letter.isprintable() else _hex(letter) for letter in escaped)
-    return f'"{"".join(letters)}"'
-
-
-def _hex(letter: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in letter.encode())

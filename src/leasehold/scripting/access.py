@@ -144,6 +144,15 @@ def rules_of(names: Iterable[str], role: Role, server: ServerFacts) -> list[str]
     return ["clearselectors", *rules, *(part for one in patterns for part in _selectors(one, role, server))]
 
 
+def quoted(word: str) -> str:
+    """Return a word as redis-cli reads it, in quotes if it needs them."""
+    if word.isprintable() and not any(letter in "\"' " for letter in word):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    letters = (letter if letter.isprintable() else _hex(letter) for letter in escaped)
+    return f'"{"".join(letters)}"'
+
+
 def _selectors(pattern: str, role: Role, server: ServerFacts) -> Iterator[str]:
     """Yield what permits a watcher to write to the keys of `NOTING`, and `probe` to find that out."""
     for name, key in NOTING.items() if role is Role.WATCHER else ():
@@ -168,3 +177,7 @@ def _uses(role: Role, script: Script, server: ServerFacts) -> bool:
     if role is Role.PRODUCER:
         return only_reads or script.name in PRODUCING or script.name in NOTING
     return only_reads or (script.name in NOTING and server.has_selectors)
+
+
+def _hex(letter: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode())

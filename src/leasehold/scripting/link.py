@@ -107,16 +107,24 @@ class Link:
             call.fail(copy.copy(self._refusal))
         elif connection is not None:
             if self._rights.refused and call.script and (refusal := self._rights.refusal(call.script)):
-                call.fail(refusal)
+                if self._rights.stale:
+                    self._retire()  # the next connection asks again what the server permits
+                    self._wait(call)
+                else:
+                    call.fail(refusal)
                 return
             try:
                 connection.post(call.command, call)
             except Exception as error:  # noqa: BLE001 - the caller gets it
                 call.fail(error)
         else:
-            self._queued.append(call)
-            if self._opening is None:
-                self._opening = asyncio.create_task(self._open(), name="leasehold connect")
+            self._wait(call)
+
+    def _wait(self, call: Call) -> None:
+        """Send a call once connected."""
+        self._queued.append(call)
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="leasehold connect")
 
     async def close(self, refusal: LeaseholdError) -> None:
         """End the connection. Calls that are not sent yet, and all later ones, fail with `refusal`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from typing import TYPE_CHECKING
 
 from leasehold.errors import AccessDenied
 from leasehold.log import Log
-from leasehold.scripting.access import pattern_of
+from leasehold.scripting.access import pattern_of, quoted
 from leasehold.scripting.catalogue import find_script, load
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 log = Log("leasehold")
 
+#: For so long after the server was asked, a call that needs what was refused fails at once (s).
+RECHECK_SECONDS = 5.0
 #: Commands that publish. Scripts do their work if they are refused.
 PUBLISHING = frozenset({"PUBLISH", "SPUBLISH"})
 #: Commands that the scripts do without if they are refused.
@@ -40,14 +44,21 @@ class Rights:
         self.queue = "QUEUE"
         self.warned = False
         self._listed = False
+        self._learned_at = 0.0
         self.set_many = False
         self.refused: frozenset[str] = frozenset()
+
+    @property
+    def stale(self) -> bool:
+        """Whether to ask again before a call is refused: the rules may have been changed since."""
+        return bool(self.refused) and time.monotonic() - self._learned_at > RECHECK_SECONDS
 
     def learn(self, set_many: int, *refused: bytes) -> None:
         """Read the reply of the `probe` script."""
         self.set_many = set_many == 1
         names = frozenset(name.decode() for name in refused)
         self.refused = names - OPTIONAL
+        self._learned_at = time.monotonic()
         if "PUBLISH" in names:
             self.warn_of_channel(f"{self.queue}:push:*".encode())
 
@@ -105,13 +116,14 @@ class Rights:
         log.warning(
             "the access rules forbid the channel %r: results, cancels and items that fall due are noticed "
             "seconds late. %s permits it%s",
-            *(name, self._permit(["PUBLISH", "SUBSCRIBE"], f" &{pattern}"), self._all),
+            *(name, self._permit(["PUBLISH", "SUBSCRIBE"], f"&{pattern}"), self._all),
         )
 
-    def _permit(self, commands: Iterable[str], channels: str = "") -> str:
-        added = " ".join(f"+{name.lower()}" for name in commands)
-        return f"`ACL SETUSER {self._user} {added}{channels}`"
+    def _permit(self, commands: Iterable[str], *channels: str) -> str:
+        words = ["ACL", "SETUSER", self._user, *(f"+{name.lower()}" for name in commands), *channels]
+        return f"`{' '.join(map(quoted, words))}`"
 
     @property
     def _all(self) -> str:
-        return f"; `leasehold acl {self.queue} --user {self._user}` prints all that is needed"
+        command = shlex.join(["leasehold", "acl", self.queue, "--user", self._user])
+        return f"; `{command}` prints all that is needed"

@@ -250,11 +250,12 @@ class Runner:
         await asyncio.gather(self._link.close(refusal), self._large_link.close(refusal))
 
     async def _check(self, connection: Connection) -> None:
-        """Check the server, once."""
+        """Check the server once, and what it permits again when a call was refused."""
         if not self._checked:
             await self._check_server(connection)
+        if not self._checked or self.rights.stale:
             await self._check_rights(connection)
-            self._checked = True
+        self._checked = True
 
     async def _check_rights(self, connection: Connection) -> None:
         """Call the `probe` script. If the server cannot run it now, the first call will say why."""
