@@ -275,6 +275,39 @@ async def test_the_rule_in_an_error_permits_the_call(
     assert await opened(url, "q").lease(30, block=False) is None
 
 
+async def handle(item: Item) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("rules", ["-incrby", "-blmove", "resetkeys ~other:*"])
+async def test_a_worker_that_could_not_work_does_not_start(admin: Redis, permit: Permit, rules: str) -> None:
+    url = await permit("q", "other")
+    await command(admin, "ACL", "SETUSER", "bob", *rules.split())
+    client = Redis.from_url(url)
+    worker = new_worker()
+    for name in ("other", "q"):
+        worker.handler(AsyncWorkQueue(name, client))(handle)
+    with pytest.raises(AccessDenied, match="leasehold acl"):
+        await worker.run()
+    await client.aclose()
+
+
+async def test_a_worker_says_what_it_may_not_do_and_works(
+    admin: Redis,
+    permit: Permit,
+    opened: Callable[[str, str], AsyncWorkQueue],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = opened(await permit("q"), "q")
+    await command(admin, "ACL", "SETUSER", "bob", "-renamenx")
+    worker = new_worker()
+    worker.handler(queue)(handle)
+    await queue.add_item(Item(b"x"))
+    await worker.drain()
+    [warning] = [text for text in caplog.messages if "RENAMENX" in text]
+    assert "fsck_rename, move_items will be refused. `ACL SETUSER bob +renamenx` permits that" in warning
+
+
 async def test_a_right_that_is_added_later_is_noticed(
     admin: Redis,
     permit: Permit,

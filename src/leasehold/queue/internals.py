@@ -196,7 +196,8 @@ async def expect_rights(queue: AsyncWorkQueue) -> None:
             is forbidden. The text has the rules that permit them.
         QueueClosed, ServerError: If the server cannot be asked.
     """
-    await _lifecycle(queue).engine().session.runner.expect_rights(LEASING | BATCHED.keys())
+    engine = _lifecycle(queue).engine()
+    await engine.session.runner.expect_rights(LEASING | BATCHED.keys(), engine.keys)
 
 
 async def ask_server(queue: AsyncWorkQueue, *commands: tuple[bytes, ...]) -> list[Any]:

@@ -98,7 +98,7 @@ class Rights:
             raise self.denied(wrong, "which a worker needs")
         if self.refused and not self._listed:
             self._listed = True
-            others = sorted(one.name for one in load().values() if one.commands & self.refused)
+            others = sorted({one.name for one in load().values() if one.commands & self.refused} - {"probe"})
             log.warning(
                 "the access rules forbid %s: %s will be refused. %s permits that%s",
                 *(", ".join(sorted(self.refused)), ", ".join(others)),

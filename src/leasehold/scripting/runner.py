@@ -161,7 +161,7 @@ class Runner:
         )
         self._checked = False
         self._probe: BoundScript | None = None
-        self._prefix = self._none = b""
+        self._prefix = b""
 
     def send(
         self,
@@ -225,15 +225,19 @@ class Runner:
                 raise reply
         return replies
 
-    async def expect_rights(self, scripts: Collection[str]) -> None:
+    async def expect_rights(self, scripts: Collection[str], keys: QueueKeys) -> None:
         """Check that the server permits what a worker needs: to run these scripts, and to wait for items.
+
+        Args:
+            scripts: The names of the scripts.
+            keys: The keys of the queue.
 
         Raises:
             AccessDenied: If it does not; the text says which rules permit it.
             ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
         """
         # The server checks the access rules before it finds that these are no directions.
-        [reply] = await self.ask((b"BLMOVE", self._none, self._none, b"NOWHERE", b"NOWHERE", b"0"))
+        [reply] = await self.ask((b"BLMOVE", keys[NONE], keys[NONE], b"NOWHERE", b"NOWHERE", b"0"))
         denied = isinstance(reply, AccessDenied) and "BLMOVE" in reply.commands
         if isinstance(reply, Exception) and not denied and not isinstance(reply, ScriptFailed):
             raise reply
@@ -242,7 +246,7 @@ class Runner:
     def probe_with(self, keys: QueueKeys) -> None:
         """Find out with the first connection what the server permits, in the key space of this queue."""
         if self._probe is None:
-            self._probe, self._prefix, self._none = BoundScript("probe", keys), keys.prefix, keys[NONE]
+            self._probe, self._prefix = BoundScript("probe", keys), keys.prefix
             self.rights.queue = keys.prefix.decode()
 
     async def close(self, refusal: LeaseholdError) -> None:

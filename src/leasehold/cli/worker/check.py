@@ -16,6 +16,7 @@ from leasehold.cli.worker.process import prepare
 from leasehold.cli.worker.settings import CRASHED, MISCONFIGURED, STOPPED
 from leasehold.cli.worker.target import Unusable, with_traceback
 from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError, ServerError
+from leasehold.queue.internals import expect_rights
 
 if TYPE_CHECKING:
     from leasehold.cli.worker.settings import Settings
@@ -63,6 +64,8 @@ async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
             stack.push_async_callback(handler.queue.close)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
+                for handler in worker.handlers:
+                    await expect_rights(handler.queue)
                 counts = [await handler.queue.counts() for handler in worker.handlers]
         except TimeoutError:
             raise ConnectionLost("the server does not answer", maybe_applied=False) from None
