@@ -14,10 +14,15 @@
 if is_closed then
   return closed_error()
 end
-local alone = #ARGV - items == 4 and #ARGV[items + 4] == 1 and can_deliver(#ARGV[items + 2])
+local alone, trace = #ARGV - items == 4, nil
+if alone and #ARGV[items + 4] > 1 then
+  trace = string.match(ARGV[items + 4], '^%d:{"trace":"([%x-]+)"}$')
+  alone = trace
+end
+alone = alone and can_deliver(#ARGV[items + 2])
 local answers, _, waiting = add_rows({})
 if alone and waiting[1] then
-  deliver(waiting[1], ARGV[items + 2])
+  deliver(waiting[1], ARGV[items + 2], trace)
 end
 flush()
 return answers

@@ -14,7 +14,7 @@
 -- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will)
 --   or time permits more of a limit, the number of sessions (if it has leased less than was asked for; else 0; negative: no other session will ask at that
 --   time because of a limit), then id, data, token, attempt for each
---   item, in the order of `requests`.
+--   item, in the order of `requests`. If one of them has a trace, a list with the trace of each, or nil, comes last.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
 
@@ -83,6 +83,9 @@ if more or stop or checked >= 1000 or (#chosen == total and total < asked) then
 elseif #chosen < asked then
   reply[2] = next_due_in()
   reply[2] = (wait < 0 or (reply[2] >= 0 and reply[2] < wait)) and reply[2] or wait
+end
+if any_facts and #chosen > 0 then
+  reply[#reply + 1] = traces_of(chosen)
 end
 if #chosen < asked then
   reply[3] = redis.call('ZCARD', sessions) * (is_mine and -1 or 1)

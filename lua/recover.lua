@@ -13,7 +13,7 @@
 --   max_bytes   integer  stop before this much data (the first item is always leased)
 --   entries     rest     id, token (of its last lease), …
 -- Reply: the time in ms, how many rows were checked, 0, then id, data, token, attempt for each item that was leased,
---   in the order of the rows.
+--   in the order of the rows. If one of them has a trace, a list with the trace of each, or nil, comes last.
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items and `max_bytes` of data a call.
 
@@ -62,4 +62,7 @@ if #chosen > 0 then
 end
 drop_checked(0)
 flush()
+if any_facts and #chosen > 0 then
+  reply[#reply + 1] = traces_of(chosen)
+end
 return reply

@@ -76,8 +76,12 @@ local function read_row_options(ids, answers)
           sent.expires = read_clock() + sent.expires_in
         end
         window_of[id] = sent.dedupe
-        text_of[id] =
-          options_text({ level = sent.level, group = sent.group, expires = sent.expires })
+        text_of[id] = options_text({
+          level = sent.level,
+          group = sent.group,
+          expires = sent.expires,
+          trace = sent.trace,
+        })
       end
     end
   end

@@ -2,8 +2,8 @@
 --
 -- A session that waits registers in `idle`; the score holds until when, in units of 100 ms, and in its last 15 bits the
 -- lease time in ms. An item that is the only one of its queue is leased for the session that has waited longest, and
--- sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time> <size of the id> <id><data>`.
--- This saves the trip of leasing.
+-- sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time> <size of the id> <id><data>`;
+-- if the item has a trace, `;<trace>` follows the size. This saves the trip of leasing.
 --
 -- Until the process acknowledges it, the item is noted in `:delivered:<session>`, as `<token> <id>`. If the
 -- process cannot take it, its background thread recalls it, and the attempt does not count; after the end of the process,
@@ -32,15 +32,16 @@ end
 
 -- Send an item to a session, and lease it; returns whether a process has received it. Last, its id is dropped from the
 -- queue.
-local function send_to(holder, ms, id, data)
+local function send_to(holder, ms, id, data, trace)
   token = token + 1
   local text, at = string.format('%.0f', token), read_clock()
   local time = string.format('%.0f', at)
   redis.call('SET', fence, text) -- first: a token that was sent is never given again
+  local size = trace and #id .. ';' .. trace or #id
   local heard = redis.pcall(
     'PUBLISH',
     prefix .. ':push:' .. holder,
-    table.concat({ text, 1, ms, time, #id, id }, ' ') .. data
+    table.concat({ text, 1, ms, time, size, id }, ' ') .. data
   )
   if type(heard) == 'table' or heard == 0 then
     return false
@@ -60,8 +61,9 @@ local function send_to(holder, ms, id, data)
   return true
 end
 
--- Deliver an item that was just added and waits alone to the session that has waited longest.
-local function deliver(id, data)
+-- Deliver an item that was just added and waits alone to the session that has waited longest. `trace`: that of the item,
+-- or nil.
+local function deliver(id, data, trace)
   for _ = 1, 10 do
     local holder, score = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
     if not holder then
@@ -72,7 +74,7 @@ local function deliver(id, data)
     if
       score - read_clock() / 100 * 32768 > 0
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
-      and send_to(holder, ms, id, data)
+      and send_to(holder, ms, id, data, trace)
     then
       return
     end

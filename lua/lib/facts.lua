@@ -1,10 +1,11 @@
 -- Read, write and forget the facts that an item carries beyond its data: its options, its last error, and its progress.
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9 to 9), `group`
--- (text), `expires` (ms since 1970). What another client has written there and cannot be read counts as no options.
+-- (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item). What another client has
+-- written there and cannot be read counts as no options.
 --
 -- Needs: options, errors
--- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, options_of, options_text, write_options
+-- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, options_of, traces_of, options_text, write_options
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
@@ -39,6 +40,10 @@ end
 
 -- Return the options in a text (false: none) as a table.
 local function read_options(text)
+  local trace = text and string.match(text, '^{"trace":"([%x-]+)"}$')
+  if trace then -- and nothing else, as with most items that have one
+    return { trace = trace }
+  end
   local is_json, found = pcall(cjson.decode, text or '{}')
   if not is_json or type(found) ~= 'table' then
     return {}
@@ -48,6 +53,7 @@ local function read_options(text)
     level = level and level ~= 0 and level or nil,
     group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
     expires = type(found.expires) == 'number' and found.expires or nil,
+    trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x-]+$') or nil,
   }
 end
 
@@ -58,6 +64,16 @@ local function options_of(ids)
     found[i] = texts[i] and read_options(texts[i]) or {}
   end
   return found
+end
+
+-- Return the trace of each item, or false; nil if none has one.
+local function traces_of(ids)
+  local texts, traces, any = any_options() and read_in_chunks('HMGET', options, ids) or {}, {}, nil
+  for i, text in ipairs(texts) do
+    traces[i] = text and string.find(text, '"trace"', 1, true) and read_options(text).trace or false
+    any = any or traces[i]
+  end
+  return any and traces or nil
 end
 
 -- Return options as a text; nil: there are none.

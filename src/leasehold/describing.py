@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 MAX_CHAIN = 1000
 
 
+def class_of(value: object) -> str:
+    """Return the name of the class of an exception or of another value. It never fails."""
+    return _name(value)
+
+
 def describe(error: BaseException) -> str:
     """Return the name of an exception's class and its text: `ValueError: bad`. It never fails."""
     return _attempt(lambda: f"{_name(error)}: {error}") or f"{_name(error)} (its text cannot be shown)"

@@ -58,7 +58,8 @@ KEYS = {
     "options": Key(
         "hash",
         "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
-        "`group`, `expires` (when it is discarded if no worker has begun with it)",
+        "`group`, `expires` (when it is discarded if no worker has begun with it), `trace` (`traceparent` "
+        "of the span that added it)",
     ),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),

@@ -28,8 +28,9 @@ pytestmark = pytest.mark.timeout(300)
 
 #: The extras for users.
 USERS = ("embedded", "cli", "schedules", "fastapi", "telemetry", "prometheus", "spark", "testing")
-#: Imported without a requirement: redis[hiredis], pyspark and fastapi bring them.
-BROUGHT = {"hiredis", "py4j", "pydantic", "starlette"}
+#: Imported without a requirement: redis[hiredis], pyspark and fastapi bring them. The semantic conventions
+#: share the namespace `opentelemetry` with the API.
+BROUGHT = {"hiredis", "opentelemetry-semantic-conventions", "py4j", "pydantic", "starlette"}
 
 
 @dataclass(frozen=True)

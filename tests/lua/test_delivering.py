@@ -33,6 +33,23 @@ async def test_an_item_is_leased_for_the_session_and_sent_to_it(space: Space, ch
     assert read_delivery(message["data"]) == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode())
 
 
+async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> None:
+    trace = "00-1a-2b-01"
+    options: State = {"options": {"a": f'{{"trace":"{trace}"}}'}}
+    row = ("a", data_of("a"), 0, f'1:{{"trace":"{trace}"}}')
+    assert await space.apply(IDLE, "add_items", [row]) == ([1], DELIVERED | options)
+    message = await channel.get_message(timeout=5)
+    assert message is not None
+    found = read_delivery(message["data"])
+    assert found == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode(), trace.encode())
+
+
+@pytest.mark.usefixtures("channel")
+async def test_an_item_with_other_options_is_not_delivered(space: Space) -> None:
+    await space.apply(IDLE, "add_items", [("a", "", 0, '0:{"trace":"00-1a-2b-01","expires_in":9}')])
+    assert "deadlines" not in await space.snapshot()
+
+
 @pytest.mark.usefixtures("channel")
 async def test_the_session_that_has_waited_longest_gets_the_item(space: Space) -> None:
     idle: State = {"idle": {ME: registered(NOW + 10_000), "lh:later": registered(NOW + 10_100, 500)}}

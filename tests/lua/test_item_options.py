@@ -183,3 +183,35 @@ async def test_an_item_that_is_replaced_has_an_event_of_its_own(space: Space) ->
     await space.run("add_items", [row("a", mode=2, delay=500)])
     events = [one for one in await space.run("events_read", after="0") if isinstance(one, list)]
     assert [fields[1] for fields in events] == [b"added", b"replaced", b"replaced"]
+
+
+TRACE = "00-1a-2b-01"
+
+
+async def test_traces_of_leased_items_come_last_in_the_reply(space: Space) -> None:
+    await space.run("add_items", [row("a", trace=TRACE), row("b"), row("c", trace=TRACE, expires_in=9_000)])
+    reply = await space.run("lease_many", [(3, 1000)])
+    assert reply[3::4] == [b"a", b"b", b"c", [TRACE.encode(), None, TRACE.encode()]]
+    reply = await space.run("recover", [("a", 1), ("b", 2)], elapsed_ms=0, hold_ms=1000)
+    assert reply[3::4] == [b"a", b"b", [TRACE.encode(), None]]
+
+
+async def test_a_reply_without_a_trace_is_the_shorter_one(space: Space) -> None:
+    await space.run("add_items", [row("a", level=1), row("b"), row("c", level=-1, trace=TRACE)])
+    assert len(await space.run("lease_many", [(2, 1000)])) == 3 + 2 * 4
+
+
+@pytest.mark.parametrize("written", ['{"trace":7}', '{"trace":"a b"}', '{"trace":null}', '{"trace"'])
+async def test_a_trace_of_another_client_that_is_none_is_left_out(space: Space, written: str) -> None:
+    await space.seed(picture(waiting=["a"]) | {"options": {"a": written}})
+    assert len(await space.run("lease_many", [(1, 1000)])) == 3 + 4
+
+
+async def test_a_dead_letter_keeps_the_trace_and_gives_it_back(space: Space) -> None:
+    await space.run("add_items", [row("a", trace=TRACE, expires_in=5)])
+    await space.run("lease_many", [(1, 1000)])
+    await space.run("fail_many", [("a", 1, -1, "error")])
+    assert json.loads((await stored(space, "dead:a"))["options"]) == {"trace": TRACE}
+    assert await options(space) == {}
+    await space.run("requeue_many", [("a",)])
+    assert await options(space) == {"a": {"trace": TRACE}}

@@ -95,6 +95,7 @@ class Draw:
 
 #: How an item is added: the mode, and options.
 HOW: list[object] = [0, 1, 2, '0:{"level":3}', f'0:{{"dedupe":{SHORT}}}', '1:{"group":"g"}', '2:{"level":-1}']
+HOW += ['0:{"trace":"00-1a-2b-01"}']
 FENCED: list[object] = [0, 0, 1, f"0:{SHORT}:result"]
 
 

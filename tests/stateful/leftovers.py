@@ -239,7 +239,9 @@ class Steps:
             await self._call("worker_tell", worker=session, what="quiet")
 
     async def options(self) -> None:
-        how = self.random.choice(['{"level":1}', '{"group":"g","dedupe":9000}', '{"expires_in":5}'])
+        how = self.random.choice(
+            ['{"level":1}', '{"group":"g","dedupe":9000}', '{"expires_in":5}', '{"trace":"00-1a-2b-01"}']
+        )
         rows = [(one, "with options", 0, f"0:{how}") for one in self.random.sample(IDS[:-1], 3)]
         await self._call("add_items", *rows)
 

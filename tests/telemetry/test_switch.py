@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from leasehold import ExtraMissing, telemetry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def switched_off() -> Iterator[None]:
-    yield
-    telemetry.uninstrument()
 
 
 def is_on() -> bool:

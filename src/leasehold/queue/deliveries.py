@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-#: The longest head of a message: five numbers.
-MAX_HEAD_BYTES = 85
+#: The longest head of a message: five numbers and a trace.
+MAX_HEAD_BYTES = 150
 
 
 class Delivery(NamedTuple):
@@ -22,6 +22,8 @@ class Delivery(NamedTuple):
     now_ms: int
     id: bytes
     data: bytes
+    #: The `traceparent` of the caller that added the item, if that is traced.
+    trace: bytes | None = None
 
     @property
     def entry(self) -> bytes:
@@ -32,13 +34,14 @@ class Delivery(NamedTuple):
 def read_delivery(message: bytes) -> Delivery | None:
     """Read a message of the session's channel; None if it is no delivery: any client may publish."""
     try:
-        *numbers, rest = message.split(b" ", 5)
-        token, attempt, lease_ms, now_ms, size = map(int, numbers)
+        *numbers, sized, rest = message.split(b" ", 5)
+        sized, _, trace = sized.partition(b";")
+        token, attempt, lease_ms, now_ms, size = map(int, (*numbers, sized))
     except ValueError:
         return None
     if not 0 < size <= len(rest) or len(message) - len(rest) > MAX_HEAD_BYTES:
         return None
-    return Delivery(token, attempt, lease_ms, now_ms, rest[:size], rest[size:])
+    return Delivery(token, attempt, lease_ms, now_ms, rest[:size], rest[size:], trace or None)
 
 
 class Deliveries:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from leasehold import telemetry
 from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.keys import QueueKeys
 from leasehold.log import Log
@@ -13,6 +15,7 @@ from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
 from leasehold.queue.listener import Listener
 from leasehold.queue.live_events import LiveEvents
+from leasehold.queue.observed import observed, observed_lease
 from leasehold.queue.progress import ProgressReports
 from leasehold.queue.push_router import PushRouter
 from leasehold.queue.result_waits import ResultWaits
@@ -115,6 +118,14 @@ class Engine:
         cancelled, release that.
         """
         self._expect_open()
+        leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout)
+        if telemetry.active is not None:
+            return await observed_lease(telemetry.active, self._name, leasing, waits=blocks)
+        return await leasing
+
+    async def _lease(
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+    ) -> list[LeasedItem]:
         size = min(count, MAX_ITEMS)
         items = await self._dispatcher.lease(size, lease_ms, blocks=blocks, timeout=timeout)
         leased = len(items)
@@ -148,7 +159,14 @@ class Engine:
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row of a batched script, together with rows of other callers, and return its answer."""
         self._expect_open()
-        return (await self._batchers[name].call(row, size=size))[0]
+        batcher = self._batchers[name]
+        if telemetry.active is not None:
+            send = partial(self._send_one, batcher, size)
+            return (await observed(telemetry.active, self._name, name, (row,), send))[0]
+        return (await batcher.call(row, size=size))[0]
+
+    async def _send_one(self, batcher: Batcher, size: int, rows: Sequence[Sequence[bytes]]) -> list[Any]:
+        return await batcher.call(rows[0], size=size)
 
     async def many(
         self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64, large: bool = False
@@ -262,7 +280,10 @@ class Engine:
 
     def _deliver(self, watcher: Watcher, item: LeasedItem) -> bool:
         """Give a watcher an item that was delivered; return whether it has taken it."""
-        return watcher.delivered(item)
+        taken = watcher.delivered(item)
+        if taken and telemetry.active is not None:
+            telemetry.active.leased(self._name, 1)
+        return taken
 
     def _release_spare(self, spare: list[LeasedItem]) -> None:
         """Release items that were leased for callers that have been cancelled."""

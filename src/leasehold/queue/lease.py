@@ -65,16 +65,17 @@ class Lease(Item):
             this time; released leases are not counted.
         deadline: When the lease ends, in seconds since 1970, by the server's clock.
         completed: The result of the context manager's `complete`; None before.
+        trace: The `traceparent` of the span that added the item, if that was traced and sampled; else None.
     """
 
-    __slots__ = ("_ends", "_queue", "attempt", "completed", "deadline", "token")
+    __slots__ = ("_ends", "_queue", "_trace", "attempt", "completed", "deadline", "token")
 
     token: int
     attempt: int
     deadline: float
     completed: bool | None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - in the order of `LeasedItem`, one call for each item
         self,
         queue: LeasingQueue,
         item_id: bytes,
@@ -84,6 +85,7 @@ class Lease(Item):
         lease_ms: int,
         asked_at: float,
         server_ms: int,
+        trace: bytes | None = None,
     ) -> None:
         # No checks and no super().__init__: the item was checked when it was added.
         self.id = item_id.decode("utf-8", "surrogateescape")
@@ -92,6 +94,7 @@ class Lease(Item):
         self.attempt = attempt
         self.completed = None
         self._queue = queue
+        self._trace = trace
         # As in `_renewed`.
         self._ends = asked_at + (lease_ms - 1) / 1000
         self.deadline = (server_ms + lease_ms) / 1000
@@ -105,6 +108,11 @@ class Lease(Item):
     def queue_name(self) -> str:
         """The name of the queue from which it was leased."""
         return self._queue.name
+
+    @property
+    def trace(self) -> str | None:
+        """See the class."""
+        return None if self._trace is None else self._trace.decode(errors="replace")
 
     def _renewed(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
         """Record a lease of `lease_ms`, requested at `asked_at` by `time.monotonic()`, until `ends_ms`."""

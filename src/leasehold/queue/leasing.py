@@ -34,8 +34,8 @@ MAX_ITEMS = 250
 LINGER_SECONDS = 0.25
 
 #: The arguments of a `Lease`: id, data, token, attempt, lease time in ms, `time.monotonic()` before the
-#: request was sent, and the server's time in ms.
-LeasedItem = tuple[bytes, bytes, int, int, int, float, int]
+#: request was sent, the server's time in ms, and the trace.
+LeasedItem = tuple[bytes, bytes, int, int, int, float, int, bytes | None]
 
 
 class LeaseRequest:
@@ -219,7 +219,8 @@ class LeaseDispatcher:
         """See `Waiter`. Give the item to the oldest request, or to a watcher, or release it."""
         # The server's clock was ahead of this one by at most `_offset`: the lease began no earlier.
         began = min(time.monotonic(), delivery.now_ms / 1000 - self._offset)
-        item = (*delivery[4:], delivery.token, delivery.attempt, delivery.lease_ms, began, delivery.now_ms)
+        token, attempt, lease_ms, now_ms, item_id, data, trace = delivery
+        item = (item_id, data, token, attempt, lease_ms, began, now_ms, trace)
         if self._waiting and not self._reassign([item]):
             self._linger()
             return
@@ -385,15 +386,19 @@ class LeaseDispatcher:
         now_ms, wait_ms, sessions = reply[0], reply[1], abs(reply[2])
         self._must_ask = reply[2] < 0
         self._offset = now_ms / 1000 - asked_at
+        traces = reply.pop() if reply[-1].__class__ is list else None
         at, end = 3, len(reply)
         spare: list[LeasedItem] = []
         unserved: list[LeaseRequest] = []
         for request in requests:
             stop = min(end, at + 4 * request.count)
-            items = [
-                (reply[i], reply[i + 1], reply[i + 2], reply[i + 3], request.lease_ms, asked_at, now_ms)
+            items: list[LeasedItem] = [
+                (reply[i], reply[i + 1], reply[i + 2], reply[i + 3], request.lease_ms, asked_at, now_ms, None)
                 for i in range(at, stop, 4)
             ]
+            if traces is not None:
+                its = traces[(at - 3) // 4 :]
+                items = [(*item[:7], trace) for item, trace in zip(items, its, strict=False)]
             at = stop
             if request.future.done():
                 spare += items

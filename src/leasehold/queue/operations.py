@@ -88,7 +88,11 @@ async def recover(engine: Engine, count: int, elapsed_ms: int, lease_ms: int) ->
             hold_ms=lease_ms,
             max_bytes=MAX_REPLY_BYTES,
         )
-        items += [(*leased[at : at + 4], lease_ms, asked_at, now_ms) for at in range(0, len(leased), 4)]
+        traces = leased.pop() if leased and leased[-1].__class__ is list else [None] * (len(leased) // 4)
+        items += [
+            (*leased[at : at + 4], lease_ms, asked_at, now_ms, traces[at // 4])
+            for at in range(0, len(leased), 4)
+        ]
         oldest = oldest[checked:]
     return items
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from leasehold import telemetry
 from leasehold.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
 from leasehold.embedded import open_server
 from leasehold.errors import InvalidArgument, WrongKeyType
@@ -39,6 +41,7 @@ from leasehold.queue.events import Events
 from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lifecycle import Lifecycle
 from leasehold.queue.limits import Limits, Pause, pause, resume
+from leasehold.queue.observed import observed, traced_row
 from leasehold.queue.progress import progress_text
 from leasehold.queue.results import Results
 from leasehold.queue.schedules import Schedules
@@ -950,6 +953,8 @@ class AsyncWorkQueue:
     def _put(self, pipeline: Pipeline, row: Sequence[bytes]) -> None:
         if not callable(getattr(pipeline, "execute_command", None)):
             raise InvalidArgument("pipeline", pipeline, "a pipeline of redis-py")
+        if telemetry.active is not None:
+            row = traced_row(telemetry.active, self._name, row)
         # The name of the command as a text: the pipelines of clusters look it up.
         pipeline.execute_command("EVAL", *self._engine().command("add_items", row)[1:])
 
@@ -972,6 +977,12 @@ class AsyncWorkQueue:
     ) -> list[int]:
         """Send rows in as few trips as their sizes allow."""
         sizes = [row_size()] * len(rows) if sizes is None else sizes
+        if telemetry.active is not None:
+            send = partial(self._send_rows, name, sizes, last_first)
+            return await observed(telemetry.active, self._name, name, rows, send)
+        return await self._send_rows(name, sizes, last_first, rows)
+
+    async def _send_rows(self, name: str, sizes: Sequence[int], last_first: bool, rows: Rows) -> list[int]:  # noqa: FBT001 - `partial` gives no names
         parts = [(rows[start:stop], sum(sizes[start:stop])) for start, stop in trips(sizes)]
         # All trips of this call go the same way, so that they are applied in order.
         large = any(size > LARGE_BYTES for _, size in parts)

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
+from leasehold import telemetry
 from leasehold.durations import Duration, check_list, seconds
 from leasehold.errors import InvalidArgument, InvalidTask
 from leasehold.queue.cron import timing_of
@@ -20,7 +21,7 @@ from leasehold.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasehold.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from leasehold.tasks.decorators import BatchDecorator, TaskDecorator
@@ -271,7 +272,10 @@ class TaskQueue:
             groups.setdefault(key, []).append(place)
         added = await asyncio.gather(
             *(
-                queue.add_items([items[place] for place in places], delay=delay, at=at, **dict(options))
+                _named(
+                    {calls[place].task for place in places},
+                    queue.add_items([items[place] for place in places], delay=delay, at=at, **dict(options)),
+                )
                 for (queue, delay, at, *options), places in groups.items()
             )
         )
@@ -386,3 +390,10 @@ class TaskQueue:
 
     def __repr__(self) -> str:
         return f"<task queue {self.name!r} with {len(self._tasks)} tasks>"
+
+
+def _named(tasks: set[str], added: Awaitable[list[bool]]) -> Awaitable[list[bool]]:
+    """Return a call that adds items; if they are those of one task, telemetry gets its name."""
+    if telemetry.active is None or len(tasks) > 1:
+        return added
+    return telemetry.adding(next(iter(tasks)), added)

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
+from leasehold import telemetry
 from leasehold.durations import Duration, check_bool, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import Item, check_id
@@ -110,7 +111,8 @@ class Call(Generic[R_co]):
             QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
         """
         item = self.item()
-        created = await self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
+        added = self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
+        created = await (added if telemetry.active is None else telemetry.adding(self.task, added))
         return self.job(item.id, created=created)
 
     async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:

@@ -9,9 +9,11 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from leasehold import telemetry
 from leasehold.describing import describe, shown, traceback_of
 from leasehold.errors import PayloadError, TimeLimitExceeded
 from leasehold.log import Log
+from leasehold.worker.observed import begin, end
 from leasehold.worker.outcomes import (
     DONE,
     INTERRUPTED,
@@ -89,6 +91,15 @@ class Executor:
         #: Read once, since it is needed after each run.
         self.log_runs = False
         self._debug = log.isEnabledFor(logging.DEBUG)
+        telemetry.add_source(self)
+
+    def active_runs(self) -> dict[tuple[str, str], int]:
+        """Return how many runs occupy a slot, by queue and handler; callable from any thread."""
+        counts = {(one.queue.name, one.name): 0 for one in [*self.calls]}
+        for run in [*self.running.values()]:
+            key = run.handler.queue.name, run.handler.name
+            counts[key] = counts.get(key, 0) + 1
+        return counts
 
     @property
     def free(self) -> int:
@@ -201,20 +212,11 @@ class Executor:
 
     async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         """Call the handler, and set the outcomes of the run."""
-        self._cancellations.check(run)
-        if run.lost:
-            if len(run.lost) == len(run.leases):
-                run.outcomes = [INTERRUPTED] * len(run.leases)  # they will be discarded
-                return
-            run.leave_out_lost()
-        if run.attempt > run.handler.max_attempts:
-            run.outcomes = (outcome := attempts_used_up(run.attempt),)
-            log.warning("%r: %s It is now a dead letter", run, outcome.error, extra=run.log_fields)
-            return
-        if not run.start(task, self._loop):
-            run.outcomes = [INTERRUPTED] * len(run.leases)  # the server rejects those whose lease has expired
+        if not self._start(run, task):
             return
         running = RUNNING.set(run)
+        observed = None if telemetry.active is None else begin(telemetry.active, run)
+        failure: BaseException | None = None
         try:
             value = await self.calls[run.handler](run)
         except (KeyboardInterrupt, GeneratorExit):
@@ -225,7 +227,8 @@ class Executor:
             cancelled = run.interruption is None and issubclass(type(error), asyncio.CancelledError)
             if cancelled and self._coordinator.is_torn_down():
                 run.interruption, self._stopping = Interruption.SHUTDOWN, True
-            run.outcomes = self._after_error(run, error)
+            failure = _cause(run, error)
+            run.outcomes = self._after_error(run, failure)
         else:
             run.finish()
             run.outcomes = _after_return(run, value)
@@ -234,6 +237,25 @@ class Executor:
         finally:
             RUNNING.reset(running)
             self.run_seconds += time.monotonic() - run.began
+            if observed is not None:
+                end(observed, run, failure)
+
+    def _start(self, run: ActiveRun, task: asyncio.Task[None]) -> bool:
+        """Return whether the handler is to be called; if not, the run has its outcomes."""
+        self._cancellations.check(run)
+        if run.lost:
+            if len(run.lost) == len(run.leases):
+                run.outcomes = [INTERRUPTED] * len(run.leases)  # they will be discarded
+                return False
+            run.leave_out_lost()
+        if run.attempt > run.handler.max_attempts:
+            run.outcomes = (outcome := attempts_used_up(run.attempt),)
+            log.warning("%r: %s It is now a dead letter", run, outcome.error, extra=run.log_fields)
+            return False
+        if not run.start(task, self._loop):
+            run.outcomes = [INTERRUPTED] * len(run.leases)  # the server rejects those whose lease has expired
+            return False
+        return True
 
     def _log_return(self, run: ActiveRun) -> None:
         ran = time.monotonic() - run.began
@@ -242,9 +264,7 @@ class Executor:
 
     def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
         why = run.interruption
-        if why is Interruption.TIMEOUT and issubclass(type(error), asyncio.CancelledError):
-            error = TimeLimitExceeded(run.handler.timeout or 0)
-        elif why in UNCOUNTED and not issubclass(type(error), Signal):
+        if why in UNCOUNTED and not issubclass(type(error), Signal):
             # Any error may follow from the cancellation, so that the run does not count as an attempt.
             if why is Interruption.SHUTDOWN:
                 self.interrupted += 1
@@ -252,6 +272,13 @@ class Executor:
             log.log(level, "%r was interrupted: %s", run, why.value, extra=run.log_fields)
             return [INTERRUPTED] * len(run.leases)
         return _decide_all(run, error)
+
+
+def _cause(run: ActiveRun, error: BaseException) -> BaseException:
+    """Return what a run has failed with: if its time limit has cancelled it, an error that says so."""
+    if run.interruption is Interruption.TIMEOUT and issubclass(type(error), asyncio.CancelledError):
+        return TimeLimitExceeded(run.handler.timeout or 0)
+    return error
 
 
 def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_process
 
+from leasehold import telemetry
 from leasehold.describing import describe, traceback_of
 from leasehold.errors import OTHER_PROCESS, InvalidArgument
 from leasehold.worker.outcomes import Signal
@@ -100,8 +101,9 @@ def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityL
         ) from error
 
     async def invoke(*payload: Any, **names: Any) -> Any:
+        trace = None if telemetry.active is None else telemetry.active.current_trace()
         value, raised = await anyio.to_process.run_sync(
-            call, os.getpid(), payload, names, cancellable=True, limiter=limiter
+            call, os.getpid(), payload, names, trace, cancellable=True, limiter=limiter
         )
         if raised is not None:
             error: BaseException = pickle.loads(raised)  # noqa: S301 - pickled by our own process
@@ -127,16 +129,24 @@ def _call_plain(function: Callable[..., Any], /, *payload: Any, **names: Any) ->
 
 
 def _in_child(
-    function: Callable[..., Any], parent: int, payload: tuple[Any, ...], names: dict[str, Any]
+    function: Callable[..., Any],
+    parent: int,
+    payload: tuple[Any, ...],
+    names: dict[str, Any],
+    trace: bytes | None,
 ) -> tuple[Any, bytes | None]:
-    """Call a function in the child process; return its value and, pickled, what it raised."""
+    """Call a function in the child process; return its value and, pickled, what it raised.
+
+    Its spans are children of that of the run, whose `trace` is given.
+    """
     # A terminal and some supervisors signal the whole process group. The worker decides when this process
     # ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     exit_with(parent)
     try:
-        return _call_plain(function, *payload, **names), None
+        with telemetry.continued(trace):
+            return _call_plain(function, *payload, **names), None
     except Exception as error:  # noqa: BLE001 - raised again in the worker
         return None, _pickled(error)
 

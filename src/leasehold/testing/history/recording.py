@@ -138,7 +138,7 @@ class _RecordingEngine(Engine):
         self._log.write(
             *(
                 Event(now, "lease", self._name, _text(item_id), "", token, attempt, int(called_at * 1e9))
-                for item_id, _, token, attempt, _, called_at, _ in leased
+                for item_id, _, token, attempt, _, called_at, *_ in leased
             )
         )
 

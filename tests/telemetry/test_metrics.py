@@ -1,0 +1,211 @@
+"""Metrics by queue and by task: what is counted and measured, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item, Reject, ServerError, Snooze, TaskQueue, WrongKeyType
+from leasehold.telemetry import meters
+from leasehold.telemetry.meters import Kind
+from tests.eventually import eventually
+from tests.telemetry.recorded import Recorded
+from tests.worker.working import Gate, add, finished, new_worker, work, working
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+
+CALLS, RUNS = "messaging.client.operation.duration", "messaging.process.duration"
+SENT, LEASED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
+PROCESSED, ACTIVE = "leasehold.processed.items", "leasehold.runs.active"
+
+
+async def test_what_is_added_and_leased_is_counted_by_queue(
+    queue: AsyncWorkQueue, name: str, recorded: Recorded
+) -> None:
+    assert await queue.add_item(Item(b"", id="a"))
+    assert not await queue.add_item(Item(b"", id="a"))
+    await queue.add_unique_item(Item(b"", id="b"))
+    await queue.add_items([Item(b"", id=one) for one in "abcd"])
+    leases = await queue.lease_many(3, 30)
+    await queue.lease(30)
+    await queue.complete_many(leases)
+    assert recorded.points(SENT) == {(("operation", "add"), ("queue", name), ("type", "send")): 4}
+    assert recorded.points(LEASED) == {(("operation", "lease"), ("queue", name), ("type", "receive")): 4}
+    assert recorded.count(CALLS, operation="add") == 4
+    assert recorded.count(CALLS, operation="complete", type="settle", queue=name) == 1
+
+
+async def test_items_that_are_delivered_are_counted_as_leased(
+    queue: AsyncWorkQueue, name: str, recorded: Recorded
+) -> None:
+    waiting = asyncio.create_task(queue.lease(30))
+    await eventually("the caller waits", lambda: queue._engine()._dispatcher.waits)
+    await queue.add_item(Item(b""))
+    await queue.complete(await waiting)
+    await work(queue, lambda _: None, b"", b"")
+    assert recorded.count(LEASED, queue=name) == 3
+
+
+async def test_waiting_for_items_is_not_recorded(queue: AsyncWorkQueue, recorded: Recorded) -> None:
+    assert await queue.lease(30, block=False) is None
+    assert recorded.points(CALLS) == {}
+    await queue.add_items([Item(b""), Item(b"")])
+    await queue.lease(30, block=False)
+    assert recorded.count(CALLS, operation="lease") == 1
+    await queue.lease(30)
+    assert await queue.lease(30, timeout=0.05) is None
+    assert recorded.count(CALLS, operation="lease") == 1
+    assert recorded.spans == recorded.producers
+
+
+async def test_a_call_that_fails_is_recorded_with_its_error(
+    queue: AsyncWorkQueue, redis: Redis, name: str, recorded: Recorded
+) -> None:
+    await redis.set(f"{name}:queue", "no list")
+    with pytest.raises(WrongKeyType):
+        await queue.add_item(Item(b""))
+    with pytest.raises(ServerError):
+        await queue.lease(30)
+    assert recorded.count(CALLS, operation="add", error="WrongKeyType") == 1
+    assert recorded.count(CALLS, operation="lease", error="WrongKeyType") == 1
+    assert recorded.count(SENT, error="WrongKeyType") == 1
+
+
+async def test_runs_are_measured_by_handler_and_outcome(
+    queue: AsyncWorkQueue, name: str, recorded: Recorded
+) -> None:
+    async def handler(payload: str, snoozed: set[str] | None = None) -> None:  # noqa: ARG001
+        if payload == "bad":
+            raise ValueError
+        if payload == "rejected":
+            raise Reject("no")
+        if payload == "later" and payload not in seen:
+            seen.add(payload)
+            raise Snooze(0)
+
+    seen: set[str] = set()
+    handled = handler.__qualname__
+    worker = new_worker()
+    worker.handler(queue)(handler)
+    await add(queue, "good", "bad", "rejected", "later")
+    async with working(worker):
+        await finished(queue)
+    for metric in (RUNS, PROCESSED):
+        found = {
+            (dict(key)["outcome"], dict(key).get("error")): value
+            for key, value in recorded.points(metric).items()
+        }
+        assert found == {
+            ("completed", None): 2,
+            ("failed", "ValueError"): 3,
+            ("failed", "Reject"): 1,
+            ("released", None): 1,
+        }
+    assert recorded.count(RUNS, queue=name, task=handled, operation="process", type="process") == 7
+
+
+async def test_a_run_over_its_time_limit_names_that_error(queue: AsyncWorkQueue, recorded: Recorded) -> None:
+    async def handler(_: str) -> None:
+        await asyncio.sleep(60)
+
+    worker = new_worker()
+    worker.handler(queue, timeout=0.01)(handler)
+    await add(queue, "x")
+    async with working(worker):
+        await finished(queue)
+    assert recorded.count(RUNS, outcome="failed", error="TimeLimitExceeded") == 3
+
+
+async def test_the_items_of_a_batch_are_counted_by_their_outcomes(
+    queue: AsyncWorkQueue, recorded: Recorded
+) -> None:
+    async def handler(payloads: list[str]) -> list[Exception | None]:
+        return [Reject("no") if one == "bad" else None for one in payloads]
+
+    await work(queue, handler, "good", "good", "bad", batch=10)
+    assert recorded.count(PROCESSED, outcome="completed") == 2
+    assert recorded.count(PROCESSED, outcome="failed") == 1
+    assert recorded.count(RUNS, outcome="mixed") == recorded.count(RUNS) == 1
+
+
+async def test_runs_that_go_on_are_counted(queue: AsyncWorkQueue, recorded: Recorded) -> None:
+    worker = new_worker(concurrency=2)
+    gate = Gate(worker, queue)
+    await add(queue, "x", "x", "x")
+    async with working(worker):
+        await gate.reached(2)
+        assert recorded.count(ACTIVE, queue=queue.name) == 2
+        gate.opened.set()
+        await finished(queue)
+        await eventually("none goes on", lambda: recorded.count(ACTIVE, queue=queue.name) == 0)
+
+
+async def test_tasks_are_told_apart(
+    queue: AsyncWorkQueue, redis_url: str, name: str, recorded: Recorded
+) -> None:
+    tasks = TaskQueue.from_url(redis_url, name)
+
+    @tasks.task
+    async def first(number: int) -> None: ...
+
+    @tasks.task
+    async def second(number: int) -> None: ...
+
+    await first.add(1)
+    await tasks.add_many([first.call(2), first.call(3)])
+    await tasks.add_many([first.call(4), second.call(5)])
+    async with tasks, working(new_worker(tasks)):
+        await finished(queue)
+    assert recorded.count(SENT, task="first") == 3
+    assert recorded.count(SENT) == 5
+    assert recorded.count(RUNS, task="first", outcome="completed") == 4
+    assert recorded.count(RUNS, task="second", outcome="completed") == 1
+
+
+async def test_metrics_alone_make_no_spans_and_traces_alone_no_metrics(queue: AsyncWorkQueue) -> None:
+    recorded = Recorded()
+    recorded.switch_on(traces=False)
+    await queue.add_item(Item(b"", id="1"))
+    assert recorded.spans == []
+    assert recorded.count(SENT) == 1
+    recorded.switch_on(metrics=False)
+    await queue.add_item(Item(b"", id="2"))
+    assert len(recorded.spans) == 1
+    assert recorded.count(SENT) == 1
+
+
+async def test_metrics_go_on_when_it_is_switched_on_again(queue: AsyncWorkQueue, recorded: Recorded) -> None:
+    await queue.add_item(Item(b""))
+    recorded.switch_on()
+    await queue.add_item(Item(b""))
+    assert recorded.count(SENT) == 2
+    assert recorded.count(CALLS, operation="add") == 2
+
+
+def test_of_many_durations_in_a_second_some_are_recorded_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch, recorded: Recorded
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("leasehold.telemetry.meters.time.monotonic", lambda: now)
+    runs = meters.meters_of(recorded.meter_provider, "leasehold", "1").runs
+    kind = Kind("q", "process", "t", "completed")
+    for _ in range(5000):
+        runs.add(kind, 1, 0.001)
+    assert recorded.count(RUNS) == meters.BURST
+    for _ in range(2000):
+        now += 0.0005
+        runs.add(kind, 1, 0.001)
+    assert recorded.count(RUNS) == pytest.approx(meters.BURST + meters.RECORDS_PER_SECOND, abs=2)
+    assert recorded.count(PROCESSED) == 7000
+
+
+def test_classes_of_errors_are_bounded(recorded: Recorded) -> None:
+    known = meters.meters_of(recorded.meter_provider, "leasehold", "1")
+    names = {known.error_type(f"Error{number}") for number in range(500)}
+    assert len(names) == meters.MAX_ERROR_TYPES + 1
+    assert "_OTHER" in names
