@@ -17,7 +17,7 @@ end
 local alone, trace = #ARGV - items == 4, nil
 if alone and #ARGV[items + 4] > 1 then
   trace = string.match(ARGV[items + 4], '^%d:{"trace":"([%x-]+)"}$')
-  alone = trace
+  alone = trace and #trace <= 64
 end
 alone = alone and can_deliver(#ARGV[items + 2])
 local answers, _, waiting = add_rows({})

@@ -45,8 +45,9 @@ async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> 
 
 
 @pytest.mark.usefixtures("channel")
-async def test_an_item_with_other_options_is_not_delivered(space: Space) -> None:
-    await space.apply(IDLE, "add_items", [("a", "", 0, '0:{"trace":"00-1a-2b-01","expires_in":9}')])
+@pytest.mark.parametrize("options", ['{"trace":"00-1a-2b-01","expires_in":9}', f'{{"trace":"{"1" * 65}"}}'])
+async def test_an_item_with_other_options_is_not_delivered(space: Space, options: str) -> None:
+    await space.apply(IDLE, "add_items", [("a", "", 0, f"0:{options}")])
     assert "deadlines" not in await space.snapshot()
 
 

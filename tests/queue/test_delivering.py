@@ -211,6 +211,7 @@ async def test_a_registration_ends_with_the_next_that_asks_for_none(
         b"1 2 3 4 -1 text",
         b"a b c d e f",
         b"1" * 99 + b" 2 3 4 1 text",
+        b"1 2 3 4 1;" + b"1" * 65 + b" text",
     ],
 )
 def test_any_client_may_publish_anything(message: bytes) -> None:

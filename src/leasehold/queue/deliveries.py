@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-#: The longest head of a message: five numbers and a trace.
-MAX_HEAD_BYTES = 150
+#: The longest head of a message, without the trace: five numbers; and the longest trace.
+MAX_HEAD_BYTES, MAX_TRACE_BYTES = 85, 64
 
 
 class Delivery(NamedTuple):
@@ -39,7 +39,9 @@ def read_delivery(message: bytes) -> Delivery | None:
         token, attempt, lease_ms, now_ms, size = map(int, (*numbers, sized))
     except ValueError:
         return None
-    if not 0 < size <= len(rest) or len(message) - len(rest) > MAX_HEAD_BYTES:
+    if len(trace) > MAX_TRACE_BYTES or len(message) - len(rest) - len(trace) > MAX_HEAD_BYTES:
+        return None
+    if not 0 < size <= len(rest):
         return None
     return Delivery(token, attempt, lease_ms, now_ms, rest[:size], rest[size:], trace or None)
 
