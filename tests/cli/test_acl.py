@@ -376,23 +376,23 @@ async def test_a_producer_can_add_wait_and_cancel_but_not_lease(
 async def test_a_watcher_can_read_and_change_nothing(
     admin: Redis, permit: Permit, own: EmbeddedServer, opened: Callable[[str, str], AsyncWorkQueue]
 ) -> None:
-    owner, url = opened(own.url, "q"), await permit("q", role="watcher")
+    owner, url = opened(own.url, NAME), await permit(NAME, role="watcher")
     await owner.events.keep(count=10)
     await owner.add_item(Item(b"x", id="a"))
     before = await snapshot(admin)
-    queue = opened(url, "q")
+    queue = opened(url, NAME)
     assert (await queue.counts()).waiting == 1
     assert [view.id for view in await queue.peek()] == ["a"]
     assert await queue.find("a")
     assert len([event async for event in queue.events(follow=False)]) == 1
     assert await Fleet(queue).workers() == []
-    assert (await find_queues(url)).names == ["q"]
+    assert (await find_queues(url)).names == [NAME]
     if (await facts(own.url)).has_selectors:
         assert (await queue.stats()).counts.waiting == 1
     else:  # it would have to permit SET on all keys
         with pytest.raises(AccessDenied):
             await queue.stats()
-    await command(admin, "UNLINK", "q:sample")
+    await command(admin, "UNLINK", f"{NAME}:sample")
     for change in (
         queue.add_item(Item(b"x")),
         queue.purge(),
@@ -402,7 +402,10 @@ async def test_a_watcher_can_read_and_change_nothing(
         with pytest.raises(AccessDenied):
             await change
     async with Redis.from_url(url) as client:
-        for raw in (("SET", "q:item:a", "y"), ("EVAL", "return redis.call('DEL', KEYS[1])", 1, "q:item:a")):
+        for raw in (
+            ("SET", f"{NAME}:item:a", "y"),
+            ("EVAL", "return redis.call('DEL', KEYS[1])", 1, f"{NAME}:item:a"),
+        ):
             with pytest.raises((NoPermissionError, ResponseError)):
                 await command(client, *raw)
     assert await snapshot(admin) == before

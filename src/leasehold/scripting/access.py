@@ -154,7 +154,11 @@ def quoted(word: str) -> str:
 
 
 def _selectors(pattern: str, role: Role, server: ServerFacts) -> Iterator[str]:
-    """Yield what permits a watcher to write to the keys of `NOTING`, and `probe` to find that out."""
+    """Yield what permits a watcher to write to the keys of `NOTING`, and `probe` to find that out.
+
+    Valkey reads quotes in a selector as quotes: there, each stands for one sign of any kind.
+    """
+    pattern = re.sub("[\"']", "?", pattern)
     for name, key in NOTING.items() if role is Role.WATCHER else ():
         commands = [one.lower() for one in load()[name].commands if server.writes.get(one.lower())]
         keys = [f"~{pattern.removesuffix('*')}{one}" for one in (key, "probe", NONE)]
