@@ -86,10 +86,14 @@ async def test_a_worker_is_not_ready_while_its_lifespan_starts(bench: Bench) -> 
 
 async def test_a_blocked_event_loop_is_told_by_the_port_itself(bench: Bench, queue: AsyncWorkQueue) -> None:
     port = free_port()
-    async with bench.working("--health-port", f"{port}", LIMITS="short"):
+    async with bench.working("--health-port", f"{port}", LIMITS="short") as worker:
         await queue.add_item(Item(b"block"))
         await bench.began()
         await answers(port, "/ready", 503, "the event loop has been blocked for ")
+        await worker.logged(
+            "WARNING .*the event loop has been blocked for .* s, by code that awaits nothing:"
+        )
+        await worker.logged(r'  File ".*worker_program\.py", line \d+, in ')
         assert (await get(port, "/live"))[0] == 200
         assert "\nleasehold_worker_healthy 0.0\n" in (await get(port, "/metrics"))[1]
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
+import threading
 import time
+import traceback
 from dataclasses import dataclass
 from itertools import cycle, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError, ServerRefused
+from leasehold.log import Log
 from leasehold.queue.internals import has_limits, is_listening, release_arrivals
 
 if TYPE_CHECKING:
@@ -29,8 +33,12 @@ MAX_RELEASED = 100
 #: How often the event loop sets a heartbeat, and for how long it may miss them (s).
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 3.0
+#: How many frames of a blocked event loop are logged, the innermost ones: they name the handler.
+LOGGED_FRAMES = 5
 #: For how long the event loop or the background thread may stand still before the process counts as dead (s).
 STUCK_SECONDS = 30.0
+
+log = Log("leasehold.worker")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +66,9 @@ class Monitor:
         self._renewer = renewer
         self._fetcher = fetcher
         self._beat_at = self._turned_at = time.monotonic()
+        #: The thread of the main event loop, and whether the log says that it is blocked.
+        self._thread = threading.get_ident()
+        self._block_is_logged = False
         #: For each queue: since when items wait that are not fetched, and how many.
         self._ignored: dict[AsyncWorkQueue, tuple[float, int]] = {}
         #: For each queue: since when its server does not answer, and the error.
@@ -65,6 +76,7 @@ class Monitor:
 
     async def beat(self) -> None:
         """Set the heartbeat of the main event loop, until cancelled."""
+        self._thread = threading.get_ident()
         while True:
             self._beat_at = time.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
@@ -74,6 +86,7 @@ class Monitor:
         fetched_at, turn = self._fetcher.fetched_at, 0
         while True:
             await asyncio.sleep(CHECK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
+            self._log_block()
             fetches = self._executor.free > 0 and not self._fetcher.quiet
             idle = self._fetcher.fetched_at == fetched_at and fetches
             fetched_at = self._fetcher.fetched_at
@@ -126,6 +139,19 @@ class Monitor:
             since_last_lease=now - self._fetcher.fetched_at,
             live=max(blocked, stuck) <= STUCK_SECONDS,
         )
+
+    def _log_block(self) -> None:
+        """Log once that the event loop is blocked, and where, and once that it goes on."""
+        is_blocked = (blocked := self.blocked_for()) > BLOCKED_SECONDS
+        if is_blocked and not self._block_is_logged:
+            frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented, in spite of its name
+            stack = "".join(traceback.format_stack(frame, limit=LOGGED_FRAMES)) if frame else ""
+            log.warning(
+                "the event loop has been blocked for %.1f s, by code that awaits nothing:\n%s", blocked, stack
+            )
+        elif self._block_is_logged and not is_blocked:
+            log.info("the event loop goes on")
+        self._block_is_logged = is_blocked
 
     async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
         try:
