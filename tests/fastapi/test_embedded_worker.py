@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from fastapi.testclient import TestClient
 from leasehold import TaskQueue, Worker
 from leasehold.fastapi import lifespan, router
 from leasehold.testing import Proxy
+from leasehold.worker.signals import SIGNALS
 from tests.fastapi.applications import app_of, double
 from tests.queue.asking import until
 
@@ -105,3 +107,30 @@ async def test_the_health_follows_the_server(proxy: Proxy, name: str) -> None:
             await until("it is ready again", is_ready)
             await work.add()
             await worked.wait()
+
+
+async def test_another_signal_interrupts_the_runs(tasks: TaskQueue, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    begun = asyncio.Event()
+
+    @tasks.task
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def signal_again() -> None:
+        async def stops() -> bool:
+            return "another signal interrupts them" in caplog.text
+
+        await until("the worker stops", stops)
+        signal.raise_signal(signal.SIGTERM)
+
+    before = [signal.getsignal(number) for number in SIGNALS]
+    app = FastAPI(lifespan=lifespan(tasks, worker=True))
+    async with app.router.lifespan_context(app), asyncio.timeout(20):
+        job = await endless.add()
+        await begun.wait()
+        signalling = asyncio.create_task(signal_again())
+    await signalling
+    assert (await job.status()).state == "waiting"
+    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leasehold.describing import describe
+from leasehold.fastapi.hurrying import hurried_by_signals
 from leasehold.log import Log
 from leasehold.worker.signals import end_process
 
@@ -61,13 +63,22 @@ class EmbeddedWorker:
         task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Stop the worker as `Worker.stop` does, and return when it has ended. If cancelled, hurry."""
+        """Stop the worker as `Worker.stop` does, and return when it has ended.
+
+        If this is cancelled, or the process gets another signal to stop, the runs are interrupted.
+        """
         self._is_stopping = True
         if self._task is None or self._task.done():
             return
         self._worker.stop()
+        if running := self._worker.health().running:
+            log.info(
+                "stopping: %d runs have %g s to finish; another signal interrupts them",
+                *(running, self._worker.grace),
+            )
         try:
-            await asyncio.wait([self._task])
+            with hurried_by_signals(partial(self._worker.stop, now=True)):
+                await asyncio.wait([self._task])
         except asyncio.CancelledError:
             self._task.cancel()
             await asyncio.wait([self._task])
