@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from leasehold import Item
 from leasehold.cli.app import COMMANDS, app, load
 from leasehold.cli.times import format_time, parse_duration
+from leasehold.queue.internals import registry
 from tests.cli.program import run_process, started, usage_error
 from tests.eventually import eventually
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.testing import Proxy
     from tests.cli.program import Leasehold
     from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
 
 #: Arguments for each command that uses a server.
 CALLS = {
@@ -65,13 +67,13 @@ CALLS = {
 NO_SERVER = "redis://127.0.0.1:1"
 
 
-def complete(*words: str) -> list[str]:
+def complete(*words: str, url: str = NO_SERVER) -> list[str]:
     """Return what bash gets when tab is pressed after these words; other shells differ in Typer only."""
     environment = {"COMP_WORDS": " ".join(["leasehold", *words]), "COMP_CWORD": str(len(words))}
     result = CliRunner().invoke(
         app,
         prog_name="leasehold",
-        env={"_LEASEHOLD_COMPLETE": "complete_bash", "LEASEHOLD_URL": NO_SERVER, **environment},
+        env={"_LEASEHOLD_COMPLETE": "complete_bash", "LEASEHOLD_URL": url, **environment},
     )
     assert result.stderr == ""
     return result.stdout.splitlines()
@@ -182,7 +184,48 @@ def test_commands_options_and_values_are_completed_without_a_server() -> None:
     assert complete("dead", "") == ["ls", "show", "requeue", "drop"]
     assert complete("dead", "drop", "--o") == ["--older-than"]
     assert complete("show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
-    assert complete("show", "") == [""]
+
+
+@pytest.mark.parametrize(
+    "words", [("ls",), ("show",), ("schedule", "add", "q", "x", "--task"), ("workers", "stop", "q")]
+)
+def test_nothing_is_completed_and_nothing_printed_without_a_server(words: tuple[str, ...]) -> None:
+    assert complete(*words, "") == [""]
+
+
+async def test_names_of_queues_tasks_schedules_and_workers_are_completed_from_the_server(
+    queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    async def completed(*words: str) -> list[str]:
+        return await asyncio.to_thread(complete, *words, url=redis_url)
+
+    await queue.add_item(Item(b'{"task": "send_mail", "args": {}}'))
+    await queue.schedules.every(60, "nightly", b'{"task": "send_report", "args": {}}')
+    for words in (("ls",), ("show",), ("mv", "other"), ("schedule", "ls"), ("rm", "other")):
+        assert await completed(*words, queue.name[:-1]) == [queue.name]
+    assert await completed("ls", "--url", NO_SERVER, queue.name[:-1]) == [""]
+    assert await completed("schedule", "add", queue.name, "x", "--task", "s") == ["send_mail", "send_report"]
+    assert await completed("schedule", "run", queue.name, "n") == ["nightly"]
+    about = {"name": "mailer", "running": [["x", "send_letter", 0]]}
+    assert (await registry(queue).beat(about, alive_ms=600_000, first=True)).accepted
+    assert await completed("workers", "stop", queue.name, "m") == ["mailer"]
+    assert await completed("schedule", "add", queue.name, "x", "--task", "send_l") == ["send_letter"]
+
+
+async def test_bash_which_breaks_words_at_colons_gets_what_follows_the_last_one(
+    make_queue: MakeQueue, redis_url: str
+) -> None:
+    queue = make_queue()
+    await make_queue(name=f"{queue.name}:now:slow").add_item(Item(b"x"))
+    for typed in (["s"], []):
+        words = ["leasehold", "ls", queue.name, ":", "now", ":", *typed]
+        outcome = await run_process(
+            COMP_WORDS="\n".join(words),
+            COMP_CWORD=str(len(words) - 1),
+            LEASEHOLD_URL=redis_url,
+            _LEASEHOLD_COMPLETE="complete_bash",
+        )
+        assert (outcome.out, outcome.err) == ("slow\n", "")
 
 
 # ------------------------------------------------------------------------------------------------- exit codes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -18,4 +19,13 @@ def main() -> None:
             raise
         sys.stderr.write('leasehold: the command line needs an extra: pip install "leasehold[cli]"\n')
         sys.exit(2)
-    app(prog_name="leasehold")
+
+    def run() -> None:
+        app(prog_name="leasehold")
+
+    if os.environ.get("_LEASEHOLD_COMPLETE") == "complete_bash":
+        from leasehold.cli.completion import complete_in_bash
+
+        complete_in_bash(run)
+    else:
+        run()

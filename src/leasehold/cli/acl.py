@@ -8,7 +8,7 @@ import typer
 
 from leasehold.cli.formatting import print_json
 from leasehold.cli.options import choice_option
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, command, note, open_queue
 from leasehold.queue.internals import ask_server
 from leasehold.scripting.access import Role, ServerFacts, questions, quoted, rules_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @command
 async def acl(
-    names: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
+    names: QueueNames,
     *,
     user: Annotated[
         str | None, typer.Option(metavar="USER", help="The user's name; by default that of the first queue.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.clean_lines import clean_lines, counts_of
+from leasehold.cli.completion import complete_queue
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, open_queue
 from leasehold.cli.times import duration_option
@@ -31,7 +32,10 @@ log = Log("leasehold.clean")
 @command
 async def clean(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="The queues' names; none with --lines.")
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUE", help="The queues' names; none with --lines.", autocompletion=complete_queue
+        ),
     ] = None,
     *,
     deep: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from leasehold.cli.completion import complete_queue
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, confirm, open_queue, run_command
 from leasehold.queue import list_queues
@@ -15,7 +16,9 @@ def clear_leases(
     prefix: Annotated[
         str | None,
         typer.Argument(
-            metavar="PREFIX", help="The queue's name, which is the prefix of its keys; by default all queues."
+            metavar="PREFIX",
+            help="The queue's name, which is the prefix of its keys; by default all queues.",
+            autocompletion=complete_queue,
         ),
     ] = None,
     *,

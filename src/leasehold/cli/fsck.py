@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from leasehold.cli.formatting import print_rows
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, open_queue
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, command, open_queue
 
 
 @command
 async def fsck(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
+    queues: QueueNames,
     *,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

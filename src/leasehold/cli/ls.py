@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from leasehold.cli.completion import complete_queue
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
 from leasehold.errors import WrongKeyType
@@ -16,7 +17,11 @@ from leasehold.scripting.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 async def ls(
     queues: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUEUE", help="The queues' names; by default all queues on the server."),
+        typer.Argument(
+            metavar="QUEUE",
+            help="The queues' names; by default all queues on the server.",
+            autocompletion=complete_queue,
+        ),
     ] = None,
     *,
     url: Url = DEFAULT_URL,

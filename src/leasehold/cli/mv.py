@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from leasehold.cli.completion import complete_queue
 from leasehold.cli.options import number_option
 from leasehold.cli.server import (
     DEFAULT_URL,
@@ -22,7 +23,14 @@ from leasehold.cli.server import (
 @command
 async def mv(
     name: QueueName,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The name of the queue that gets the items.")],
+    other: Annotated[
+        str,
+        typer.Argument(
+            metavar="OTHER",
+            help="The name of the queue that gets the items.",
+            autocompletion=complete_queue,
+        ),
+    ],
     ids: Annotated[
         list[str] | None,
         typer.Argument(

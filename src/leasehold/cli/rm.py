@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from leasehold.cli.formatting import print_rows
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, confirm, open_queue, run_command
+from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, confirm, open_queue, run_command
 
 
 def rm(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
+    queues: QueueNames,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,

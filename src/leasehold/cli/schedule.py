@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from leasehold.cli.completion import complete_schedule, complete_task
 from leasehold.cli.formatting import preview, print_json, print_table, printable, view_document
 from leasehold.cli.options import choice_option
 from leasehold.cli.server import (
@@ -32,7 +33,12 @@ from leasehold.queue.schedules import CatchUp
 if TYPE_CHECKING:
     from leasehold.queue.schedules import ScheduleView
 
-ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)]
+ScheduleName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The schedule's name.", show_default=False, autocompletion=complete_schedule
+    ),
+]
 
 app = typer.Typer(help="List schedules; add, run or remove one.", no_args_is_help=True, add_completion=False)
 
@@ -76,7 +82,10 @@ async def add(  # noqa: PLR0913 - each is an option of the command
         str | None, typer.Option(metavar="ZONE", help="With --cron: the time zone; UTC by default.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Add a task of this name, instead of DATA.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Add a task of this name, instead of DATA.", autocompletion=complete_task
+        ),
     ] = None,
     args: Annotated[
         str | None, typer.Option(metavar="JSON", help="With --task: its arguments, as a JSON object.")
@@ -140,7 +149,10 @@ async def run(
 @command
 async def remove(
     name: QueueName,
-    schedules: Annotated[list[str], typer.Argument(metavar="NAME", help="The schedules' names.")],
+    schedules: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="The schedules' names.", autocompletion=complete_schedule),
+    ],
     *,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import typer
 
+from leasehold.cli.completion import complete_queue
 from leasehold.cli.formatting import print_json
 from leasehold.errors import ConnectionLost, InvalidArgument, LeaseholdError, ServerError
 from leasehold.queue import AsyncWorkQueue
@@ -26,7 +27,12 @@ Url = Annotated[
     str, typer.Option("--url", envvar=["LEASEHOLD_URL", "REDIS_URL"], metavar="URL", help="The server's URL.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+QueueName = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="The queue's name.", autocompletion=complete_queue)
+]
+QueueNames = Annotated[
+    list[str], typer.Argument(metavar="QUEUE", help="The queues' names.", autocompletion=complete_queue)
+]
 
 
 class Code(IntEnum):

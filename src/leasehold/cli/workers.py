@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.completion import complete_worker
 from leasehold.cli.formatting import print_json, print_table
 from leasehold.cli.server import (
     DEFAULT_URL,
     AsJson,
     Code,
     QueueName,
+    QueueNames,
     Url,
     command,
     fail,
@@ -34,13 +36,16 @@ app = typer.Typer(
     help="List the workers of queues; fail, quiet or stop one.", no_args_is_help=True, add_completion=False
 )
 
-WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name, or its id.")]
+WorkerName = Annotated[
+    str,
+    typer.Argument(metavar="WORKER", help="The worker's name, or its id.", autocompletion=complete_worker),
+]
 
 
 @app.command("ls")
 @command
 async def list_workers(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
+    queues: QueueNames,
     *,
     dead: Annotated[bool, typer.Option("--dead", help="Only those that are dead.")] = False,
     url: Url = DEFAULT_URL,
