@@ -1,0 +1,224 @@
+"""A fail-over under Sentinel, with workers and producers under load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import RedisError
+
+from leasehold import AsyncWorkQueue, ConnectionLost, Item, LeaseholdError, Worker
+from leasehold.embedded.guardian import Guarded, private_folder
+from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from tests import servers
+from tests.eventually import eventually
+from tests.queue.asking import command, until
+from tests.queue.keyspace import audit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.long
+
+SENTINELS, WORKERS, PRODUCERS = 3, 3, 3
+#: How many items are added before the primary is killed, and how many after the fail-over.
+BEFORE, AFTER = 200, 500
+#: How long a step may take (s).
+TIMEOUT = 60
+
+
+@asynccontextmanager
+async def started(port: int, *words: str, folder: Path | None = None) -> AsyncIterator[Redis]:
+    """Run a server or a Sentinel inside the block."""
+    folder = folder or private_folder()
+    guarded = Guarded(folder, [str(servers.program("embedded")), *words], lock=None, grace=0)
+    try:
+        async with Redis(port=port) as client:
+
+            async def answers() -> bool:
+                with contextlib.suppress(OSError, RedisError):
+                    return bool(await client.ping())
+                return False
+
+            await until("it answers", answers)
+            yield client
+    finally:
+        guarded.kill()
+
+
+class Watched:
+    """A primary, its replica, and the Sentinels that watch them.
+
+    Attributes:
+        primary: A client of the server that is the primary at first.
+        replica: A client of the other.
+        ports: The ports of the Sentinels.
+    """
+
+    def __init__(self, primary: Redis, replica: Redis, ports: list[int]) -> None:
+        self.primary, self.replica, self.ports = primary, replica, ports
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Redis]:
+        """Give a client of the present primary, as a program makes it."""
+        sentinel = Sentinel([("127.0.0.1", port) for port in self.ports])  # type: ignore[no-untyped-call]  # theirs has no types
+        client: Redis = sentinel.master_for("main")
+        try:
+            yield client
+        finally:
+            await client.aclose()
+            await sentinel.aclose()
+
+
+@pytest.fixture
+async def watched(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Watched]:
+    """Run them, and return when each Sentinel knows the replica and the others."""
+    async with AsyncExitStack() as stack:
+
+        async def run(*options: str) -> tuple[Redis, int]:
+            port = unused_tcp_port_factory()
+            words = ("--bind", "127.0.0.1", "--port", str(port), "--save", "", *options)
+            return await stack.enter_async_context(started(port, *words)), port
+
+        primary, primary_port = await run()
+        replica, _ = await run("--replicaof", f"127.0.0.1 {primary_port}", "--repl-diskless-sync-delay", "0")
+        sentinels: list[Redis] = []
+        ports: list[int] = []
+        for _ in range(SENTINELS):
+            folder, port = private_folder(), unused_tcp_port_factory()
+            (folder / "sentinel.conf").write_text(
+                f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+                f"sentinel monitor main 127.0.0.1 {primary_port} 2\n"
+                "sentinel down-after-milliseconds main 800\nsentinel failover-timeout main 5000\n"
+            )
+            words = (str(folder / "sentinel.conf"), "--sentinel")
+            sentinels.append(await stack.enter_async_context(started(port, *words, folder=folder)))
+            ports.append(port)
+
+        async def are_complete() -> bool:
+            views: list[Any] = [await one.sentinel_master("main") for one in sentinels]
+            return all(
+                (view["num-slaves"], view["num-other-sentinels"]) == (1, SENTINELS - 1) for view in views
+            )
+
+        await until("the Sentinels know each other", are_complete, within=TIMEOUT)
+        yield Watched(primary, replica, ports)
+
+
+class Producer:
+    """Adds items one after the other, and repeats what a fail-over interrupts.
+
+    Args:
+        number: Its number.
+        queue: Where it adds them.
+        added: The ids of all items that the server has accepted, in this order.
+        enough: Ends it.
+
+    Attributes:
+        repeated: How many calls were interrupted.
+    """
+
+    def __init__(self, number: int, queue: AsyncWorkQueue, added: list[str], enough: asyncio.Event) -> None:
+        self._number, self._queue, self._added, self._enough = number, queue, added, enough
+        self.repeated = 0
+
+    async def run(self) -> None:
+        """Add items until there are enough."""
+        for n in itertools.count():
+            if self._enough.is_set():
+                return
+            item = Item(b"x", id=f"{self._number}-{n}")
+            while True:
+                try:
+                    await self._queue.add_item(item)  # False: the interrupted call was applied
+                except LeaseholdError as error:
+                    if not error.transient:
+                        raise
+                    self.repeated += 1
+                    await asyncio.sleep(0.05)
+                else:
+                    break
+            self._added.append(item.id)
+            await asyncio.sleep(0.002)
+
+
+async def confirmed(primary: Redis, added: list[str]) -> list[str]:
+    """Return ids of accepted items that the replica certainly has."""
+    ids = [*added]
+    async with primary.client() as one:  # WAIT counts the writes before the last one of its connection
+        await one.set("confirmed", len(ids))
+        assert await command(one, "WAIT", 1, 5000) == 1
+    return ids
+
+
+async def test_nothing_is_lost_that_the_replica_had_when_the_primary_dies(
+    watched: Watched, name: str
+) -> None:
+    """Workers and producers go on by themselves, with the new primary; nothing else is restarted."""
+    runs: Counter[str] = Counter()
+    added, enough = list[str](), asyncio.Event()
+    async with AsyncExitStack() as stack:
+
+        async def open_queue() -> AsyncWorkQueue:
+            client = await stack.enter_async_context(watched.client())
+            return await stack.enter_async_context(AsyncWorkQueue(name, client))
+
+        workers: list[Worker] = []
+        for _ in range(WORKERS):
+            worker = Worker(concurrency=10, lease_time=2, clean_every=1)
+
+            @worker.handler(await open_queue())
+            async def handle(_: bytes, lease: Lease) -> None:
+                await asyncio.sleep(0.02)
+                runs[lease.id] += 1
+
+            workers.append(worker)
+        working = [asyncio.create_task(worker.run()) for worker in workers]
+        producers = [Producer(number, await open_queue(), added, enough) for number in range(PRODUCERS)]
+        producing = [asyncio.create_task(producer.run()) for producer in producers]
+
+        await eventually("the load has begun", lambda: len(added) >= BEFORE, within=TIMEOUT)
+        safe = await confirmed(watched.primary, added)
+        os.kill((await watched.primary.info("server"))["process_id"], signal.SIGKILL)
+        at_the_kill = len(added)
+
+        async def is_promoted() -> bool:
+            role: str = (await watched.replica.info("replication"))["role"]
+            return role == "master"
+
+        await until("the replica is the primary", is_promoted, within=TIMEOUT)
+        goal = len(added) + AFTER
+        await eventually("the load continues", lambda: len(added) >= goal, within=TIMEOUT)
+        enough.set()
+        async with asyncio.timeout(TIMEOUT):
+            await asyncio.gather(*producing)
+        assert sum(producer.repeated for producer in producers) >= PRODUCERS, "it was under load"
+        queue = await open_queue()
+
+        async def is_empty() -> bool:
+            with contextlib.suppress(ConnectionLost):
+                return not (await queue.counts()).total
+            return False
+
+        await until("all is done", is_empty, within=TIMEOUT)
+        for worker in workers:
+            assert worker.health().ok, worker.health().reasons
+            worker.stop()
+        async with asyncio.timeout(TIMEOUT):
+            await asyncio.gather(*working)
+        # What the replica had confirmed, and what was added after the fail-over; the calls in flight then are
+        # neither.
+        doubtful = {*added[len(safe) : at_the_kill + PRODUCERS]}
+        assert {*added} - doubtful <= {*runs}
+        assert len({*added}) == len(added)
+        assert not (await audit(watched.replica, name)).all
