@@ -19,7 +19,7 @@ from leasehold import (
 )
 from leasehold.worker import health
 from tests.eventually import eventually
-from tests.queue.asking import command
+from tests.queue.asking import command, until
 from tests.queue.pretender import Pretender, bulk
 from tests.worker.working import Gate, add, finished, new_worker, working
 
@@ -154,6 +154,12 @@ async def test_a_worker_can_be_stopped_while_it_asks_whether_it_is_refused(make_
         await queue.close()
 
 
+async def connections_of(admin: Redis) -> int:
+    """Return how many connections the server has accepted so far."""
+    info: dict[str, int] = await admin.info("stats")
+    return info["total_connections_received"]
+
+
 @pytest.mark.usefixtures("quick_checks")
 async def test_a_worker_that_is_refused_later_works_on_when_it_is_accepted_again(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
@@ -174,7 +180,12 @@ async def test_a_worker_that_is_refused_later_works_on_when_it_is_accepted_again
         reasons = " ".join(worker.health().reasons)
         assert "the server refuses for" in reasons
         assert "NOAUTH" in reasons
-        await asyncio.sleep(1)  # it tries again several times meanwhile
+        tries = await connections_of(admin) + 10
+
+        async def has_tried() -> bool:
+            return await connections_of(admin) >= tries
+
+        await until("it has tried again several times", has_tried)
         refusals = [one for one in caplog.records if "NOAUTH" in one.getMessage()]
         assert {one.levelname for one in refusals} == {"ERROR"}
         texts = [one.getMessage() for one in refusals]
