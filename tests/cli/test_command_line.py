@@ -35,6 +35,8 @@ CALLS = {
     "add --file": ("add", "emails", "--file", "-"),
     "ls": ("ls", "emails"),
     "ls, all": ("ls",),
+    "stats": ("stats", "emails"),
+    "stats, all": ("stats",),
     "show": ("show", "emails"),
     "show ID": ("show", "emails", "x"),
     "clean": ("clean", "emails"),

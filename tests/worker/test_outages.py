@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections import Counter
@@ -52,6 +53,7 @@ async def durable(make_server: MakeServer, folder: Path, port: int | None = None
 async def test_runs_that_finish_while_the_server_is_down_are_completed_once_it_is_back(
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "leasehold.worker")
     server = await durable(make_server, tmp_path)
     queue = make_queue(url=server.url, reply_timeout=1)
     worker = new_worker(concurrency=3, lease_time=30)
@@ -74,6 +76,7 @@ async def test_runs_that_finish_while_the_server_is_down_are_completed_once_it_i
         await other.add_item(Item(b"x", id="after"))
         await finished(other)
     assert gate.begun == gate.done == ["1", "2", "3", "after"]
+    assert caplog.text.count(f"the server is back: {queue.name} can be leased from") == 1
     async with Redis.from_url(server.url) as admin:
         assert not (await audit(admin, queue.name)).all
 

@@ -35,6 +35,9 @@ COMMANDS = {
     "ls": Command(
         "leasehold.cli.ls", "Count the items of queues: waiting, leased, scheduled, dead.", EXIT_CODES
     ),
+    "stats": Command(
+        "leasehold.cli.stats", "Show how long items wait, and what workers do; serve metrics.", EXIT_CODES
+    ),
     "show": Command("leasehold.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
     "peek": Command(
         "leasehold.cli.peek", "Show the items that are leased next, without leasing them.", EXIT_CODES

@@ -301,9 +301,12 @@ class Fetcher:
             self._free_reserve(source)
             source.call = None
         self._has_leased = True
-        if self.failing.pop(source, None):
+        if source in self.failing:
+            since, _ = self.failing.pop(source)
             source.failing = False
             source.backoff.reset()
+            away = time.monotonic() - since
+            log.info("the server is back: %s can be leased from after %.1f s", consumer.queue.name, away)
         if leases:
             self._arrived(runs)
         # After the runs have started.

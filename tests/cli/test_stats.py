@@ -1,0 +1,239 @@
+"""`leasehold stats`: as a table, as JSON, and as metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from wsgiref.util import setup_testing_defaults
+
+import httpx
+import pytest
+
+from leasehold import AsyncWorkQueue, Item
+from leasehold.cli import exporter as exporter_module
+from leasehold.cli.exporter import Exporter
+from leasehold.queue.internals import registry
+from tests.cli.program import started, usage_error
+from tests.cli.test_health_port import free_port, get
+from tests.queue.asking import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from wsgiref.types import WSGIEnvironment
+
+    from tests.cli.program import Leasehold
+    from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
+
+ABOUT = {"name": "web/1", "concurrency": 4, "active": 2, "runs": 30, "failures": 3, "run_seconds": 1.5}
+
+
+async def fill(queue: AsyncWorkQueue) -> None:
+    """Leave 3 items waiting, 2 leased and 1 scheduled, and a worker."""
+    await queue.stats()
+    await queue.add_items([Item(b"x") for _ in range(5)])
+    await queue.add_item(Item(b"x"), delay=100)
+    await queue.lease_many(2, 100)
+    await registry(queue).beat(ABOUT, alive_ms=60_000, first=True)
+
+
+@asynccontextmanager
+async def exporting(url: str, *names: str) -> AsyncIterator[Exporter]:
+    exporter = Exporter(url, names, every=5)
+    try:
+        yield exporter
+    finally:
+        await exporter.close()
+
+
+def metrics_of(exporter: Exporter) -> dict[str, float]:
+    """Return the metrics that an exporter answers with, by their names and labels as they are written."""
+    environ: WSGIEnvironment = {}
+    setup_testing_defaults(environ)
+    body = b"".join(exporter.answer(environ, lambda *_: bytes))
+    lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+async def test_a_table_of_the_named_queues(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await fill(queue)
+    await queue.pause(reason="deploy")
+    outcome = await leasehold("stats", queue.name, "unused")
+    assert (outcome.code, outcome.err) == (0, "")
+    titles = [
+        "queue",
+        "waiting",
+        "leased",
+        "scheduled",
+        "dead",
+        "oldest",
+        "waited",
+        "workers",
+        "running",
+        "paused",
+    ]
+    lines = outcome.out.splitlines()
+    assert lines[0].split() == titles
+    words = lines[1].split()
+    assert words[:5] == [queue.name, "3", "2", "1", "0"]
+    assert (words[6], words[8]) == ("to", "s"), "between two bounds"
+    assert words[-3:] == ["1", "2", "deploy"]
+    assert lines[2].split() == ["unused", "0", "0", "0", "0", "-", "-", "0", "0", "-"]
+
+
+async def test_json_has_all_that_is_known(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"x"))
+    await queue.limits.set(rate="10/s")
+    document = (await leasehold("stats", queue.name, "--json")).document
+    assert (document["queue"], document["waiting"], document["leases"]) == (queue.name, 1, 0)
+    assert (document["oldest_age"], document["oldest_age_error"]) == (0.0, None)
+    assert document["limit"]["rate"] == "10/s"
+    assert document["wait"]["samples"] == 0
+    assert (document["workers"], document["workers_alive"], document["paused"]) == ([], 0, None)
+
+
+async def test_without_names_the_queues_of_the_server_are_shown(
+    leasehold: Leasehold, make_server: MakeServer, make_queue: MakeQueue
+) -> None:
+    server = await make_server()
+    nothing = await leasehold("stats", "--url", server.url)
+    assert (nothing.code, nothing.out, nothing.error) == (0, "", "found no queue on this server")
+    await make_queue(url=server.url, name="emails").add_item(Item(b"x"))
+    outcome = await leasehold("stats", "--url", server.url)
+    assert outcome.table[1][:2] == ["emails", "1"]
+    assert "over 0.0 s" in outcome.out
+
+
+async def test_wrong_usage_is_refused(leasehold: Leasehold, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "must be at least 0.1 s" in usage_error(await leasehold("stats", "--every", "0.01s"))
+    assert "from 1 to 65,535" in usage_error(await leasehold("stats", "--port", "70000"))
+    monkeypatch.setitem(sys.modules, "leasehold.cli.exporter", None)
+    outcome = await leasehold("stats", "--port", "9464")
+    assert (outcome.code, "leasehold[prometheus]" in outcome.error) == (2, True)
+
+
+async def test_each_queue_and_each_worker_has_its_metrics(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str
+) -> None:
+    other = make_queue(name=f"{queue.name}-other")
+    await fill(queue)
+    await registry(other).beat({**ABOUT, "worker": queue.session}, alive_ms=60_000, first=True)
+    async with exporting(redis_url, queue.name, other.name) as exporter:
+        assert metrics_of(exporter) == {}, "nothing is known yet"
+        await exporter.sample_all()
+        found = metrics_of(exporter)
+        label = f'messaging_destination_name="{queue.name}"'
+        for state, count in (("waiting", 3), ("leased", 2), ("scheduled", 1), ("dead", 0)):
+            assert found[f'leasehold_queue_items{{{label},state="{state}"}}'] == count
+        assert found[f"leasehold_queue_up{{{label}}}"] == 1
+        assert found[f"leasehold_queue_leases_total{{{label}}}"] == 2
+        assert 0 <= found[f"leasehold_queue_oldest_age_seconds{{{label}}}"] < 20
+        assert 0 <= found[f"leasehold_queue_oldest_age_error_seconds{{{label}}}"] < 20
+        assert found[f'leasehold_queue_workers{{{label},state="alive"}}'] == 1
+        worker = 'leasehold_worker="web/1"'
+        assert found[f"leasehold_worker_runs_total{{{worker}}}"] == 30, "of both queues it is one worker"
+        assert found[f"leasehold_worker_failures_total{{{worker}}}"] == 3
+        assert found[f"leasehold_worker_run_time_seconds_total{{{worker}}}"] == 1.5
+        assert found[f"leasehold_worker_running{{{worker}}}"] == 2
+        for one in (queue, other):
+            await registry(one).leave()
+        await exporter.sample_all()
+        found = metrics_of(exporter)
+        assert not [name for name in found if worker in name], "it is forgotten"
+        assert found[f'leasehold_queue_workers{{{label},state="alive"}}'] == 0
+
+
+async def test_while_the_error_of_the_age_is_unknown_it_has_no_metric(
+    queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    await queue.add_item(Item(b"x"))
+    async with exporting(redis_url, queue.name) as exporter:
+        await exporter.sample_all()
+        label = f'messaging_destination_name="{queue.name}"'
+        found = metrics_of(exporter)
+        assert found[f"leasehold_queue_oldest_age_seconds{{{label}}}"] == 0
+        assert f"leasehold_queue_oldest_age_error_seconds{{{label}}}" not in found
+
+
+async def test_a_queue_that_cannot_be_sampled_has_no_metrics_but_one(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "leasehold.stats")
+    server = await make_server()
+    async with exporting(f"redis://127.0.0.1:{server.port}", "emails") as exporter:
+        up = 'leasehold_queue_up{messaging_destination_name="emails"}'
+        await exporter.sample_all()
+        assert metrics_of(exporter)[up] == 1
+        await server.stop()
+        for _ in range(3):
+            await exporter.sample_all()
+        assert metrics_of(exporter) == {up: 0}
+        await make_server(port=server.port)
+        await until("it is sampled again", lambda: sampled(exporter, up))
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+async def sampled(exporter: Exporter, up: str) -> bool:
+    await exporter.sample_all()
+    return metrics_of(exporter)[up] == 1
+
+
+async def test_a_sample_that_is_old_is_none(
+    queue: AsyncWorkQueue, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with exporting(redis_url, queue.name) as exporter:
+        await exporter.sample_all()
+        assert [*exporter.problems()] == []
+        monkeypatch.setattr(exporter, "_kept", -exporter_module.SAMPLE_SECONDS - 1)
+        assert set(metrics_of(exporter).values()) == {0}
+        assert "no queue was sampled for" in "".join(exporter.problems())
+
+
+async def test_queues_are_found_and_forgotten(
+    make_server: MakeServer, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter_module, "FIND_SECONDS", 0.0)
+    server = await make_server()
+    queue = make_queue(url=server.url, name="emails")
+    async with exporting(server.url) as exporter:
+        exporter._every = 0.01
+        running = asyncio.create_task(exporter.run())
+        await queue.add_item(Item(b"x"))
+        await until("it is found", lambda: has(exporter, "emails", there=True))
+        await queue.purge()
+        await queue.delete()
+        await until("it is forgotten", lambda: has(exporter, "emails", there=False))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def has(exporter: Exporter, name: str, *, there: bool) -> bool:
+    return there == any(f'"{name}"' in metric for metric in metrics_of(exporter))
+
+
+@pytest.mark.slow
+async def test_metrics_are_served_until_a_signal(queue: AsyncWorkQueue, redis_url: str) -> None:
+    await fill(queue)
+    port = free_port()
+    options = ("--port", f"{port}", "--every", "0.2s", "--url", redis_url)
+    async with started("stats", queue.name, *options) as process:
+        assert process.stderr
+        assert (
+            await process.stderr.readline()
+            == f"leasehold: serving http://127.0.0.1:{port}/metrics\n".encode()
+        )
+
+        async def is_sampled() -> bool:
+            return "leasehold_queue_up" in (await get(port, "/metrics"))[1]
+
+        await until("it is sampled", is_sampled)
+        assert await get(port, "/live") == (200, "ok\n")
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        process.send_signal(signal.SIGTERM)
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"")
