@@ -182,7 +182,7 @@ async def test_completion_can_be_installed(tmp_path: Path) -> None:
 
 
 def test_commands_options_and_values_are_completed_without_a_server() -> None:
-    assert {*complete("s")} == {"show", "serve", "schedule"}
+    assert {*complete("s")} == {"show", "serve", "schedule", "stats"}
     assert complete("dead", "") == ["ls", "show", "requeue", "drop"]
     assert complete("dead", "drop", "--o") == ["--older-than"]
     assert complete("show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
