@@ -37,7 +37,7 @@ app.mount("/metrics", make_asgi_app())
 @app.exception_handler(ServerError)
 async def unavailable(_: Request, error: ServerError) -> JSONResponse:
     """Answer that the queue's server is away; the log of the process says why."""
-    log.warning("an order was refused: %s", error)
+    log.warning("an order failed: %s", error)
     return JSONResponse({"detail": "Repeat the order a little later."}, 503, {"Retry-After": "2"})
 
 
