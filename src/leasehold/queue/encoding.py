@@ -13,7 +13,7 @@ from leasehold.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 from leasehold.scripting.link import LARGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
     from datetime import datetime
 
 #: The maximum number of rows and bytes that go to the server in one trip. No trip takes it more than 5 ms.
@@ -90,6 +90,21 @@ def check_group(group: object) -> str:
     return group
 
 
+def refuse_options(others: Iterable[str], taken: str, names: Iterable[str]) -> None:
+    """Refuse options of unknown names: a method that takes keywords for another cannot leave it to Python.
+
+    Args:
+        others: The unknown names.
+        taken: What the message says before the names that are known.
+        names: These.
+
+    Raises:
+        TypeError: If there are any.
+    """
+    for other in others:
+        raise TypeError(f"unexpected keyword argument {other!r}: {taken} {', '.join(names)}")
+
+
 def adding(
     *,
     priority: int = 0,
@@ -97,12 +112,15 @@ def adding(
     expires_in: Duration | None = None,
     dedupe_for: Duration | None = None,
     replace: bool = False,
+    **others: object,
 ) -> bytes:
     """Return the value of a row that says how an item is added, and its options.
 
     Raises:
         InvalidArgument: As in `AsyncWorkQueue.add_item`.
+        TypeError: If there are others.
     """
+    refuse_options(others, "options are delay, at,", AddOptions.__annotations__)
     mode = REPLACING if check_bool("replace", replace) else CHECKED
     sent: dict[str, int | str] = {}
     if check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL):
@@ -117,9 +135,10 @@ def adding(
 
 
 def adding_unique(
-    *, priority: int = 0, group: str | None = None, expires_in: Duration | None = None
+    *, priority: int = 0, group: str | None = None, expires_in: Duration | None = None, **others: object
 ) -> bytes:
     """Return what `adding` does, for an item whose id is not checked."""
+    refuse_options(others, "without a check of the id, options are delay, at,", UniqueOptions.__annotations__)
     return UNIQUE + adding(priority=priority, group=group, expires_in=expires_in)[1:]
 
 

@@ -13,7 +13,7 @@ from leasehold.durations import Duration, check_bool, moment_ms, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.item import Item, check_id
 from leasehold.queue.cancelling import KEEP_SECONDS
-from leasehold.queue.encoding import AddOptions, adding
+from leasehold.queue.encoding import AddOptions, adding, refuse_options
 from leasehold.tasks.job import Job
 from leasehold.tasks.wire import content_id_of, data_of
 
@@ -207,7 +207,10 @@ class Task(Generic[P, R_co]):
 
         Raises:
             InvalidArgument: If one cannot be used.
+            TypeError: If there is no such option.
         """
+        known = Options.__dataclass_fields__
+        refuse_options(of_item.keys() - known.keys(), "options() takes", known)
         changes: dict[str, Any] = {}
         if id is not None:
             changes["id"] = check_id(id)
