@@ -37,9 +37,7 @@ async def cancel(
     ] = None,
     keep: Annotated[
         float,
-        duration_option(
-            "How long callers that ask for the result are told that it was cancelled: 30s, 5m, 2d."
-        ),
+        duration_option("How long callers that ask for the result learn that it was cancelled: 30s, 5m, 2d."),
     ] = KEEP_SECONDS,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -47,7 +45,7 @@ async def cancel(
     """Cancel items, whether they wait or run.
 
     None of them is leased again or completed. A worker of Leasehold that runs one of them is
-    told at once. The exit code is 1 if there is no unfinished item with one of the ids.
+    notified at once. The exit code is 1 if there is no unfinished item with one of the ids.
     """
     if (data is None) == (not ids):
         raise typer.BadParameter("give either ids or --data", param_hint="ID")

@@ -19,7 +19,7 @@ def rm(
 ) -> None:
     """Delete queues, with all their items, dead letters, results, schedules, events and limits.
 
-    Workers are told to cancel what they run. Run the command again if it was interrupted:
+    Workers are notified, and cancel what they run. Run the command again if it was interrupted:
     until it has ended, nothing can be added to the queue. Then the name can be used anew.
     """
     confirm(f"Delete {', '.join(queues)}, with all items and all that is kept?", yes=yes)

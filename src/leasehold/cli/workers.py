@@ -1,4 +1,4 @@
-"""`leasehold workers`: list the workers of queues, fail them, and tell them what to do."""
+"""`leasehold workers`: list the workers of queues, fail them, and send them orders."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def quiet(
 async def resume(
     name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> Code:
-    """Have a worker lease again that was told to be quiet."""
+    """Have a worker that is quiet lease again."""
     return await _tell(name, url, worker, "resume", as_json=as_json)
 
 
