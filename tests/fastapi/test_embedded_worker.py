@@ -126,11 +126,17 @@ async def test_another_signal_interrupts_the_runs(tasks: TaskQueue, caplog: pyte
         signal.raise_signal(signal.SIGTERM)
 
     before = [signal.getsignal(number) for number in SIGNALS]
-    app = FastAPI(lifespan=lifespan(tasks, worker=True))
-    async with app.router.lifespan_context(app), asyncio.timeout(20):
+    app = FastAPI(lifespan=lifespan(tasks, worker=Worker(tasks, grace=3600)))
+    async with asyncio.timeout(20), app.router.lifespan_context(app):
         job = await endless.add()
         await begun.wait()
         signalling = asyncio.create_task(signal_again())
     await signalling
     assert (await job.status()).state == "waiting"
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_all_that_the_lifespan_was_given_counts_for_the_health(tasks: TaskQueue) -> None:
+    away = TaskQueue.from_url("redis://127.0.0.1:1", f"{tasks.name}-away", reply_timeout=0.1)
+    with TestClient(with_health(FastAPI(lifespan=lifespan(tasks, away)), tasks)) as client:
+        assert client.get("/ready").status_code == 503

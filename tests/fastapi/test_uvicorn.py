@@ -75,7 +75,7 @@ async def uvicorn(
                 await process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_several_processes_each_have_a_worker(tmp_path: Path, redis_url: str, name: str) -> None:
     async with uvicorn(tmp_path, redis_url, name, "--workers", "2", "tests.fastapi.served:app") as served:
