@@ -30,7 +30,7 @@ RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/read
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers soak
 .PHONY: lint format types coverage docs docs-serve lock clean
-.PHONY: machine-java machine-lint machine-servers machine-node machine-postgres machine-rivals
+.PHONY: machine-java machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -74,7 +74,7 @@ test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones 
 test-restart: .venv/ready ## Restart and kill a server in a container under a queue and a worker
 	tests/with-containers.sh $(BIN)/python -m pytest tests/containers $(ARGS)
 
-test-long: $(FOR_TESTS) test-containers soak ## Run what a release must pass besides `make test`: an hour
+test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a release must pass besides `make test`: an hour
 	@echo "The long tests, on the embedded server"
 	$(PYTEST) -m "long and not containers" $(ARGS)
 	@for server in $(SERVERS); do \

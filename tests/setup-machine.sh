@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  lint  servers  node  java  postgres  containers  rivals
+# Parts: make  venv  lint  servers  node  java  postgres  prometheus  containers  rivals
 set -euo pipefail
 
 packages=()
@@ -25,6 +25,7 @@ for part in "$@"; do
     postgres) # Debian keeps its programs off the PATH
         PATH=$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin) need initdb postgresql
         ;;
+    prometheus) need promtool prometheus ;;
     rivals) PATH=$PATH:/usr/sbin need nats-server nats-server && need beanstalkd beanstalkd ;;
     node) need node nodejs && need npm npm ;;
     containers)
@@ -59,7 +60,7 @@ echo "Installing ${packages[*]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 "${apt[@]}" update
 "${apt[@]}" install --yes --no-install-recommends "${packages[@]}" >/dev/null </dev/null
-for service in redis-server nats-server beanstalkd postgresql; do
+for service in redis-server nats-server beanstalkd postgresql prometheus prometheus-node-exporter; do
     if [[ " ${packages[*]} " == *" $service "* ]] && [ -d /run/systemd/system ]; then
         "${as_root[@]}" systemctl --quiet disable $service
     fi

@@ -107,7 +107,11 @@ class Exporter:
             yield f"no queue was sampled for {late:.0f} s"
 
     def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer with the metrics.
+        """Answer with the metrics."""
+        return [*make_wsgi_app(self.registry())(environ, start_response)]
+
+    def registry(self) -> CollectorRegistry:
+        """Return the metrics of now.
 
         The meter is made anew for each request: it would keep a series for each worker that ever was.
         """
@@ -118,11 +122,8 @@ class Exporter:
         registry = CollectorRegistry()
         reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
         provider = MeterProvider([reader], shutdown_on_exit=False)
-        try:
-            Observed(samples).report(provider.get_meter("leasehold"))
-            return [*make_wsgi_app(registry)(environ, start_response)]
-        finally:
-            provider.shutdown()
+        Observed(samples).report(provider.get_meter("leasehold"))
+        return registry
 
     # -------------------------------------------------------------------------- inside
 

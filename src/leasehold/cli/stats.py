@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.completion import complete_queue
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.options import number_option
 from leasehold.cli.probes import AddressUnusable, ProbeServer, one_at_a_time, probe
@@ -29,7 +30,11 @@ SHORTEST = 0.1
 async def stats(
     queues: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUEUE", help="The queues' names; by default all queues on the server."),
+        typer.Argument(
+            metavar="QUEUE",
+            help="The queues' names; by default all queues on the server.",
+            autocompletion=complete_queue,
+        ),
     ] = None,
     *,
     port: Annotated[

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+    from opentelemetry.metrics import CallbackOptions, Meter
+
     from leasehold.worker import Worker
 
 log = Log("leasehold.worker")
@@ -82,6 +84,18 @@ class HealthPort:
         return self._metrics(environ, start_response)
 
 
+def report_health(meter: Meter, worker: Worker) -> None:
+    """Report whether a worker is healthy."""
+    from opentelemetry.metrics import Observation
+
+    def healthy(_: CallbackOptions) -> Iterable[Observation]:
+        yield Observation(int(worker.health().ok))
+
+    meter.create_observable_gauge(
+        "leasehold.worker.healthy", [healthy], "", "1: it is healthy, as /ready says"
+    )
+
+
 def _metrics(worker: Worker) -> WSGIApplication:
     """Return what answers with the metrics of this process, which are recorded from now on.
 
@@ -91,7 +105,6 @@ def _metrics(worker: Worker) -> WSGIApplication:
     try:
         from opentelemetry import metrics, trace
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
-        from opentelemetry.metrics import CallbackOptions, Observation
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.trace import TracerProvider
         from prometheus_client import (
@@ -103,18 +116,11 @@ def _metrics(worker: Worker) -> WSGIApplication:
         )
     except ImportError:
         return note("metrics need another package: pip install 'leasehold[prometheus]'")
-
-    def healthy(_: CallbackOptions) -> Iterable[Observation]:
-        yield Observation(int(worker.health().ok))
-
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     provider = MeterProvider([PrometheusMetricReader(True, scope_info_enabled=False, registry=registry)])
-    meter = provider.get_meter(telemetry.__name__)
-    meter.create_observable_gauge(
-        "leasehold.worker.healthy", [healthy], description="1: it is healthy, as /ready says"
-    )
+    report_health(provider.get_meter("leasehold"), worker)
     if not isinstance(metrics.get_meter_provider(), MeterProvider):
         metrics.set_meter_provider(provider)
     if telemetry.active is None:

@@ -1,0 +1,237 @@
+"""The dashboard and the alert rules name metrics and labels that are exported, and the alerts fire."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import CollectorRegistry
+
+from leasehold import AsyncWorkQueue, Item, LeaseholdError, TaskQueue, Worker, telemetry
+from leasehold.cli.exporter import Exporter
+from leasehold.cli.worker.health import report_health
+from leasehold.queue.internals import registry
+from tests.docs.pages import DOCS, REFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+ALERTS = DOCS / "files" / "leasehold-alerts.yml"
+DASHBOARD = DOCS / "files" / "leasehold-grafana.json"
+#: What Prometheus adds.
+ADDED = {"instance", "job", "le"}
+
+#: The rows of the reference about the metrics of queues and workers.
+_ROWS = re.compile(
+    r"^\| `(leasehold\.(?:queue|worker)\.[\w.]+)` \| (gauge|counter)((?:, s)?) \|", re.MULTILINE
+)
+_NAME = re.compile(r"\b(?:leasehold|messaging)_[a-z_]+")
+_WORDS = re.compile(r"\b(?:by|on) \(([a-z_, ]*)\)")
+_MATCHERS = re.compile(r"\{([^{}]*)\}")
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return the alert rules."""
+    [group] = yaml.safe_load(ALERTS.read_text())["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def expressions() -> list[str]:
+    """Return the expressions of the rules and of the dashboard."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [
+        *(rule["expr"] for rule in rules()),
+        *(target["expr"] for panel in panels for target in panel["targets"]),
+    ]
+
+
+def labels_in(expression: str) -> set[str]:
+    """Return the labels that an expression names."""
+    grouped = [label.strip() for words in _WORDS.findall(expression) for label in words.split(",")]
+    matched = [
+        label for part in _MATCHERS.findall(expression) for label in re.findall(r"(\w+)[!=~]+\"", part)
+    ]
+    return {*grouped, *matched} - ADDED
+
+
+@pytest.fixture
+def exported() -> Iterator[CollectorRegistry]:
+    """Record the metrics of this process, and give where they are."""
+    found = CollectorRegistry()
+    provider = MeterProvider(
+        [PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=found)],
+        shutdown_on_exit=False,
+    )
+    telemetry.instrument(meter_provider=provider, traces=False)
+    report_health(provider.get_meter("leasehold"), Worker())
+    yield found
+    telemetry.uninstrument()
+    provider.shutdown()
+
+
+async def work(redis_url: str, name: str) -> None:
+    """Add tasks, run them, one of them in vain, and make a call that fails."""
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+
+        @tasks.task()
+        async def send(number: int) -> None:
+            if number == 1:
+                raise LookupError
+
+        await tasks.add_many([send.call(number) for number in range(2)])
+        await Worker(tasks, clean_every=None).drain()
+    async with AsyncWorkQueue.from_url("redis://127.0.0.1:1", "nowhere") as lost:
+        with pytest.raises(LeaseholdError):
+            await lost.add_item(Item(b"x"))
+
+
+async def test_what_the_dashboard_and_the_alerts_name_is_exported(
+    queue: AsyncWorkQueue, redis_url: str, exported: CollectorRegistry
+) -> None:
+    await queue.stats()
+    await work(redis_url, queue.name)
+    await registry(queue).beat({"name": "w", "runs": 1}, alive_ms=60_000, first=True)
+    exporter = Exporter(redis_url, [queue.name], every=5)
+    await exporter.sample_all()
+    of_queues = exporter.registry()
+    await exporter.close()
+    samples = [
+        sample for one in (exported, of_queues) for family in one.collect() for sample in family.samples
+    ]
+    labels: dict[str, set[str]] = {}
+    for sample in samples:
+        labels.setdefault(sample.name, set()).update(sample.labels)
+    for expression in expressions():
+        named = _NAME.findall(re.sub(r"\b(?:by|on) \([^)]*\)|\{[^{}]*\}", "", expression))
+        assert named, expression
+        assert {*named} <= labels.keys(), expression
+        assert labels_in(expression) <= set[str]().union(*(labels[name] for name in named)), expression
+    documented = {
+        f"{name.replace('.', '_')}{'_seconds' * (unit == ', s')}{'_total' * (kind == 'counter')}"
+        for name, kind, unit in _ROWS.findall((REFERENCE / "metrics.md").read_text())
+    }
+    assert documented == {
+        name for name in labels if name.startswith(("leasehold_queue_", "leasehold_worker_"))
+    }
+
+
+#: What makes each alert fire, as series of Prometheus, and for which labels; a sample each minute.
+FIRING: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "LeaseholdQueueNotSampled": ({"leasehold_queue_up": "0+0x70"}, {}),
+    "LeaseholdExporterAbsent": ({}, {}),
+    "LeaseholdBacklogOld": ({"leasehold_queue_oldest_age_seconds": "400+60x70"}, {}),
+    "LeaseholdNoWorker": (
+        {
+            'leasehold_queue_items{state="waiting"}': "5+0x70",
+            'leasehold_queue_workers{state="alive"}': "0+0x70",
+        },
+        {},
+    ),
+    "LeaseholdWorkerDead": ({'leasehold_queue_workers{state="dead"}': "1+0x70"}, {}),
+    "LeaseholdWorkerUnhealthy": ({"leasehold_worker_healthy": "0+0x70"}, {}),
+    "LeaseholdRunsStuck": (
+        {
+            'leasehold_runs_active{leasehold_task="send"}': "2+0x70",
+            'messaging_process_duration_seconds_count{leasehold_task="send"}': "7+0x70",
+        },
+        {"leasehold_task": "send"},
+    ),
+    "LeaseholdRunsFail": (
+        {
+            'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="completed"}': "0+8x70",
+            'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="failed"}': "0+2x70",
+        },
+        {"leasehold_task": "send"},
+    ),
+    "LeaseholdDeadLetters": ({'leasehold_queue_items{state="dead"}': "0+1x70"}, {}),
+    "LeaseholdCallsFail": (
+        {'messaging_client_operation_duration_seconds_count{error_type="ServerOutOfMemory"}': "0+3x70"},
+        {"error_type": "ServerOutOfMemory"},
+    ),
+    "LeaseholdPaused": ({"leasehold_queue_paused": "1+0x1500"}, {}),
+}
+#: A queue as it should be: none of the alerts fires.
+QUIET = {
+    "leasehold_queue_up": "1+0x1500",
+    "leasehold_queue_oldest_age_seconds": "2+0x1500",
+    'leasehold_queue_items{state="waiting"}': "3+0x1500",
+    'leasehold_queue_items{state="dead"}': "3+0x1500",
+    'leasehold_queue_workers{state="alive"}': "2+0x1500",
+    'leasehold_queue_workers{state="dead"}': "0+0x1500",
+    "leasehold_queue_paused": "0+0x1500",
+    "leasehold_worker_healthy": "1+0x1500",
+    'leasehold_runs_active{leasehold_task="send"}': "2+0x1500",
+    'messaging_process_duration_seconds_count{leasehold_task="send"}': "0+9x1500",
+    'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="completed"}': "0+99x1500",
+    'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="failed"}': "0+1x1500",
+    'messaging_client_operation_duration_seconds_count{error_type=""}': "0+99x1500",
+}
+
+
+def series_of(values: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """Return series of one queue."""
+    found = []
+    for name, value in values:
+        metric, _, labels = name.rstrip("}").partition("{")
+        queue = 'messaging_destination_name="emails"'
+        found.append({"series": f"{metric}{{{', '.join(filter(None, (queue, labels)))}}}", "values": value})
+    return found
+
+
+def promtool(*arguments: str | Path) -> None:
+    ended = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.long
+def test_promtool_accepts_the_rules_and_each_fires_when_it_should(tmp_path: Path) -> None:
+    promtool("check", "rules", ALERTS)
+    assert {rule["alert"] for rule in rules()} == FIRING.keys()
+    labels_of = {rule["alert"]: rule["labels"] for rule in rules()}
+    tests: list[dict[str, Any]] = [
+        {
+            "interval": "1m",
+            "input_series": series_of(QUIET.items()),
+            "alert_rule_test": [{"eval_time": "25h", "alertname": name} for name in FIRING],
+        }
+    ]
+    for name, (series, labels) in FIRING.items():
+        of_queue = {} if name == "LeaseholdExporterAbsent" else {"messaging_destination_name": "emails"}
+        time = "25h" if name == "LeaseholdPaused" else "1h"
+        alert = {"exp_labels": {**labels_of[name], **of_queue, **labels}}
+        # Prometheus looks back for 5 minutes: the values go on until then.
+        tests.append(
+            {
+                "interval": "1m",
+                "input_series": series_of(series.items()),
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
+                        "eval_time": time,
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    },
+                    {
+                        "expr": f"count(ALERTS{{{_matchers(name, alert['exp_labels'])}}})",
+                        "eval_time": time,
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    },
+                ],
+            }
+        )
+    file = tmp_path / "tests.yml"
+    file.write_text(
+        yaml.safe_dump({"rule_files": [f"{ALERTS}"], "evaluation_interval": "1m", "tests": tests})
+    )
+    promtool("test", "rules", file)
+
+
+def _matchers(name: str, labels: dict[str, str]) -> str:
+    return ", ".join(f'{key}="{value}"' for key, value in {"alertname": name, **labels}.items())
