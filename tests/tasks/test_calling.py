@@ -162,16 +162,6 @@ async def test_options_of_the_item_go_with_each_call(tasks: TaskQueue) -> None:
             send.options(**wrong)
 
 
-async def test_an_unknown_option_is_refused_with_those_that_there_are(tasks: TaskQueue) -> None:
-    @tasks.task
-    async def send(to: str) -> None: ...
-
-    known = "id, content_id, delay, at, priority, group, expires_in, dedupe_for, replace"
-    with pytest.raises(TypeError) as raised:
-        send.options(prio=3)  # type: ignore[call-arg]  # that is the test
-    assert str(raised.value) == f"unexpected keyword argument 'prio': options() takes {known}"
-
-
 async def test_a_job_that_no_worker_began_with_in_time_has_expired(tasks: TaskQueue) -> None:
     @tasks.task
     async def send(to: str) -> str:

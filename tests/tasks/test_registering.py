@@ -166,3 +166,13 @@ async def test_tasks_take_any_parameter_without_annotation(tasks: TaskQueue) -> 
         return [one, two]
 
     assert anything.call({"x": [None]}).arguments == {"one": {"x": [None]}}
+
+
+async def test_an_unknown_option_is_refused_with_those_that_there_are(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def send(to: str) -> None: ...
+
+    known = "id, content_id, delay, at, priority, group, expires_in, dedupe_for, replace"
+    with pytest.raises(TypeError) as raised:
+        send.options(prio=3)  # type: ignore[call-arg]  # that is the test
+    assert str(raised.value) == f"unexpected keyword argument 'prio': options() takes {known}"

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leasehold.cli.options import number_option
-from leasehold.cli.server import (
-    DEFAULT_URL,
-    AsJson,
-    Code,
-    QueueName,
-    Url,
-    command,
-    open_queue,
-    report_changes,
-)
+from leasehold.cli.server import AsJson, Code, queue_command, report_changes
 from leasehold.cli.times import duration_option
 from leasehold.queue.cancelling import KEEP_SECONDS, MAX_CANCELLED
 
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
 
-@command
+
+@queue_command
 async def cancel(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of items.")] = None,
     *,
     data: Annotated[
@@ -39,27 +33,25 @@ async def cancel(
         float,
         duration_option("How long callers that ask for the result learn that it was cancelled: 30s, 5m, 2d."),
     ] = KEEP_SECONDS,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Cancel items, whether they wait or run.
 
-    None of them is leased again or completed. A worker of Leasehold that runs one of them is
-    notified at once. The exit code is 1 if there is no unfinished item with one of the ids.
+    None of them is leased again or completed. A worker of Leasehold that runs one is notified
+    at once. The exit code is 1 if there is no unfinished item with one of the ids.
     """
     if (data is None) == (not ids):
         raise typer.BadParameter("give either ids or --data", param_hint="ID")
     if limit is not None and data is None:
         raise typer.BadParameter("goes with --data", param_hint="--limit")
-    async with open_queue(url, name) as queue:
-        if data is not None:
-            payload = sys.stdin.buffer.read() if data == "-" else data.encode(errors="surrogateescape")
-            found = await queue.cancel_data(payload, limit=limit, keep=keep)
-            return report_changes(name, "cancelled", len(found), [], as_json=as_json)
-        answers = await queue.cancel_many(ids or [], keep=keep)
+    if data is not None:
+        payload = sys.stdin.buffer.read() if data == "-" else data.encode(errors="surrogateescape")
+        found = await queue.cancel_data(payload, limit=limit, keep=keep)
+        return report_changes(queue.name, "cancelled", len(found), [], as_json=as_json)
+    answers = await queue.cancel_many(ids or [], keep=keep)
     missed = [
-        (one, f"{name!r} has no unfinished item with the id {one!r}")
+        (one, f"{queue.name!r} has no unfinished item with the id {one!r}")
         for one, done in zip(ids or [], answers, strict=True)
         if not done
     ]
-    return report_changes(name, "cancelled", sum(answers), missed, as_json=as_json)
+    return report_changes(queue.name, "cancelled", sum(answers), missed, as_json=as_json)

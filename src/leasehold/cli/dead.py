@@ -15,11 +15,11 @@ from leasehold.cli.server import (
     Code,
     QueueName,
     Url,
-    command,
     confirm,
     fail,
     note,
     open_queue,
+    queue_command,
     report_changes,
     run_command,
 )
@@ -31,7 +31,7 @@ from leasehold.errors import summary_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold import DeadLetter
+    from leasehold import AsyncWorkQueue, DeadLetter
 
 app = typer.Typer(
     help="List, show, requeue and drop dead letters.", no_args_is_help=True, add_completion=False
@@ -41,29 +41,27 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of 
 
 
 @app.command("ls")
-@command
+@queue_command
 async def list_letters(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     *,
     count: Annotated[int, number_option("How many.", minimum=1, maximum=1000)] = 100,
     start: Annotated[int, number_option("Where to begin: 0 is the newest, -1 the oldest.")] = 0,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """List dead letters, the newest first. With --json each dead letter is a line."""
-    async with open_queue(url, name) as queue:
-        letters = await queue.dead_letters.list(start=start, count=count, data=as_json)
-        more = await queue.dead_letters.count() - len(letters)
+    letters = await queue.dead_letters.list(start=start, count=count, data=as_json)
+    more = await queue.dead_letters.count() - len(letters)
     if as_json:
         for letter in letters:
-            print_json({"queue": name, **view_document(letter)})
+            print_json({"queue": queue.name, **view_document(letter)})
         return Code.DONE
     if letters:
         print_table(("id", "died", "attempt", "bytes", "error"), map(_row, letters))
     if more > 0:
         note(f"{more:,} more: see --count and --start")
     elif not letters:
-        note(f"{name} has no dead letters")
+        note(f"{queue.name} has no dead letters")
     return Code.DONE
 
 
@@ -75,34 +73,31 @@ def _row(letter: DeadLetter) -> list[str | int | None]:
 
 
 @app.command("show")
-@command
+@queue_command
 async def show_dead_letter(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     item_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the dead letter.")],
     *,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Show a dead letter in full, with its data and its last error."""
-    async with open_queue(url, name) as queue:
-        letter = await queue.dead_letters.get(item_id)
+    letter = await queue.dead_letters.get(item_id)
     if letter is None:
-        return fail(f"{name!r} has no dead letter with the id {item_id!r}", Code.MISSED)
+        return fail(f"{queue.name!r} has no dead letter with the id {item_id!r}", Code.MISSED)
     if as_json:
-        print_json({"queue": name, **view_document(letter)})
+        print_json({"queue": queue.name, **view_document(letter)})
     else:
         print_dead_letter(letter)
     return Code.DONE
 
 
 @app.command()
-@command
+@queue_command
 async def requeue(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     ids: Ids = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Requeue all, the oldest first.")] = False,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Move dead letters to the end of the queue, as new items.
@@ -111,16 +106,15 @@ async def requeue(
     1, as for an id without a dead letter.
     """
     _check_one_way(ids, "--all" if everything else None)
-    async with open_queue(url, name) as queue:
-        letters = queue.dead_letters
-        if not ids:
-            return report_changes(name, "requeued", await letters.requeue_all(), [], as_json=as_json)
-        answers = await letters.requeue(*ids)
-        missed = [
-            (one, f"{one!r} was not moved: its id is in the queue again" if await letters.get(one) else why)
-            for one, why in _missed(ids, answers)
-        ]
-    return report_changes(name, "requeued", sum(answers), missed, as_json=as_json)
+    letters = queue.dead_letters
+    if not ids:
+        return report_changes(queue.name, "requeued", await letters.requeue_all(), [], as_json=as_json)
+    answers = await letters.requeue(*ids)
+    missed = [
+        (one, f"{one!r} was not moved: its id is in the queue again" if await letters.get(one) else why)
+        for one, why in _missed(ids, answers)
+    ]
+    return report_changes(queue.name, "requeued", sum(answers), missed, as_json=as_json)
 
 
 @app.command()

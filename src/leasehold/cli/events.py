@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.formatting import encoded, print_json, printable, readable
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
+from leasehold.cli.server import AsJson, Code, fail, note, queue_command
 from leasehold.cli.times import format_time
 from leasehold.errors import NoEventsKept, NoEventsPublished
 
@@ -25,9 +25,9 @@ _FIRST = ("number", "what", "id", "at")
 _TIMES = ("at", "due", "until")
 
 
-@command
+@queue_command
 async def events(  # noqa: PLR0913 - each is an option of the command
-    queue: QueueName,
+    queue: AsyncWorkQueue,
     *,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C or SIGTERM.")] = False,
     live: Annotated[
@@ -52,7 +52,6 @@ async def events(  # noqa: PLR0913 - each is an option of the command
         bool,
         typer.Option("--stop", help="Instead: keep and publish none, and drop those that are kept."),
     ] = False,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Print the events of a queue; switch them on and off.
@@ -61,21 +60,20 @@ async def events(  # noqa: PLR0913 - each is an option of the command
     off by default: switch them on with --keep or --publish, for all processes.
     With --json each event is a line.
     """
-    async with open_queue(url, queue) as opened:
-        if keep is not None or publish or stop:
-            if sum((keep is not None, publish, stop)) > 1 or follow or live:
-                raise typer.BadParameter("use one of --keep, --publish and --stop, and alone")
-            return await _switch(opened, keep, stop=stop)
-        found = opened.events(since, follow=follow or live, live=live, ids=ids or None, kinds=kinds or None)
-        if not (follow or live):
-            return await _print(queue, found, as_json=as_json)
-        reading = asyncio.create_task(_print(queue, found, as_json=as_json))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, reading.cancel)
-        try:
-            return await reading
-        except asyncio.CancelledError:
-            note("stopped")
+    if keep is not None or publish or stop:
+        if sum((keep is not None, publish, stop)) > 1 or follow or live:
+            raise typer.BadParameter("use one of --keep, --publish and --stop, and alone")
+        return await _switch(queue, keep, stop=stop)
+    found = queue.events(since, follow=follow or live, live=live, ids=ids or None, kinds=kinds or None)
+    if not (follow or live):
+        return await _print(queue.name, found, as_json=as_json)
+    reading = asyncio.create_task(_print(queue.name, found, as_json=as_json))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, reading.cancel)
+    try:
+        return await reading
+    except asyncio.CancelledError:
+        note("stopped")
     return Code.DONE
 
 

@@ -9,7 +9,7 @@ import typer
 
 from leasehold.cli.formatting import print_json, print_rows
 from leasehold.cli.options import choice_option, number_option
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
+from leasehold.cli.server import AsJson, Code, fail, note, queue_command
 from leasehold.cli.times import duration_option, format_time, parse_time
 from leasehold.queue.limits import EACH_GROUP, MAX_LIMIT, Limit
 
@@ -23,9 +23,9 @@ ALL = "all"
 Group = Annotated[str | None, typer.Option(metavar="GROUP", help="A group; by default the whole queue.")]
 
 
-@command
+@queue_command
 async def limits(  # noqa: PLR0913 - each is an option of the command
-    name: QueueName,
+    queue: AsyncWorkQueue,
     *,
     rate: Annotated[
         str | None,
@@ -64,7 +64,6 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
         str | None,
         choice_option("Remove this limit.", ("rate", "concurrency", "ageing", "shared", ALL)),
     ] = None,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Show, set or remove limits of a queue and its groups.
@@ -76,17 +75,16 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
     changes = any(value is not None for value in given.values())
     if remove and changes:
         raise typer.BadParameter("cannot be combined with a limit to set", param_hint="--remove")
-    async with open_queue(url, name) as queue:
-        if changes:
-            await queue.limits.set(**given, group=group)
-        elif remove and not await _remove(queue, remove, group):
-            return fail(_no_limit(name, group, remove), Code.MISSED)
-        found = await queue.limits.get()
+    if changes:
+        await queue.limits.set(**given, group=group)
+    elif remove and not await _remove(queue, remove, group):
+        return fail(_no_limit(queue.name, group, remove), Code.MISSED)
+    found = await queue.limits.get()
     shows_all = group is None or changes or remove
-    rows = [{"queue": name, **row} for row in _rows(found) if shows_all or row["group"] == group]
+    rows = [{"queue": queue.name, **row} for row in _rows(found) if shows_all or row["group"] == group]
     print_rows(rows, as_json=as_json)
     if not rows:
-        note(f"{name} has no limits")
+        note(f"{queue.name} has no limits")
     return Code.DONE
 
 
@@ -101,9 +99,9 @@ async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None) -> bool:
     return bool(await queue.limits.remove(*names, group=group))
 
 
-@command
+@queue_command
 async def pause(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     *,
     group: Group = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; `leasehold limits` shows it.")] = "",
@@ -118,7 +116,6 @@ async def pause(
     for_: Annotated[
         float | None, duration_option("Instead: how long the pause lasts: 30s, 5m, 2d.", "--for")
     ] = None,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Pause a queue or a group.
@@ -126,24 +123,20 @@ async def pause(
     No item of it is leased until it is resumed or, with --until or --for, until the time has come. What
     is leased goes on, and items can be added.
     """
-    async with open_queue(url, name) as queue:
-        pause = await queue.pause(reason=reason, until=until, for_=for_, group=group)
+    pause = await queue.pause(reason=reason, until=until, for_=for_, group=group)
     if as_json:
-        print_json({"queue": name, "group": group, **_paused(pause)})
+        print_json({"queue": queue.name, "group": group, **_paused(pause)})
     return Code.DONE
 
 
-@command
-async def resume(
-    name: QueueName, *, group: Group = None, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> Code:
+@queue_command
+async def resume(queue: AsyncWorkQueue, *, group: Group = None, as_json: AsJson = False) -> Code:
     """End the pause of a queue or a group."""
-    async with open_queue(url, name) as queue:
-        resumed = await queue.resume(group=group)
+    resumed = await queue.resume(group=group)
     if as_json:
-        print_json({"queue": name, "group": group, "resumed": resumed})
+        print_json({"queue": queue.name, "group": group, "resumed": resumed})
         return Code.DONE if resumed else Code.MISSED
-    what = repr(name) if group is None else f"the group {group!r} of {name!r}"
+    what = repr(queue.name) if group is None else f"the group {group!r} of {queue.name!r}"
     return Code.DONE if resumed else fail(f"{what} was not paused", Code.MISSED)
 
 

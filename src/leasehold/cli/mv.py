@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leasehold.cli.completion import complete_queue
 from leasehold.cli.options import number_option
-from leasehold.cli.server import (
-    DEFAULT_URL,
-    AsJson,
-    Code,
-    QueueName,
-    Url,
-    command,
-    open_queue,
-    report_changes,
-)
+from leasehold.cli.server import AsJson, Code, queue_command, report_changes
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
 
 
-@command
+@queue_command
 async def mv(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     other: Annotated[
         str,
         typer.Argument(
@@ -39,7 +33,6 @@ async def mv(
     ] = None,
     *,
     count: Annotated[int | None, number_option("Move at most so many; by default all.", minimum=1)] = None,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Move items that wait to the end of another queue, in their order.
@@ -49,9 +42,8 @@ async def mv(
     """
     if ids and count is not None:
         raise typer.BadParameter("give ids or --count, not both", param_hint="--count")
-    async with open_queue(url, name) as queue:
-        moved = await queue.move_to(other, count=count, ids=ids or None)
+    moved = await queue.move_to(other, count=count, ids=ids or None)
     left = [one for one in ids or () if one not in {*moved}]
-    why = f"does not wait in {name}, or is in {other} already"
+    why = f"does not wait in {queue.name}, or is in {other} already"
     missed = [(one, f"{one!r} was not moved: it {why}") for one in left]
-    return report_changes(name, "moved", len(moved), missed, as_json=as_json)
+    return report_changes(queue.name, "moved", len(moved), missed, as_json=as_json)

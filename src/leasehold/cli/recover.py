@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leasehold.cli.formatting import print_json, printable
 from leasehold.cli.options import number_option
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, open_queue
+from leasehold.cli.server import AsJson, Code, queue_command
 from leasehold.cli.times import duration_option
 
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
 
-@command
+
+@queue_command
 async def recover(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     *,
     elapsed: Annotated[float, duration_option("End leases that began at least so long ago: 30s, 5m, 2d.")],
     count: Annotated[int | None, number_option("At most so many, those that began first.", minimum=1)] = None,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Return items that were leased long ago to the front of the queue, and print their ids.
 
     Their leases end as if they had expired, also those of workers that still renew them.
     """
-    async with open_queue(url, name) as queue:
-        ids = await queue.clear_leases(elapsed=elapsed, count=count)
+    ids = await queue.clear_leases(elapsed=elapsed, count=count)
     if as_json:
-        print_json({"queue": name, "recovered": len(ids), "ids": ids})
+        print_json({"queue": queue.name, "recovered": len(ids), "ids": ids})
     for item_id in () if as_json else ids:
         typer.echo(printable(item_id))
     return Code.DONE

@@ -13,24 +13,14 @@ import typer
 from leasehold.cli.completion import complete_schedule, complete_task
 from leasehold.cli.formatting import preview, print_json, print_table, printable, view_document
 from leasehold.cli.options import choice_option
-from leasehold.cli.server import (
-    DEFAULT_URL,
-    AsJson,
-    Code,
-    QueueName,
-    Url,
-    command,
-    fail,
-    note,
-    open_queue,
-    report_changes,
-)
+from leasehold.cli.server import AsJson, Code, fail, note, queue_command, report_changes
 from leasehold.cli.times import duration_option, format_time, parse_time
 from leasehold.item import Item
 from leasehold.queue.cron import stamp
 from leasehold.queue.schedules import CatchUp
 
 if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
     from leasehold.queue.schedules import ScheduleView
 
 ScheduleName = Annotated[
@@ -44,25 +34,24 @@ app = typer.Typer(help="List schedules; add, run or remove one.", no_args_is_hel
 
 
 @app.command("ls")
-@command
-async def list_schedules(name: QueueName, *, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Code:
+@queue_command
+async def list_schedules(queue: AsyncWorkQueue, *, as_json: AsJson = False) -> Code:
     """List the schedules of a queue, the next due first. With --json each schedule is a line."""
-    async with open_queue(url, name) as queue:
-        views = await queue.schedules.list()
+    views = await queue.schedules.list()
     if as_json:
         for view in views:
-            print_json({"queue": name, **view_document(view)})
+            print_json({"queue": queue.name, **view_document(view)})
     elif views:
         print_table(("name", "when", "next due", "catch up", "bytes", "data"), map(_row, views))
     else:
-        note(f"{name} has no schedules")
+        note(f"{queue.name} has no schedules")
     return Code.DONE
 
 
 @app.command("add")
-@command
+@queue_command
 async def add(  # noqa: PLR0913 - each is an option of the command
-    name: QueueName,
+    queue: AsyncWorkQueue,
     schedule: ScheduleName,
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="The data of the items.")] = None,
     *,
@@ -93,7 +82,6 @@ async def add(  # noqa: PLR0913 - each is an option of the command
     catch_up: Annotated[
         CatchUp, choice_option("How to treat ticks that were missed.", get_args(CatchUp))
     ] = "once",
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Add a schedule for an item or a task, or change it.
@@ -107,54 +95,47 @@ async def add(  # noqa: PLR0913 - each is an option of the command
     if tz is not None and cron is None:
         raise typer.BadParameter("can only be given with --cron", param_hint="--tz")
     content = _content(data, task, args)
-    async with open_queue(url, name) as queue:
-        if every is not None:
-            changed = await queue.schedules.every(every, schedule, content, start=start, catch_up=catch_up)
-        else:
-            changed = await queue.schedules.cron(
-                cron or "", schedule, content, tz=tz or "UTC", catch_up=catch_up
-            )
+    if every is not None:
+        changed = await queue.schedules.every(every, schedule, content, start=start, catch_up=catch_up)
+    else:
+        changed = await queue.schedules.cron(cron or "", schedule, content, tz=tz or "UTC", catch_up=catch_up)
     if as_json:
-        print_json({"queue": name, "name": schedule, "changed": changed})
+        print_json({"queue": queue.name, "name": schedule, "changed": changed})
     else:
         typer.echo("scheduled" if changed else "unchanged")
     return Code.DONE
 
 
 @app.command("run")
-@command
-async def run(
-    name: QueueName, schedule: ScheduleName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> Code:
+@queue_command
+async def run(queue: AsyncWorkQueue, schedule: ScheduleName, *, as_json: AsJson = False) -> Code:
     """Add the item of a schedule now, and print its id. The next tick stays when it is."""
-    async with open_queue(url, name) as queue:
-        views = {view.name: view for view in await queue.schedules.list()}
-        if schedule not in views:
-            return fail(f"{name!r} has no schedule {schedule!r}", Code.MISSED)
-        content = views[schedule].data
-        if content is None:
-            return fail(f"{schedule!r} has {views[schedule].size:,} bytes of data, too many", Code.MISSED)
-        item = Item(content, f"{schedule}@{stamp(round(time.time() * 1000))}")
-        added = await queue.add_item(item)
+    views = {view.name: view for view in await queue.schedules.list()}
+    if schedule not in views:
+        return fail(f"{queue.name!r} has no schedule {schedule!r}", Code.MISSED)
+    content = views[schedule].data
+    if content is None:
+        return fail(f"{schedule!r} has {views[schedule].size:,} bytes of data, too many", Code.MISSED)
+    item = Item(content, f"{schedule}@{stamp(round(time.time() * 1000))}")
+    added = await queue.add_item(item)
     if as_json:
-        print_json({"queue": name, "id": item.id, "added": added})
+        print_json({"queue": queue.name, "id": item.id, "added": added})
     elif added:
         typer.echo(printable(item.id))
     if not added:
-        return fail(f"not added: {name!r} has an unfinished item with the id {item.id!r}", Code.MISSED)
+        return fail(f"not added: {queue.name!r} has an unfinished item with the id {item.id!r}", Code.MISSED)
     return Code.DONE
 
 
 @app.command("rm")
-@command
+@queue_command
 async def remove(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     schedules: Annotated[
         list[str],
         typer.Argument(metavar="NAME", help="The schedules' names.", autocompletion=complete_schedule),
     ],
     *,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Remove schedules. Items that they have already added stay.
@@ -162,11 +143,10 @@ async def remove(
     A program that creates its schedules when it starts creates them again,
     and a running worker those of its tasks, within a minute.
     """
-    async with open_queue(url, name) as queue:
-        missed = [one for one in schedules if not await queue.schedules.remove(one)]
+    missed = [one for one in schedules if not await queue.schedules.remove(one)]
     removed = len(schedules) - len(missed)
-    problems = [(one, f"{name!r} has no schedule {one!r}") for one in missed]
-    return report_changes(name, "removed", removed, problems, as_json=as_json)
+    problems = [(one, f"{queue.name!r} has no schedule {one!r}") for one in missed]
+    return report_changes(queue.name, "removed", removed, problems, as_json=as_json)
 
 
 def _content(data: str | None, task: str | None, args: str | None) -> bytes:

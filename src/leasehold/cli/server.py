@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import sys
 import warnings
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, get_type_hints
 
 import typer
 
@@ -60,6 +61,35 @@ def command(run: Callable[Parameters, Coroutine[Any, Any, Code]]) -> Callable[Pa
     def command(*arguments: Parameters.args, **options: Parameters.kwargs) -> NoReturn:
         run_command(run(*arguments, **options))
 
+    return command
+
+
+def queue_command(run: Callable[Concatenate[AsyncWorkQueue, ...], Coroutine[Any, Any, Code]]) -> Any:
+    """Return a command on one queue: `run` gets it, open, in place of the argument QUEUE and of --url.
+
+    Typer reads the signature of the command: that of `run`, with QUEUE first and --url before the last one.
+    """
+
+    async def opened(name: str, url: str, options: dict[str, Any]) -> Code:
+        async with open_queue(url, name) as queue:
+            return await run(queue, **options)
+
+    @functools.wraps(run)
+    def command(*, name: str, url: str, **options: Any) -> NoReturn:
+        run_command(opened(name, url, options))
+
+    hints = get_type_hints(run, localns={"AsyncWorkQueue": AsyncWorkQueue}, include_extras=True)
+    _, *rest = inspect.signature(run).parameters.values()
+    *rest, last = (one.replace(annotation=hints[one.name]) for one in rest)
+    parameters = [
+        inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=QueueName),
+        *rest,
+        inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_URL, annotation=Url),
+        last,
+    ]
+    del command.__wrapped__  # `wraps` sets it, and its signature would be read
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by `inspect`
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
 
 

@@ -18,7 +18,7 @@ from leasehold.cli.formatting import (
     view_document,
 )
 from leasehold.cli.options import choice_option, number_option
-from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, command, fail, note, open_queue
+from leasehold.cli.server import AsJson, Code, fail, note, queue_command
 from leasehold.cli.times import format_time
 from leasehold.codec import dump_compact
 from leasehold.states import ITEM_STATES, State
@@ -27,15 +27,15 @@ from leasehold.tasks.wire import task_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold import Counts, DeadLetter, ItemView
+    from leasehold import AsyncWorkQueue, Counts, DeadLetter, ItemView
 
 #: What is said to `--state dead`.
 DEAD_ELSEWHERE = "`leasehold dead ls QUEUE` lists dead letters"
 
 
-@command
+@queue_command
 async def show(
-    name: QueueName,
+    queue: AsyncWorkQueue,
     item_id: Annotated[
         str | None,
         typer.Argument(
@@ -48,7 +48,6 @@ async def show(
         choice_option("Show only items in this state.", ITEM_STATES, elsewhere={"dead": DEAD_ELSEWHERE}),
     ] = None,
     count: Annotated[int, number_option("How many items of each state.", minimum=1, maximum=1000)] = 20,
-    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Show the items of a queue, or one of them in full.
@@ -60,14 +59,13 @@ async def show(
     The exit code is 1 if there are none.
     """
     if item_id is not None:
-        return await _show_one(url, name, item_id, as_json=as_json)
+        return await _show_one(queue, item_id, as_json=as_json)
     states = [one for one in ITEM_STATES if state in (one, None)]
-    async with open_queue(url, name) as queue:
-        counts = await queue.counts()
-        views = [view for one in states for view in await queue.inspect(one, count=count)]
-    print_views(name, views, as_json=as_json)
+    counts = await queue.counts()
+    views = [view for one in states for view in await queue.inspect(one, count=count)]
+    print_views(queue.name, views, as_json=as_json)
     if not as_json:
-        _note_others(name, counts, states, len(views))
+        _note_others(queue.name, counts, states, len(views))
     return Code.DONE
 
 
@@ -100,17 +98,16 @@ def _note_others(name: str, counts: Counts, states: Sequence[State], shown: int)
         note(f"{counts.dead:,} dead letter{'s' * (counts.dead != 1)}: leasehold dead ls {name}")
 
 
-async def _show_one(url: str, name: str, item_id: str, *, as_json: bool) -> Code:
-    async with open_queue(url, name) as queue:
-        view = await queue.find(item_id)
-        letter = await queue.dead_letters.get(item_id)
-        result = await queue.results.get(item_id)
+async def _show_one(queue: AsyncWorkQueue, item_id: str, *, as_json: bool) -> Code:
+    view = await queue.find(item_id)
+    letter = await queue.dead_letters.get(item_id)
+    result = await queue.results.get(item_id)
     if view is None and letter is None and result is None:
-        return fail(f"{name!r} has no item, dead letter or result with the id {item_id!r}", Code.MISSED)
+        return fail(f"{queue.name!r} has no item, dead letter or result with the id {item_id!r}", Code.MISSED)
     if as_json:
         print_json(
             {
-                "queue": name,
+                "queue": queue.name,
                 "id": item_id,
                 "item": view_document(view) if view else None,
                 "dead_letter": view_document(letter) if letter else None,

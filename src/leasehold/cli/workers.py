@@ -15,21 +15,20 @@ from leasehold.cli.server import (
     DEFAULT_URL,
     AsJson,
     Code,
-    QueueName,
     QueueNames,
     Url,
     command,
     fail,
     note,
     open_queue,
+    queue_command,
 )
 from leasehold.cli.times import format_time
 from leasehold.errors import WorkerUnknown
 from leasehold.fleet import Fleet
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+    from leasehold import AsyncWorkQueue
     from leasehold.fleet import WorkerView
 
 app = typer.Typer(
@@ -94,66 +93,46 @@ def _document(one: WorkerView) -> dict[str, Any]:
 
 
 @app.command("fail")
-@command
-async def fail_worker(
-    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> Code:
+@queue_command
+async def fail_worker(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
     """Return the items of a worker to the front of the queue; reject what it still sends.
 
     If it is alive, it stops these runs, and works on.
     """
-
-    async def act(fleet: Fleet) -> None:
-        returned = await fleet.fail(worker)
-        if as_json:
-            print_json({"queue": name, "worker": worker, "returned": returned})
-        else:
-            typer.echo(f"{returned:,} returned")
-
-    return await _act(name, url, act)
+    return await _order(queue, worker, "fail", as_json=as_json)
 
 
 @app.command()
-@command
-async def quiet(
-    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> Code:
+@queue_command
+async def quiet(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
     """Have a worker lease nothing more, of any queue. Its runs go on."""
-    return await _tell(name, url, worker, "quiet", as_json=as_json)
+    return await _order(queue, worker, "quiet", as_json=as_json)
 
 
 @app.command()
-@command
-async def resume(
-    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> Code:
+@queue_command
+async def resume(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
     """Have a worker that is quiet lease again."""
-    return await _tell(name, url, worker, "resume", as_json=as_json)
+    return await _order(queue, worker, "resume", as_json=as_json)
 
 
 @app.command()
-@command
-async def stop(
-    name: QueueName, worker: WorkerName, *, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> Code:
+@queue_command
+async def stop(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
     """Have a worker stop, as after SIGTERM. What supervises its process may start another."""
-    return await _tell(name, url, worker, "stop", as_json=as_json)
+    return await _order(queue, worker, "stop", as_json=as_json)
 
 
-async def _tell(name: str, url: str, worker: str, what: str, *, as_json: bool) -> Code:
-    async def act(fleet: Fleet) -> None:
-        await getattr(fleet, what)(worker)
-        if as_json:
-            print_json({"queue": name, "worker": worker, "told": what})
-
-    return await _act(name, url, act)
-
-
-async def _act(name: str, url: str, act: Callable[[Fleet], Awaitable[None]]) -> Code:
-    async with open_queue(url, name) as queue:
-        try:
-            await act(Fleet(queue))
-        except WorkerUnknown as error:
-            known = f"`leasehold workers ls {name}` lists those that are"
-            return fail(f"no worker {error.worker!r} is registered on {name!r}: {known}", Code.MISSED)
+async def _order(queue: AsyncWorkQueue, worker: str, what: str, *, as_json: bool) -> Code:
+    """Call a method of the fleet for a worker, and print how many items were returned, if any were to be."""
+    try:
+        returned = await getattr(Fleet(queue), what)(worker)
+    except WorkerUnknown as error:
+        known = f"`leasehold workers ls {queue.name}` lists those that are"
+        return fail(f"no worker {error.worker!r} is registered on {queue.name!r}: {known}", Code.MISSED)
+    if as_json:
+        done = {"told": what} if returned is None else {"returned": returned}
+        print_json({"queue": queue.name, "worker": worker, **done})
+    elif returned is not None:
+        typer.echo(f"{returned:,} returned")
     return Code.DONE
