@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from redis import exceptions as redis_errors
 from redis._parsers.base import BaseParser
+from redis.sentinel import MasterNotFoundError
 
 from leasehold import errors
 from leasehold.scripting.server_errors import is_lost, translate
@@ -28,6 +29,7 @@ TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
     ("WRONGPASS invalid username-password pair or user is disabled.", errors.LoginRefused),
     ("NOPERM User default has no permissions to run the 'eval' command", errors.AccessDenied),
     ("ERR invalid password", errors.LoginRefused),
+    ("ERR Protocol error: unauthenticated multibulk length", errors.LoginRefused),
     ("ERR wrong number of arguments for 'auth' command", errors.LoginRefused),
     ("ERR DB index is out of range", errors.DatabaseMissing),
     ("ERR SELECT is not allowed in cluster mode", errors.DatabaseMissing),
@@ -92,6 +94,15 @@ def test_a_lost_connection_says_whether_the_step_may_have_been_applied(
     assert ours.maybe_applied is maybe_applied
     assert ("may have been applied" in str(ours)) == maybe_applied
     assert ours.__cause__ is error
+
+
+def test_a_login_that_sentinels_refuse_is_not_an_outage() -> None:
+    text = "No master found for 'main' : Redis<…> - "
+    refused = translate(MasterNotFoundError(f"{text}AuthenticationError('…')"), maybe_applied=False)
+    assert isinstance(refused, errors.LoginRefused)
+    assert "sentinel_kwargs" in str(refused)
+    away = translate(MasterNotFoundError(f"{text}ConnectionError('…')"), maybe_applied=False)
+    assert isinstance(away, errors.ConnectionLost)
 
 
 def test_an_error_without_a_text_is_named_by_its_class() -> None:

@@ -24,6 +24,7 @@ from redis.exceptions import (
 from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
+from redis.sentinel import MasterNotFoundError
 
 from leasehold.errors import (
     AccessDenied,
@@ -72,6 +73,7 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("ASK", ServerBusy),
     ("NOAUTH", LoginRefused),
     ("WRONGPASS", LoginRefused),
+    ("unauthenticated", LoginRefused),  # the answer to a long command, before the password is checked
     ("NOPERM", AccessDenied),
     ("ACL failure", AccessDenied),
     ("The user executing the script can't", AccessDenied),  # the text of Redis up to 7.0
@@ -113,7 +115,10 @@ def translate(error: BaseException, *, maybe_applied: bool) -> LeaseholdError:
     """Return the error of `leasehold.errors` for an error of redis-py, which becomes its cause."""
     if isinstance(error, LeaseholdError):
         return error
-    if isinstance(error, RedisClusterException) and error.__cause__ is not None:
+    ours: LeaseholdError
+    if isinstance(error, MasterNotFoundError) and "AuthenticationError" in str(error):
+        ours = LoginRefused(f"{error}: {_ADVICE[LoginRefused]} (those of the Sentinels: `sentinel_kwargs`)")
+    elif isinstance(error, RedisClusterException) and error.__cause__ is not None:
         ours = translate(error.__cause__, maybe_applied=maybe_applied)  # why no node can be used
     elif (failed := why_tls_failed(error)) is not None:
         ours = failed
