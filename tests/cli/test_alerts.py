@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from prometheus_client import Metric
+
 ALERTS = DOCS / "files" / "leasehold-alerts.yml"
 DASHBOARD = DOCS / "files" / "leasehold-grafana.json"
 #: What Prometheus adds.
@@ -77,12 +79,14 @@ def exported() -> Iterator[CollectorRegistry]:
     provider.shutdown()
 
 
-async def work(redis_url: str, name: str) -> None:
-    """Add tasks, run them, one of them in vain, and make a call that fails."""
+async def work(redis_url: str, name: str, exported: CollectorRegistry) -> list[Metric]:
+    """Add tasks, run them, one of them in vain, and make a call that fails; return what a run sees."""
+    seen: list[Metric] = []
     async with TaskQueue.from_url(redis_url, name) as tasks:
 
         @tasks.task()
         async def send(number: int) -> None:
+            seen.extend(exported.collect())
             if number == 1:
                 raise LookupError
 
@@ -91,21 +95,21 @@ async def work(redis_url: str, name: str) -> None:
     async with AsyncWorkQueue.from_url("redis://127.0.0.1:1", "nowhere") as lost:
         with pytest.raises(LeaseholdError):
             await lost.add_item(Item(b"x"))
+    return seen
 
 
 async def test_what_the_dashboard_and_the_alerts_name_is_exported(
     queue: AsyncWorkQueue, redis_url: str, exported: CollectorRegistry
 ) -> None:
     await queue.stats()
-    await work(redis_url, queue.name)
+    families = await work(redis_url, queue.name, exported)
     await registry(queue).beat({"name": "w", "runs": 1}, alive_ms=60_000, first=True)
     exporter = Exporter(redis_url, [queue.name], every=5)
     await exporter.sample_all()
     of_queues = exporter.registry()
     await exporter.close()
-    samples = [
-        sample for one in (exported, of_queues) for family in one.collect() for sample in family.samples
-    ]
+    families += [*exported.collect(), *of_queues.collect()]
+    samples = [sample for family in families for sample in family.samples]
     labels: dict[str, set[str]] = {}
     for sample in samples:
         labels.setdefault(sample.name, set()).update(sample.labels)
