@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,7 +22,7 @@ from tests.fastapi.applications import app_of, double
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 
 @pytest.fixture
@@ -134,6 +135,18 @@ async def test_another_signal_interrupts_the_runs(tasks: TaskQueue, caplog: pyte
     await signalling
     assert (await job.status()).state == "waiting"
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+async def test_a_signal_ends_the_start_of_a_worker(tasks: TaskQueue) -> None:
+    @asynccontextmanager
+    async def loading() -> AsyncIterator[None]:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+        await asyncio.Event().wait()
+        yield
+
+    app = FastAPI(lifespan=lifespan(tasks, worker=Worker(tasks, lifespan=loading)))
+    async with asyncio.timeout(20), app.router.lifespan_context(app):
+        pass  # its server would stop now
 
 
 def test_all_that_the_lifespan_was_given_counts_for_the_health(tasks: TaskQueue) -> None:

@@ -45,6 +45,8 @@ class EmbeddedWorker:
     async def start(self) -> None:
         """Start the worker, and return when it fetches work; a server that is down is waited for later.
 
+        If the process gets a signal to stop meanwhile, the worker is stopped, and this returns.
+
         Raises:
             Exception: If it does not start: its lifespan has failed, the server has refused it, or it is
                 running elsewhere.
@@ -52,7 +54,8 @@ class EmbeddedWorker:
         self._task = task = asyncio.create_task(self._worker.run(), name="leasehold worker")
         started = asyncio.create_task(self._worker.started())
         try:
-            await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+            with hurried_by_signals(self._worker.stop):
+                await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.stop()
             raise

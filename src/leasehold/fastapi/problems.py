@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
@@ -105,7 +106,7 @@ class ProblemRoute(APIRoute):
             except HTTPException as error:
                 return _of_application(error)
             except LeaseholdError as error:
-                log.warning("%s %s: %s", request.method, request.url.path, error)
+                log.warning("%s %s: %s", request.method, path_of(request), error)
                 detail = "Repeat the request." if error.transient else "See the log of the application."
                 return _response(request, ProblemFound(SERVER_UNAVAILABLE, detail))
 
@@ -149,8 +150,8 @@ def _response(request: Request, found: ProblemFound) -> Response:
 
 def path_of(request: Request) -> str:
     """Return the path of a request as the client has sent it, with the root path of a proxy."""
-    raw = request.scope.get("raw_path") or request.url.path.encode()
-    path = bytes(raw).decode("latin-1")
+    raw = request.scope.get("raw_path")  # servers may leave it out
+    path = bytes(raw).decode("latin-1") if raw else quote(request.scope["path"])
     root = str(request.scope.get("root_path", ""))
     return path if path.startswith(root) else f"{root}{path}"
 

@@ -309,7 +309,7 @@ def _add_health(made: APIRouter, sources: Sources) -> None:
 
 def _unfinished(request: Request, job: JobInfo) -> Response:
     """Answer that a job is unfinished, and when to ask again."""
-    query = request.url.query
+    query = bytes(request.scope["query_string"]).decode("latin-1")
     wait = 1.0
     if job.state == "scheduled" and job.due is not None:
         wait = min(MAX_RETRY_AFTER, job.due.timestamp() - time.time())
