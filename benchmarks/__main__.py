@@ -18,7 +18,19 @@ from benchmarks.report import Report, about, aligned, table
 from benchmarks.rivals.suite import SCENARIOS as RIVALS
 from benchmarks.rivals.suite import measure as measure_rivals
 from benchmarks.rivals.targets import NAMES
-from benchmarks.scenarios import cost, events, kills, lanes, many, queue, service, tasks, waiting, worker
+from benchmarks.scenarios import (
+    cost,
+    events,
+    kills,
+    lanes,
+    many,
+    queue,
+    service,
+    tasks,
+    telemetry,
+    waiting,
+    worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -38,6 +50,7 @@ FILES: dict[str, tuple[Scenario, ...]] = {
     "kills": (kills.kills,),
     "core": (many.many, many.idle_worker, cost.single, cost.durable, cost.where, events.events, lanes.lanes),
     "tasks": (tasks.tasks, tasks.waiters),
+    "telemetry": (telemetry.telemetry,),
     "service": (service.service,),
 }
 SCENARIOS = tuple(scenario for its in FILES.values() for scenario in its)

@@ -267,6 +267,15 @@ def _no_op(kind: str, results: str) -> Measure:
     return highest("tasks", "jobs that do nothing", kind=kind, results=results)
 
 
+_TELEMETRY = (
+    Goal(
+        "no-op tasks with metrics: at most 1.05 of the CPU time without",
+        highest("telemetry", "CPU beside off", telemetry="metrics"),
+        1.05,
+        margin=1.1,
+    ),
+)
+
 _TASKS = (
     *(
         at_least(
@@ -364,5 +373,6 @@ GOALS = {
     "spark": _SPARK,
     "core": _CORE,
     "tasks": _TASKS,
+    "telemetry": _TELEMETRY,
     "service": _SERVICE,
 }

@@ -258,6 +258,7 @@ PANELS = {
     ],
     "kills": [],
     "service": [],
+    "telemetry": [],
     "core": [
         *(
             Panel("core", f"CPU µs per job, {at:,} at once", _cpu, "many", concurrency=at)

@@ -51,7 +51,7 @@ async def tasks(bench: Bench) -> list[Row]:
     targets = {
         (kind, keep): kind_of(bench, jobs, keep)
         for keep in (None, KEEP_SECONDS)
-        for kind, kind_of in (("plain items", _PlainItems), ("tasks", _Tasks))
+        for kind, kind_of in (("plain items", _PlainItems), ("tasks", Tasks))
     }
     await take_turns(bench.scaled(7, 2), [target.round for target in targets.values()])
     rows = []
@@ -75,7 +75,7 @@ class _PlainItems(Drained):
         return worker, [queue]
 
 
-class _Tasks(_PlainItems):
+class Tasks(_PlainItems):
     """A worker of one task queue."""
 
     async def _open(self) -> tuple[Worker, Sequence[AsyncWorkQueue]]:

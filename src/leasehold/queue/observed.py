@@ -45,7 +45,7 @@ async def observed(
         failed = error
         raise
     finally:
-        active.called(queue, operation, time.monotonic() - began, failed)
+        active.called(queue, operation, began, failed)
         if adds:
             active.added(queue, len(rows) if failed is not None else answers.count(1), failed)
         if producer is not None:
@@ -59,12 +59,12 @@ async def observed_lease(active: Instruments, queue: str, leasing: Awaitable[T],
     try:
         items = await leasing
     except Exception as error:
-        active.called(queue, "lease", time.monotonic() - began, error)
+        active.called(queue, "lease", began, error)
         raise
     if items:
         active.leased(queue, len(items))
         if not waits:
-            active.called(queue, "lease", time.monotonic() - began, None)
+            active.called(queue, "lease", began)
     return items
 
 

@@ -1,24 +1,18 @@
-"""Records traces and metrics through the API of OpenTelemetry, by its conventions for messaging.
-
-What the user's SDK raises, for example a sampler of its own, never reaches a call or a run: it is logged.
-"""
+"""Records traces and metrics through the API of OpenTelemetry, by its conventions for messaging."""
 
 from __future__ import annotations
 
-import functools
 import time
-from collections import Counter
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
 from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import SpanKind, get_tracer, set_span_in_context
 
 from leasehold import telemetry
-from leasehold.describing import class_of
-from leasehold.log import Log
 from leasehold.telemetry import spans
+from leasehold.telemetry.guard import guarded
 from leasehold.telemetry.meters import (
     OPERATION,
     OPERATION_TYPE,
@@ -28,47 +22,21 @@ from leasehold.telemetry.meters import (
     TASK,
     Kind,
     meters_of,
+    one_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from leasehold.telemetry.meters import Meters
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 #: The name of the tracer and of the meter.
 SCOPE = "leasehold"
 MESSAGE_ID, MESSAGE_COUNT = "messaging.message.id", "messaging.batch.message_count"
 ATTEMPT = "leasehold.attempt"
-#: The outcome of a batch whose items have different ones.
-MIXED = "mixed"
-#: How often an error of the SDK is logged (s).
-LOG_EVERY = 60.0
-
-log = Log("leasehold.telemetry")
-_logged: dict[str, float] = {}
-
-
-def _guarded(function: Callable[P, T]) -> Callable[P, T | None]:
-    """Log what the SDK raises, and return None: an item must not fail because its trace does."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        try:
-            return function(*args, **kwargs)
-        except Exception:
-            now, name = time.monotonic(), function.__qualname__
-            if now - _logged.get(name, -LOG_EVERY) >= LOG_EVERY:
-                _logged[name] = now
-                log.exception("OpenTelemetry raised an error; something was not recorded")
-            return None
-
-    return call
 
 
 class Instruments:
@@ -95,28 +63,28 @@ class Instruments:
         if metrics:
             self.meters = meters_of(meter_provider or get_meter_provider(), SCOPE, number)
 
-    @_guarded
     def leased(self, queue: str, count: int) -> None:
         """Note that items were leased."""
-        if self.meters is not None and count > 0:
-            self.meters.leased.add(Kind(queue, "lease"), count)
+        if self.meters is not None:
+            self.meters.leased.of_calls(queue, "lease").count += count
 
-    @_guarded
     def added(self, queue: str, count: int, error: BaseException | None = None) -> None:
         """Note that items were added, or that it failed."""
-        if self.meters is not None and count > 0:
-            kind = None if error is None else self.meters.error_type(class_of(error))
-            task = telemetry.task_added.get()
-            self.meters.sent.add(Kind(queue, "add", task, error_type=kind), count)
-
-    @_guarded
-    def called(self, queue: str, operation: str, seconds: float, error: BaseException | None) -> None:
-        """Note how long a call has taken."""
         if self.meters is not None:
-            kind = None if error is None else self.meters.error_type(class_of(error))
-            self.meters.calls.add(Kind(queue, operation, error_type=kind), 1, seconds)
+            kind = Kind(queue, "add", telemetry.task_added.get(), error_type=self.meters.error_type(error))
+            self.meters.sent[kind].count += count
 
-    @_guarded
+    def called(self, queue: str, operation: str, began: float, error: BaseException | None = None) -> None:
+        """Record how long a call has taken that began at a time by `time.monotonic()`."""
+        if self.meters is not None:
+            now = time.monotonic()
+            if error is None:
+                series = self.meters.calls.of_calls(queue, operation)
+            else:
+                series = self.meters.calls[Kind(queue, operation, error_type=self.meters.error_type(error))]
+            series.add(1, now - began, now)
+
+    @guarded
     def current_trace(self) -> bytes | None:
         """Return the `traceparent` of the current span, for another process; None: there is none."""
         return None if self.tracer is None else spans.current()
@@ -125,25 +93,24 @@ class Instruments:
         """Begin the span of a call that adds items; None: there are no traces."""
         return None if self.tracer is None else self._producer(self.tracer, queue, count, item_id)
 
-    @_guarded
+    @guarded
     def _producer(self, tracer: Tracer, queue: str, count: int, item_id: bytes) -> Producer:
         attributes = _attributes(queue, "add", telemetry.task_added.get())
         _set_ids(attributes, [item_id.decode(errors="replace")], count)
         return Producer(spans.begin(tracer, SpanKind.PRODUCER, f"add {queue}", attributes, []))
 
-    @_guarded
-    def run(
+    @guarded
+    def begin_run(
         self, queue: str, task: str, item_ids: Sequence[str], traces: Sequence[bytes | None], attempt: int
-    ) -> ObservedRun:
-        """Begin to observe a run, whose span is the current one until `ObservedRun.end`."""
-        span = None
-        if self.tracer is not None:
-            attributes = _attributes(queue, "process", task)
-            attributes[ATTEMPT] = attempt
-            _set_ids(attributes, item_ids, len(item_ids))
-            links = spans.links_to(traces)
-            span = spans.begin(self.tracer, SpanKind.CONSUMER, f"process {queue}", attributes, links)
-        return ObservedRun(self.meters, queue, task, span)
+    ) -> RunSpan | None:
+        """Begin the span of a run, which is the current one until it ends; None: there are no traces."""
+        if self.tracer is None:
+            return None
+        attributes = _attributes(queue, "process", task)
+        attributes[ATTEMPT] = attempt
+        _set_ids(attributes, item_ids, len(item_ids))
+        links = spans.links_to(traces)
+        return RunSpan(spans.begin(self.tracer, SpanKind.CONSUMER, f"process {queue}", attributes, links))
 
 
 class Producer:
@@ -158,7 +125,7 @@ class Producer:
         context = span.get_span_context()
         self.trace = spans.written(context) if context.is_valid and context.trace_flags.sampled else None
 
-    @_guarded
+    @guarded
     def end(self, error: BaseException | None = None) -> None:
         """End the span."""
         if error is not None:
@@ -166,54 +133,26 @@ class Producer:
         self._span.end()
 
 
-class ObservedRun:
-    """The span and the duration of a run. While it goes on, its span is the current one."""
+class RunSpan:
+    """The span of a run. While that goes on, it is the current one."""
 
-    def __init__(self, meters: Meters | None, queue: str, task: str, span: Span | None) -> None:
-        self._meters = meters
-        self._queue = queue
-        self._task = task
+    def __init__(self, span: Span) -> None:
         self._span = span
-        self._token = None if span is None else context_api.attach(set_span_in_context(span))
-        self._began = time.monotonic()
+        self._token = context_api.attach(set_span_in_context(span))
 
-    @_guarded
+    @guarded
     def end(self, outcomes: Sequence[str], error: BaseException | None) -> None:
-        """Record the end of the run.
+        """End the span.
 
         Args:
             outcomes: What its items are counted as, at least one.
             error: Why it failed; None: it has not.
         """
-        seconds = time.monotonic() - self._began
-        try:
-            self._record(outcomes, error, seconds)
-        finally:
-            if self._span is not None:
-                if error is not None:
-                    spans.fail(self._span, error)
-                self._span.set_attribute(OUTCOME, _one_of(outcomes))
-                self._span.end()
-            if self._token is not None:
-                context_api.detach(self._token)
-
-    def _record(self, outcomes: Sequence[str], error: BaseException | None, seconds: float) -> None:
-        meters = self._meters
-        if meters is None:
-            return
-        kind = None if error is None else meters.error_type(class_of(error))
-        run = Kind(self._queue, "process", self._task, _one_of(outcomes), kind)
-        if run.outcome != MIXED:
-            meters.runs.add(run, len(outcomes), seconds)
-            return
-        meters.runs.add(run, 0, seconds)
-        for outcome, count in Counter(outcomes).items():
-            meters.runs.add(run._replace(outcome=outcome), count)
-
-
-def _one_of(outcomes: Sequence[str]) -> str:
-    """Return the outcome of a run: that of all its items, or `mixed`."""
-    return outcomes[0] if len(outcomes) == 1 or len({*outcomes}) == 1 else MIXED
+        context_api.detach(self._token)
+        if error is not None:
+            spans.fail(self._span, error)
+        self._span.set_attribute(OUTCOME, one_of(outcomes))
+        self._span.end()
 
 
 def _attributes(queue: str, operation: str, task: str | None) -> dict[str, str | int]:

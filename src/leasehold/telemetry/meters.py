@@ -1,28 +1,32 @@
 """Counts and durations, by OpenTelemetry's conventions for messaging.
 
-A record of a histogram takes the SDK 5 to 10 µs, which slows down quick runs. So what is counted is counted
-here, and read by the SDK when it exports; and of the durations with equal attributes, at most
-RECORDS_PER_SECOND are recorded, evenly over the second.
+A record of a histogram takes the SDK 5 to 10 µs, about as long as a worker takes for a quick task. So what is
+counted is counted here, and read by the SDK when it exports; and of the durations with equal attributes, at
+most MAX_RECORDS are recorded in RECORDS_SECONDS.
 """
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import Observation, get_meter
 
 from leasehold import telemetry
+from leasehold.describing import class_of
+from leasehold.telemetry.guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider
 
-#: How many durations with equal attributes are recorded in a second, and at once.
-RECORDS_PER_SECOND, BURST = 1000, 200
+#: How many durations with equal attributes are recorded in how many seconds.
+MAX_RECORDS, RECORDS_SECONDS = 20, 0.1
+#: The outcome of a batch whose items have different ones.
+MIXED = "mixed"
 #: How many classes of errors are named; those after them are `_OTHER`, as the conventions call it.
 MAX_ERROR_TYPES = 100
 #: The upper bounds of the buckets: of calls, and of runs (s).
@@ -49,6 +53,11 @@ TYPES = {
 Attributes: TypeAlias = "dict[str, str]"
 
 
+def one_of(outcomes: Sequence[str]) -> str:
+    """Return the outcome of a run: that of all its items, or `mixed`."""
+    return outcomes[0] if len(outcomes) == 1 or len({*outcomes}) == 1 else MIXED
+
+
 class Kind(NamedTuple):
     """What a measurement is about: the attributes that it has, None without."""
 
@@ -72,51 +81,76 @@ class Kind(NamedTuple):
         return {name: value for name, value in named.items() if value is not None}
 
 
-class _Series:
-    """The measurements with equal attributes: a count, and how many durations may be recorded."""
+class Series:
+    """The measurements with equal attributes: a count, and a duration as long as there are not too many.
 
-    __slots__ = ("attributes", "count", "left", "refilled")
+    Several threads may add. The count is exact: the interpreter switches no thread within one addition.
 
-    def __init__(self, kind: Kind) -> None:
+    Attributes:
+        attributes: The attributes.
+        count: What was counted.
+        meters: The metrics that it belongs to.
+        left: How many durations may be recorded until `renews`, by `time.monotonic()`.
+    """
+
+    __slots__ = ("_histogram", "attributes", "count", "left", "meters", "renews")
+
+    def __init__(self, kind: Kind, meters: Meters, histogram: Histogram | None) -> None:
+        self._histogram = histogram
         self.attributes = kind.attributes()
+        self.meters = meters
         self.count = 0
-        self.left = float(BURST)
-        self.refilled = time.monotonic()
+        self.left = MAX_RECORDS
+        self.renews = time.monotonic() + RECORDS_SECONDS
 
-    def may_record(self, now: float) -> bool:
-        """Return whether one more duration is recorded."""
-        if self.left < 1:
-            self.left = min(BURST, self.left + (now - self.refilled) * RECORDS_PER_SECOND)
-            self.refilled = now
-            if self.left < 1:
-                return False
+    def add(self, count: int, seconds: float, now: float) -> None:
+        """Count, and record a duration unless there were too many before.
+
+        Args:
+            count: How many to count.
+            seconds: The duration.
+            now: The time by `time.monotonic()`.
+        """
+        self.count += count
+        if self.left > 0 or now >= self.renews:
+            self.record(seconds, now)
+
+    @guarded
+    def record(self, seconds: float, now: float) -> None:
+        """Record a duration, although there may have been too many."""
+        if now >= self.renews:
+            self.left, self.renews = MAX_RECORDS, now + RECORDS_SECONDS
         self.left -= 1
-        return True
+        if self._histogram is not None:
+            self._histogram.record(seconds, self.attributes)
 
 
 class _Family:
     """A counter, a histogram, or both of the same attributes."""
 
-    def __init__(self, histogram: Histogram | None = None) -> None:
+    def __init__(self, meters: Meters, histogram: Histogram | None = None) -> None:
+        self._meters = meters
         self._histogram = histogram
-        self._series: dict[Kind, _Series] = {}
-        self._lock = threading.Lock()
+        self._series: dict[Kind, Series] = {}
+        self._of_calls: dict[tuple[str, str], Series] = {}
 
-    def add(self, kind: Kind, count: int = 1, seconds: float | None = None) -> None:
-        """Count, and record a duration unless there were too many in this second."""
-        with self._lock:
-            series = self._series.get(kind)
-            if series is None:
-                series = self._series[kind] = _Series(kind)
-            series.count += count
-            recorded = seconds is not None and series.may_record(time.monotonic())
-        if recorded and seconds is not None and self._histogram is not None:
-            self._histogram.record(seconds, series.attributes)
+    def __getitem__(self, kind: Kind) -> Series:
+        found = self._series.get(kind)
+        if found is None:
+            found = self._series.setdefault(kind, Series(kind, self._meters, self._histogram))
+        return found
+
+    def of_calls(self, queue: str, operation: str) -> Series:
+        """Return the measurements of calls without an error, without making a `Kind` for each."""
+        found = self._of_calls.get((queue, operation))
+        if found is None:
+            found = self._of_calls[queue, operation] = self[Kind(queue, operation)]
+        return found
 
     def observe(self, _: CallbackOptions) -> Iterable[Observation]:
         """Return the counts."""
-        with self._lock:
-            return [Observation(one.count, one.attributes) for one in self._series.values() if one.count]
+        series = [*self._series.values()]
+        return [Observation(one.count, one.attributes) for one in series if one.count]
 
 
 class Meters:
@@ -130,24 +164,25 @@ class Meters:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self._observed = False
         self._error_types: set[str] = set()
-        self.sent, self.leased = _Family(), _Family()
+        self.sent, self.leased = _Family(self), _Family(self)
         self.calls = _Family(
+            self,
             meter.create_histogram(
                 "messaging.client.operation.duration",
                 unit="s",
                 description="How long calls of a queue take, without waiting for items.",
                 explicit_bucket_boundaries_advisory=CALL_BUCKETS,
-            )
+            ),
         )
         self.runs = _Family(
+            self,
             meter.create_histogram(
                 "messaging.process.duration",
                 unit="s",
                 description="How long runs of handlers take.",
                 explicit_bucket_boundaries_advisory=RUN_BUCKETS,
-            )
+            ),
         )
         for name, unit, description, family in (
             ("messaging.client.sent.messages", "{message}", "Items that were added.", self.sent),
@@ -159,9 +194,31 @@ class Meters:
             "leasehold.runs.active", [self._active_runs], unit="{run}", description="Runs that go on now."
         )
 
-    def error_type(self, name: str) -> str:
+    def run_series(self, queue: str, task: str, outcome: str, error: BaseException | None = None) -> Series:
+        """Return the measurements of runs with such an outcome."""
+        return self.runs[Kind(queue, "process", task, outcome, self.error_type(error))]
+
+    def ran(
+        self,
+        queue: str,
+        task: str,
+        outcomes: Sequence[str],
+        error: BaseException | None,
+        seconds: float,
+        now: float,
+    ) -> None:
+        """Record the end of a run, and count its items by their outcomes."""
+        outcome = one_of(outcomes)
+        run = self.run_series(queue, task, outcome, error)
+        run.add(0 if outcome == MIXED else len(outcomes), seconds, now)
+        for one, count in Counter(outcomes).items() if outcome == MIXED else ():
+            self.run_series(queue, task, one, error).count += count
+
+    def error_type(self, error: BaseException | None) -> str | None:
         """Return the name of an error's class, or `_OTHER` if there are too many."""
-        known = self._error_types
+        if error is None:
+            return None
+        name, known = class_of(error), self._error_types
         if name not in known:
             if len(known) >= MAX_ERROR_TYPES:
                 return "_OTHER"

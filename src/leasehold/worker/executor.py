@@ -215,7 +215,8 @@ class Executor:
         if not self._start(run, task):
             return
         running = RUNNING.set(run)
-        observed = None if telemetry.active is None else begin(telemetry.active, run)
+        active = telemetry.active
+        span = None if active is None or active.tracer is None else begin(active, run)
         failure: BaseException | None = None
         try:
             value = await self.calls[run.handler](run)
@@ -236,9 +237,10 @@ class Executor:
                 self._log_return(run)
         finally:
             RUNNING.reset(running)
-            self.run_seconds += time.monotonic() - run.began
-            if observed is not None:
-                end(observed, run, failure)
+            ended = time.monotonic()
+            self.run_seconds += ended - run.began
+            if active is not None:
+                end(active, span, run, failure, ended)
 
     def _start(self, run: ActiveRun, task: asyncio.Task[None]) -> bool:
         """Return whether the handler is to be called; if not, the run has its outcomes."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.limits import DeclaredLimit
     from leasehold.queue.schedules import Declaration
+    from leasehold.telemetry.meters import Series
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
 RunIn = Literal["loop", "thread", "process"]
@@ -139,6 +140,8 @@ class Handler(Consumer):
         self.keep_result = None if keep_result is None else seconds("keep_result", keep_result, zero=False)
         self.inputs = _inputs(function, self.run_in, self.batch) if inputs is None else inputs
         self.encode = encode
+        #: The metrics of its completed runs; see `observed`.
+        self.completions: Series | None = None
 
     @property
     def handlers(self) -> Sequence[Handler]:
@@ -155,6 +158,7 @@ class Handler(Consumer):
         made = copy.copy(self)
         made.queue = queue
         made.consumer = made
+        made.completions = None
         return made
 
 
