@@ -176,10 +176,13 @@ async def test_a_worker_that_is_refused_later_works_on_when_it_is_accepted_again
         await command(admin, "CLIENT", "KILL", "TYPE", "pubsub")
         gate.opened.set()
         await eventually("outcomes wait", lambda: "outcomes of" in caplog.text)
-        await eventually("it is unhealthy", lambda: not worker.health().ok)
-        reasons = " ".join(worker.health().reasons)
-        assert "the server refuses for" in reasons
-        assert "check the user and the password" in reasons
+
+        def reasons() -> str:
+            return " ".join(worker.health().reasons)
+
+        await eventually("it is unhealthy", lambda: "the server refuses for" in reasons())
+        assert "check the user and the password" in reasons()
+        assert not worker.health().ok
         tries = await connections_of(admin) + 10
 
         async def has_tried() -> bool:
