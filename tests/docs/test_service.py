@@ -239,7 +239,8 @@ def test_everything_refers_to_what_is_there() -> None:
     services = COMPOSE["services"]
     assert {address for _, addresses in targets for address in addresses} == set(PORTS.items())
     assert {*services} == {"redis", "prometheus", *PORTS}
-    assert (FOLDER / services["prometheus"]["volumes"][0].partition(":")[0]).is_file()
+    assert services["prometheus"]["volumes"] == [".:/etc/prometheus:ro"]
+    assert [path.name for path in (DOCS / "files").glob(SCRAPED["rule_files"][0])] == ["leasehold-alerts.yml"]
     assert all(services[part]["build"] == "." for part in PORTS)
 
 

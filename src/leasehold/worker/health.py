@@ -145,7 +145,7 @@ class Monitor:
         is_blocked = (blocked := self.blocked_for()) > BLOCKED_SECONDS
         if is_blocked and not self._block_is_logged:
             frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented, in spite of its name
-            stack = "".join(traceback.format_stack(frame, limit=LOGGED_FRAMES)) if frame else ""
+            stack = "".join(traceback.format_stack(frame, limit=LOGGED_FRAMES)).rstrip() if frame else ""
             log.warning(
                 "the event loop has been blocked for %.1f s, by code that awaits nothing:\n%s", blocked, stack
             )
