@@ -139,6 +139,32 @@ async def test_a_worker_waits_for_a_server_that_is_down_and_ends_if_it_then_refu
             await running
 
 
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    ],
+)
+async def test_a_worker_waits_for_a_server_that_accepts_no_writes(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, away: str, back: str
+) -> None:
+    """Such a server comes back by itself, so it does not count as a refusal."""
+    queue = make_queue(url=own.url)
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    await add(queue, b"x")
+    await command(admin, *away.split())
+    async with working(worker):
+        await eventually("it has started", lambda: worker.health().reasons != ("the worker is not running",))
+        await command(admin, *back.split())
+        await gate.reached(1)
+        gate.opened.set()
+        await finished(queue)
+    assert gate.done == ["1"]
+
+
 async def test_a_worker_can_be_stopped_while_it_asks_whether_it_is_refused(make_queue: MakeQueue) -> None:
     async with Pretender({b"EVALSHA": b""}) as pretender:  # it answers nothing
         started: list[str] = []
