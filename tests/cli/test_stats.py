@@ -115,6 +115,7 @@ async def test_wrong_usage_is_refused(leasehold: Leasehold, monkeypatch: pytest.
     assert (outcome.code, "leasehold[prometheus]" in outcome.error) == (2, True)
 
 
+@pytest.mark.seed("GLD-O21")
 async def test_each_queue_and_each_worker_has_its_metrics(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str
 ) -> None:

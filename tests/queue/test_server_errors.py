@@ -117,6 +117,7 @@ async def test_a_full_server_refuses_adds_and_still_leases_and_completes(
     assert await snapshot(admin) == before
 
     assert await queue.counts() == (1, 1, 0, 0)
+    assert (await queue.stats()).counts == (1, 1, 0, 0), "it must be watched, too"
     assert await queue.renew(lease, 60)
     assert await queue.complete(lease)
     other = await take(queue, 60)
