@@ -12,6 +12,7 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.testclient import TestClient
+from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, InvalidArgument, Item, RetryPolicy, TaskQueue
 from leasehold.fastapi import lifespan, router
@@ -309,6 +310,47 @@ async def test_queues_and_workers(tasks: TaskQueue, client: httpx.AsyncClient, n
     await until("the worker is listed", is_listed)
     worker.stop()
     await running
+
+
+@pytest.mark.parametrize(
+    "progress", [b"NaN", b'{"a": Infinity}', b'"\\ud800"', b"[" * 500 + b"]" * 500, b"[" * 5000, b"no JSON"]
+)
+async def test_progress_that_cannot_be_shown_is_left_out(
+    tasks: TaskQueue, client: httpx.AsyncClient, redis: Redis, progress: bytes
+) -> None:
+    job = await tasks.tasks[0].add(4)
+    await redis.hset(f"{tasks.name}:progress", job.id, progress)
+    for path in (f"/jobs/{job.id}", f"/jobs/{job.id}/result"):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()["progress"]) == ({"t": 202}.get(path[-1], 200), None)
+
+
+async def test_a_run_of_an_id_that_is_no_text_is_shown(redis: Redis, redis_url: str, name: str) -> None:
+    async with (
+        AsyncWorkQueue.from_url(redis_url, name) as queue,
+        client_of(with_router(queue)) as client,
+    ):
+        worker, runs = new_worker(dead_after=0.5), asyncio.Event()
+
+        @worker.handler(queue)
+        async def wait(_: bytes) -> None:
+            runs.set()
+            await asyncio.Event().wait()
+
+        # As clients of other libraries may add it.
+        await redis.set(f"{name}:item:".encode() + b"\xff", b"")
+        await redis.lpush(f"{name}:queue", b"\xff")
+        running = asyncio.create_task(worker.run())
+        await runs.wait()
+
+        async def is_shown() -> bool:
+            answer = await client.get("/workers")
+            assert answer.status_code == 200, answer.text
+            return [run["id"] for one in answer.json() for run in one["running"]] == ["\\udcff"]
+
+        await until("the run is listed", is_shown)
+        worker.stop(now=True)
+        await running
 
 
 async def test_a_server_that_is_down_is_a_problem() -> None:

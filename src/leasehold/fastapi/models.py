@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from leasehold.errors import JobFailed
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Where a job is.
 State = Literal["waiting", "leased", "scheduled", "dead", "completed", "cancelled", "expired", "unknown"]
+_ANY = TypeAdapter[Any](Any)
 _ID = "4f0c9e0b5a3d4b7f8f5e1c2d3a4b5c6d"
 
 
@@ -214,7 +215,7 @@ def job_info(item_id: str, queue: str, status: JobStatus, *, state: State | None
         attempt=status.attempt,
         error=error,
         due=_moment(status.due),
-        progress=status.progress,
+        progress=_progress(status.progress),
     )
 
 
@@ -242,9 +243,9 @@ def queue_details(stats: QueueStats) -> QueueDetails:
 def worker_info(view: WorkerView) -> WorkerInfo:
     """Return a worker as it is answered."""
     return WorkerInfo(
-        id=view.id,
-        name=view.name,
-        host=view.host,
+        id=_text(view.id),
+        name=_text(view.name),
+        host=_text(view.host),
         pid=view.pid,
         queues=[*view.queues],
         dead=view.dead,
@@ -259,7 +260,23 @@ def worker_info(view: WorkerView) -> WorkerInfo:
 
 
 def _run_info(run: RunView) -> RunInfo:
-    return RunInfo(queue=run.queue, id=run.item_id, task=run.handler, since=_moment_of(run.since))
+    return RunInfo(
+        queue=run.queue, id=_text(run.item_id), task=_text(run.handler), since=_moment_of(run.since)
+    )
+
+
+def _text(value: str) -> str:
+    """Return a text that any client may have written, or the bytes of an id, as it can be sent."""
+    return value.encode(errors="backslashreplace").decode()
+
+
+def _progress(value: Any) -> Any:
+    """Return progress, which any client may have written; None if it cannot be sent."""
+    try:
+        _ANY.dump_json(value)
+    except ValueError:  # it is too deep
+        return None
+    return value
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -41,7 +41,7 @@ def read_progress(text: bytes | None) -> Any:
     """Return stored progress as a value; None if there is none, or it is no JSON."""
     try:
         return _decode(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):  # any client may write it
         return None
 
 
