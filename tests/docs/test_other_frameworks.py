@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from leasehold import Worker, call_sync
+from leasehold.fastapi import lifespan
 from tests.docs.pages import DOCS, blocks
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flask import Flask
-    from starlette.applications import Starlette
 
 PAGE = DOCS / "how-to" / "other-frameworks.md"
 PROGRAMS = {block.title: block.code for block in blocks(PAGE) if block.title}
@@ -93,6 +95,15 @@ async def test_the_program_for_starlette_runs() -> None:
         assert (refused.status_code, "Expected `str`" in refused.json()["error"]) == (422, True)
         assert (await client.get("/mails/unknown")).status_code == 404
     await tasks.close()
+
+
+@pytest.mark.usefixtures("folder")
+def test_starlette_takes_the_lifespan_with_a_worker() -> None:
+    program, mails = importlib.import_module("starlette_app"), importlib.import_module("mails")
+    app = Starlette(routes=program.app.routes, lifespan=lifespan(mails.tasks, worker=True))
+    with TestClient(app) as client:
+        added = client.post("/mails", json={"to": "ann@example.org"})
+        assert client.get(added.headers["location"]).json() == {"result": WELCOMED}
 
 
 @pytest.mark.usefixtures("folder")

@@ -366,6 +366,13 @@ async def test_a_server_that_is_down_is_a_problem() -> None:
         assert problem(answer, 503, "not-ready")["reasons"][0].startswith("the server does not answer: ")
 
 
+async def test_a_server_that_refuses_says_what_to_change(redis_url: str) -> None:
+    tasks = TaskQueue.from_url(redis_url.replace("redis://", "redis://stranger:wrong@"), "refused")
+    async with client_of(with_router(tasks)) as client:
+        [reason] = problem(await client.get("/ready"), 503, "not-ready")["reasons"]
+    assert reason.startswith("the server refuses: WRONGPASS ")
+
+
 def test_a_mounted_application_behind_a_proxy(tasks: TaskQueue) -> None:
     app = FastAPI(lifespan=lifespan(tasks, worker=True))
     app.mount("/inner", with_router(tasks))

@@ -12,7 +12,7 @@ from fastapi.params import Depends
 from starlette.convertors import Convertor, register_url_convertor
 
 from leasehold.durations import check_list
-from leasehold.errors import InvalidArgument, LeaseholdError
+from leasehold.errors import InvalidArgument, LeaseholdError, ServerRefused
 from leasehold.fastapi.dependencies import find_serving
 from leasehold.fastapi.disconnecting import until_disconnected
 from leasehold.fastapi.jobs import Jobs
@@ -301,7 +301,8 @@ def _add_health(made: APIRouter, sources: Sources) -> None:
         try:
             await (sources if serving is None else serving.sources).check(within=READY_SECONDS)
         except LeaseholdError as error:
-            reasons.append(f"the server does not answer: {error}")
+            refused = isinstance(error, ServerRefused)
+            reasons.append(f"the server {'refuses' if refused else 'does not answer'}: {error}")
         if reasons:
             raise ProblemFound(NOT_READY, "; ".join(reasons), reasons=reasons)
         return Health(status="ok")
