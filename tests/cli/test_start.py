@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 #: Runs a command, and prints which modules it has imported and which scripts it has composed.
 PROGRAM = """
-import json, sys
+import gc, json, sys
 from leasehold.cli import main
 try:
     main()
 finally:
     catalogue = sys.modules.get("leasehold.scripting.catalogue")
     composed = catalogue.find_script.cache_info().currsize if catalogue else 0
-    print(json.dumps([composed, *sys.modules]), file=sys.stderr)
+    print(json.dumps([gc.isenabled(), composed, *sys.modules]), file=sys.stderr)
 """
 #: What takes long to import, and has no part in the command.
 NEEDLESS = {"anyio", "pydantic", "leasehold.fleet", "leasehold.tasks.queue", "leasehold.worker"}
@@ -38,7 +38,8 @@ async def run(redis_url: str, *arguments: str) -> tuple[int, set[str]]:
     )
     _, err = await process.communicate()
     assert process.returncode == 0, err.decode()
-    composed, *imported = json.loads(err)
+    collects, composed, *imported = json.loads(err)
+    assert collects, "the garbage collector is off while a command is imported, and no longer"
     return composed, {*imported}
 
 
@@ -47,7 +48,7 @@ async def test_the_version_is_printed_without_the_redis_client_and_without_rich(
         *(sys.executable, "-c", PROGRAM, "--version"), stderr=asyncio.subprocess.PIPE
     )
     _, err = await process.communicate()
-    _, *imported = json.loads(err)
+    _, _, *imported = json.loads(err)
     assert not {"asyncio", "msgspec", "pydantic", "redis", "rich.console"} & {*imported}
     ours = {name for name in imported if name.startswith("leasehold.")}
     assert ours == {"leasehold.cli", "leasehold.cli.app", "leasehold.cli.values", "leasehold.lazy"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -12,6 +13,8 @@ def main() -> None:
     Raises:
         SystemExit: Always, with the exit code: 2 if the extra `cli` is not installed.
     """
+    # Until the command is imported: what imports make stays, and searching it takes a quarter of the start.
+    gc.disable()
     try:
         from leasehold.cli.app import app
     except ModuleNotFoundError as missing:

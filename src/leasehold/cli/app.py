@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import importlib.metadata
 from typing import Annotated, Any, NamedTuple
@@ -135,7 +136,12 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """See `TyperGroup`."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else command, rest
+        if name in COMMANDS:
+            command = load(name)
+        if not gc.isenabled():  # see `leasehold.cli.main`
+            gc.freeze()
+            gc.enable()
+        return name, command, rest
 
 
 app = typer.Typer(

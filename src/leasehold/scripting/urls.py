@@ -79,6 +79,8 @@ def check_url(url: object, *, cluster: bool) -> str:
     query = _query_of(url)
     if query is None:
         raise refusal(url, _READABLE)
+    if not query:
+        return url
     known = {*_accepted(RedisCluster if cluster else _SCHEMES[scheme])}
     if not cluster:
         known |= {"max_connections"} & {*_accepted(ConnectionPool)}
