@@ -28,7 +28,8 @@ class RunView:
 class WorkerView:
     """A worker at its last heartbeat. What it did not say is 0, empty or None."""
 
-    #: Its session when it started: random, new at each start. Unique, while names need not be.
+    #: Its session when it started, and a number if others have started in that session: random, new at each
+    #: start. Unique, while names need not be.
     id: str
     name: str
     host: str

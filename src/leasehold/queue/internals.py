@@ -58,6 +58,16 @@ def name_session(queue: AsyncWorkQueue, worker: str) -> None:
     _lifecycle(queue).engine().session.worker = worker
 
 
+def new_worker_id(queue: AsyncWorkQueue) -> str:
+    """Return an id for a worker that starts in the running event loop.
+
+    It is the session of this queue for the first one, and has a number for others that use the session.
+    """
+    session = _lifecycle(queue).engine().session
+    session.workers += 1
+    return session.id if session.workers == 1 else f"{session.id}.{session.workers}"
+
+
 def registry(queue: AsyncWorkQueue) -> Registry:
     """Return the calls that register, list and fail the workers of a queue."""
     return Registry(_lifecycle(queue).engine)

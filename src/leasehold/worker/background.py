@@ -6,12 +6,14 @@ It has separate connections. It renews leases, cleans queues, ticks schedules an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from leasehold.errors import WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.internals import assist, assist_another
 
@@ -52,6 +54,9 @@ class BackgroundThread:
         self._sessions: dict[Consumer, str] = {}
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._closing: asyncio.Event | None = None
+        #: Held to check or to change whether the thread takes calls. A signal handler may interrupt a holder.
+        self._lock = threading.RLock()
+        self._takes_calls = True
         self._thread = threading.Thread(target=self._run, name="leasehold background", daemon=True)
 
     async def start(self) -> None:
@@ -74,24 +79,49 @@ class BackgroundThread:
             await asyncio.sleep(0.001)
 
     async def assist(self, consumer: Consumer) -> None:
-        """Act for the session that the queue has now in the running event loop."""
+        """Act for the session that the queue has now in the running event loop.
+
+        Raises:
+            WorkerNotRunning: If the thread has ended.
+        """
         session = consumer.queue.session
         again = partial(assist_another, consumer.queue, session, reply_timeout=self._reply_timeout)
-        await asyncio.wrap_future(self.call(again))
+        called = asyncio.wrap_future(self.call(again))
+        await asyncio.wait([called])
+        if called.cancelled():
+            raise WorkerNotRunning
+        called.result()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
-        """Run a coroutine in the thread's event loop; callable from any thread, and from a signal handler."""
-        return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
+        """Run a coroutine in the thread's event loop; callable from any thread, and from a signal handler.
+
+        If the thread ends before the coroutine does, the future is cancelled.
+
+        Raises:
+            WorkerNotRunning: If the thread has ended, or is about to. Then `make` is not called.
+        """
+        with self._lock:
+            if not self._takes_calls:
+                raise WorkerNotRunning
+            return asyncio.run_coroutine_threadsafe(make(), self._ready.result())
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread's event loop; callable from any thread."""
-        self._ready.result().call_soon_threadsafe(function)
+        """Call a function in the thread's event loop, unless it has ended; callable from any thread."""
+        with self._lock:
+            if self._takes_calls:
+                self._ready.result().call_soon_threadsafe(function)
+
+    def _take_no_calls(self) -> None:
+        with self._lock:
+            self._takes_calls = False
 
     async def stop(self) -> None:
         """Cancel the tasks and close the connections, within CLOSE_SECONDS in any case."""
         await self._started()
+        self._take_no_calls()
         if self._closing is not None and self._thread.is_alive():
-            self._ready.result().call_soon_threadsafe(self._closing.set)
+            with contextlib.suppress(RuntimeError):  # it is just ending
+                self._ready.result().call_soon_threadsafe(self._closing.set)
             deadline = time.monotonic() + CLOSE_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:  # noqa: ASYNC110 - it is a thread
                 await asyncio.sleep(0.005)
@@ -114,9 +144,11 @@ class BackgroundThread:
             self._ready.set_result(asyncio.get_running_loop())
             await self._closing.wait()
         finally:
+            self._take_no_calls()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            # What was called before has become a task by now, which `asyncio.run` cancels.
 
     async def _run_forever(self, task: Task) -> None:
         while True:

@@ -124,7 +124,12 @@ class OwnConnections:
         for queue in queues:
             engine = running_engine(queue)
             if engine is not None:
-                same = [one.session for one in engines(queue) if one.session.id == engine.session.id]
+                # Of those that act for it, only our own: another worker that shares it comes and goes.
+                same = [
+                    one.session
+                    for one in engines(queue)
+                    if one.session.id == engine.session.id and (one is engine or not one.session.adopted)
+                ]
                 ours.setdefault(engine.session, {}).update(dict.fromkeys(same))
         for session in [session for session in self._states if session not in ours]:
             del self._states[session]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import random
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError, QueueClosed
 from leasehold.log import Log
 from leasehold.queue.internals import registry
+from leasehold.worker.registrations import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.registry import Beat
     from leasehold.worker.handler import Consumer
+    from leasehold.worker.registrations import Owner, Registration
 
 #: A heartbeat is sent after so long, as a share of the time after which the worker is dead.
 BEAT_AFTER = 1 / 3
@@ -40,38 +43,6 @@ FAILED_BY_ANOTHER = "another client has failed it"
 log = Log("leasehold.worker")
 
 
-class Owner(Protocol):
-    """The worker that is registered. Each method is called in the background thread."""
-
-    def about(self, consumer: Consumer) -> Mapping[str, Any]:
-        """Return what the worker says of itself on a queue, without its name and what is permanent of it."""
-        ...
-
-    def told(self, what: str) -> None:
-        """Do what another client has told the worker: `quiet`, `resume` or `stop`."""
-        ...
-
-    def failed(self, consumer: Consumer, why: str) -> None:
-        """Treat the worker as failed on a queue: stop its runs, and begin anew under another session."""
-        ...
-
-
-@dataclass(eq=False)
-class Member:
-    """The registration of the worker on one queue. The times are those of `time.monotonic()`."""
-
-    consumer: Consumer
-    session: str
-    #: Whether the server has accepted a heartbeat.
-    registered: bool = False
-    #: What it was told last.
-    told: str = ""
-    #: When the last accepted heartbeat was sent, and since when no heartbeat has failed.
-    refreshed_at: float = 0.0
-    steady_since: float | None = None
-    due: float = 0.0
-
-
 class Membership:
     """Registers a worker on its queues; runs in the background thread.
 
@@ -84,9 +55,11 @@ class Membership:
 
     def __init__(self, owner: Owner, *, dead_after: float | None, supervises: bool) -> None:
         self._owner = owner
-        self._dead_after = dead_after
+        self._dead_after = math.inf if dead_after is None else dead_after
         self._supervises = supervises
         self._every = PERMANENT_BEAT if dead_after is None else dead_after * BEAT_AFTER
+        #: How long heartbeats must have succeeded before this worker fails others (s).
+        self._steady_after = PERMANENT_BEAT / BEAT_AFTER if dead_after is None else dead_after
         self._members: dict[Consumer, Member] = {}
         self._woken = asyncio.Event()
         #: The workers that are being failed, with the tasks that do it.
@@ -112,24 +85,49 @@ class Membership:
             member.due = 0.0
         self._woken.set()
 
-    def add(self, consumer: Consumer, session: str) -> None:
+    def add(self, consumer: Consumer, registration: Registration) -> None:
         """Register on a queue."""
-        self._members[consumer] = Member(consumer, session)
+        loop = asyncio.get_running_loop()
+
+        def beat_soon() -> None:
+            with contextlib.suppress(RuntimeError):  # the thread has just ended
+                loop.call_soon_threadsafe(self.beat_soon)
+
+        member = Member(self._owner, consumer, registration, self._dead_after, beat_soon)
+        self._members[consumer] = member
+        registration.join(member)
         self._woken.set()
 
     async def leave(self, consumer: Consumer) -> None:
-        """End the registration on a queue. If the server is away, it ends by itself."""
+        """End the registration on a queue, unless others share it.
+
+        If the server is away, it ends by itself.
+        """
         member = self._members.pop(consumer, None)
-        if member is not None:
-            try:
-                async with asyncio.timeout(LEAVE_SECONDS):
+        if member is None:
+            return
+        ending = None
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS), member.sending:
+                ending = member.registration.leave(member)
+                if ending is not None:
                     await registry(consumer.queue).leave()
-            except (LeaseholdError, TimeoutError) as error:
-                log.debug("the registration on %s was not ended: %s", consumer.queue.name, error)
+        except (LeaseholdError, TimeoutError) as error:
+            log.debug("the registration on %s was not ended: %s", consumer.queue.name, error)
+        finally:
+            member.registration.forget(member)
+            if ending is not None:
+                ending.set_result(None)
 
     async def leave_all(self) -> None:
-        """End all registrations."""
+        """End all registrations that no other worker shares."""
         await asyncio.gather(*map(self.leave, [*self._members]))
+
+    def forget_all(self) -> None:
+        """Leave the registrations to end by themselves, after the background thread has ended."""
+        while self._members:
+            _, member = self._members.popitem()
+            member.registration.forget(member)
 
     async def return_items(self, consumer: Consumer, session: str, leases: Sequence[Lease]) -> None:
         """Return what is left of an earlier session of this worker, however long the server is away.
@@ -165,20 +163,28 @@ class Membership:
 
     async def _beat(self, member: Member) -> None:
         """Send a heartbeat, and do what the reply says."""
+        registration = member.registration
+        await registration.ended()
+        if registration.failed:  # another worker has noticed it
+            self._drop(member)
+            return
         sent_at = time.monotonic()
         # Not exactly, so that workers that were started together do not beat together.
         member.due = sent_at + self._every * random.uniform(0.9, 1.0)  # noqa: S311 - no secret
-        alive_ms = None if self._dead_after is None else round(self._dead_after * 1000)
-        about = {**self._owner.about(member.consumer), "permanent": alive_ms is None}
+        dead_after = registration.dead_after
+        alive_ms = None if dead_after == math.inf else round(dead_after * 1000)
+        about = {**registration.about(member), "permanent": alive_ms is None}
         if alive_ms is None:
             about["connections"] = []  # nor is it failed because these are gone
         left = None
-        if self._dead_after is not None and member.registered:
-            left = max(SHORTEST_TRY, member.refreshed_at + self._dead_after - sent_at)
+        if alive_ms is not None and registration.registered:
+            left = max(SHORTEST_TRY, registration.refreshed_at + dead_after - sent_at)
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(left), member.sending:
+                if self._members.get(member.consumer) is not member:
+                    return
                 reply = await registry(member.consumer.queue).beat(
-                    about, alive_ms=alive_ms, first=not member.registered
+                    about, alive_ms=alive_ms, first=not registration.registered
                 )
         except (LeaseholdError, TimeoutError) as error:
             self._missed(member, error)
@@ -188,8 +194,7 @@ class Membership:
         if not reply.accepted:
             self._failed(member, FAILED_BY_ANOTHER)
             return
-        member.registered = True
-        member.refreshed_at = sent_at
+        registration.accepted(sent_at)
         if member.steady_since is None:
             member.steady_since = sent_at
         if reply.told != member.told:
@@ -201,19 +206,23 @@ class Membership:
         now = time.monotonic()
         member.steady_since = None
         member.due = now + min(RETRY_SECONDS, self._every)
-        if self._members.get(member.consumer) is not member or not member.registered:
+        registration = member.registration
+        if self._members.get(member.consumer) is not member or not registration.registered:
             return
-        silent = now - member.refreshed_at
+        silent = now - registration.refreshed_at
         log.debug("no heartbeat on %s for %.1f s: %r", member.consumer.queue.name, silent, error)
-        if self._dead_after is None:
-            return
-        member.due = min(member.due, member.refreshed_at + self._dead_after)
-        if silent >= self._dead_after:
+        member.due = min(member.due, registration.refreshed_at + registration.dead_after)
+        if silent >= registration.dead_after:
             self._failed(member, f"it could not refresh its registration for {silent:.1f} s")
 
     def _failed(self, member: Member, why: str) -> None:
-        del self._members[member.consumer]
-        self._owner.failed(member.consumer, why)
+        self._drop(member)
+        member.registration.fail(why)
+
+    def _drop(self, member: Member) -> None:
+        """Refresh a registration no more that has failed."""
+        if self._members.get(member.consumer) is member:
+            del self._members[member.consumer]
 
     def _supervise(self, member: Member, reply: Beat) -> None:
         """Fail workers that are dead: without a leader and without a lock, since that can be done twice.
@@ -222,7 +231,7 @@ class Membership:
         reached the server for as long as it takes to be dead.
         """
         steady = time.monotonic() - (member.steady_since or 0.0)
-        if not self._supervises or steady < (self._dead_after or PERMANENT_BEAT / BEAT_AFTER):
+        if not self._supervises or steady < self._steady_after:
             return
         for worker in reply.expired:
             key = (member.consumer, worker)

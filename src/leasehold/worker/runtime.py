@@ -201,6 +201,7 @@ class WorkerRuntime(Coordinator, Parts):
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self.background.stop()
+        self.queues.membership.forget_all()
         self._threads.close()
 
     def release_from_any_thread(self, *, timeout: float) -> None:

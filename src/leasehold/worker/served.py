@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -11,12 +12,19 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from leasehold.errors import QueueClosed
+from leasehold.errors import QueueClosed, WorkerNotRunning
 from leasehold.log import Log
-from leasehold.queue.internals import name_session, on_push, replace_session, stop_listening
+from leasehold.queue.internals import (
+    name_session,
+    new_worker_id,
+    on_push,
+    replace_session,
+    stop_listening,
+)
 from leasehold.worker.connections import OwnConnections
-from leasehold.worker.membership import FAILED_BY_ANOTHER, Membership, Owner
+from leasehold.worker.membership import FAILED_BY_ANOTHER, Membership
 from leasehold.worker.peers import fail_sessions
+from leasehold.worker.registrations import MAX_NAMED, Owner, registration_of
 from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
@@ -34,8 +42,8 @@ if TYPE_CHECKING:
 
 #: How often `stop_queue` looks for the ends of runs (s).
 TICK = 0.02
-#: How many of its runs, and of its queues, a worker names in its registration, and how much of an id.
-MAX_NAMED, MAX_ID = 100, 256
+#: How much of an item's id a worker says in its registration.
+MAX_ID = 256
 
 #: Is called with pairs of a queue and the session that holds its leases.
 OnSessions: TypeAlias = "Callable[[Sequence[tuple[str, str]]], None]"
@@ -105,6 +113,7 @@ class ServedQueues(Owner):
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
         #: The tasks that begin anew.
         self._renewing: set[asyncio.Task[None]] = set()
+        self._ending = False
 
     def join_all(self) -> None:
         """Register on all queues.
@@ -119,13 +128,15 @@ class ServedQueues(Owner):
 
     async def stop_changing(self) -> None:
         """Begin no queue anew any more, as the worker ends."""
+        self._ending = True
         for task in self._renewing:
             task.cancel()
         await asyncio.gather(*self._renewing, return_exceptions=True)
 
     async def leave_all(self, *, within: float) -> None:
         """End all registrations, in so many seconds at most."""
-        await asyncio.wait([self._in_background(self.membership.leave_all)], timeout=within)
+        with contextlib.suppress(WorkerNotRunning):  # the background thread has failed
+            await asyncio.wait([self._in_background(self.membership.leave_all)], timeout=within)
 
     def end_pushes(self) -> None:
         """Receive nothing more."""
@@ -174,7 +185,8 @@ class ServedQueues(Owner):
 
     def fail_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Fail the sessions of a process that has died, in the background; callable from any thread."""
-        self._parts.background.call(partial(fail_sessions, [*self.served], sessions))
+        with contextlib.suppress(WorkerNotRunning):
+            self._parts.background.call(partial(fail_sessions, [*self.served], sessions))
 
     def _sessions(self) -> list[tuple[str, str]]:
         return [(queue.name, queue.session) for queue in self.served]
@@ -202,7 +214,8 @@ class ServedQueues(Owner):
             *(on_push(queue, what, partial(self._pushed, what)) for what in ("quiet", "resume", "stop")),
             self._parts.cancellations.start(queue),
         ]
-        self._parts.background.call_soon(partial(self.membership.add, consumer, queue.session))
+        registration = registration_of(queue)
+        self._parts.background.call_soon(partial(self.membership.add, consumer, registration))
 
     def _end_pushes(self, consumer: Consumer) -> None:
         for end in self._pushes.pop(consumer, ()):
@@ -255,17 +268,24 @@ class ServedQueues(Owner):
         """See `Owner`."""
         self._loop.call_soon_threadsafe(self._obey, what)
 
-    def failed(self, consumer: Consumer, why: str) -> None:
+    def failed(self, consumer: Consumer, session: str, why: str) -> None:
         """See `Owner`."""
+        log.error("this worker has failed on %s: %s. It stops its runs", consumer.queue.name, why)
         if why == FAILED_BY_ANOTHER:
-            self.connections.switch_off("another client has failed this worker, although it lives")
-        self._loop.call_soon_threadsafe(self._begin_anew, consumer, why)
+            reason = "another client has failed this worker, although it lives"
+            self._parts.background.call_soon(partial(self.connections.switch_off, reason))
+        leases = self._lose_all(consumer)
+        if not self._ending:
+            beginning = self._begin_anew(consumer, session, leases)
+            task = asyncio.create_task(beginning, name="leasehold begin anew")
+            self._renewing.add(task)
+            task.add_done_callback(self._renewing.discard)
 
     def _make_facts(self) -> dict[str, Any]:
         """Return what the worker says of itself that does not change."""
         return {
             "name": self._name,
-            "worker": self.consumers[0].queue.session if self.consumers else "",
+            "worker": new_worker_id(self.consumers[0].queue) if self.consumers else "",
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "versions": {
@@ -275,14 +295,6 @@ class ServedQueues(Owner):
             "started": round(time.time() * 1000),
             "concurrency": self._concurrency,
         }
-
-    def _begin_anew(self, consumer: Consumer, why: str) -> None:
-        """Stop the runs of a queue on which the worker has failed, and serve it under another session."""
-        log.error("this worker has failed on %s: %s. It stops its runs", consumer.queue.name, why)
-        leases = self._lose_all(consumer)
-        task = asyncio.create_task(self._replace_session(consumer, leases), name="leasehold begin anew")
-        self._renewing.add(task)
-        task.add_done_callback(self._renewing.discard)
 
     def _lose_all(self, consumer: Consumer) -> list[Lease]:
         """Stop all runs of a queue, and return the leases of those that have no outcome yet."""
@@ -298,19 +310,22 @@ class ServedQueues(Owner):
                 run.lose(lease)
         return leases
 
-    async def _replace_session(self, consumer: Consumer, leases: list[Lease]) -> None:
+    async def _begin_anew(self, consumer: Consumer, failed: str, leases: list[Lease]) -> None:
+        """Serve a queue under another session than the one that has failed, which held these leases."""
         if consumer.queue not in self.served:
             return
-        failed = consumer.queue.session
         await self._parts.fetcher.remove(consumer)
         leases += self._lose_all(consumer)  # what came meanwhile
         self._end_pushes(consumer)
         try:
-            session = await replace_session(consumer.queue)
-        except QueueClosed:
+            # Unless another worker has, with which this one shares the queue object.
+            if consumer.queue.session == failed:
+                await replace_session(consumer.queue)
+            session = consumer.queue.session
+            await self._parts.background.assist(consumer)
+            self._parts.background.call(partial(self.membership.return_items, consumer, failed, leases))
+        except (QueueClosed, WorkerNotRunning):
             return  # the worker ends
-        await self._parts.background.assist(consumer)
-        self._parts.background.call(partial(self.membership.return_items, consumer, failed, leases))
         self._join(consumer)
         self.on_sessions(self._sessions())
         self._parts.fetcher.add(consumer)

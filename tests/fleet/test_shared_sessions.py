@@ -1,0 +1,174 @@
+"""Workers in one event loop that share a client, and so a session, or even a queue object."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio import Redis
+
+from leasehold import AsyncWorkQueue, Fleet, Item
+from leasehold.queue.registry import Registry
+from tests.eventually import eventually
+from tests.fleet.members import no_keys, the_worker
+from tests.queue.asking import kept, until
+from tests.worker.working import Gate, add, finished, new_worker, working
+
+if TYPE_CHECKING:
+    from leasehold import Worker
+
+HOUR = 3600.0
+
+
+async def refreshed(redis: Redis, queue: AsyncWorkQueue, times: int = 2) -> None:
+    """Wait until a worker of the session that the queue has now has sent so many more heartbeats."""
+    for _ in range(times):
+        before = await redis.zscore(f"{queue.name}:heartbeats", queue.session)
+
+        async def is_later(before: float | None = before) -> bool:
+            after = await redis.zscore(f"{queue.name}:heartbeats", queue.session)
+            return after is not None and after > (before or 0)
+
+        await until("the registration is refreshed", is_later)
+
+
+@pytest.fixture
+def two(queue: AsyncWorkQueue) -> list[tuple[Worker, Gate]]:
+    """Two workers on one queue object, with a slot each."""
+    workers = [new_worker(name=name, concurrency=1, lease_time=HOUR, dead_after=0.5) for name in "ab"]
+    return [(worker, Gate(worker, queue)) for worker in workers]
+
+
+async def test_a_worker_that_leaves_does_not_end_the_registration_of_another(
+    queue: AsyncWorkQueue, redis: Redis, two: list[tuple[Worker, Gate]], caplog: pytest.LogCaptureFixture
+) -> None:
+    (leaving, its), (staying, other) = two
+    await queue.events.keep(count=100)
+    await add(queue, b"x", b"x")
+    async with working(staying):
+        await other.reached(1)
+        async with working(leaving):
+            await its.reached(1)
+            one = await the_worker(queue)
+            assert one.id == queue.session
+            assert one.concurrency == 2
+            await until("both runs are named", lambda: has_runs(queue, 2))
+            its.opened.set()
+        await refreshed(redis, queue)
+        (one,) = await Fleet(queue).workers()
+        assert (one.name, one.concurrency, len(one.running)) == ("b", 1, 1)
+        other.opened.set()
+        await finished(queue)
+    assert sorted([*its.done, *other.done]) == ["1", "2"]
+    assert "failed" not in caplog.text
+    assert await no_keys(redis, queue)
+    assert [event.what for event in await kept(queue) if event.what.startswith("worker")] == [
+        "worker_up",
+        "worker_down",
+    ]
+
+
+async def has_runs(queue: AsyncWorkQueue, count: int) -> bool:
+    """Return whether the only worker names so many runs."""
+    return [len(one.running) for one in await Fleet(queue).workers()] == [count]
+
+
+async def test_the_name_of_a_worker_that_has_left_is_not_kept(
+    queue: AsyncWorkQueue, two: list[tuple[Worker, Gate]]
+) -> None:
+    (first, _), (second, _) = two
+    async with working(first):
+        await the_worker(queue)
+        running = asyncio.create_task(second.run())
+        await eventually("it runs", lambda: second.health().ok)
+    await until("it is known by the other's name", lambda: is_called(queue, "b"))
+    second.stop()
+    await running
+
+
+async def is_called(queue: AsyncWorkQueue, name: str) -> bool:
+    """Return whether the only worker has this name."""
+    return [one.name for one in await Fleet(queue).workers()] == [name]
+
+
+async def test_a_session_fails_for_all_of_its_workers(
+    queue: AsyncWorkQueue, redis: Redis, two: list[tuple[Worker, Gate]]
+) -> None:
+    """Their runs stop, and both work on under one new session."""
+    gates = [gate for _, gate in two]
+    await add(queue, b"x", b"x")
+    async with working(two[0][0]), working(two[1][0]):
+        for gate in gates:
+            await gate.reached(1)
+        failed = queue.session
+        assert await Fleet(queue).fail(await the_worker(queue)) == 2
+        for gate in gates:
+            await gate.reached(2)
+        assert sorted(one for gate in gates for one in gate.cancelled) == ["1", "2"]
+        assert queue.session != failed
+        await refreshed(redis, queue)
+        assert (await the_worker(queue)).sessions == {queue.name: queue.session}
+        for gate in gates:
+            gate.opened.set()
+        await finished(queue)
+    assert sorted(one for gate in gates for one in gate.done) == ["1", "2"]
+    assert await no_keys(redis, queue)
+
+
+async def test_a_worker_that_starts_while_another_leaves_is_registered(
+    queue: AsyncWorkQueue,
+    redis: Redis,
+    two: list[tuple[Worker, Gate]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (leaving, _), (starting, gate) = two
+    left: list[float] = []
+
+    async def leave_late(self: Registry) -> bool:
+        left.append(time.monotonic())
+        await asyncio.sleep(0.3)  # two heartbeats
+        return await leave(self)
+
+    leave = Registry.leave
+    monkeypatch.setattr(Registry, "leave", leave_late)
+    await queue.add_item(Item(b"x", id="1"))
+    running = asyncio.create_task(leaving.run())
+    await the_worker(queue)
+    two[0][1].opened.set()
+    leaving.stop()
+    await eventually("it leaves", lambda: bool(left))
+    await queue.add_item(Item(b"x", id="2"))
+    async with working(starting):
+        await gate.reached(1)
+        await running
+        await refreshed(redis, queue)
+        gate.opened.set()
+        await finished(queue)
+    assert gate.done == ["2"]
+    assert "failed" not in caplog.text
+
+
+async def test_workers_of_one_client_are_told_apart(redis_url: str, name: str) -> None:
+    """Each of them serves another queue."""
+    async with Redis.from_url(redis_url) as client:
+        queue, other = AsyncWorkQueue(name, client), AsyncWorkQueue(f"{name}-other", client)
+        workers = [new_worker(name=one) for one in "ab"]
+        Gate(workers[0], queue)
+        Gate(workers[1], other)
+        async with working(workers[0]) as first, working(workers[1]):
+            await the_worker(queue)
+            await the_worker(other)
+            fleet = Fleet(queue, other)
+            assert {one.name: one.queues for one in await fleet.workers()} == {
+                "a": (queue.name,),
+                "b": (other.name,),
+            }
+            await fleet.stop("a")
+            async with asyncio.timeout(20):
+                await first
+            assert [one.name for one in await fleet.workers()] == ["b"]
+        await queue.close()
+        await other.close()
