@@ -33,7 +33,7 @@ local reply = { 1, now, told }
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now, 'LIMIT', 0, 10)) do
   reply[#reply + 1] = other
 end
-if emitting and first then
+if emitting and not (score or known) then
   emit('worker_up', session, { details = { worker = name_of(about) } })
 end
 flush()

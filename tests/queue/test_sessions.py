@@ -12,12 +12,14 @@ from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item
 from leasehold.keys import session_origin
+from leasehold.queue.internals import replace_session, running_engine
 from leasehold.scripting.session import SESSIONS
 from tests.eventually import eventually
 from tests.queue.asking import alone, until
 from tests.queue.connections import names_of, session
 
 if TYPE_CHECKING:
+    from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -57,6 +59,29 @@ async def test_two_objects_of_a_queue_have_two_sessions(redis_url: str, name: st
         await one.close()
         async with AsyncWorkQueue(name, client) as three:
             assert three.session != two.session
+
+
+async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is_closed_after_them(
+    make_queue: MakeQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a worker was failed, and the program uses its queue object, too."""
+    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 0.05)
+    queue = make_queue(url=proxy.url)
+    await queue.add_item(Item(b"x", id="1"))
+    before, engine = session(queue), running_engine(queue)
+    assert engine is not None
+    proxy.stall()
+    calls = [asyncio.create_task(queue.counts()), asyncio.create_task(queue.peek(1))]
+    await asyncio.sleep(0)
+    replaced = await replace_session(queue)
+    assert replaced != before.id
+    assert queue.session == replaced
+    await asyncio.sleep(0.2)
+    proxy.resume()
+    await asyncio.gather(*calls)
+    assert await engine.run("counts")
+    await eventually("its connection is closed", lambda: not before.connections)
+    assert before not in list(SESSIONS)
 
 
 async def test_queues_of_different_reply_timeouts_have_different_sessions(redis_url: str, name: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from redis.asyncio import Redis
@@ -87,6 +90,21 @@ async def test_refuses_and_accepts_again_on_the_same_port(client: Redis, proxy: 
         await client.ping()
     await proxy.accept()
     assert await client.ping()
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_closes_connections_that_are_just_being_accepted(redis_url: str, turns: int) -> None:
+    """So many turns of the event loop after the connection was made."""
+    async with Proxy(redis_url) as proxy:
+        address = urlsplit(proxy.url)
+        with socket.create_connection((address.hostname, address.port)) as client:
+            client.setblocking(False)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await proxy.fail()
+            async with asyncio.timeout(10):
+                with suppress(ConnectionResetError):
+                    assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
 
 
 async def test_stalls_without_closing(client: Redis, proxy: Proxy, redis: Redis) -> None:

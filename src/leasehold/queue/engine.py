@@ -23,11 +23,15 @@ from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.runner import BoundScript, CommonArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from leasehold.queue.leasing import Watcher
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.session import Session
+
+#: After so long without a call it is closed, when the event loop has another session (s). Between two calls
+#: of one operation there is less.
+UNUSED_SECONDS = 2.0
 
 log = Log("leasehold.queue")
 
@@ -94,6 +98,9 @@ class Engine:
         self.reports = ProgressReports(self, self._name)
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeaseholdError | None = None
+        #: The calls that are no batched ones: how many are in flight, and how many there have been.
+        self._in_flight = self._calls = 0
+        self._unused_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         listener = Listener(
             session, keys, self.pushes, register=self._script("register"), leave=self._script("leave")
@@ -179,7 +186,7 @@ class Engine:
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script in its own trip, and return the reply."""
         self._expect_open()
-        return await self._runner.run(self._script(name), rest, **arguments)
+        return await self._noted(self._runner.run(self._script(name), rest, **arguments))
 
     async def run_at(
         self, queue: str, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int
@@ -187,7 +194,8 @@ class Engine:
         """Send a script of another queue in the same slot, and return the reply."""
         self._expect_open()
         keys = QueueKeys(queue, self.session.id)
-        return await self._runner.run(BoundScript(name, keys, self._common.of(keys)), rest, **arguments)
+        script = BoundScript(name, keys, self._common.of(keys))
+        return await self._noted(self._runner.run(script, rest, **arguments))
 
     async def read(self, name: str, command: str, key: str, *arguments: bytes | int) -> Any:
         """Send a command with which a script would read a large reply. See `Runner.read`.
@@ -200,7 +208,18 @@ class Engine:
         """
         self._expect_open()
         values = [one if isinstance(one, bytes) else b"%d" % one for one in arguments]
-        return await self._runner.read(self._script(name), command.encode(), self.keys[key], *values)
+        return await self._noted(
+            self._runner.read(self._script(name), command.encode(), self.keys[key], *values)
+        )
+
+    async def _noted(self, call: Awaitable[Any]) -> Any:
+        """Return the reply to a call, and note that it is in flight."""
+        self._in_flight += 1
+        self._calls += 1
+        try:
+            return await call
+        finally:
+            self._in_flight -= 1
 
     def command(self, name: str, rest: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return a script as a plain command, for a pipeline of the user."""
@@ -242,8 +261,23 @@ class Engine:
     def start_closing(self) -> asyncio.Task[None]:
         """Begin to close in the event loop of the engine, and return the task that does it."""
         if self._closing is None:
+            if self._unused_timer is not None:
+                self._unused_timer.cancel()
             self._closing = asyncio.create_task(self._close(), name="leasehold close")
         return self._closing
+
+    def close_when_unused(self, calls: int = -1) -> None:
+        """Close as soon as no call has been made for a while, and no caller waits for a result.
+
+        Args:
+            calls: How many calls there had been a while ago.
+        """
+        if self._closing is not None:
+            return
+        if (self._in_flight, self._calls, self.result_waits.count) == (0, calls, 0):
+            self.start_closing()
+        else:
+            self._unused_timer = self.loop.call_later(UNUSED_SECONDS, self.close_when_unused, self._calls)
 
     async def end(self) -> None:
         """See `Member`."""

@@ -41,15 +41,14 @@ async def replace_session(queue: AsyncWorkQueue) -> str:
     """Give the running event loop another session for this queue, since its session was failed; return it.
 
     What was leased before cannot be completed or released any more. Ids on their way to the old session
-    return to the queue.
+    return to the queue. Calls of the program that use the old session go on.
 
     Raises:
         QueueClosed: If the queue object is closed.
     """
     before = _lifecycle(queue).replace()
     await before.stop_listening()
-    if before.result_waits.count == 0:
-        await before.close()
+    before.close_when_unused()
     return queue.session
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -38,7 +39,8 @@ class Proxy:
         if self._target.scheme not in ("redis", "unix"):
             raise InvalidArgument("target", target, "a redis:// or unix:// URL")
         self._port = 0
-        self._listener: asyncio.Server | None = None
+        # No `asyncio.Server`: one that is closed forgets the connections that it is just accepting.
+        self._listener: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -71,13 +73,16 @@ class Proxy:
     async def accept(self) -> None:
         """Accept connections; after `refuse`, again on the same port."""
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
-            self._port = self._listener.sockets[0].getsockname()[1]
+            self._listener = socket.create_server(("127.0.0.1", self._port), backlog=100)
+            self._listener.setblocking(False)
+            self._port = self._listener.getsockname()[1]
+            asyncio.get_running_loop().add_reader(self._listener, self._connected, self._listener)
 
     def refuse(self) -> None:
         """Refuse new connections. Existing ones continue until `cut`."""
         listener, self._listener = self._listener, None
         if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener)
             listener.close()
 
     def stall(self) -> None:
@@ -102,6 +107,7 @@ class Proxy:
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports close their sockets in the next turn of the event loop
 
     def cut_after_bytes(self, replies: int) -> None:
         """Forward this number of further bytes of replies, then close that connection, once."""
@@ -122,27 +128,43 @@ class Proxy:
         self._healed.set()
         await self.accept()
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.create_task(self._serve(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
-
-    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    def _connected(self, listener: socket.socket) -> None:
         try:
-            from_server, to_server = await self._connect()
+            accepted, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # the client has gone
+        accepted.setblocking(False)
+
+        def ended(connection: asyncio.Task[None]) -> None:
+            # Not in the task: one that is cancelled before its first step runs nothing.
+            accepted.close()
+            self._connections.discard(connection)
+
+        connection = asyncio.create_task(self._serve(accepted))
+        self._connections.add(connection)
+        connection.add_done_callback(ended)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        try:
+            from_client, to_client = await asyncio.open_connection(sock=accepted)
             try:
-                self._readers |= {from_client, from_server}
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._forward_requests(from_client, to_server))
-                    tasks.create_task(self._forward_replies(from_server, to_client))
+                await self._forward(from_client, to_client)
             finally:
-                self._readers -= {from_client, from_server}
-                self._stalled -= {from_client, from_server}
-                to_server.transport.abort()
+                to_client.transport.abort()
         except* (OSError, EOFError):
             pass  # one side has closed, so close the other
+
+    async def _forward(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        from_server, to_server = await self._connect()
+        try:
+            self._readers |= {from_client, from_server}
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._forward_requests(from_client, to_server))
+                tasks.create_task(self._forward_replies(from_server, to_client))
         finally:
-            to_client.transport.abort()
+            self._readers -= {from_client, from_server}
+            self._stalled -= {from_client, from_server}
+            to_server.transport.abort()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._target.scheme == "unix":

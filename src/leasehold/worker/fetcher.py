@@ -126,17 +126,23 @@ class Fetcher:
 
     async def remove(self, consumer: Consumer) -> None:
         """Fetch nothing more from a queue. What a call in flight has leased is released."""
+        call = self.drop(consumer)
+        if call is not None:
+            await asyncio.wait([call])
+
+    def drop(self, consumer: Consumer) -> asyncio.Task[None] | None:
+        """Fetch nothing more from a queue, as `remove` does; return the call in flight, which ends soon."""
         source = self._sources.pop(consumer, None)
         if source is None:
-            return
+            return None
         unwatch(consumer.queue, self._watchers.pop(source))
-        if source.call is not None:
-            source.call.cancel()
-            await asyncio.gather(source.call, return_exceptions=True)
         self._turns.remove(source)
         self._turns.share(self._sources.values())
         self._declined.pop(source, None)
         self.failing.pop(source, None)
+        if source.call is not None:
+            source.call.cancel()
+        return source.call
 
     def resume(self) -> None:
         """Fetch again, after `quiet` was set, unless the fetcher was stopped."""

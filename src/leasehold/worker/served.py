@@ -275,8 +275,10 @@ class ServedQueues(Owner):
             reason = "another client has failed this worker, although it lives"
             self._parts.background.call_soon(partial(self.connections.switch_off, reason))
         leases = self._lose_all(consumer)
+        # At once: another worker that shares the session may be the first to replace it.
+        call = self._parts.fetcher.drop(consumer)
         if not self._ending:
-            beginning = self._begin_anew(consumer, session, leases)
+            beginning = self._begin_anew(consumer, session, leases, call)
             task = asyncio.create_task(beginning, name="leasehold begin anew")
             self._renewing.add(task)
             task.add_done_callback(self._renewing.discard)
@@ -310,11 +312,14 @@ class ServedQueues(Owner):
                 run.lose(lease)
         return leases
 
-    async def _begin_anew(self, consumer: Consumer, failed: str, leases: list[Lease]) -> None:
+    async def _begin_anew(
+        self, consumer: Consumer, failed: str, leases: list[Lease], call: asyncio.Task[None] | None
+    ) -> None:
         """Serve a queue under another session than the one that has failed, which held these leases."""
         if consumer.queue not in self.served:
             return
-        await self._parts.fetcher.remove(consumer)
+        if call is not None:
+            await asyncio.wait([call])
         leases += self._lose_all(consumer)  # what came meanwhile
         self._end_pushes(consumer)
         try:
