@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+import httpx
+from fastapi import Depends, FastAPI, HTTPException
 
-from leasehold.fastapi import Queue, Tasks, lifespan
+from leasehold import AsyncWorkQueue, TaskQueue
+from leasehold.fastapi import Queue, Tasks, lifespan, router
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
     from leasehold import Task
     from leasehold.fastapi.sources import Source
+
+#: Where the router is.
+WORK = "/work"
 
 
 def app_of(*sources: Source, **options: Any) -> FastAPI:
@@ -46,3 +51,31 @@ def double(client: TestClient, number: int) -> int:
 def task_of(tasks: Tasks, name: str) -> Task[Any, Any]:
     """Return a task by its name."""
     return next(one for one in tasks.tasks if one.name == name)
+
+
+def admin(token: str = "") -> None:
+    """Refuse requests without the token."""
+    if token != "secret":  # noqa: S105 - of this test
+        raise HTTPException(401, "say who you are", headers={"WWW-Authenticate": "Bearer"})
+
+
+def with_router(*sources: TaskQueue | AsyncWorkQueue, **options: Any) -> FastAPI:
+    """Make an application with the router of some queues."""
+    app = FastAPI()
+    app.include_router(router(*sources, **{"writes": [Depends(admin)]} | options), prefix=WORK)
+    return app
+
+
+def client_of(app: FastAPI) -> httpx.AsyncClient:
+    """Return a client in the event loop of the test."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://test{WORK}")
+
+
+def problem(response: httpx.Response, status: int, name: str) -> dict[str, Any]:
+    """Check that a response is a problem, and return it."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = response.json()
+    assert found["status"] == status
+    assert found["type"] == (f"urn:leasehold:{name}" if name else "about:blank")
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+import httpx
 import pytest
 
 from leasehold import TaskQueue
-from tests.worker.processes import processes
-
-__all__ = ["processes"]
+from tests.fastapi.applications import client_of, with_router
 
 
 @pytest.fixture
@@ -20,3 +21,10 @@ def tasks(redis_url: str, name: str) -> TaskQueue:
         return 2 * number
 
     return tasks
+
+
+@pytest.fixture
+async def client(tasks: TaskQueue) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a client of an application with the router, in the event loop of the test."""
+    async with client_of(with_router(tasks)) as client:
+        yield client
