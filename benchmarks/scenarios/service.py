@@ -1,44 +1,43 @@
-"""A web service that adds tasks, beside the same endpoint without a queue, under a load generator."""
+"""The example service of the docs under a load generator, beside the same endpoint without a queue."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import socket
+import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI
-from pydantic import BaseModel
 
 from benchmarks.bench import CLIENT_CORE, SERVER_CORE, STEP_TIMEOUT, Child, pin
 from benchmarks.measure import Row, Setting, number_row, percentile, take_turns
-from leasehold import TaskQueue, Worker
-from leasehold.fastapi import lifespan
+from leasehold import Worker
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from benchmarks.bench import Bench
 
-#: What the load generator posts.
-BODY = b'{"customer": "ann", "month": "2026-10"}'
-#: The endpoints: without a queue; with a task, which a worker in another process runs; with its result, too.
-ENDPOINTS = {"/plain": "no queue", "/add": "adds a task", "/run": "adds a task, returns its result"}
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "service"
+KEY = "a key"
+#: The endpoints: without a queue; that of the example, whose tasks a worker in another process runs; with its
+#: result, too.
+ENDPOINTS = {"/plain": "no queue", "/reports": "adds a task", "/run": "adds a task, returns its result"}
 #: How many keep-alive connections post at the same time.
 CONNECTIONS = (1, 50)
-KEEP_SECONDS = 60
-WAIT_SECONDS = 30
+#: A report takes 0.1 s, so that so many at once are no limit.
+CONCURRENCY = 1_000
+#: Makes names of letters.
+LETTERS = str.maketrans("0123456789", "abcdefghij")
 
-
-class Order(BaseModel):
-    """What is posted."""
-
-    customer: str
-    month: str
+_numbers = itertools.count()
 
 
 async def service(bench: Bench) -> list[Row]:
@@ -46,8 +45,7 @@ async def service(bench: Bench) -> list[Row]:
 
     The web process has a core of its own. The server, the worker and the load generator share the other.
     """
-    name = bench.name()
-    children = [Child(_serve, bench.url(), name), Child(_work, bench.url(), name), Child(_load)]
+    children = [Child(_serve, bench.url()), Child(_work, bench.url()), Child(_load)]
     web, _, load = children
     found: dict[Load, list[Measured]] = {}
     try:
@@ -56,7 +54,8 @@ async def service(bench: Bench) -> list[Row]:
             await bench.blocked(1)
 
             async def turn(path: str, connections: int) -> None:
-                requests = bench.scaled(2_000 if connections > 1 else 500, 100)
+                share = 10 if path == "/run" else 1  # a report takes 0.1 s
+                requests = max(2 * connections, bench.scaled(2_000 if connections > 1 else 500, 100) // share)
                 asked = Load(port, path, connections, requests)
                 load.send(asdict(asked))
                 found.setdefault(asked, []).append(Measured(**await load.receive()))
@@ -99,45 +98,34 @@ def _row(asked: Load, measured: list[Measured]) -> Row:
     )
 
 
-async def _serve(pipe: Connection, url: str, name: str) -> None:
-    """Serve the endpoints, as `uvicorn` does."""
+async def _serve(pipe: Connection, url: str) -> None:
+    """Serve the example with two more endpoints, as `uvicorn` does."""
     pin(CLIENT_CORE)
-    tasks = TaskQueue.from_url(url, name)
-    make = tasks.task(name="make", keep_result=KEEP_SECONDS)(_make)
-    app = FastAPI(lifespan=lifespan(tasks, worker=False))
-
-    @app.post("/plain", status_code=202)
-    async def plain(order: Order) -> dict[str, str]:
-        return {"id": f"{order.customer}-{order.month}"}
-
-    @app.post("/add", status_code=202)
-    async def add(order: Order) -> dict[str, str]:
-        job = await make.add(order.customer, order.month)
-        return {"id": job.id}
-
-    @app.post("/run", status_code=202)
-    async def run(order: Order) -> dict[str, str]:
-        job = await make.add(order.customer, order.month)
-        return {"id": await job.result(timeout=WAIT_SECONDS)}
+    _enter_example(url)
+    from benchmarks.scenarios.service_app import app
 
     # With the protocol named, asyncio sets TCP_NODELAY on its connections, as where uvicorn binds by itself.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
+    listening.listen(128)  # the load generator may connect before the application has started
     pipe.send(listening.getsockname()[1])
     config = uvicorn.Config(app, log_level="warning", access_log=False)
     await uvicorn.Server(config).serve(sockets=[listening])
 
 
-async def _make(customer: str, month: str) -> str:
-    return f"{customer}-{month}"
-
-
-async def _work(_: Connection, url: str, name: str) -> None:
-    """Run the tasks."""
+async def _work(_: Connection, url: str) -> None:
+    """Run the tasks of the example."""
     pin(SERVER_CORE)
-    tasks = TaskQueue.from_url(url, name)
-    tasks.task(name="make", keep_result=KEEP_SECONDS)(_make)
-    await Worker(tasks).run()
+    _enter_example(url)
+    from reports.tasks import lifespan, tasks
+
+    await Worker(tasks, concurrency=CONCURRENCY, lifespan=lifespan).run()
+
+
+def _enter_example(url: str) -> None:
+    """Let this process import the example, for a server."""
+    sys.path.insert(0, str(EXAMPLE))
+    os.environ |= {"REDIS_URL": url, "API_KEY": KEY}
 
 
 async def _load(pipe: Connection) -> None:
@@ -157,11 +145,15 @@ async def _load(pipe: Connection) -> None:
 async def _post(asked: Load, count: int, each: list[float]) -> None:
     """Post so many times on one connection, one after the other, and note how long each took."""
     reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
-    head = f"POST {asked.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    head = (
+        f"POST {asked.path} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {KEY}\r\n"
+        "Content-Type: application/json\r\nContent-Length: "
+    )
     for _ in range(count):
+        customer = str(next(_numbers)).translate(LETTERS)
+        body = f'{{"customer": "{customer}", "month": "2026-10"}}'
         started = time.perf_counter()
-        writer.write(request)
+        writer.write(f"{head}{len(body)}\r\n\r\n{body}".encode())
         answer = await reader.readuntil(b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 202 "), answer
         length = answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
