@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from leasehold import TaskQueue, Worker
+from leasehold import QueueClosed, TaskQueue, Worker
 from leasehold.fastapi import lifespan, router
 from leasehold.testing import Proxy
 from leasehold.worker.signals import SIGNALS
@@ -38,6 +38,12 @@ def with_health(app: FastAPI, tasks: TaskQueue) -> FastAPI:
     return app
 
 
+def crash(client: TestClient) -> None:
+    """Let the worker of an application crash, and wait for that."""
+    client.post("/crash")
+    eventually("the health is red", lambda: client.get("/ready").status_code == 503)
+
+
 def eventually(what: str, condition: Callable[[], bool]) -> None:
     """Wait in a thread without an event loop."""
     deadline = time.monotonic() + 20
@@ -54,8 +60,7 @@ def test_a_crash_is_logged_and_turns_the_health_red(
     with TestClient(app) as client:
         assert client.get("/ready").status_code == 200
         assert double(client, 2) == 4
-        client.post("/crash")
-        eventually("the health is red", lambda: client.get("/ready").status_code == 503)
+        crash(client)
         (reason,) = client.get("/ready").json()["reasons"]
         assert reason.startswith("the worker has crashed: QueueClosed: ")
         assert client.get("/live").status_code == 200
@@ -63,6 +68,15 @@ def test_a_crash_is_logged_and_turns_the_health_red(
     (line,) = [one for one in caplog.records if one.name == "leasehold.fastapi"]
     assert line.levelno == logging.CRITICAL
     assert line.exc_info
+
+
+def test_a_test_client_raises_the_error_that_would_end_the_process(
+    tasks: TaskQueue, of_worker: TaskQueue
+) -> None:
+    app = with_health(app_of(tasks, worker=Worker(of_worker), on_crash="exit"), tasks)
+    app.post("/crash")(of_worker.close)
+    with pytest.raises(QueueClosed), TestClient(app) as client:
+        crash(client)
 
 
 def test_a_worker_that_was_told_to_stop_has_not_crashed(

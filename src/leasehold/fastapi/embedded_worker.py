@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from leasehold.describing import describe
 from leasehold.fastapi.hurrying import hurried_by_signals
@@ -87,6 +87,20 @@ class EmbeddedWorker:
             await asyncio.wait([self._task])
             raise
 
+    def exit(self) -> None:
+        """End the process with the exit code CRASHED, if the worker has crashed and that is asked for.
+
+        Raises:
+            Exception: What has ended the worker, if the application runs outside of the main thread, as in a
+                test client, where it must not end the process.
+        """
+        if not self._exits or self.crash is None or isinstance(self.crash, asyncio.CancelledError):
+            return
+        if not _is_main_thread():
+            raise self.crash
+        # A server such as uvicorn would end as killed by the signal. Nothing else is left to do.
+        asyncio.get_running_loop().call_soon(_exit)
+
     @property
     def reasons(self) -> tuple[str, ...]:
         """What is wrong with the worker, a sentence each; empty if it is healthy, or was told to stop."""
@@ -96,11 +110,6 @@ class EmbeddedWorker:
             return ()
         return self._worker.health().reasons
 
-    @property
-    def must_exit(self) -> bool:
-        """Whether the process is to end with the exit code CRASHED."""
-        return self._exits and self.crash is not None
-
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = asyncio.CancelledError("its task was cancelled") if task.cancelled() else task.exception()
         if error is None:
@@ -108,9 +117,10 @@ class EmbeddedWorker:
                 log.info("the embedded worker was stopped; the application goes on")
             return
         self.crash = error
-        if not task.cancelled():
-            log.critical("the embedded worker has crashed: %s", describe(error), exc_info=error)
-        if self._exits and not self._is_stopping:
+        if task.cancelled():
+            return  # with all other tasks, as the event loop ends
+        log.critical("the embedded worker has crashed: %s", describe(error), exc_info=error)
+        if self._exits and not self._is_stopping and _is_main_thread():
             self._end_process()
 
     def _end_process(self) -> None:
@@ -120,3 +130,11 @@ class EmbeddedWorker:
         last_resort.daemon = True
         last_resort.start()
         signal.raise_signal(signal.SIGTERM)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _exit() -> NoReturn:
+    raise SystemExit(CRASHED)

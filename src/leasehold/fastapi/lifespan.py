@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from leasehold.durations import check_bool
 from leasehold.errors import InvalidArgument, LeaseholdError
-from leasehold.fastapi.embedded_worker import CRASHED, EmbeddedWorker
+from leasehold.fastapi.embedded_worker import EmbeddedWorker
 from leasehold.fastapi.sources import Source, Sources
 from leasehold.log import Log
 from leasehold.worker.worker import Worker
@@ -64,6 +63,7 @@ def lifespan(
         then: The application's own lifespan. What it yields is in the state of the requests, too.
         on_crash: What happens if the worker crashes. It is logged, and the application is not ready any more;
             with `"exit"`, the process also ends, with the exit code 1, as after SIGTERM: in 30 s at most.
+            Outside of the main thread, as in a test client, the error is raised when the application stops.
 
     Raises:
         InvalidArgument: If an argument is invalid.
@@ -94,9 +94,8 @@ def lifespan(
                     if embedded is not None:
                         await embedded.stop()
         finally:
-            if embedded is not None and embedded.must_exit:
-                # A server such as uvicorn would end as killed by the signal. Nothing else is left to do.
-                asyncio.get_running_loop().call_soon(_exit)
+            if embedded is not None:
+                embedded.exit()
 
     return started
 
@@ -147,7 +146,3 @@ def _worker_of(sources: Sources, state: Mapping[str, Any]) -> Worker:
         yield state
 
     return Worker(*sources.task_queues, lifespan=provide)
-
-
-def _exit() -> NoReturn:
-    raise SystemExit(CRASHED)
