@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item, TlsFailed, Worker, list_queues
+from leasehold.scripting import tls
 from tests.eventually import eventually
 from tests.tls import Certificates, TlsServer, running
 
@@ -74,7 +75,10 @@ async def test_a_client_without_a_certificate_works_where_none_is_asked_for(
     await works(make_queue(url=trusting.url(trusting.certificates.trusting())), name)
 
 
-async def test_each_cause_is_told(asking: TlsServer, make_queue: MakeQueue) -> None:
+async def test_each_cause_is_told(
+    asking: TlsServer, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "SILENT_SECONDS", 0.1)
     certificates = asking.certificates
     ours, known = certificates.of("client"), certificates.trusting()
     mixed = {**ours, "ssl_keyfile": certificates.of("stranger")["ssl_keyfile"]}
