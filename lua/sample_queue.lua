@@ -7,7 +7,7 @@
 -- `sample` holds a JSON object: `at`, the time of the last call; `fence`, the last token then; `all`, whether `by_lane` has all
 -- lanes that were not empty then; `by_lane`; `waits`, how long ids waited that were leased; and `found`, when that was found out.
 -- In `by_lane` are, by the name of the lane (empty: ids without a level and a group), `ids`, when each was noted (`times`), which
--- token it will have at the latest (`tokens`; empty: unknown), and `floor`: all that was added until then was leased (-1: unknown).
+-- token it gets if no other item returns to the front (`tokens`; empty: unknown), and `floor`: all that was added until then was leased (-1: unknown).
 --
 -- Keys: queue, deadlines, scheduled, ledger, fence, sessions, dead, sample
 -- Arguments:
@@ -86,6 +86,19 @@ local function leased_at(noted, i, state)
   return from + part * math.max(0, now - from)
 end
 
+-- Return whether so many tokens were given since an id was noted that it was leased, if each went to the next item. `more`: of
+-- them, so many may have gone to items that returned to the front.
+local function is_due(noted, i, more)
+  local token = is_plain and tonumber(noted.tokens[i])
+  return token and newest_token >= token + more
+end
+
+-- Return whether an item has ended, other than by being cancelled, which is known for an hour.
+local function is_gone(id)
+  return redis.call('EXISTS', data_key(id)) == 0
+    and not redis.call('ZSCORE', prefix .. ':cancelled', id)
+end
+
 -- Return how many of the ids of a lane were leased, from the first on, and when, as far as the ledger tells.
 local function count_leased(noted)
   local ends = redis.call('ZMSCORE', deadlines, unpack(noted.ids))
@@ -93,11 +106,12 @@ local function count_leased(noted)
   local times, count = {}, 0
   for i = 1, #noted.ids do
     local _, _, _, at = read_ledger(records[i])
-    local token = tonumber(noted.tokens[i])
     if at and at > noted.times[i] then
       times[i], count = at, i
-    elseif ends[i] or (token and is_plain and newest_token >= token) then
+    elseif ends[i] or is_due(noted, i, 1000) then
       count = i
+    elseif is_due(noted, i, 0) and is_gone(noted.ids[i]) then
+      count = i -- else it may wait, or was added again
     end
   end
   return count, times
@@ -109,8 +123,8 @@ local function forget_leased(noted, state)
   local gone, ids = count, #noted.ids
   while gone < ids and not is_waiting(noted.ids[gone + 1]) do
     gone = gone + 1
-    -- It may have been cancelled. In a lane of a controlled queue that is not known: if any item was leased, it was this one.
-    if noted.tokens[gone] == '' and newest_token > tonumber(state.fence) then
+    -- In a lane of a controlled queue, tokens do not tell.
+    if not is_plain and newest_token > tonumber(state.fence) and is_gone(noted.ids[gone]) then
       count = gone
     end
   end
@@ -141,7 +155,8 @@ local function check_lane(lane, state)
   end
   -- In `queue` may also be an id that was moved there from its lane, to wake a session.
   local is_moved = not is_plain and redis.call('ZSCORE', prefix .. ':promoted', id)
-  if noted.ids[ids] ~= id and not is_moved and is_waiting(id) then
+  local is_known = noted.ids[ids] == id and not is_due(noted, ids, 0)
+  if not is_known and not is_moved and is_waiting(id) then
     noted.ids[ids + 1], noted.times[ids + 1] = id, now
     noted.tokens[ids + 1] = is_plain and string.format('%.0f', newest_token + waiting) or ''
   end
@@ -202,7 +217,11 @@ end
 local function oldest_of(state)
   local since, before = now, state.all and now or -math.huge
   for _, noted in pairs(state.by_lane) do
-    since = math.min(since, noted.times[1] or now)
+    local first = 1
+    while is_due(noted, first, 0) do
+      first = first + 1
+    end
+    since = math.min(since, noted.times[first] or now)
     before = math.min(before, noted.floor >= 0 and noted.floor or -math.huge)
   end
   for _, key in ipairs({ deadlines, scheduled }) do
