@@ -51,6 +51,7 @@ class _Observed(Tasks):
             await super().round()
         finally:
             switch.uninstrument()
+            self._tracers.force_flush()  # in its own round
 
     def close(self) -> None:
         """End the threads of the exporters."""

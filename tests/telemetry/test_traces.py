@@ -153,6 +153,7 @@ async def test_an_item_that_a_worker_waits_for_is_delivered_with_its_trace(
     assert links_of(run) == [place_of(producer)]
     assert producer.context is not None
     assert [spans.written(producer.context) in one["data"] for one in delivered] == [True]
+    assert recorded.count("messaging.client.consumed.messages") == 1
     assert not (await audit(redis, name)).leased
 
 
