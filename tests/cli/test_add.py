@@ -104,7 +104,7 @@ async def test_equal_content_is_added_once(leasehold: Leasehold, queue: AsyncWor
         (("--file", "-", "--id", "x"), "cannot be combined with --content-id or --file"),
         (("x", "--content-id", "--id", "x"), "cannot be combined with --content-id or --file"),
         (("x", "--delay", "soon"), "'soon' is not a duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w"),
-        (("x", "--delay", "40d"), "at most 30 days"),
+        (("x", "--delay", "40d"), "'40d' is longer than 30d"),
         (("x", "--at", "2030-01-31T09:00"), "is not a time with a zone; write 2030-01-31T09:00Z"),
         (("x", "--at", "tomorrow"), "is not a time with a zone"),
         (("x", "--at", "2030-01-31T09:00Z", "--delay", "5m"), "a delay or a time, not both"),
