@@ -231,11 +231,45 @@ local function oldest_of(state)
   return math.floor(now - since), before > -math.huge and math.ceil(since - before) or -1
 end
 
-local is_known, state = pcall(function()
-  return next_state(cjson.decode(kept_text or ''))
+-- Refuse times and waits that no call can have noted.
+local function check_numbers(values, most)
+  for _, value in ipairs(values) do
+    assert(type(value) == 'number' and value >= 0 and value <= most)
+  end
+end
+
+-- Return the state that the last call left. Where the server's clock has gone back since, no time has passed: the ages stay.
+local function last_state()
+  local state = cjson.decode(kept_text or '')
+  local back = math.max(0, state.at - now)
+  state.at = state.at - back
+  for _, noted in pairs(state.by_lane) do
+    for i = 1, #noted.times do
+      noted.times[i] = noted.times[i] - back
+    end
+    noted.floor = noted.floor < 0 and -1 or math.max(0, noted.floor - back)
+    check_numbers(noted.times, now)
+    check_numbers({ math.max(0, noted.floor) }, now)
+  end
+  for i = 1, #state.found do
+    state.found[i] = state.found[i] - back
+  end
+  check_numbers(state.found, now)
+  check_numbers(state.waits, now)
+  return state
+end
+
+-- Return what to keep, how long items waited, the age of the oldest item, and by how much that may be more.
+local function evaluate(last)
+  local state = next_state(last)
+  return cjson.encode(state), state.waits, oldest_of(state)
+end
+
+local is_known, text, waits, age, more = pcall(function()
+  return evaluate(last_state())
 end)
 if not is_known then -- there is none, or another client has written it
-  state = next_state({
+  text, waits, age, more = evaluate({
     at = now,
     fence = string.format('%.0f', newest_token),
     all = false,
@@ -244,14 +278,14 @@ if not is_known then -- there is none, or another client has written it
     found = {},
   })
 end
-local reply = { now, waiting, leased, later, letters, newest_token, oldest_of(state) }
+local reply = { now, waiting, leased, later, letters, newest_token, age, more }
 for _, value in ipairs(settings) do
   reply[#reply + 1] = value
 end
-for _, wait in ipairs(state.waits) do
+for _, wait in ipairs(waits) do
   reply[#reply + 1] = wait
 end
 
 begin_writes() -- a full queue must be watched too
-redis.call('SET', sample, cjson.encode(state), 'PX', 3600000)
+redis.call('SET', sample, text, 'PX', 3600000)
 return reply

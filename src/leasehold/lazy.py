@@ -28,6 +28,8 @@ def lazy_names(package: str, names: Sequence[str], modules: Sequence[str]) -> Ca
             if hasattr(place, name):
                 setattr(sys.modules[package], name, getattr(place, name))
                 return getattr(place, name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        raise AttributeError(  # with `obj`, Python suggests a similar name
+            f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
+        )
 
     return find

@@ -242,11 +242,43 @@ async def test_cancelled_items_are_no_sign_that_those_before_were_leased(
     assert stats.wait == WaitTimes(), "they were not leased"
 
 
+async def test_the_ages_stay_when_the_clock_of_the_server_goes_back(
+    queue: AsyncWorkQueue, clock: Clock
+) -> None:
+    await queue.stats()
+    clock.now += 5
+    await queue.add_item(Item(b"x"))
+    assert bounds(await queue.stats()) == (0, 5)
+    clock.now += 20
+    assert bounds(await queue.stats()) == (20, 25)
+    clock.now -= 3600
+    assert bounds(await queue.stats()) == (20, 25)
+    clock.now += 10
+    assert bounds(await queue.stats()) == (30, 35)
+    assert await lease_and_complete(queue, 1)
+    stats = await queue.stats()
+    assert (stats.oldest_age, stats.oldest_age_error, stats.wait.samples) == (0, 0, 1)
+    assert 30 <= stats.wait.longest <= 35
+
+
 async def test_a_key_that_another_client_has_written_counts_as_none(
     queue: AsyncWorkQueue, redis: Redis, clock: Clock
 ) -> None:
     await queue.add_item(Item(b"x"))
-    for text in ("", "[]", "{", '{"by_lane":{"":{"ids":["a"]}}}', '{"at":"x","by_lane":7}', "null"):
+    lane = {"ids": ["a"], "times": [1], "tokens": [""], "floor": -1}
+    kept = {"at": 1, "fence": "0", "all": True, "by_lane": {}, "waits": [], "found": []}
+    spoiled: list[dict[str, object]] = [
+        {"at": "x"},
+        {"by_lane": {"": {**lane, "floor": "x"}}},
+        {"by_lane": {"": {**lane, "times": [-1e18]}}},
+        {"waits": ["a"], "found": [1e15]},
+        {"waits": [{}], "found": [1]},
+        {"waits": [-1], "found": [1]},
+        {"waits": [1e300], "found": [1]},
+    ]
+    texts = ["", "[]", "{", '{"by_lane":{"":{"ids":["a"]}}}', '{"at":"x","by_lane":7}', "null"]
+    texts.append(json.dumps({**kept, "all": 1}).replace("1,", "1e400,", 1))
+    for text in (*texts, *(json.dumps({**kept, **one}) for one in spoiled)):
         await redis.set(f"{queue.name}:sample", text)
         stats = await queue.stats()
         assert (stats.counts.waiting, stats.oldest_age, stats.oldest_age_error) == (1, 0, None), text
