@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +34,10 @@ def test_all_lists_the_public_names_and_each_is_what_type_checkers_import(root: 
 def test_a_name_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="module 'leasehold' has no attribute 'Wroker'"):
         leasehold.Wroker  # type: ignore[attr-defined]  # noqa: B018 - that is the test
+    shown = subprocess.run(
+        [sys.executable, "-c", "import leasehold; leasehold.Wroker"], stderr=subprocess.PIPE, check=False
+    ).stderr.decode()
+    assert "Did you mean: 'Worker'?" in shown
     assert {*leasehold.__all__} <= {*dir(leasehold)}
 
 
