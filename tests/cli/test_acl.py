@@ -261,7 +261,11 @@ async def test_a_producer_can_add_wait_and_cancel_but_not_lease(
 
 @core
 async def test_a_watcher_can_read_and_change_nothing(
-    admin: Redis, permit: Permit, own: EmbeddedServer, opened: Callable[[str, str], AsyncWorkQueue]
+    admin: Redis,
+    permit: Permit,
+    own: EmbeddedServer,
+    opened: Callable[[str, str], AsyncWorkQueue],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     owner, url = opened(own.url, NAME), await permit(NAME, role="watcher")
     await owner.events.keep(count=10)
@@ -279,6 +283,7 @@ async def test_a_watcher_can_read_and_change_nothing(
     else:  # it would have to permit SET on all keys
         with pytest.raises(AccessDenied):
             await queue.stats()
+    assert not [text for text in caplog.messages if "channel" in text], "it has nothing to publish"
     await command(admin, "UNLINK", f"{NAME}:sample")
     for change in (
         queue.add_item(Item(b"x")),

@@ -22,6 +22,8 @@ log = Log("leasehold")
 RECHECK_SECONDS = 5.0
 #: Commands that publish. Scripts do their work if they are refused.
 PUBLISHING = frozenset({"PUBLISH", "SPUBLISH"})
+#: Who may not do this can neither add nor release items.
+ADDING = "LPUSH"
 #: Commands that the scripts do without if they are refused.
 OPTIONAL = PUBLISHING | {"MSETEX"}
 
@@ -59,7 +61,7 @@ class Rights:
         names = frozenset(name.decode() for name in refused)
         self.refused = names - OPTIONAL
         self._learned_at = time.monotonic()
-        if "PUBLISH" in names:
+        if "PUBLISH" in names and ADDING not in names:  # else it only reads, and has nothing to publish
             self.warn_of_channel(f"{self.queue}:push:*".encode())
 
     def refusal(self, script: Script) -> AccessDenied | None:
