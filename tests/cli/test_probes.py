@@ -13,12 +13,15 @@ import pytest
 from leasehold.cli import probes
 from leasehold.cli.probes import AddressUnusable, ProbeServer, note, one_at_a_time, probe
 from leasehold.cli.worker.health import HealthPort
-from leasehold.worker import Worker
+from leasehold.worker import Worker, health
 from tests.eventually import eventually
+from tests.worker.working import Gate, new_worker, working
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from leasehold import AsyncWorkQueue
 
 
 def fails(_: WSGIEnvironment, __: StartResponse) -> list[bytes]:
@@ -35,7 +38,11 @@ def serving(routes: Mapping[str, WSGIApplication], host: str = "127.0.0.1") -> I
 
 
 def get(server: ProbeServer, path: str, method: str = "GET") -> tuple[int, str]:
-    answer = httpx.request(method, f"{server.url}{path}", timeout=20)
+    return fetch(server.url, path, method)
+
+
+def fetch(url: str, path: str, method: str = "GET") -> tuple[int, str]:
+    answer = httpx.request(method, f"{url}{path}", timeout=20)
     return answer.status_code, answer.text
 
 
@@ -109,3 +116,25 @@ def test_without_the_extra_metrics_say_what_to_install(monkeypatch: pytest.Monke
         assert (answer.status_code, "leasehold[prometheus]" in answer.text) == (404, True)
         assert httpx.get(f"{port.url}/ready").text == "the worker is not running\n"
         assert httpx.get(f"{port.url}/live").text == "ok\n"
+
+
+async def test_a_worker_that_stands_still_is_not_live(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)  # it is for the whole process
+    worker = new_worker()
+    Gate(worker, queue)
+    port = HealthPort("127.0.0.1", 0, waits=False)
+    port.start()
+    with closing(port):
+        async with working(worker):
+            port.serve(worker)
+            await eventually("it is ready", lambda: fetch(port.url, "/ready") == (200, "ok\n"))
+            assert fetch(port.url, "/live") == (200, "ok\n")
+            monkeypatch.setattr(health, "BLOCKED_SECONDS", -1.0)
+            assert fetch(port.url, "/live") == (200, "ok\n"), "it may go on"
+            monkeypatch.setattr(health, "STUCK_SECONDS", -1.0)
+            status, text = fetch(port.url, "/live")
+            assert (status, worker.health().live) == (503, False)
+            assert "the event loop has been blocked" in text
+            assert "the background thread has stood still" in text
