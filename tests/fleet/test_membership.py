@@ -9,13 +9,14 @@ import socket
 import time
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease
 from leasehold.queue.internals import registry
+from leasehold.queue.registry import Beat, Registry
 from leasehold.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker
@@ -318,3 +319,37 @@ async def test_no_session_that_was_failed_is_used_again(redis_url: str, name: st
 def test_a_wrong_name_or_time_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         new_worker(**wrong)
+
+
+async def test_a_worker_is_registered_before_it_leases(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no peer would know of it when it dies just then."""
+
+    async def beat_late(self: Registry, *arguments: Any, **named: Any) -> Beat:
+        await asyncio.sleep(0.2)
+        return await beat(self, *arguments, **named)
+
+    beat = Registry.beat
+    monkeypatch.setattr(Registry, "beat", beat_late)
+    worker, other = new_worker(), make_queue(name=f"{queue.name}-other")
+    known: list[list[str]] = []
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        known.append([one.name for one in await Fleet(queue).workers()])
+
+    @worker.handler(other)
+    async def handle_other(_: bytes) -> None:
+        known.append([one.name for one in await Fleet(other).workers()])
+
+    await add(queue, b"x")
+    await add(other, b"x")
+    async with working(worker):
+        await finished(queue)
+        await finished(other)
+        await worker.stop_queue(other.name)
+        await other.add_item(Item(b"x"))
+        await worker.start_queue(other.name)
+        await finished(other)
+    assert known == [[worker.name]] * 3

@@ -123,6 +123,7 @@ class WorkerRuntime(Coordinator, Parts):
         await self.background.start()
         try:
             self.queues.join_all()
+            await self.queues.registered()
         except BaseException:
             self.queues.end_pushes()
             await self.background.stop()

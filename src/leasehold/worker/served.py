@@ -39,9 +39,12 @@ if TYPE_CHECKING:
     from leasehold.worker.fetcher import Fetcher
     from leasehold.worker.handler import Consumer
     from leasehold.worker.lease_renewer import LeaseRenewer
+    from leasehold.worker.registrations import Registration
 
 #: How often `stop_queue` looks for the ends of runs (s).
 TICK = 0.02
+#: How long the first lease waits, at most, until the worker is registered (s), and how often it looks.
+REGISTER_SECONDS, REGISTER_TICK = 1.0, 0.002
 #: How much of an item's id a worker says in its registration.
 MAX_ID = 256
 
@@ -109,6 +112,7 @@ class ServedQueues(Owner):
         self.connections = OwnConnections(self.membership.beat_soon)
         self.on_sessions: OnSessions = lambda _: None
         self._facts: dict[str, Any] = {}
+        self._registrations: dict[Consumer, Registration] = {}
         #: What ends the subscriptions of a queue.
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
         #: The tasks that begin anew.
@@ -125,6 +129,18 @@ class ServedQueues(Owner):
         for consumer in self.consumers:
             self._join(consumer)
         self.on_sessions(self._sessions())
+
+    async def registered(self, *consumers: Consumer) -> None:
+        """Return when the server knows this worker on some queues, or soon, as it may be away.
+
+        Nothing is leased before: no peer would fail a worker that dies unknown.
+        """
+        deadline = self._loop.time() + REGISTER_SECONDS
+        waiting = [self._registrations[one] for one in consumers or self.consumers]
+        while self._loop.time() < deadline:  # noqa: ASYNC110 - another thread registers
+            if all(one.registered or one.failed for one in waiting):
+                return
+            await asyncio.sleep(REGISTER_TICK)
 
     async def stop_changing(self) -> None:
         """Begin no queue anew any more, as the worker ends."""
@@ -159,6 +175,9 @@ class ServedQueues(Owner):
         await self._parts.background.assist(consumer)
         self._join(consumer)
         self.on_sessions(self._sessions())
+        await self.registered(consumer)
+        if consumer.queue not in self.served:
+            return  # it was stopped meanwhile
         self._parts.fetcher.add(consumer)
         log.info("working on %s, too", consumer.queue.name)
 
@@ -214,7 +233,7 @@ class ServedQueues(Owner):
             *(on_push(queue, what, partial(self._pushed, what)) for what in ("quiet", "resume", "stop")),
             self._parts.cancellations.start(queue),
         ]
-        registration = registration_of(queue)
+        registration = self._registrations[consumer] = registration_of(queue)
         self._parts.background.call_soon(partial(self.membership.add, consumer, registration))
 
     def _end_pushes(self, consumer: Consumer) -> None:
@@ -333,5 +352,8 @@ class ServedQueues(Owner):
             return  # the worker ends
         self._join(consumer)
         self.on_sessions(self._sessions())
+        await self.registered(consumer)
+        if consumer.queue not in self.served:
+            return  # it was stopped meanwhile
         self._parts.fetcher.add(consumer)
         log.info("working on %s again, as %s", consumer.queue.name, session)
