@@ -12,7 +12,7 @@ from leasehold import Item
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.worker import lease_renewer
 from tests.eventually import eventually
-from tests.queue.asking import take
+from tests.queue.asking import take, until
 from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, work, working
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ async def test_strict_order_serves_the_first_queue_first(
     assert order == [b"first"] * 50 + [b"second"] * 50
 
 
+async def waits_in_order(queue: AsyncWorkQueue) -> bool:
+    """Return whether all released items wait. One may have been moved to a session that has no room."""
+    return await order_of(queue) == [("2", 0), ("3", 0), ("4", 0)]
+
+
 async def test_items_leased_ahead_are_released_when_a_run_takes_long(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
@@ -113,7 +118,7 @@ async def test_items_leased_ahead_are_released_when_a_run_takes_long(
     async with working(worker):
         await begun.wait()
         await counted(queue, "the others are released", lambda counts: counts == (3, 1, 0, 0))
-        assert await order_of(queue) == [("2", 0), ("3", 0), ("4", 0)]
+        await until("one that was moved to the worker is back", lambda: waits_in_order(queue))
         other, last = make_queue(), 0
         for expected in ("2", "3", "4"):
             lease = await take(other)

@@ -123,14 +123,17 @@ class WorkerRuntime(Coordinator, Parts):
         await self.background.start()
         try:
             self.queues.join_all()
-            await self.queues.registered()
         except BaseException:
             self.queues.end_pushes()
             await self.background.stop()
             raise
-        fetching = asyncio.create_task(self.fetcher.run(), name="leasehold fetcher")
+        fetching = asyncio.create_task(self._fetch(), name="leasehold fetcher")
         self._tasks = [fetching, asyncio.create_task(self.monitor.beat(), name="leasehold heartbeat")]
         return fetching
+
+    async def _fetch(self) -> None:
+        await self.queues.registered()
+        await self.fetcher.run()
 
     def prepare(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> None:
         """Pass the resources to the handlers; see `build_call`."""
@@ -238,6 +241,7 @@ class WorkerRuntime(Coordinator, Parts):
 
     async def drained(self) -> None:
         """Wait until no item that can be leased is left in any queue, and no run is left."""
+        await self.queues.registered()
         while True:
             fetched_at = self.fetcher.fetched_at
             if not self.renewer.held and not await self._lease_more():

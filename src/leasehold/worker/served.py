@@ -137,7 +137,7 @@ class ServedQueues(Owner):
         """
         deadline = self._loop.time() + REGISTER_SECONDS
         waiting = [self._registrations[one] for one in consumers or self.consumers]
-        while self._loop.time() < deadline:  # noqa: ASYNC110 - another thread registers
+        while self._loop.time() < deadline:
             if all(one.registered or one.failed for one in waiting):
                 return
             await asyncio.sleep(REGISTER_TICK)
