@@ -214,6 +214,17 @@ async def test_names_of_queues_tasks_schedules_and_workers_are_completed_from_th
     assert await completed("schedule", "add", queue.name, "x", "--task", "send_l") == ["send_letter"]
 
 
+async def test_names_that_a_shell_would_evaluate_are_not_completed(
+    make_queue: MakeQueue, redis_url: str
+) -> None:
+    queue = make_queue()
+    for special in ("$(id)", "\\$(id)", "`id`", "'", '"', "a b", "a;id"):
+        await make_queue(name=f"{queue.name}{special}").add_item(Item(b"x"))
+    await make_queue(name=f"{queue.name}-ü{{tag}}").add_item(Item(b"x"))
+    found = await asyncio.to_thread(complete, "ls", queue.name, url=redis_url)
+    assert found == [f"{queue.name}-ü{{tag}}"]
+
+
 async def test_bash_which_breaks_words_at_colons_gets_what_follows_the_last_one(
     make_queue: MakeQueue, redis_url: str
 ) -> None:

@@ -1,6 +1,8 @@
 """What shells complete from the server: names of queues, tasks, schedules and workers.
 
 Completion is a help only: it takes a second at most, and what fails completes nothing and prints nothing.
+What a shell would read as more than a word is left out: any client may choose such a name, and zsh evaluates
+what it gets.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ TIMEOUT = 1.0
 MAX_KEYS = 50_000
 #: How many waiting and scheduled items are read to find the names of tasks.
 MAX_ITEMS = 100
+#: What is special to a shell, within quotes or without.
+SPECIAL = frozenset(" \"$&'();<>\\`|!*?#")
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -104,7 +108,8 @@ def _completed(find: Coroutine[Any, Any, Iterable[str]], incomplete: str) -> lis
         return []
     finally:
         logging.disable(disabled)
-    return sorted({name for name in names if name.startswith(incomplete) and name.isprintable()})
+    words = (name for name in names if name.isprintable() and not SPECIAL & {*name})
+    return sorted({word for word in words if word.startswith(incomplete)})
 
 
 def complete_in_bash(run: Callable[[], None]) -> None:
