@@ -129,7 +129,7 @@ async def test_a_worker_that_starts_while_another_leaves_is_registered(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (leaving, _), (starting, gate) = two
+    (leaving, its), (starting, gate) = two
     left: list[float] = []
 
     async def leave_late(self: Registry) -> bool:
@@ -141,8 +141,8 @@ async def test_a_worker_that_starts_while_another_leaves_is_registered(
     monkeypatch.setattr(Registry, "leave", leave_late)
     await queue.add_item(Item(b"x", id="1"))
     running = asyncio.create_task(leaving.run())
-    await the_worker(queue)
-    two[0][1].opened.set()
+    await its.reached(1)
+    its.opened.set()
     leaving.stop()
     await eventually("it leaves", lambda: bool(left))
     await queue.add_item(Item(b"x", id="2"))
