@@ -42,6 +42,8 @@ class Log(logging.LoggerAdapter[logging.Logger]):
             msg, args, kwargs["exc_info"] = f"{msg}\n%s", (*args, traceback_of(error)), None
         try:
             super().log(level, msg, *args, **kwargs)
-        except Exception as problem:  # noqa: BLE001 - any handler of any application
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # noqa: BLE001 - any handler of any application, any text of an error
             if logging.raiseExceptions and sys.stderr is not None:
                 sys.stderr.write(traceback_of(problem))

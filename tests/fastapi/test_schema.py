@@ -16,6 +16,8 @@ from leasehold import RetryPolicy, call_sync
 from leasehold.fastapi import lifespan, router
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from leasehold import TaskQueue
 
 
@@ -26,7 +28,7 @@ def guard(token: str = "") -> None:
 
 
 @pytest.fixture
-def app(tasks: TaskQueue) -> FastAPI:
+def app(tasks: TaskQueue) -> Iterator[FastAPI]:
     """Return an application with jobs in several states, of the ids that OpenAPI's examples have."""
 
     @tasks.task(retry=RetryPolicy(attempts=1))
@@ -38,7 +40,8 @@ def app(tasks: TaskQueue) -> FastAPI:
     call_sync(fail.options(id="1").add)
     app = FastAPI(lifespan=lifespan(tasks, worker=True))
     app.include_router(router(tasks, writes=[Depends(guard)], reads=[Depends(guard)]), prefix="/work")
-    return app
+    yield app
+    call_sync(tasks.close)  # the connections of `call_sync` would stay open
 
 
 @pytest.mark.slow

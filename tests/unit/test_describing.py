@@ -11,7 +11,7 @@ from leasehold import InvalidArgument
 from leasehold.describing import describe, full_traceback_of, shown, text_of, traceback_of
 from leasehold.log import Log
 from leasehold.queue.encoding import error_text
-from tests.unreadable import UNREADABLE, Delegating, Silent
+from tests.unreadable import UNREADABLE, Delegating, Escape, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,12 +85,13 @@ def test_any_exception_can_be_logged(
     assert caplog.text.count("in fails") == 2
 
 
-def test_a_log_line_that_fails_with_an_unreadable_error_is_reported_on_stderr(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("error", [Delegating("no line"), Escape("no line")])
+def test_a_log_line_that_fails_is_reported_on_stderr(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Failing(logging.Handler):
         def emit(self, _: logging.LogRecord) -> None:
-            raise Delegating("no line")
+            raise error
 
     failing = Failing()
     logger = logging.getLogger("leasehold.tests")
@@ -99,4 +100,4 @@ def test_a_log_line_that_fails_with_an_unreadable_error_is_reported_on_stderr(
         Log("leasehold.tests").error("it failed")
     finally:
         logger.removeHandler(failing)
-    assert "Delegating: no line" in capsys.readouterr().err
+    assert f"{type(error).__name__}: no line" in capsys.readouterr().err
