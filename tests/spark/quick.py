@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
+
+# pytest adds its handlers to loggers that do not propagate, such as Spark's. These would change the format of
+# a handler for all later tests of the process, to one that asks each exception for its text.
+PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign, assignment]
 
 
 def quick_python(folder: Path) -> Path:
