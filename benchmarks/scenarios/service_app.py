@@ -15,7 +15,7 @@ WAIT_SECONDS = 30
 async def plain(order: Order, response: Response) -> Accepted:
     """Answer as the example does, without a queue."""
     job_id = f"{order.customer}-{order.month}"
-    response.headers["Location"] = f"/work/jobs/{job_id}/result"
+    response.headers["Location"] = f"/tasks/jobs/{job_id}/result"
     return Accepted(id=job_id, created=True)
 
 

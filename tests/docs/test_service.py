@@ -118,7 +118,7 @@ async def test_the_service_runs(redis_url: str) -> None:
         http = await stack.enter_async_context(
             httpx.AsyncClient(timeout=30, follow_redirects=True, headers={"X-Api-Key": "the key"})
         )
-        for probe in (f"{web}/work/ready", f"{worker}/ready", f"{exporter}/live"):
+        for probe in (f"{web}/tasks/ready", f"{worker}/ready", f"{exporter}/live"):
             await answered(http, probe)
 
         added = await http.post(f"{web}/reports", json=ORDER)
@@ -127,9 +127,9 @@ async def test_the_service_runs(redis_url: str) -> None:
         assert (made.status_code, made.json()["result"]) == (200, REPORT)
         refused = await http.post(f"{web}/reports", json={"customer": "Ann", "month": "2026-10"})
         assert refused.status_code == 422
-        cancel = f"{web}/work/jobs/ann-2026-10/cancel"
+        cancel = f"{web}/tasks/jobs/ann-2026-10/cancel"
         assert (await http.post(cancel)).status_code == 409, "it is done"
-        for method, url in (("POST", cancel), ("POST", f"{web}/reports"), ("GET", f"{web}/work/queues")):
+        for method, url in (("POST", cancel), ("POST", f"{web}/reports"), ("GET", f"{web}/tasks/queues")):
             stranger = await http.request(method, url, json=ORDER, headers={"X-Api-Key": "another"})
             assert stranger.status_code == 401
 
@@ -165,7 +165,7 @@ def test_the_first_service_of_a_page_runs(
             assert added.status_code == 202
             result = client.get(added.json()["result"], params={"wait": 20})
             assert (result.status_code, "ann@example.org" in result.text) == (200, True)
-            assert client.get("/work/ready").status_code == 200
+            assert client.get("/tasks/ready").status_code == 200
     finally:
         for name in programs:
             sys.modules.pop(name.removesuffix(".py"), None)
@@ -215,7 +215,7 @@ def test_ports_and_probes_of_a_pod_are_those_of_its_command(part: str) -> None:
     container, annotations = container_of(part), PODS[part]["metadata"]["annotations"]
     [port] = container["ports"]
     assert port["containerPort"] == PORTS[part] == int(annotations["prometheus.io/port"])
-    prefix = "/work" if part == "web" else ""
+    prefix = "/tasks" if part == "web" else ""
     probes = {kind: container[kind]["httpGet"] for kind in container if kind.endswith("Probe")}
     paths = {"livenessProbe": f"{prefix}/live", "readinessProbe": f"{prefix}/ready"}
     if part == "exporter":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leasehold.fastapi.sources import Source
 
 #: Where the router is.
-WORK = "/work"
+PREFIX = "/tasks"
 
 
 def app_of(*sources: Source, **options: Any) -> FastAPI:
@@ -62,13 +62,13 @@ def admin(token: str = "") -> None:
 def with_router(*sources: TaskQueue | AsyncWorkQueue, **options: Any) -> FastAPI:
     """Make an application with the router of some queues."""
     app = FastAPI()
-    app.include_router(router(*sources, **{"writes": [Depends(admin)]} | options), prefix=WORK)
+    app.include_router(router(*sources, **{"writes": [Depends(admin)]} | options), prefix=PREFIX)
     return app
 
 
 def client_of(app: FastAPI) -> httpx.AsyncClient:
     """Return a client in the event loop of the test."""
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://test{WORK}")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://test{PREFIX}")
 
 
 def problem(response: httpx.Response, status: int, name: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ of_worker.task(pid)
 app = FastAPI(
     lifespan=lifespan(tasks, worker=Worker(of_worker, concurrency=1, dead_after=1), on_crash="exit")
 )
-app.include_router(router(tasks), prefix="/work")
+app.include_router(router(tasks), prefix="/tasks")
 
 
 @app.get("/pid")

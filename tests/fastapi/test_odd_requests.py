@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item, TaskQueue
-from tests.fastapi.applications import WORK, client_of, problem, with_router
+from tests.fastapi.applications import PREFIX, client_of, problem, with_router
 from tests.queue.asking import until
 from tests.worker.working import new_worker
 
@@ -24,7 +24,7 @@ async def test_ids_with_odd_characters(tasks: TaskQueue, client: httpx.AsyncClie
     assert (await client.get(path)).json()["id"] == item_id
     answer = await client.get(f"{path}/result")
     assert answer.json()["id"] == item_id
-    assert answer.headers["location"] == f"{WORK}{path}/result"
+    assert answer.headers["location"] == f"{PREFIX}{path}/result"
     answer = await client.post(f"{path}/cancel", params={"token": "secret"})
     assert answer.json()["state"] == "cancelled"
 

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from leasehold import InvalidArgument, RetryPolicy, TaskQueue
 from leasehold.fastapi import lifespan, router
 from tests.eventually import eventually
-from tests.fastapi.applications import WORK, admin, client_of, problem, with_router
+from tests.fastapi.applications import PREFIX, admin, client_of, problem, with_router
 from tests.queue.asking import until
 from tests.worker.working import new_worker
 
@@ -33,7 +33,7 @@ async def test_a_job_waits_runs_and_is_done(tasks: TaskQueue, client: httpx.Asyn
     }
     waits = await client.get(f"/jobs/{job.id}/result", params={"wait": 0.01})
     assert (waits.status_code, waits.json()["state"]) == (202, "waiting")
-    assert waits.headers["location"] == f"{WORK}/jobs/{job.id}/result?wait=0.01"
+    assert waits.headers["location"] == f"{PREFIX}/jobs/{job.id}/result?wait=0.01"
     assert waits.headers["retry-after"] == "1"
     assert (await client.get(f"/jobs/{job.id}/result")).status_code == 202
 
@@ -68,7 +68,7 @@ async def test_a_failed_job_shows_its_error_without_the_traceback(
     error = {"type": "ValueError", "message": "it is bad"}
     found = problem(await client.get(f"/jobs/{job.id}/result"), 424, "job-failed")
     assert found["error"] == error
-    assert found["instance"] == f"{WORK}/jobs/{job.id}/result"
+    assert found["instance"] == f"{PREFIX}/jobs/{job.id}/result"
     status = await client.get(f"/jobs/{job.id}")
     assert (status.json()["state"], status.json()["error"]) == ("dead", error)
     assert "Traceback" not in f"{found}{status.text}"
@@ -193,17 +193,17 @@ def test_a_mounted_application_behind_a_proxy(tasks: TaskQueue) -> None:
         return (await tasks.tasks[0].options(delay=60).add(4)).id
 
     with TestClient(app, root_path="/proxied") as client:
-        path = f"/proxied/inner/work/jobs/{client.post('/double').json()}/result"
+        path = f"/proxied/inner/tasks/jobs/{client.post('/double').json()}/result"
         assert client.get(path).headers["location"] == path
-        assert client.get("/proxied/inner/work/ready").json() == {"status": "ok"}
-        inside = f"{WORK}{path.partition(WORK)[2]}"
+        assert client.get("/proxied/inner/tasks/ready").json() == {"status": "ok"}
+        inside = f"{PREFIX}{path.partition(PREFIX)[2]}"
         with TestClient(with_router(tasks), root_path="/proxied") as proxied:
             assert proxied.get(inside).headers["location"] == f"/proxied{inside}"
 
 
 def test_urls_of_its_routes_can_be_made(tasks: TaskQueue) -> None:
     app = with_router(tasks)
-    assert app.url_path_for("job_result", id="a/b") == f"{WORK}/jobs/a%2Fb/result"
+    assert app.url_path_for("job_result", id="a/b") == f"{PREFIX}/jobs/a%2Fb/result"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def app(tasks: TaskQueue) -> Iterator[FastAPI]:
         call_sync(tasks.tasks[0].options(id=item_id).add, 1)
     call_sync(fail.options(id="1").add)
     app = FastAPI(lifespan=lifespan(tasks, worker=True))
-    app.include_router(router(tasks, writes=[Depends(guard)], reads=[Depends(guard)]), prefix="/work")
+    app.include_router(router(tasks, writes=[Depends(guard)], reads=[Depends(guard)]), prefix="/tasks")
     yield app
     call_sync(tasks.close)  # the connections of `call_sync` would stay open
 
@@ -74,7 +74,7 @@ def test_each_answer_is_as_openapi_says(app: FastAPI) -> None:
 
 
 def test_all_answers_for_a_result_are_declared(app: FastAPI) -> None:
-    answers = app.openapi()["paths"]["/work/jobs/{id}/result"]["get"]["responses"]
+    answers = app.openapi()["paths"]["/tasks/jobs/{id}/result"]["get"]["responses"]
     codes = {200, 202, 204, 401, 403, 404, 410, 422, 424, 502, 503}
     assert answers.keys() == {f"{code}" for code in codes}
     for code in codes - {200, 202, 204}:

@@ -47,7 +47,7 @@ class Uvicorn:
     async def is_ready(self) -> bool:
         """Return whether it answers that it is ready."""
         assert self.process.returncode is None, self.output.read_text()
-        answer = await self.get("/work/ready")
+        answer = await self.get("/tasks/ready")
         return answer is not None and answer.status_code == 200
 
 
@@ -91,7 +91,7 @@ async def test_several_processes_each_have_a_worker(tmp_path: Path, redis_url: s
             return len(answered) == 2 and answered == worked
 
         await until("both processes have answered and worked", both_have)
-        workers = await served.get("/work/workers")
+        workers = await served.get("/tasks/workers")
         assert workers is not None
         assert {one["pid"] for one in workers.json()} == answered
         served.process.send_signal(signal.SIGTERM)

@@ -10,7 +10,7 @@ import httpx
 from leasehold import AsyncWorkQueue, TaskQueue
 from leasehold.queue.internals import running_engine
 from tests.eventually import eventually
-from tests.fastapi.applications import WORK, problem, with_router
+from tests.fastapi.applications import PREFIX, problem, with_router
 from tests.worker.working import new_worker
 
 #: How many requests wait at once.
@@ -45,7 +45,7 @@ async def test_a_client_that_goes_away_ends_its_wait(tasks: TaskQueue) -> None:
     scope: dict[str, Any] = {
         "type": "http",
         "method": "GET",
-        "path": f"{WORK}/jobs/{job.id}/result",
+        "path": f"{PREFIX}/jobs/{job.id}/result",
         "query_string": b"wait=30",
         "headers": [],
         "root_path": "",

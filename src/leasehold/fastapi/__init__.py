@@ -3,7 +3,7 @@
     from leasehold.fastapi import Tasks, lifespan, router
 
     app = FastAPI(lifespan=lifespan(tasks, worker=True))
-    app.include_router(router(tasks, writes=[Depends(admin)]), prefix="/work")
+    app.include_router(router(tasks, writes=[Depends(admin)]), prefix="/tasks")
 
     @app.post("/exports", status_code=202)
     async def create(tasks: Tasks) -> dict[str, int]: ...

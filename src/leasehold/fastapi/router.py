@@ -115,7 +115,7 @@ def router(
 ) -> APIRouter:
     """Return a router for jobs, queues, workers and health, to be included in an application.
 
-        app.include_router(router(tasks, writes=[Depends(admin)]), prefix="/work")
+        app.include_router(router(tasks, writes=[Depends(admin)]), prefix="/tasks")
 
     Errors are `application/problem+json`. An error of a job is shown by its class and text, never with its
     traceback. The routes are described by OpenAPI.

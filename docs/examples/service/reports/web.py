@@ -27,8 +27,8 @@ def login(x_api_key: Annotated[str, Header()] = "") -> None:
 
 
 app = FastAPI(title="Reports", lifespan=lifespan(tasks, worker=False))
-# The state and results of jobs, counts of the queue, workers, /work/live and /work/ready.
-app.include_router(router(tasks, reads=[Depends(login)], writes=[Depends(login)]), prefix="/work")
+# The state and results of jobs, counts of the queue, workers, /tasks/live and /tasks/ready.
+app.include_router(router(tasks, reads=[Depends(login)], writes=[Depends(login)]), prefix="/tasks")
 
 telemetry.instrument(meter_provider=MeterProvider([PrometheusMetricReader()]))
 app.mount("/metrics", make_asgi_app())
@@ -60,5 +60,5 @@ async def order(order: Order, response: Response) -> Accepted:
     """Order a report, and return at once. An order that is unfinished is not repeated."""
     call = make_report.options(id=f"{order.customer}-{order.month}")
     job = await call.add(order.customer, order.month)
-    response.headers["Location"] = f"/work/jobs/{job.id}/result"
+    response.headers["Location"] = f"/tasks/jobs/{job.id}/result"
     return Accepted(id=job.id, created=job.created)
