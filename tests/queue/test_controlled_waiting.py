@@ -174,6 +174,6 @@ async def test_a_completion_wakes_one_session_of_another_queue_that_shares_limit
         await one.complete(held)
         await other.complete(await leased.get())
         for _ in items[1:]:
-            assert leased.empty()
+            assert leased.qsize() <= 1  # the next may be leased before the reply to the completion is read
             await other.complete(await leased.get())
         assert trips.count <= 35
