@@ -54,6 +54,7 @@ async def test_a_worker_that_leaves_does_not_end_the_registration_of_another(
             await until("both runs are named", lambda: has_runs(queue, 2))
             one = await the_worker(queue)
             assert (one.id, one.concurrency) == (queue.session, 2)
+            assert [each.running for each in (await queue.stats()).workers] == [2]
             its.opened.set()
         await refreshed(redis, queue)
         await until("its run is named alone", lambda: has_runs(queue, 1))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: How many runs a registration names.
 MAX_NAMED = 100
+#: What is added up of the workers that share a registration.
+SUMMED = ("concurrency", "active", "runs", "failures", "run_seconds")
 
 
 class Owner(Protocol):
@@ -154,7 +156,7 @@ class Registration:
         first, *others = said.values()
         found = dict(first)
         for one in others:
-            for what in ("concurrency", "runs", "failures"):
+            for what in SUMMED:
                 found[what] += one[what]
             found["quiet"] = found["quiet"] and one["quiet"]
             found["running"] = [*found["running"], *one["running"]][:MAX_NAMED]
