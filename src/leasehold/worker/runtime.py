@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from leasehold.log import Log
-from leasehold.queue.internals import stop_listening
+from leasehold.queue.internals import release_arrivals, stop_listening
 from leasehold.worker.acknowledger import Acknowledger, Backlog
 from leasehold.worker.background import BackgroundThread, Task
 from leasehold.worker.cancellations import Cancellations, cancel
@@ -214,7 +214,7 @@ class WorkerRuntime(Coordinator, Parts):
         Raises:
             TimeoutError, LeaseholdError: If that did not succeed within so many seconds.
         """
-        self.background.call(self._release_held).result(timeout)
+        self.background.call(self._release_all).result(timeout)
 
     @property
     def held(self) -> int:
@@ -309,6 +309,11 @@ class WorkerRuntime(Coordinator, Parts):
         if self.renewer.held and not self.unacknowledged:
             releasing = asyncio.wrap_future(self.background.call(self._release_held))
             await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
+
+    async def _release_all(self) -> None:
+        await self._release_held()
+        # A blocked move of the event loop may have taken one of them, if it was not ended yet.
+        await asyncio.gather(*(release_arrivals(queue) for queue in [*self.queues.served]))
 
     async def _release_held(self) -> None:
         """Acknowledge the runs that have finished, and release all others, in the background thread."""
