@@ -56,24 +56,6 @@ async def test_a_stop_lets_runs_finish_and_releases_the_other_items(
     assert not (await audit(redis, name)).leased
 
 
-async def test_a_process_that_ends_also_returns_what_has_just_arrived(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    worker = new_worker(concurrency=1, lease_time=3600)
-    gate, running = await started(worker, queue, 1, of=2)
-    # As by a blocked move of its event loop.
-    assert await redis.lmove(f"{name}:queue", f"{name}:inbox:{queue.session}", "RIGHT", "LEFT") == b"2"
-    assert worker._runtime is not None
-    worker._runtime.take_nothing_more()
-    # The signal handler's thread calls it, while the event loop may be blocked.
-    await asyncio.to_thread(worker._runtime.release_from_any_thread, timeout=20)
-    assert await redis.exists(f"{name}:inbox:{queue.session}") == 0
-    assert {*await redis.lrange(f"{name}:queue", 0, -1)} == {b"1", b"2"}
-    gate.opened.set()
-    worker.stop()
-    await running
-
-
 async def test_a_worker_that_retires_waits_for_its_runs_until_it_is_stopped(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Items that are leased at the moment of a stop are released."""
+"""Items that are leased or arrive at the moment of a stop are released."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 
 from leasehold import Item, Worker
 from leasehold.queue.leasing import LeaseDispatcher
+from tests.worker.working import Gate, add, new_worker
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 
@@ -48,3 +52,24 @@ async def test_items_are_released_if_the_fetcher_is_cancelled_before_it_gets_the
     assert (await opened[0].counts()).leased == 0
     found = await opened[0].inspect()
     assert [(view.data, view.attempt) for view in found] == [(b"one", 0), (b"two", 0)]
+
+
+async def test_a_process_that_ends_also_returns_what_has_just_arrived(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    worker = new_worker(concurrency=1, lease_time=3600)
+    gate = Gate(worker, queue)
+    await add(queue, b"x", b"x")
+    running = asyncio.create_task(worker.run())
+    await gate.reached(1)
+    # As by a blocked move of its event loop.
+    assert await redis.lmove(f"{name}:queue", f"{name}:inbox:{queue.session}", "RIGHT", "LEFT") == b"2"
+    assert worker._runtime is not None
+    worker._runtime.take_nothing_more()
+    # The signal handler's thread calls it, while the event loop may be blocked.
+    await asyncio.to_thread(worker._runtime.release_from_any_thread, timeout=20)
+    assert await redis.exists(f"{name}:inbox:{queue.session}") == 0
+    assert {*await redis.lrange(f"{name}:queue", 0, -1)} == {b"1", b"2"}
+    gate.opened.set()
+    worker.stop()
+    await running
