@@ -273,6 +273,89 @@ def test_a_script_knows_which_events_it_can_emit() -> None:
     assert compose("add_one", text, PIECES).events == {EventKind.ADDED, EventKind.DUE}
 
 
+def calling(code: str, calls: str, keys: str = "queue") -> str:
+    head = (
+        f"-- Do.\n-- Keys: {keys}\n-- Arguments:\n--   prefix  text  a name\n-- Reply: one.\n-- Cost: O(1).\n"
+    )
+    calls = f"-- Calls: {calls}\n" if calls else ""
+    uses = "".join(f"redis.call('LLEN', {key}, prefix)\n" for key in keys.split(", "))
+    return f"{head}-- Limits: none.\n{calls}\n{uses}{code}\n"
+
+
+def called(code: str, calls: str, pieces: dict[str, str] | None = None, **others: str) -> Script:
+    return catalogue.compose("do", calling(code, calls), Library(pieces or {}), others.get)
+
+
+def test_a_script_that_is_called_is_a_function_in_the_branch_that_calls_it() -> None:
+    other = calling("emit('added', queue)\nreturn 1", "", "dead, queue")
+    code = "if prefix then\nreturn call_other(keys_of_other, { prefix })\nend\nreturn 2"
+    script = called(code, "other", other=other)
+    assert script.body.decode().splitlines() == [
+        "local call = redis.call",
+        "call('LLEN',KEYS[1],ARGV[1])",
+        "if ARGV[1] then",
+        "local function call_other(KEYS,ARGV)",
+        "call('LLEN',KEYS[1],ARGV[1])",
+        "call('LLEN',KEYS[2],ARGV[1])",
+        "emit('added',KEYS[2])",
+        "return 1",
+        "end",
+        "return call_other({':dead',",
+        "':queue',",
+        "':none'},{ARGV[1]})",
+        "end",
+        "return 2",
+    ]
+    assert script.events == {EventKind.ADDED}
+    assert script.commands == {"LLEN"}
+    assert script.calls == ("other",)
+
+
+def test_a_script_that_two_call_is_there_once_with_its_own_pieces() -> None:
+    pieces = {
+        "one": piece("one", function("one")),
+        "two": "-- Two.\n--\n-- Needs: nothing\n-- Gives: two\n-- Calls: deep\n\n"
+        + function("two", "return call_deep()"),
+    }
+    others = {"deep": calling("return one()", ""), "other": calling("return call_deep()", "deep")}
+    lines = (
+        called("return one() + two() + call_other()", "other", pieces, **others).body.decode().splitlines()
+    )
+    assert [line for line in lines if "function" in line] == [
+        "local function call_deep(KEYS,ARGV)",
+        "local function one()",
+        "local function call_other(KEYS,ARGV)",
+        "local function one()",
+        "local function two()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "calls", "why"),
+    [
+        ("return call_gone()", "gone", "there is no lua/gone.lua"),
+        ("return call_other()", "", "Calls other: it calls it and does not say so"),
+        ("return 1", "other", "Calls other: it says so and does not call it"),
+        ("return call_back()", "back", "scripts call each other: (do -> back -> do|back -> do -> back)"),
+        ("return call_own(keys_of_own)", "own", "own: has the key of a session"),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused(code: str, calls: str, why: str) -> None:
+    others = {
+        "other": calling("", ""),
+        "back": calling("return call_do()", "do"),
+        "own": calling("", "", "inbox"),
+    }
+    with pytest.raises(BrokenContract, match=why):
+        called(code, calls, {}, **others)
+
+
+def test_a_piece_says_what_it_calls() -> None:
+    pieces = {"one": piece("one", function("one", "return call_other()"))}
+    with pytest.raises(BrokenContract, match="lib/one: Calls other: it calls it and does not say so"):
+        called("return one()", "", pieces, other=calling("", ""))
+
+
 def test_all_scripts_are_read_once() -> None:
     assert catalogue.load() is catalogue.load()
 

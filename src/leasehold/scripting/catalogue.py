@@ -1,8 +1,8 @@
 """The catalogue of `lua/`: compose each script from its file, and enforce the contract in its header.
 
 The header of a script names its keys and arguments. The catalogue puts their positions in place of the names,
-so no position is written by hand on either side. It adds the shared functions that the script uses, and
-refuses a script with an undocumented or unused name or an event that is not declared.
+so no position is written by hand on either side. It adds the shared functions and the other scripts that the
+script uses, and refuses a script with an undocumented or unused name or an event that is not declared.
 
 Each script has one key more than its header names, the last: `none`, which never exists. While a slot of a
 cluster is being moved, the server checks only whether the declared keys are there, and those of single items
@@ -15,17 +15,28 @@ import hashlib
 import re
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasehold.keys import KEYS, NONE
-from leasehold.scripting.linker import BrokenContract, Library, names_in, rename, split, strip
+from leasehold.scripting.calling import calls_in, in_order, key_names, put_in, stand_in
+from leasehold.scripting.linker import (
+    BrokenContract,
+    Library,
+    Linked,
+    check_calls,
+    names_in,
+    rename,
+    split,
+    strip,
+)
 from leasehold.scripting.nesting import declared_in
 from leasehold.states import EVENTS, EventKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
     from importlib.resources.abc import Traversable
 
 #: How an argument of a kind is read, if it is not used as it is. The value of a rest is the position before
@@ -59,6 +70,7 @@ class Script:
         commands: The commands that it sends.
         body: The text that is sent to the server.
         sha: The SHA-1 of the body, in hex: its name on the server.
+        calls: The scripts that it calls, directly or through others.
     """
 
     name: str
@@ -68,6 +80,7 @@ class Script:
     commands: frozenset[str]
     body: bytes
     sha: bytes
+    calls: tuple[str, ...] = ()
 
 
 def folder() -> Traversable:
@@ -101,7 +114,7 @@ def find_script(name: str) -> Script:
     Raises:
         BrokenContract: If the file, or one of `lib/`, breaks a rule.
     """
-    return compose(name, _text(folder(), name), _library())
+    return compose(name, _text(folder(), name), _library(), _text_of)
 
 
 @cache
@@ -120,12 +133,115 @@ def _text(place: Traversable, name: str) -> str:
     return (place / f"{name}.lua").read_text()
 
 
-def compose(name: str, text: str, library: Library) -> Script:
-    """Compose a script from the text of its file and the shared functions that it uses.
+def _text_of(name: str) -> str | None:
+    """Return the text of a script; None: there is none."""
+    return _text(folder(), name) if (folder() / f"{name}.lua").is_file() else None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A script that is read, and linked with the shared functions that it uses, but not composed yet.
+
+    Attributes:
+        name: Its name.
+        keys: The names of its keys, in order; the last is `none`.
+        entries: Its arguments: name, kind and meaning.
+        own: Its own code, without comments.
+        linked: All of its code.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    entries: list[tuple[str, str, str]]
+    own: str
+    linked: Linked
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The names and kinds of its arguments, in order."""
+        return {argument: kind for argument, kind, _ in self.entries}
+
+    @cached_property
+    def calls(self) -> list[str]:
+        """The scripts that it calls itself."""
+        return calls_in(self.linked.names)
+
+    def composed(
+        self, keys_of: Callable[[str], Iterable[str]], first: Mapping[str, str] | None = None
+    ) -> tuple[str, frozenset[EventKind]]:
+        """Return its text and the events that it emits itself.
+
+        Args:
+            keys_of: Returns the keys of a script that it calls.
+            first: What stands in for the scripts that are called, by name, each after those that it calls.
+
+        Raises:
+            BrokenContract: If a name is declared and not used, or an event is not declared.
+        """
+        code = self.linked.composed(first)
+        preamble, places = _preamble(self.name, self.keys, self.arguments, row_size(self.entries))
+        if "prefix" in places:
+            places |= {f"{one}_key": f"({places['prefix']}..':{key}')" for one, key in RARE_KEYS.items()}
+        _check_use(self.name, self.own, code, [*self.keys[:-1], *self.arguments])
+        places |= {f"keys_of_{one}": key_names(one, keys_of(one)) for one in self.calls}
+        # Each local that functions use would cost about 0.1 µs a call, and more the more there are.
+        text = "\n".join(part for part in (preamble, rename(code, places)) if part)
+        return text, _events(self.name, code)
+
+
+def compose(
+    name: str, text: str, library: Library, text_of: Callable[[str], str | None] = lambda _: None
+) -> Script:
+    """Compose a script from the text of its file, and the shared functions and the scripts that it uses.
+
+    Args:
+        name: The script's name.
+        text: The text of its file.
+        library: The shared functions.
+        text_of: Returns the text of another script that it calls; None: there is none.
 
     Raises:
         BrokenContract: If the header is incomplete, a key or an argument is unused, an event is not declared,
-            or a shared function needs a key or an argument that the header does not name.
+            a shared function needs a key or an argument that the header does not name, or a script that it
+            calls breaks a rule or calls it in turn.
+    """
+
+    @cache
+    def source_of(one: str) -> _Source:
+        found = text if one == name else text_of(one)
+        if found is None:
+            raise BrokenContract(f"{name}: Calls {one}: there is no lua/{one}.lua")
+        return _source(one, found, library)
+
+    def keys_of(one: str) -> tuple[str, ...]:
+        return source_of(one).keys
+
+    own = source_of(name)
+    called = in_order(name, lambda one: source_of(one).calls)
+    parts = {one: source_of(one).composed(keys_of) for one in called}
+    bodies = {one: part for one, (part, _) in parts.items()}
+    composed, events = own.composed(keys_of, {f"call_{one}": stand_in(one, bodies[one]) for one in bodies})
+    # Reading a local is faster than reading a field of a global, and scripts mostly call the server.
+    composed = "local call = redis.call\n" + put_in(composed, bodies).replace("redis.call(", "call(")
+    body = composed.encode()
+    sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
+    return Script(
+        name,
+        own.keys,
+        own.arguments,
+        events.union(*(others for _, others in parts.values())),
+        frozenset(_COMMAND.findall(composed)),
+        body,
+        sha,
+        tuple(bodies),
+    )
+
+
+def _source(name: str, text: str, library: Library) -> _Source:
+    """Read a script and link it.
+
+    Raises:
+        BrokenContract: If it breaks a rule.
     """
     header, code = split(text)
     sections = sections_of(name, header)
@@ -135,28 +251,16 @@ def compose(name: str, text: str, library: Library) -> Script:
         raise BrokenContract(f"{name}: leasehold.keys does not declare a key {unknown[0]}")
     entries = _entries(name, sections["Arguments"])
     declared = [*keys, *(argument for argument, _, _ in entries)]
-    keys = (*keys, NONE)
     twice = sorted({word for word in declared if declared.count(word) > 1})
     if twice:
         raise BrokenContract(f"{name}: {', '.join(twice)} is declared twice")
     taken = sorted({*declared, NONE} & library.givers.keys())
     if taken:
         raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
-    arguments = {argument: kind for argument, kind, _ in entries}
     own = strip(code)
+    check_calls(name, names_in(own), names_listed(sections.get("Calls", [])))
     linked = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
-    preamble, places = _preamble(name, keys, arguments, row_size(entries))
-    if "prefix" in places:
-        places |= {f"{one}_key": f"({places['prefix']}..':{key}')" for one, key in RARE_KEYS.items()}
-    _check_use(name, own, linked, declared)
-    # Each local that functions use would cost about 0.1 µs a call, and more the more there are.
-    composed = "\n".join(part for part in (preamble, rename(linked, places)) if part)
-    # Reading a local is faster than reading a field of a global, and scripts mostly call the server.
-    body = ("local call = redis.call\n" + composed.replace("redis.call(", "call(")).encode()
-    events = _events(name, linked)
-    sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
-    commands = frozenset(_COMMAND.findall(body.decode()))
-    return Script(name, keys, arguments, events, commands, body, sha)
+    return _Source(name, (*keys, NONE), entries, own, linked)
 
 
 def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:
@@ -169,7 +273,7 @@ def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:
     current: list[str] = []
     for line in header:
         title, colon, rest = line.partition(":")
-        if colon and title in (*SECTIONS, "Needs"):
+        if colon and title in (*SECTIONS, "Calls", "Needs"):
             current = found[title] = [rest.strip()] if rest.strip() else []
         else:
             current.append(line)

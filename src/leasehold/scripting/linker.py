@@ -9,6 +9,8 @@ and the functions and values that it gives to scripts and to other pieces:
 The linker finds what a script uses by the names in its code, directly or through other pieces. It takes the
 functions that are used and, of the same pieces, all statements outside of functions. These statements run
 before the script's own code, so they may read keys but must not write.
+
+A script or a piece may call whole scripts, which its header names: see `leasehold.scripting.calling`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _NAME = re.compile(r"(?<!\w)(?<!(?<!\.)\.)[A-Za-z_]\w*")
 #: A name whose value is read: not that of a field of a table, as in `{name=1}`.
 _READ = re.compile(_NAME.pattern + r"\b(?!=(?!=))")
 _FUNCTION = re.compile(r"local function (\w+)")
+#: The name of the function that runs another script.
+CALL = re.compile(r"call_(\w+)")
 
 
 class BrokenContract(Exception):
@@ -69,12 +73,14 @@ class Piece:
         needs: The keys and arguments that a script must declare to use it.
         gives: The names that scripts and other pieces may use.
         code: What follows the header.
+        calls: The scripts that its functions may call.
     """
 
     name: str
     needs: frozenset[str]
     gives: frozenset[str]
     code: str
+    calls: frozenset[str] = frozenset()
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -84,6 +90,7 @@ class Piece:
             BrokenContract: If it does not define what it gives.
         """
         blocks = [Block(self.name, part, names_in(part)) for part in _parts(self.code)]
+        check_calls(f"lib/{self.name}", names_in(strip(self.code)), self.calls)
         defined: set[str] = set()
         for block in blocks:
             defined |= {block.function} if block.function else block.names
@@ -101,6 +108,33 @@ class Piece:
     def statements(self) -> list[Block]:
         """The blocks that are no functions."""
         return [block for block in self.blocks if not block.function]
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A script and the blocks that it uses, each after those that it uses itself."""
+
+    blocks: list[Block]
+    own: str
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that occur in any of it."""
+        return names_in(self.own).union(*(block.names for block in self.blocks))
+
+    def composed(self, first: Mapping[str, str] | None = None) -> str:
+        """Return all of the code: statements in order, functions nested in each other.
+
+        Args:
+            first: Functions that use nothing of these blocks, by name, each after those that it uses.
+        """
+        name_of = {block: block.function for block in self.blocks if block.function}
+        functions = {**(first or {}), **{name: block.code for block, name in name_of.items()}}
+        statements = [block.code for block in self.blocks if block not in name_of]
+        at_top, own = nest(functions, self.own, statements)
+        before = (at_top.get(name) for name in first or ())
+        parts = ((at_top.get(name_of[block]) if block in name_of else block.code) for block in self.blocks)
+        return "\n".join(part for part in (*before, *parts, own) if part)
 
 
 class Library:
@@ -128,8 +162,8 @@ class Library:
         for piece in self.pieces.values():
             _ = piece.blocks
 
-    def link(self, script: str, code: str, needs: Iterable[str], declared: Iterable[str]) -> str:
-        """Return a script with the code of the pieces that it uses, each after those that it uses itself.
+    def link(self, script: str, code: str, needs: Iterable[str], declared: Iterable[str]) -> Linked:
+        """Find the code of the pieces that a script uses, each after those that it uses itself.
 
         Args:
             script: The script's name, for messages.
@@ -158,7 +192,7 @@ class Library:
         if missing:
             piece = next(block.piece for block in blocks if missing[0] in block.names)
             raise BrokenContract(f"{script}: does not declare {', '.join(missing)}, which lib/{piece} needs")
-        return _composed(blocks, code)
+        return Linked(blocks, code)
 
     def _used_by(self, piece: Piece | None, names: frozenset[str]) -> Iterator[Block]:
         """Yield the blocks that code of a piece (None: of a script) uses directly, by the names in it."""
@@ -182,15 +216,6 @@ class Library:
             raise BrokenContract(f"{script}: pieces use each other: {circle}") from error
 
 
-def _composed(blocks: list[Block], own: str) -> str:
-    """Return the code of blocks and of the script: statements in order, functions nested in each other."""
-    name_of = {block: block.function for block in blocks if block.function}
-    functions = {name: block.code for block, name in name_of.items()}
-    at_top, own = nest(functions, own, [block.code for block in blocks if block not in name_of])
-    parts = ((at_top.get(name_of[block]) if block in name_of else block.code) for block in blocks)
-    return "\n".join(part for part in (*parts, own) if part)
-
-
 def read_piece(name: str, text: str) -> Piece:
     """Read one file of `lua/lib`.
 
@@ -199,7 +224,20 @@ def read_piece(name: str, text: str) -> Piece:
     """
     header, code = split(text)
     comment = "\n".join(header)
-    return Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"), code)
+    calls = _listed(name, comment, "Calls") if "\nCalls:" in comment else frozenset[str]()
+    return Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"), code, calls)
+
+
+def check_calls(file: str, names: Iterable[str], declared: Iterable[str]) -> None:
+    """Check that a file calls the scripts that its header names, and no others.
+
+    Raises:
+        BrokenContract: If it does not.
+    """
+    called = {match[1] for name in names if (match := CALL.fullmatch(name))}
+    for name in sorted(called ^ {*declared}):
+        does = "calls it and does not say so" if name in called else "says so and does not call it"
+        raise BrokenContract(f"{file}: Calls {name}: it {does}")
 
 
 def split(text: str) -> tuple[list[str], str]:

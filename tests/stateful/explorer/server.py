@@ -138,7 +138,9 @@ def composed(faults: Iterable[Fault] = ()) -> dict[str, Script]:
         }
     )
     return {
-        name.removesuffix(".lua"): compose(name.removesuffix(".lua"), text, library)
+        name.removesuffix(".lua"): compose(
+            name.removesuffix(".lua"), text, library, lambda one: texts.get(f"{one}.lua")
+        )
         for name, text in texts.items()
         if "/" not in name
     }
