@@ -3,7 +3,9 @@
 LeaseholdError
 ├── InvalidArgument            an argument cannot be used; raised before anything is sent
 │   ├── InvalidTask            a function cannot be a task; raised when it is registered
-│   └── InvalidCall            the arguments of a call do not fit the task
+│   ├── InvalidCall            the arguments of a call do not fit the task
+│   ├── InvalidFlow            the stages of a flow do not form a graph that can run
+│   └── UnknownAttribute       a flow has no attribute of this name
 ├── QueueClosed                the queue object is closed
 ├── ServerError                the server, or the connection to it
 │   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
@@ -26,12 +28,19 @@ LeaseholdError
 │   └── EventsLost             some of the requested events are no longer kept, or were missed
 ├── ItemFailed                 the item that a caller waits for is a dead letter
 │   └── JobFailed              the work of a job has failed for good
+│       └── FlowFailed         a stage of a flow run has failed for good
 ├── ItemCancelled              the item that a caller waits for was cancelled
 │   └── JobCancelled           the job that a caller waits for was cancelled
+│       └── FlowCancelled      the flow run that a caller waits for was cancelled
 ├── ItemExpired                the item that a caller waits for was not begun with in time
 │   └── JobExpired             the job that a caller waits for was not begun with in time
 ├── ItemUnknown                there is neither the item that a caller waits for nor its result
 │   └── JobUnknown             there is neither the item of a job nor its result
+├── FlowError                  base of these, and of the other errors of flows
+│   ├── RunGone                there is no flow run of this id
+│   ├── RunUnfinished          the flow run has not ended yet
+│   ├── NotAStage              a function for stages was called outside of one
+│   └── ResultMismatch         the result of a stage does not fit its type, or what may follow it
 ├── PayloadError               an item's data does not fit its handler
 ├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
@@ -170,6 +179,95 @@ class InvalidCall(InvalidArgument, TypeError):
         self.task = task
         self.problem = problem
         Exception.__init__(self, f"{task}: {problem}")
+
+
+class FlowError(LeaseholdError):
+    """Base of the errors of flows and flow runs."""
+
+
+class InvalidFlow(InvalidArgument, FlowError):
+    """The stages of a flow do not form a graph that can run, or their types do not fit. Nothing was sent.
+
+    Attributes:
+        flow: The name of the flow; empty: it has none.
+        problem: What is wrong.
+    """
+
+    def __init__(self, flow: str, problem: str) -> None:
+        super().__init__("flow", flow, problem)
+        self.flow = flow
+        self.problem = problem
+        Exception.__init__(self, f"the flow {flow!r} cannot run: {problem}" if flow else problem)
+
+
+class UnknownAttribute(InvalidArgument, FlowError):
+    """A flow has no attribute of this name. Nothing was sent.
+
+    Attributes:
+        flow: The name of the flow.
+        name: The name that was given.
+        known: The names of its attributes.
+    """
+
+    def __init__(self, flow: str, name: str, known: Iterable[str]) -> None:
+        self.known = tuple(known)
+        super().__init__("attribute", name, ", ".join(self.known) or "none, as the flow has no attributes")
+        self.flow = flow
+        self.name = name
+        Exception.__init__(self, f"the flow {flow!r} has no attribute {name!r}: it has {self.allowed}")
+
+
+class RunGone(FlowError):
+    """There is no flow run of this id: it was never started, its keep time has passed, or it was deleted.
+
+    Attributes:
+        run_id: The id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"there is no flow run {run_id!r}: it was never started, was deleted, or has ended and its "
+            "`keep` has passed"
+        )
+
+
+class RunUnfinished(FlowError):
+    """The flow run has not ended, and the call is only for runs that have. Nothing has changed.
+
+    Attributes:
+        run_id: The id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"the flow run {run_id!r} has not ended: wait for it, or cancel it first")
+
+
+class NotAStage(FlowError):
+    """A function for the stages of flow runs was called outside of one.
+
+    Attributes:
+        function: The name of the function.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        super().__init__(f"{function} was called outside of a stage of a flow run")
+
+
+class ResultMismatch(FlowError):
+    """A stage's function returned what does not fit its type, or what cannot follow it. The stage fails.
+
+    Attributes:
+        stage: The name of the stage.
+        problem: What is wrong.
+    """
+
+    def __init__(self, stage: str, problem: str) -> None:
+        self.stage = stage
+        self.problem = problem
+        super().__init__(f"the result of stage {stage!r} cannot be used: {problem}")
 
 
 class QueueClosed(LeaseholdError):
@@ -428,6 +526,37 @@ class JobFailed(ItemFailed):
         super().__init__(item_id, error)
         self.type, self.message = _read_error(error)
         Exception.__init__(self, f"{item_id!r} has failed: {self.type}{': ' * bool(self.type)}{self.message}")
+
+
+class FlowFailed(JobFailed, FlowError):
+    """The flow run that was to be waited for has failed: one of its stages has, and nothing tolerates it.
+
+    Attributes:
+        item_id: The run's id.
+        stage: The path of the stage that has failed first; empty: it is not known.
+        error: The error of its last attempt.
+        type: The name of the error's class; empty if it is not known.
+        message: The error's text.
+    """
+
+    def __init__(self, run_id: str, stage: str, error: str) -> None:
+        super().__init__(run_id, error)
+        self.stage = stage
+        at = f" at stage {stage!r}" if stage else ""
+        text = f"{self.type}{': ' * bool(self.type)}{self.message}"
+        Exception.__init__(self, f"the flow run {run_id!r} has failed{at}: {text}")
+
+
+class FlowCancelled(JobCancelled, FlowError):
+    """The flow run that was to be waited for was cancelled.
+
+    Attributes:
+        item_id: The run's id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        Exception.__init__(self, f"the flow run {run_id!r} was cancelled")
 
 
 def _read_error(error: str) -> tuple[str, str]:
