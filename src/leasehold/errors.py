@@ -41,6 +41,7 @@ LeaseholdError
 │   ├── RunUnfinished          the flow run has not ended yet
 │   ├── NotAStage              a function for stages was called outside of one
 │   └── ResultMismatch         the result of a stage does not fit its type, or what may follow it
+├── LeaseLost                  the lease was lost, so what it permits was refused
 ├── PayloadError               an item's data does not fit its handler
 ├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
@@ -602,6 +603,20 @@ class JobUnknown(ItemUnknown):
     Attributes:
         item_id: The item's id, which is that of the job.
     """
+
+
+class LeaseLost(LeaseholdError):
+    """The lease was lost: it has expired, or the item has ended. What it permits was refused.
+
+    Attributes:
+        item_id: The item's id.
+        token: The token of the lease.
+    """
+
+    def __init__(self, item_id: str, token: int) -> None:
+        self.item_id = item_id
+        self.token = token
+        super().__init__(f"the lease {token} of the item {item_id!r} was lost: nothing was stored")
 
 
 class PayloadError(LeaseholdError):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-#: The longest head of a message, without the trace: five numbers; and the longest trace.
-MAX_HEAD_BYTES, MAX_TRACE_BYTES = 85, 64
+#: The longest head of a message, without the trace: six numbers; and the longest trace.
+MAX_HEAD_BYTES, MAX_TRACE_BYTES = 92, 64
 
 
 class Delivery(NamedTuple):
@@ -22,8 +22,9 @@ class Delivery(NamedTuple):
     now_ms: int
     id: bytes
     data: bytes
-    #: The `traceparent` of the caller that added the item, if that is traced.
-    trace: bytes | None = None
+    #: The `traceparent` of the caller that added the item, if that is traced; after a line feed, the stage of
+    #: a flow run that the item is for, if it is for one.
+    carried: bytes | None = None
 
     @property
     def entry(self) -> bytes:
@@ -36,14 +37,17 @@ def read_delivery(message: bytes) -> Delivery | None:
     try:
         *numbers, sized, rest = message.split(b" ", 5)
         sized, _, trace = sized.partition(b";")
-        token, attempt, lease_ms, now_ms, size = map(int, (*numbers, sized))
+        trace, _, referred = trace.partition(b";")
+        token, attempt, lease_ms, now_ms, size, more = map(int, (*numbers, sized, referred or b"0"))
     except ValueError:
         return None
     if len(trace) > MAX_TRACE_BYTES or len(message) - len(rest) - len(trace) > MAX_HEAD_BYTES:
         return None
-    if not 0 < size <= len(rest):
+    if not 0 < size <= size + more <= len(rest):
         return None
-    return Delivery(token, attempt, lease_ms, now_ms, rest[:size], rest[size:], trace or None)
+    end = size + more
+    carried = trace + b"\n" + rest[size:end] if more else trace or None
+    return Delivery(token, attempt, lease_ms, now_ms, rest[:size], rest[end:], carried)
 
 
 class Deliveries:

@@ -23,7 +23,7 @@ from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.runner import BoundScript, CommonArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from leasehold.queue.leasing import Watcher
     from leasehold.scripting.pushes import Subscription
@@ -212,6 +212,11 @@ class Engine:
             self._runner.read(self._script(name), command.encode(), self.keys[key], *values)
         )
 
+    async def read_at(self, command: bytes, key: bytes, *arguments: bytes) -> Any:
+        """Send a command that reads a key in the slot of the queue, and return the reply."""
+        self._expect_open()
+        return await self._noted(self._runner.read(self._script("run_finish"), command, key, *arguments))
+
     async def _noted(self, call: Awaitable[Any]) -> Any:
         """Return the reply to a call, and note that it is in flight."""
         self._in_flight += 1
@@ -329,6 +334,19 @@ class Engine:
             task = asyncio.create_task(self._release(held), name="leasehold release")
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
+
+    def soon(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do some work in a task that `close` waits for. An error of the server is logged."""
+
+        async def run() -> None:
+            try:
+                await work
+            except LeaseholdError as error:
+                log.warning("some work on %s is left for later: %s", self._name, error)
+
+        task = asyncio.create_task(run(), name="leasehold work")
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
 
     async def _release(self, held: Sequence[tuple[bytes, int]]) -> None:
         rows = [(item_id, b"%d" % token, b"0", b"1") for item_id, token in held]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from leasehold.item import Item
+from leasehold.queue.stage_ref import StageRef
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from leasehold.durations import Duration
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 #: When the lease of an item that was cancelled has ended, by `time.monotonic()`.
 CANCELLED = float("-inf")
+#: What an item takes of a flow run if it is no stage of one.
+NO_INPUTS: Mapping[str, bytes] = MappingProxyType({})
 
 
 class LeasingQueue(Protocol):
@@ -66,9 +71,21 @@ class Lease(Item):
         deadline: When the lease ends, in seconds since 1970, by the server's clock.
         completed: The result of the context manager's `complete`; None before.
         trace: The `traceparent` of the span that added the item, if that was traced and sampled; else None.
+        stage: The stage of a flow run that the item is for; None: it is for none.
+        inputs: What the stage takes of its run, by parameter, in JSON, as a worker has read it.
     """
 
-    __slots__ = ("_ends", "_queue", "_trace", "attempt", "completed", "deadline", "token")
+    __slots__ = (
+        "_ends",
+        "_inputs",
+        "_queue",
+        "_stage",
+        "_trace",
+        "attempt",
+        "completed",
+        "deadline",
+        "token",
+    )
 
     token: int
     attempt: int
@@ -85,7 +102,7 @@ class Lease(Item):
         lease_ms: int,
         asked_at: float,
         server_ms: int,
-        trace: bytes | None = None,
+        carried: bytes | None = None,
     ) -> None:
         # No checks and no super().__init__: the item was checked when it was added.
         self.id = item_id.decode("utf-8", "surrogateescape")
@@ -94,7 +111,13 @@ class Lease(Item):
         self.attempt = attempt
         self.completed = None
         self._queue = queue
-        self._trace = trace
+        self._trace = carried
+        self._stage: StageRef | None = None
+        if carried is not None and b"\n" in carried:
+            trace, _, reference = carried.partition(b"\n")
+            self._trace = trace or None
+            self._stage = StageRef.decode(reference)
+            self._inputs = NO_INPUTS
         # As in `_renewed`.
         self._ends = asked_at + (lease_ms - 1) / 1000
         self.deadline = (server_ms + lease_ms) / 1000
@@ -113,6 +136,16 @@ class Lease(Item):
     def trace(self) -> str | None:
         """See the class."""
         return None if self._trace is None else self._trace.decode(errors="replace")
+
+    @property
+    def stage(self) -> StageRef | None:
+        """See the class."""
+        return self._stage
+
+    @property
+    def inputs(self) -> Mapping[str, bytes]:
+        """See the class."""
+        return NO_INPUTS if self._stage is None else self._inputs
 
     def _renewed(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
         """Record a lease of `lease_ms`, requested at `asked_at` by `time.monotonic()`, until `ends_ms`."""

@@ -34,7 +34,8 @@ MAX_ITEMS = 250
 LINGER_SECONDS = 0.25
 
 #: The arguments of a `Lease`: id, data, token, attempt, lease time in ms, `time.monotonic()` before the
-#: request was sent, the server's time in ms, and the trace.
+#: request was sent, the server's time in ms, and what else it carries: `<trace>`, `<trace>\n<stage>`,
+#: `\n<stage>`, or None.
 LeasedItem = tuple[bytes, bytes, int, int, int, float, int, bytes | None]
 
 

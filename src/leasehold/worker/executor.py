@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold import telemetry
 from leasehold.describing import describe, shown, traceback_of
-from leasehold.errors import PayloadError, TimeLimitExceeded
+from leasehold.errors import LeaseholdError, PayloadError, ResultMismatch, TimeLimitExceeded
 from leasehold.log import Log
 from leasehold.worker.observed import begin, end
 from leasehold.worker.outcomes import (
@@ -26,11 +26,14 @@ from leasehold.worker.outcomes import (
     outcome_of,
 )
 from leasehold.worker.payload import encode_error
+from leasehold.worker.returns import FanOut, Next
 from leasehold.worker.run import RUNNING, Interruption
+from leasehold.worker.stages import enter, leave, prepare, stage_done, stage_failed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from leasehold.queue.lease import Lease
     from leasehold.worker.cancellations import Cancellations
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
@@ -46,6 +49,8 @@ SLOTS_PER_TURN, RUNS_PER_SLOT = 4, 8
 RETRY_SECONDS = 1.0
 #: The outcomes of a run that is no batch and keeps no result.
 ONE_DONE = (DONE,)
+#: What a function may return only for a stage of a flow run.
+STAGE_RETURNS = (FanOut, Next)
 #: The interruptions after which it does not matter what the handler raises.
 UNCOUNTED = (Interruption.SHUTDOWN, Interruption.LEASE_LOST, Interruption.CANCELLED)
 
@@ -169,7 +174,7 @@ class Executor:
         if not task.cancelled() and (error := task.exception()) is not None:
             if (run := self.running.pop(task, None)) is not None:
                 run.finish()
-                run.outcomes = [_decide(run, error, lease.attempt) for lease in run.leases]
+                run.outcomes = [_decide(run, error, lease) for lease in run.leases]
                 self._coordinator.run_finished(run)
             log.critical("a slot of the worker failed", exc_info=error)
         if self._renewer.waiting and not self._stopping:
@@ -212,9 +217,12 @@ class Executor:
 
     async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         """Call the handler, and set the outcomes of the run."""
+        if run.stages is not None and not await self._prepare(run):
+            return
         if not self._start(run, task):
             return
         running = RUNNING.set(run)
+        entered = None if run.stages is None else enter(run.stages)
         active = telemetry.active
         span = None if active is None or active.tracer is None else begin(active, run)
         failure: BaseException | None = None
@@ -237,10 +245,20 @@ class Executor:
                 self._log_return(run)
         finally:
             RUNNING.reset(running)
+            if entered is not None:
+                leave(entered)
             ended = time.monotonic()
             self.run_seconds += ended - run.began
             if active is not None:
                 end(active, span, run, failure, ended)
+
+    async def _prepare(self, run: ActiveRun) -> bool:
+        """Read the flow runs of a run's stages; return whether it goes on. If not, it has its outcomes."""
+        try:
+            return await prepare(run)
+        except LeaseholdError as error:
+            run.outcomes = _decide_all(run, error)
+            return False
 
     def _start(self, run: ActiveRun, task: asyncio.Task[None]) -> bool:
         """Return whether the handler is to be called; if not, the run has its outcomes."""
@@ -251,7 +269,8 @@ class Executor:
                 return False
             run.leave_out_lost()
         if run.attempt > run.handler.max_attempts:
-            run.outcomes = (outcome := attempts_used_up(run.attempt),)
+            outcome = attempts_used_up(run.attempt)
+            run.outcomes = (stage_failed(run.leases[0], outcome),)
             log.warning("%r: %s It is now a dead letter", run, outcome.error, extra=run.log_fields)
             return False
         if not run.start(task, self._loop):
@@ -285,7 +304,9 @@ def _cause(run: ActiveRun, error: BaseException) -> BaseException:
 
 def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:
     if run.handler.batch is None:
-        return ONE_DONE if run.handler.keep_result is None else (_complete(run, value),)
+        if value is None and run.handler.keep_result is None and run.stages is None:
+            return ONE_DONE
+        return (_complete(run, run.leases[0], value),)
     if value is None:
         value = [None] * len(run.leases)
     # `list.copy` and not its methods: those of a subclass may be anything.
@@ -296,15 +317,19 @@ def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:
     outcomes: list[Outcome] = []
     for lease, answer in zip(run.leases, answers, strict=True):
         if issubclass(type(answer), BaseException):
-            outcomes.append(_decide(run, answer, lease.attempt))
+            outcomes.append(_decide(run, answer, lease))
             _log_error(run, answer, outcomes[-1:])
         else:
-            outcomes.append(_complete(run, answer))
+            outcomes.append(_complete(run, lease, answer))
     return outcomes
 
 
-def _complete(run: ActiveRun, value: Any) -> Outcome:
+def _complete(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
+    if run.stages is not None and lease.stage is not None:
+        return stage_done(run, lease, value)
     keep = run.handler.keep_result
+    if value.__class__ in STAGE_RETURNS:
+        return _decide(run, ResultMismatch(lease.id, f"{value!r:.100}: it is no stage of a flow run"), lease)
     if keep is None:
         return DONE
     try:
@@ -318,13 +343,18 @@ def _complete(run: ActiveRun, value: Any) -> Outcome:
 
 
 def _decide_all(run: ActiveRun, error: BaseException) -> list[Outcome]:
-    outcomes = [_decide(run, error, lease.attempt) for lease in run.leases]
+    outcomes = [_decide(run, error, lease) for lease in run.leases]
     _log_error(run, error, outcomes)
     return outcomes
 
 
-def _decide(run: ActiveRun, error: BaseException, attempt: int) -> Outcome:
+def _decide(run: ActiveRun, error: BaseException, lease: Lease) -> Outcome:
     """Decide the outcome of an item, also if its retry policy or the signal that was raised is broken."""
+    outcome = _decide_any(run, error, lease.attempt)
+    return outcome if run.stages is None else stage_failed(lease, outcome)
+
+
+def _decide_any(run: ActiveRun, error: BaseException, attempt: int) -> Outcome:
     try:
         return outcome_of(error, attempt, run.handler.retry)
     except KeyboardInterrupt:

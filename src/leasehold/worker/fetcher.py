@@ -22,6 +22,7 @@ from leasehold.queue.lease import Lease
 from leasehold.worker.dispatch import Dispatcher
 from leasehold.worker.refusals import Reminder, is_refusal
 from leasehold.worker.run import ActiveRun
+from leasehold.worker.stage_context import Stages
 from leasehold.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
@@ -371,6 +372,15 @@ class _Watcher:
 
 
 def _runs(consumer: Consumer, leases: list[Lease]) -> list[ActiveRun]:
+    runs = _runs_for(consumer, leases)
+    if any(lease.stage for lease in leases):
+        for run in runs:
+            if any(lease.stage for lease in run.leases):
+                run.stages = Stages(run.leases)
+    return runs
+
+
+def _runs_for(consumer: Consumer, leases: list[Lease]) -> list[ActiveRun]:
     if isinstance(consumer, Dispatcher):
         single, batches = consumer.assign(leases)
         runs = [ActiveRun(handler, (lease,)) for handler, lease in single]

@@ -102,6 +102,8 @@ class Handler(Consumer):
         keep_result: How long results are kept, in seconds; None: not at all.
         inputs: What is passed to the function.
         encode: Turns what the function returns into a result.
+        fits: Raises if the JSON of what the function has returned is no result of it; None: all is. It is
+            called for stages of flow runs.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -119,6 +121,7 @@ class Handler(Consumer):
         name: str | None = None,
         inputs: Inputs | None = None,
         encode: Callable[[Any], bytes] = encode_result,
+        fits: Callable[[bytes], object] | None = None,
     ) -> None:
         if not isinstance(queue, AsyncWorkQueue):
             raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
@@ -140,6 +143,7 @@ class Handler(Consumer):
         self.keep_result = None if keep_result is None else seconds("keep_result", keep_result, zero=False)
         self.inputs = _inputs(function, self.run_in, self.batch) if inputs is None else inputs
         self.encode = encode
+        self.fits = fits
         #: The metrics of its completed runs; see `observed`.
         self.completions: Series | None = None
 

@@ -9,6 +9,7 @@ from leasehold.describing import shown
 from leasehold.errors import InvalidArgument, PayloadError
 from leasehold.worker.outcomes import Signal
 from leasehold.worker.pools import in_process, in_thread
+from leasehold.worker.stages import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -78,7 +79,11 @@ async def _execute(handler: Handler, invoke: Callable[..., Awaitable[Any]], run:
 async def _execute_batch(handler: Handler, invoke: Callable[..., Awaitable[Any]], run: ActiveRun) -> Any:
     answers: list[Any] = [None] * len(run.leases)
     decoded, payloads = [], []
+    skipped = None if run.stages is None else run.stages.skipped
     for at, lease in enumerate(run.leases):
+        if skipped and lease.token in skipped:
+            answers[at] = Skipped(skipped[lease.token])
+            continue
         try:
             payloads.append(handler.inputs.decode(lease))
             decoded.append(at)

@@ -60,6 +60,20 @@ class Snooze(Signal):
         return type(self), (self.delay,)
 
 
+class HandedOver(Snooze):
+    """Leave a stage of a flow run open: another system works on it, and reports its end with `runs.report`.
+
+    If it is not reported in time, the stage runs again. This run does not count as an attempt.
+
+    Args:
+        timeout: How long to wait for the report, in seconds.
+    """
+
+    def __init__(self, timeout: Duration = 86_400) -> None:
+        super().__init__(timeout)
+        self.args = (f"handed over for {self.delay:g} s",)
+
+
 class Reject(Signal):
     """Make the item a dead letter now: another attempt would not help.
 
@@ -92,6 +106,8 @@ class Outcome:
             if name not in vars(cls):
                 raise TypeError(f"the outcome {cls.__name__} does not declare {name}")
         other = Outcome.declared.setdefault(cls.counted_as, cls)
+        if issubclass(cls, other):
+            return  # a special case of it
         if other.__qualname__ != cls.__qualname__:  # a dataclass with slots is defined twice
             raise TypeError(
                 f"the outcomes {other.__name__} and {cls.__name__} are both counted as {cls.counted_as!r}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
     from leasehold.worker.handler import Consumer, Handler
     from leasehold.worker.outcomes import Outcome
+    from leasehold.worker.stage_context import Stages
 
 #: The run of the present context.
 RUNNING: ContextVar[Run | None] = ContextVar("leasehold run", default=None)
@@ -97,12 +98,23 @@ class ActiveRun(Run):
             limit.
         lost: The tokens of its leases that are known to be lost; None: none.
         outcomes: One for each lease, once the run has finished.
+        stages: The stages of flow runs that its items are for; None: none is.
         task: The task that runs the handler, while it does.
         thread: The thread that still runs the function although the run was cancelled.
         unacknowledged: How many of its outcomes the server has not accepted or rejected yet.
     """
 
-    __slots__ = ("_timer", "arrived", "deadline", "lost", "outcomes", "task", "thread", "unacknowledged")
+    __slots__ = (
+        "_timer",
+        "arrived",
+        "deadline",
+        "lost",
+        "outcomes",
+        "stages",
+        "task",
+        "thread",
+        "unacknowledged",
+    )
 
     def __init__(self, handler: Handler, leases: Sequence[Lease]) -> None:
         # The base class's attributes are set here as well: another call would cost 3 % of a quick run.
@@ -114,6 +126,7 @@ class ActiveRun(Run):
         self.deadline: float | None = None
         self.lost: set[int] | None = None
         self.outcomes: Sequence[Outcome] = ()
+        self.stages: Stages | None = None
         self.task: asyncio.Task[None] | None = None
         self.thread: Future[Any] | None = None
         self.unacknowledged = len(leases)
@@ -122,12 +135,13 @@ class ActiveRun(Run):
     @property
     def log_fields(self) -> dict[str, object]:
         """The `extra` fields of each log record about this run."""
-        return {
+        fields: dict[str, object] = {
             "queue": self.handler.queue.name,
             "handler": self.handler.name,
             "item": self.leases[0].id if len(self.leases) == 1 else [lease.id for lease in self.leases],
             "attempt": self.attempt,
         }
+        return fields if self.stages is None else fields | self.stages.log_fields
 
     def start(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> bool:
         """Start the time limit, before the handler is called in `task`.

@@ -1,0 +1,257 @@
+"""What a worker reads of flow runs before it calls the handlers of stages: their states, and their inputs.
+
+An item says in `meta.needs` of its data what its stage takes of the run, by parameter:
+
+    `@name`         an attribute of the run          `stage`      the result of a stage
+    `@name.field`   a member of it                   `stage.field`  a member of that
+                                                     `stage/*`    the list of the results of its children
+
+A list of these is the list of what they give. The result of a stage that has fanned out is the list of those
+of its children that have succeeded, in their order. What the run does not have is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from leasehold.queue.internals import read_key
+from leasehold.queue.stage_ref import run_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from leasehold.queue.lease import Lease
+    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.stage_ref import StageRef
+
+#: How many fields of a run one command reads.
+FIELDS_PER_READ = 1000
+#: How many numbers `j:<path>` has if it counts children; those of a join of stages are fewer.
+COUNTS_OF_CHILDREN = 5
+#: How deep lists of needs may be in each other.
+MAX_DEPTH = 20
+
+#: What one parameter takes of a run.
+Need: TypeAlias = "str | list[Need]"
+
+
+class StageState(NamedTuple):
+    """What a worker has read of a stage before it calls the handler.
+
+    Attributes:
+        run: The state of the run; empty: there is no such run.
+        stage: The state of the stage in it, one letter; empty: it was never entered.
+        flow: The name of the flow.
+        correlation: The correlation id, or None.
+        error: Why the stage has failed, if it has.
+        inputs: The inputs by parameter, in JSON.
+    """
+
+    run: str
+    stage: str
+    flow: str
+    correlation: str | None
+    error: str
+    inputs: Mapping[str, bytes]
+
+
+class _Meta(msgspec.Struct):
+    needs: dict[str, Any] = {}
+
+
+class _WithMeta(msgspec.Struct):
+    meta: _Meta
+
+
+_WITH_META = msgspec.json.Decoder(_WithMeta)
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def needs_of(data: bytes) -> dict[str, Need]:
+    """Return what the stage of an item takes of its run, by parameter, as the item's data says."""
+    try:
+        return _WITH_META.decode(data).meta.needs
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+async def read_stages(queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[StageState]:
+    """Read the stages of leases, each of which is for one: those of one run with one command.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    runs: dict[tuple[str, str], list[tuple[int, Lease, StageRef]]] = {}
+    for at, lease in enumerate(leases):
+        if (ref := lease.stage) is None:
+            raise RuntimeError(f"{lease!r} is for no stage")
+        runs.setdefault((ref.home, ref.run), []).append((at, lease, ref))
+    reading = [_read_run(_Fields(queue, *run), some) for run, some in runs.items()]
+    found = [await reading[0]] if len(reading) == 1 else await asyncio.gather(*reading)
+    states = {at: state for part in found for at, state in part}
+    return [states[at] for at in range(len(leases))]
+
+
+async def read_needs(queue: AsyncWorkQueue, run_id: str, needs: Sequence[Need]) -> list[bytes | None]:
+    """Read what needs give of a run whose home is a queue, in JSON; None for what the run does not have.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    fields = _Fields(queue, queue.name, run_id)
+    await fields.read_needs(needs)
+    return [await _value_of(fields, need) for need in needs]
+
+
+async def _read_run(
+    fields: _Fields, leases: Sequence[tuple[int, Lease, StageRef]]
+) -> list[tuple[int, StageState]]:
+    """Read one run, and return the states of stages in it, each with its number."""
+    needs = [needs_of(lease.data) for _, lease, _ in leases]
+    fields.want(b"state", b"flow", b"correlation")
+    for _, _, ref in leases:
+        path = _bytes(ref.path)
+        fields.want(b"s:" + path, b"e:" + path)
+    await fields.read_needs([need for its in needs for need in its.values()])
+    return [
+        (at, await _state_of(fields, _bytes(ref.path), its))
+        for (at, _, ref), its in zip(leases, needs, strict=True)
+    ]
+
+
+async def _state_of(fields: _Fields, path: bytes, needs: Mapping[str, Need]) -> StageState:
+    stage = fields.text(b"s:" + path)
+    inputs = {}
+    for parameter, need in needs.items() if stage == "w" else ():
+        if (value := await _value_of(fields, need)) is not None:
+            inputs[parameter] = value
+    return StageState(
+        fields.text(b"state"),
+        stage,
+        fields.text(b"flow"),
+        fields.text(b"correlation") or None,
+        fields.text(b"e:" + path),
+        inputs,
+    )
+
+
+class _Fields:
+    """The fields of one run that have been read, and those that are to be."""
+
+    def __init__(self, queue: AsyncWorkQueue, home: str, run: str) -> None:
+        self._queue = queue
+        self._key = run_key(home, run)
+        self._found: dict[bytes, bytes | None] = {}
+        self._wanted: dict[bytes, None] = {}
+
+    def want(self, *names: bytes) -> None:
+        """Read these fields next, unless they have been."""
+        self._wanted.update(dict.fromkeys(name for name in names if name not in self._found))
+
+    async def read(self, *names: bytes) -> None:
+        """Read these fields, and what else is wanted."""
+        self.want(*names)
+        wanted, self._wanted = [*self._wanted], {}
+        for at in range(0, len(wanted), FIELDS_PER_READ):
+            some = wanted[at : at + FIELDS_PER_READ]
+            values = await read_key(self._queue, b"HMGET", self._key, *some)
+            self._found.update(zip(some, values, strict=True))
+
+    async def read_needs(self, needs: Sequence[Need]) -> None:
+        """Read the fields for needs, and for stages without a result whether they have children."""
+        for need in needs:
+            self.want(*_fields_of(need))
+        await self.read()
+        without = [
+            name[2:] for name, value in self._found.items() if name.startswith(b"r:") and value is None
+        ]
+        if without:
+            await self.read(*(field for path in without for field in _of_parent(path)))
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return a field that has been read; None: the run does not have it."""
+        return self._found[name]
+
+    def text(self, name: bytes) -> str:
+        """Return a field that has been read as a text; empty: the run does not have it."""
+        return (self._found[name] or b"").decode(errors="replace")
+
+
+def _fields_of(need: Need, depth: int = 0) -> Iterator[bytes]:
+    """Yield the fields of a run that are read first for a need."""
+    if isinstance(need, list) and depth < MAX_DEPTH:
+        for one in need:
+            yield from _fields_of(one, depth + 1)
+    elif isinstance(need, str):
+        if need.startswith("@"):
+            yield b"a:" + _bytes(need[1:].partition(".")[0])
+        elif need.endswith("/*"):
+            yield from _of_parent(_bytes(need[:-2]))
+        else:
+            yield b"r:" + _bytes(need)  # the name of a task may have dots
+            if "." in need:
+                yield b"r:" + _bytes(need.partition(".")[0])
+
+
+async def _value_of(fields: _Fields, need: Need, depth: int = 0) -> bytes | None:
+    """Return what a need gives, in JSON; None: the run does not have it."""
+    if isinstance(need, list) and depth < MAX_DEPTH:
+        values = [await _value_of(fields, one, depth + 1) for one in need]
+        return _list([value for value in values if value is not None])
+    if not isinstance(need, str):
+        return None
+    if need.startswith("@"):
+        name, _, members = need[1:].partition(".")
+        return _member(fields.get(b"a:" + _bytes(name)), members)
+    stage, _, members = need.partition(".")
+    result = None if need.endswith("/*") else fields.get(b"r:" + _bytes(need))
+    if result is None and members and not need.endswith("/*"):
+        result = _member(fields.get(b"r:" + _bytes(stage)), members)
+    return await _children_of(fields, _bytes(need.removesuffix("/*"))) if result is None else result
+
+
+def _member(value: bytes | None, path: str) -> bytes | None:
+    """Return the member of a JSON object that a path of names leads to; None: there is none."""
+    for name in path.split(".") if path else ():
+        try:
+            found = None if value is None else _MEMBERS.decode(value).get(name)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        value = None if found is None else bytes(found)
+    return value
+
+
+def _of_parent(path: bytes) -> tuple[bytes, ...]:
+    """Return the fields that say whether a stage has fanned out, and to how many children."""
+    return b"s:" + path, b"j:" + path
+
+
+async def _children_of(fields: _Fields, path: bytes) -> bytes | None:
+    """Return the list of the results of the children of a stage that have succeeded.
+
+    None: the stage has not fanned out, or its children are not joined.
+    """
+    await fields.read(*_of_parent(path))
+    counts = (fields.get(b"j:" + path) or b"").split()
+    if len(counts) != COUNTS_OF_CHILDREN or fields.get(b"s:" + path) != b"d":
+        return None
+    results = []
+    for at in range(0, int(counts[0]), FIELDS_PER_READ // 2):
+        some = [b"%b/%d" % (path, i) for i in range(at, min(at + FIELDS_PER_READ // 2, int(counts[0])))]
+        await fields.read(*(kind + child for child in some for kind in (b"s:", b"r:")))
+        for child in some:
+            if fields.get(b"s:" + child) == b"d":
+                result = fields.get(b"r:" + child)
+                results.append(await _children_of(fields, child) if result is None else result)
+    return _list([result for result in results if result is not None])
+
+
+def _list(values: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(values) + b"]"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

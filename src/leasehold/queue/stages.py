@@ -1,0 +1,326 @@
+"""The stages of flow runs, as the scripts see them: rows, and the calls that carry them.
+
+A flow run is started, finished stage by stage, and settled by scripts alone. What takes several trips, such
+as adding 10,000 children, may be stopped after any of them and made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from leasehold.errors import InvalidArgument, LeaseLost
+from leasehold.keys import check_prefix, hash_tag
+from leasehold.log import Log
+from leasehold.queue.encoding import ROW_BYTES, TRIP_ROWS, encoded, error_text, trips
+from leasehold.queue.internals import read_key, run_at, soon
+from leasehold.queue.stage_ref import StageRef, run_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold.queue.lease import Lease
+    from leasehold.queue.plan import ChildPlan, Plan
+    from leasehold.queue.queue import AsyncWorkQueue
+
+__all__ = [
+    "StageRef",
+    "StageRow",
+    "cancel_rest",
+    "child_text",
+    "fan",
+    "fan_all",
+    "finish_stages",
+    "read_outcome",
+    "report",
+    "settle",
+    "stage_children",
+    "start_run",
+    "store_outcome",
+]
+
+#: How many children one call adds.
+MAX_ADDED = TRIP_ROWS
+#: The answers to rows: more children are to be added; the row was not handled, as the call had added enough;
+#: it chooses a stage that does not follow.
+MORE, AGAIN, NO_SUCCESSOR = 2, -2, -4
+
+#: How the work on a stage has ended.
+Kind = Literal["done", "fan", "failed", "drop"]
+
+log = Log("leasehold.queue")
+
+
+class StageRow(NamedTuple):
+    """How the work on the item of a stage has ended, for `finish_stages`.
+
+    Attributes:
+        lease: The lease under which the work was done.
+        kind: How it has ended: `drop` if it was not done, as its run needs it no more.
+        value: Of `done`, the result in JSON; of `failed`, the error; of `fan`, the definitions of its
+            children as a JSON list, or, once these are staged, their number.
+        extra: Of `done`, the names of the chosen successors as a JSON list, or nothing; of `fan`, the policy.
+        fenced: Whether only the current holder is accepted.
+    """
+
+    lease: Lease
+    kind: Kind
+    value: bytes = b""
+    extra: bytes = b""
+    fenced: bool = False
+
+    def encode(self) -> tuple[bytes, ...]:
+        """Return the values of the row."""
+        return *_claim(self.lease, fenced=self.fenced), self.kind.encode(), self.value, self.extra
+
+
+def child_text(parent: StageRef, child: ChildPlan) -> bytes:
+    """Return the definition of a child, checked.
+
+    Raises:
+        InvalidArgument: If its queue is in another slot than the run, or its data is no text.
+    """
+    check_prefix(child.queue)
+    tag = hash_tag(parent.home)
+    if tag is not None and hash_tag(child.queue) != tag:
+        allowed = f"a queue in the slot of {parent.home!r}, such as {'{' + tag + '}' + child.queue!r}"
+        raise InvalidArgument("queue", child.queue, allowed)
+    return child.json()
+
+
+async def start_run(queue: AsyncWorkQueue, plan: Plan, run_id: str) -> bool:
+    """Start a flow run: store its plan, and add the items of its first stages.
+
+    A run starts as a whole or not at all. Repeating a call that was lost is safe.
+
+    Args:
+        queue: The queue whose keys hold the run.
+        plan: The plan.
+        run_id: The id of the run.
+
+    Returns:
+        False if there is a run of this id already.
+
+    Raises:
+        InvalidFlow: If the plan cannot be carried out. Nothing was sent.
+        QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
+    """
+    fields = plan.fields()
+    steps = [*trips([len(name) + len(value) for name, value in fields])]
+    answer = 0
+    for start, stop in steps:
+        rows = [part for field in fields[start:stop] for part in field]
+        answer = await run_at(
+            queue, queue.name, "run_start", rows, run=run_id.encode(), seal=int(stop == len(fields))
+        )
+    return answer == 1
+
+
+async def finish_stages(queue: AsyncWorkQueue, rows: Sequence[StageRow]) -> list[bool]:
+    """Record how the work on stages has ended, add what follows, and complete their items.
+
+    What is left of joins that need no more is cancelled soon.
+
+    Returns:
+        For each row whether this call has finished the item.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.complete`. Repeating the call is safe.
+    """
+    accepted: dict[int, bool] = {}
+    fans: list[int] = []
+    todo = [*range(len(rows))]
+    while todo:
+        left: list[int] = []
+        for start, stop in trips([len(rows[i].value) + len(rows[i].extra) + ROW_BYTES for i in todo]):
+            some = todo[start:stop]
+            answers = await _send(queue, "run_finish", [rows[i].encode() for i in some])
+            for i, answer in zip(some, answers, strict=True):
+                accepted[i] = answer == 1
+                if answer == AGAIN:
+                    left.append(i)
+                elif answer == MORE:
+                    fans.append(i)
+        todo = left
+    fanned = await asyncio.gather(*(fan(queue, rows[i].lease) for i in fans))
+    accepted.update(zip(fans, fanned, strict=True))
+    return [accepted[i] for i in range(len(rows))]
+
+
+async def fan_all(
+    queue: AsyncWorkQueue, fans: Sequence[tuple[Lease, Sequence[bytes] | None, bytes]]
+) -> list[bool]:
+    """Add the children of stages, and complete their items.
+
+    Args:
+        queue: The queue of the items.
+        fans: For each stage its lease, the definitions of its children (None: the server has them already),
+            and the policy by which they are joined.
+
+    Returns:
+        For each whether this call has completed the item.
+
+    Raises:
+        QueueClosed, ServerError: As in `finish_stages`.
+    """
+
+    async def one(lease: Lease, children: Sequence[bytes] | None, policy: bytes) -> bool:
+        if children is None:
+            return await fan(queue, lease)
+        if len([*trips([len(child) for child in children])]) == 1:
+            value = b"[" + b",".join(children) + b"]"
+        elif await stage_children(queue, lease, children):
+            value = b"%d" % len(children)
+        else:
+            return False
+        return (await finish_stages(queue, [StageRow(lease, "fan", value, policy)]))[0]
+
+    return [*await asyncio.gather(*(one(*each) for each in fans))]
+
+
+async def stage_children(queue: AsyncWorkQueue, lease: Lease, children: Sequence[bytes]) -> bool:
+    """Store the children of a stage, before `finish_stages` adds them: those that do not fit into one call.
+
+    Args:
+        queue: The queue of the stage's item.
+        lease: Its lease.
+        children: Their definitions, as `child_text` returns them.
+
+    Returns:
+        False if the lease was lost.
+
+    Raises:
+        QueueClosed, ServerError: As in `finish_stages`.
+    """
+    for start, stop in trips([len(child) for child in children]):
+        value = b"[" + b",".join(children[start:stop]) + b"]"
+        row = (*_claim(lease), b"stage", value, b"%d" % start)
+        answer = (await _send(queue, "run_stage", [row]))[0]
+        if answer != 1:
+            return False
+    return True
+
+
+async def fan(queue: AsyncWorkQueue, lease: Lease) -> bool:
+    """Add the children of a stage that are not added yet, and then complete its item.
+
+    Returns:
+        Whether this call has completed the item.
+
+    Raises:
+        QueueClosed, ServerError: As in `finish_stages`.
+    """
+    answer = MORE
+    while answer in (MORE, AGAIN):
+        answer = (await _send(queue, "run_fan", [_claim(lease)]))[0]
+    return answer == 1
+
+
+async def report(queue: AsyncWorkQueue, stage: StageRef, *, result: bytes | None, error: str = "") -> bool:
+    """End a stage that was handed over to another system, no matter which client holds its item.
+
+    Args:
+        queue: A queue object in the slot of the run.
+        stage: The stage.
+        result: Its result in JSON; None: it has failed.
+        error: Why it has failed.
+
+    Returns:
+        False if there is no such run, or the stage is not open.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    path = stage.path.encode(errors="surrogateescape")
+    key = run_key(stage.home, stage.run)
+    found = await read_key(queue, b"HMGET", key, b"s:" + path, (b"k:" if b"/" in path else b"n:") + path)
+    if found[0] is None or found[1] is None:
+        return False
+    name = json.loads(found[1]).get("queue") or stage.home
+    kind, value = (b"failed", error_text(error)) if result is None else (b"done", result)
+    answers = await _send(queue, "run_report", [(stage.encode(), kind, value)], at=name)
+    return answers[0] == 1
+
+
+async def settle(queue: AsyncWorkQueue, item_ids: Sequence[str] = (), *, cursor: bytes = b"0") -> bytes:
+    """Record the ends of stages whose items ended in another way than by `finish_stages`.
+
+    Args:
+        queue: The queue of the items.
+        item_ids: The items; none: the next that are noted, and items of stages that are not there any more.
+        cursor: Where to continue to look for the latter: what the last call returned.
+
+    Returns:
+        Where to continue; `b"0"`: all have been looked for.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    raise NotImplementedError
+
+
+async def cancel_rest(queue: AsyncWorkQueue, reference: StageRef) -> int:
+    """Cancel what is left of a run that was cancelled, or of a join that needs no more.
+
+    A call that is stopped is made again by the workers that maintain the run's queue.
+
+    Args:
+        queue: A queue object in the slot of the run.
+        reference: What is to be cancelled; with an empty path, the whole run.
+
+    Returns:
+        How many items were cancelled.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
+    """
+    raise NotImplementedError
+
+
+async def read_outcome(lease: Lease, queue: AsyncWorkQueue, key: bytes) -> bytes | None:
+    """Return the stored outcome of a step of a stage; None: there is none.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    ref = _ref(lease)
+    field = b"o:%b\0%b" % (ref.path.encode(errors="surrogateescape"), key)
+    outcome: bytes | None = await read_key(queue, b"HGET", run_key(ref.home, ref.run), field)
+    return outcome
+
+
+async def store_outcome(lease: Lease, queue: AsyncWorkQueue, key: bytes, outcome: bytes) -> bytes:
+    """Store the outcome of a step of a stage, and return it; if there was one already, return that.
+
+    Raises:
+        LeaseLost: If the lease is not the current one, or the run does not exist any more.
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    row = (*_claim(lease, fenced=True), key, outcome)
+    accepted, stored = await run_at(queue, queue.name, "run_once", row)
+    if not accepted:
+        raise LeaseLost(lease.id, lease.token)
+    return bytes(stored)
+
+
+async def _send(
+    queue: AsyncWorkQueue, script: str, rows: Sequence[Sequence[bytes]], *, at: str | None = None
+) -> list[int]:
+    """Send rows, have the rest of joins that need no more cancelled, and return the answers."""
+    values = [value for row in rows for value in row]
+    answers, rests = await run_at(queue, at or queue.name, script, values)
+    for raw in rests:
+        if (ref := StageRef.decode(raw)) is not None:
+            soon(queue, cancel_rest(queue, ref))
+    return list(answers)
+
+
+def _claim(lease: Lease, *, fenced: bool = False) -> tuple[bytes, ...]:
+    return encoded(lease), b"%d" % lease.token, b"1" if fenced else b"0", _ref(lease).encode()
+
+
+def _ref(lease: Lease) -> StageRef:
+    if lease.stage is None:
+        raise InvalidArgument("lease", lease, "the lease of a stage of a flow run")
+    return lease.stage

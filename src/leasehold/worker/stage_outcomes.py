@@ -1,0 +1,129 @@
+"""How the runs of stages end: outcomes that are recorded in a flow run, in the step that ends the item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leasehold import codec
+from leasehold.queue.encoding import error_text
+from leasehold.queue.stages import StageRow, fan_all, finish_stages
+from leasehold.worker.outcomes import Complete, Fail, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from leasehold.queue.lease import Lease
+    from leasehold.queue.queue import AsyncWorkQueue
+
+
+@dataclass(frozen=True, slots=True)
+class StageDone(Complete):
+    """The stage is done: its result is recorded, what follows is added, and the item is completed.
+
+    Attributes:
+        chosen: The successors that are entered; None: all.
+    """
+
+    counted_as = "completed"
+    is_attempt = True
+
+    chosen: tuple[str, ...] | None = None
+
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Finish the stages."""
+        rows = [
+            StageRow(
+                lease, "done", one.result or b"null", b"" if one.chosen is None else codec.encode(one.chosen)
+            )
+            for lease, one in zip(leases, outcomes, strict=True)
+        ]
+        return await finish_stages(queue, rows)
+
+    @property
+    def group(self) -> object:
+        """All of them."""
+        return type(self)
+
+    def __str__(self) -> str:
+        return "stage done"
+
+
+@dataclass(frozen=True, slots=True)
+class StageFanned(Outcome):
+    """The stage has children: they are added, and the item is completed with the last.
+
+    Attributes:
+        children: The definition of each, as `child_text` returns it; None: some are added already, and the
+            rest is known to the server.
+        join: The text of the policy by which they are joined.
+    """
+
+    counted_as = "fanned out"
+    is_attempt = True
+
+    children: tuple[bytes, ...] | None
+    join: str = "all"
+
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Add the children."""
+        fans = [(lease, one.children, one.join.encode()) for lease, one in zip(leases, outcomes, strict=True)]
+        return await fan_all(queue, fans)
+
+    def __str__(self) -> str:
+        return "fans out" if self.children is None else f"fans out to {len(self.children)} children"
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailed(Fail):
+    """The stage has failed for good: the item becomes a dead letter, and the flow run goes on without it."""
+
+    counted_as = "failed"
+    is_attempt = True
+
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Fail the stages."""
+        pairs = zip(leases, outcomes, strict=True)
+        return await finish_stages(
+            queue, [StageRow(lease, "failed", error_text(one.error)) for lease, one in pairs]
+        )
+
+    def __str__(self) -> str:
+        return "a dead letter now, and the stage has failed"
+
+
+@dataclass(frozen=True, slots=True)
+class StageDropped(Outcome):
+    """The flow run needs the stage no more: the item is completed without a run.
+
+    Attributes:
+        reason: Why.
+    """
+
+    counted_as = "dropped"
+    is_attempt = False
+
+    reason: str
+
+    @classmethod
+    async def acknowledge(
+        cls,
+        queue: AsyncWorkQueue,
+        leases: Sequence[Lease],
+        outcomes: Sequence[Self],  # noqa: ARG003 - as the others
+    ) -> list[bool]:
+        """Drop the items."""
+        return await finish_stages(queue, [StageRow(lease, "drop") for lease in leases])
+
+    def __str__(self) -> str:
+        return f"dropped, since {self.reason}"

@@ -1,0 +1,160 @@
+"""The stages of flow runs in a worker: what is read before their handlers, and what their results become."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from leasehold import codec
+from leasehold.describing import describe, shown, text_of
+from leasehold.errors import InvalidArgument, LeaseholdError, ResultError, ResultMismatch
+from leasehold.item import MAX_DATA_BYTES
+from leasehold.log import Log
+from leasehold.queue.stage_inputs import StageState, read_stages
+from leasehold.queue.stages import child_text
+from leasehold.worker.outcomes import Fail, Outcome, Release, Signal, by_exception
+from leasehold.worker.returns import FanOut, Next
+from leasehold.worker.stage_context import CURRENT, correlation_id
+from leasehold.worker.stage_outcomes import StageDone, StageDropped, StageFailed, StageFanned
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from leasehold.queue.lease import Lease
+    from leasehold.retry import RetryPolicy
+    from leasehold.worker.run import ActiveRun
+    from leasehold.worker.stage_context import StageContext, Stages
+
+#: How long an item waits whose flow run could not be read, since the server was away (s).
+UNREAD_SECONDS = 0.5
+
+#: What `enter` returns, for `leave`.
+Entered: TypeAlias = "tuple[Token[StageContext | None], Token[str | None]]"
+
+log = Log("leasehold.worker")
+
+
+class Skipped(Signal):
+    """An item of a batch whose handler is not called: its stage needs no run."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(str(outcome))
+        self.outcome = outcome
+
+
+@by_exception.register(Skipped)
+def _(error: Skipped, attempt: int, policy: RetryPolicy) -> Outcome:  # noqa: ARG001 - as the others
+    return error.outcome
+
+
+async def prepare(run: ActiveRun) -> bool:
+    """Read the flow runs that the items of a run belong to; return whether the handler is to be called.
+
+    If it is not, the run has its outcomes: the flow run was cancelled, or the stage has ended before.
+    """
+    stages = run.stages
+    if stages is None:
+        return True
+    leases = stages.leases
+    try:
+        states = await read_stages(run.handler.queue, leases)
+    except LeaseholdError as error:
+        if not error.transient:
+            raise
+        log.warning(
+            "%r cannot start, since its flow run cannot be read: %s", run, error, extra=run.log_fields
+        )
+        run.outcomes = [Release(delay=UNREAD_SECONDS)] * len(run.leases)
+        return False
+    for lease, state in zip(leases, states, strict=True):
+        context = stages.contexts[lease.token]
+        context.flow, context.correlation, context.inputs = state.flow, state.correlation, state.inputs
+        lease._inputs = state.inputs  # noqa: SLF001 - its worker sets it
+        if (outcome := _without_a_run(lease, state)) is not None:
+            stages.skipped[lease.token] = outcome
+    if len(stages.skipped) < len(run.leases):
+        return True
+    run.outcomes = [stages.skipped[lease.token] for lease in run.leases]
+    log.info("%r needs no run: %s", run, run.outcomes[0], extra=run.log_fields)
+    return False
+
+
+def _without_a_run(lease: Lease, state: StageState) -> Outcome | None:
+    """Return the outcome of a stage whose handler must not be called; None: call it."""
+    if state.stage == "x":
+        return StageFanned(None)
+    if state.stage == "d":
+        return StageDone(b"null")
+    if state.stage == "f":
+        return StageFailed(state.error or f"the stage of {lease.id!r} has failed before", None)
+    if state.stage == "w" and state.run in ("active", "failed"):
+        return None
+    return StageDropped(f"its flow run {'is ' + state.run if state.run else 'is gone'}")
+
+
+def enter(stages: Stages) -> Entered:
+    """Let the present context work for the stages of a run, until `leave`."""
+    return CURRENT.set(stages.only), correlation_id.set(stages.correlation)
+
+
+def leave(entered: Entered) -> None:
+    """End what `enter` has begun."""
+    stage, correlation = entered
+    correlation_id.reset(correlation)
+    CURRENT.reset(stage)
+
+
+def stage_done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
+    """Return the outcome of a stage whose function has returned a value, also if that cannot be kept."""
+    try:
+        return _done(run, lease, value)
+    except KeyboardInterrupt:
+        raise
+    except ResultMismatch as error:
+        problem: LeaseholdError = error
+    except BaseException as error:  # noqa: BLE001 - any error of a user's class
+        problem = ResultError(lease.id, f"its result cannot be written: {describe(error)}")
+    log.error("%r has failed: %s", run, problem, extra=run.log_fields)
+    return StageFailed(describe(problem), None)
+
+
+def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
+    chosen: tuple[str, ...] | None = None
+    if isinstance(value, Next):
+        chosen, value = value.stages, value.value
+        if isinstance(value, FanOut):
+            raise ResultMismatch(lease.id, "a stage that fans out cannot choose what follows")
+    if isinstance(value, FanOut):
+        return _fanned(lease, value)
+    written = codec.encode(value)
+    if len(written) > MAX_DATA_BYTES:
+        raise ValueError(f"it is {len(written)} bytes long; the maximum is {MAX_DATA_BYTES}")
+    if run.handler.fits is not None:
+        try:
+            run.handler.fits(written)
+        except Exception as error:
+            raise ResultMismatch(
+                lease.id, f"{shown(value):.200} is no result of it: {text_of(error)}"
+            ) from error
+    return StageDone(written, chosen=chosen)
+
+
+def _fanned(lease: Lease, value: FanOut[Any]) -> Outcome:
+    ref = lease.stage
+    if ref is None:
+        raise RuntimeError("only stages fan out")
+    try:
+        children = tuple(child_text(ref, child) for child in value.children)
+    except InvalidArgument as error:
+        raise ResultMismatch(lease.id, f"its children cannot be added: {error}") from error
+    if not children:
+        if value.join.startswith("n:"):
+            raise ResultMismatch(lease.id, f"it has no children, and its join {value.join!r} needs some")
+        return StageDone(b"[]")
+    return StageFanned(children, value.join)
+
+
+def stage_failed(lease: Lease, outcome: Outcome) -> Outcome:
+    """Return what an outcome is for the item of a stage: if it is the final failure, one of the stage."""
+    if lease.stage is None or not outcome.is_final or not isinstance(outcome, Fail):
+        return outcome
+    return StageFailed(outcome.error, None)
