@@ -1,0 +1,82 @@
+"""Stop the next script of a queue after one of its writes, as the server does when it is killed.
+
+Every script of this process gets a text in front: if the key `~cut:<queue>` exists, it holds how many writes the
+next script of this queue may make, and the one after them raises an error. What was written stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from leasehold.scripting import catalogue, runner
+from tests.stateful.interruption import READS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from leasehold.scripting.catalogue import Script
+
+#: What the error of a stopped script says.
+STOPPED = "stopped by the test"
+BEFORE = b"""
+local server, reads, writes, allowed = redis, {}, 0, redis.call('GET', '~cut:' .. ARGV[1])
+if allowed then
+  allowed = tonumber(allowed)
+  redis.call('DEL', '~cut:' .. ARGV[1])
+  for name in string.gmatch('%s', '%%u+') do
+    reads[name] = true
+  end
+end
+local function guarded(send)
+  return allowed and function(command, ...)
+    if not reads[string.upper(command)] then
+      if writes >= allowed then
+        error('%s', 0)
+      end
+      writes = writes + 1
+    end
+    return send(command, ...)
+  end or send
+end
+local redis = setmetatable(
+  { call = guarded(server.call), pcall = guarded(server.pcall) },
+  { __index = server }
+)
+""" % (b" ".join(READS.encode().split()), STOPPED.encode())
+
+
+@contextmanager
+def stoppable_scripts(scripts: Mapping[str, Script] | None = None) -> Iterator[None]:
+    """Let this process use scripts that can be stopped.
+
+    Args:
+        scripts: The scripts in place of those of the package: with faults.
+    """
+
+    @cache
+    def find(name: str) -> Script:
+        script = scripts[name] if scripts else catalogue.find_script(name)
+        body = BEFORE + script.body
+        sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
+        return replace(script, body=body, sha=sha)
+
+    before: Callable[[str], Script] = runner.find_script
+    runner.find_script = find  # type: ignore[assignment]  # a test's
+    try:
+        yield
+    finally:
+        runner.find_script = before  # type: ignore[assignment]
+
+
+def stop_next(server: Any, queue: str, writes: int) -> None:
+    """Stop the next script of a queue after so many writes."""
+    server.set(f"~cut:{queue}", writes)
+
+
+def stop_none(server: Any, queue: str) -> None:
+    """Let all scripts of a queue run to their ends."""
+    server.delete(f"~cut:{queue}")

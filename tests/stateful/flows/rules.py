@@ -1,0 +1,166 @@
+"""What must hold of a flow run after every step, read from its hash and its plan alone.
+
+The rules are those of the reference page of flows. They say of each stage which are before it, whether its join
+permits it to be entered, and whether it must have been: so they find joins that fire too early, twice or never,
+whatever has happened before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from leasehold.queue.plan import Plan, StagePlan
+
+#: What became of the edge from a stage to one after it.
+Edge = Literal["open", "good", "bad", "skipped"]
+#: What a join says: the stage is entered, waits, is skipped, can never be entered, or ends the run.
+Verdict = Literal["enter", "wait", "skip", "never", "end"]
+#: Words for the states of stages, as the hash has them.
+OPEN, ENDED = frozenset("wx"), frozenset("dfck")
+#: Which states may follow which, in one step of ours or of another client; `""`: not entered. From `f` and `c`, only
+#: a retry leads back.
+FOLLOW = {"": "wxdkfc", "w": "xdfc", "x": "dfc", "d": "", "k": "", "f": "w", "c": "w"}
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The hash of a run.
+
+    Attributes:
+        fields: All of it.
+        stages: The letter of each stage and child, by its path.
+        results: Their results.
+    """
+
+    fields: Mapping[str, bytes]
+    stages: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, raw: Mapping[bytes, bytes]) -> RunState:
+        """Read the reply of HGETALL."""
+        fields = {name.decode(): value for name, value in raw.items()}
+        stages = {name[2:]: value.decode() for name, value in fields.items() if name.startswith("s:")}
+        results = {name[2:]: value for name, value in fields.items() if name.startswith("r:")}
+        return cls(fields, stages, results)
+
+    @property
+    def state(self) -> str:
+        """Its state; empty: there is none, or it is not started."""
+        return self.fields.get("state", b"").decode()
+
+    @property
+    def active(self) -> int:
+        """How many stages and children are open, as the hash says."""
+        return int(self.fields.get("active", b"0"))
+
+    def open_paths(self) -> set[str]:
+        """Return the paths of the stages and children that are entered and not ended."""
+        return {path for path, letter in self.stages.items() if letter in OPEN}
+
+    def children(self, path: str) -> dict[str, str]:
+        """Return the letters of the children of a stage or child."""
+        depth = path.count("/") + 1
+        return {
+            one: letter
+            for one, letter in self.stages.items()
+            if one.startswith(f"{path}/") and one.count("/") == depth
+        }
+
+
+class Spec:
+    """What a plan says of a state of its run.
+
+    Args:
+        plan: The plan.
+        run: The state.
+        chosen: Which successors were chosen, by the stage that chose.
+    """
+
+    def __init__(self, plan: Plan, run: RunState, chosen: Mapping[str, Iterable[str]]) -> None:
+        self.stages = {stage.name: stage for stage in plan.linked().stages}
+        self.run = run
+        self.chosen = chosen
+
+    def edge(self, before: str, stage: str) -> Edge:
+        """Return what became of an edge."""
+        letter = self.run.stages.get(before, "")
+        if letter == "d":
+            return "good" if not self._skips(before, stage) else "skipped"
+        if letter == "k":
+            return "skipped"
+        if letter in {"f", "c"}:
+            return "bad"
+        if letter == "" and self.verdict(self.stages[before]) in {"never", "end"}:
+            return "bad"
+        return "open"
+
+    def verdict(self, stage: StagePlan) -> Verdict:
+        """Return what the join of a stage says."""
+        edges = Counter(self.edge(before, stage.name) for before in stage.after)
+        if edges["skipped"] == len(stage.after) and stage.after:
+            return "skip"
+        return joined(stage.join, edges)
+
+    def _skips(self, before: str, stage: str) -> bool:
+        return self.stages[before].choice and stage not in self.chosen.get(before, ())
+
+
+def joined(join: str, edges: Mapping[Edge, int]) -> Verdict:
+    """Return what a join says of edges, or of children, some of which are not skipped."""
+    if join.startswith("n:"):
+        need = int(join[2:])
+        if edges["good"] >= need:
+            return "enter"
+        return "wait" if edges["good"] + edges["open"] >= need else "never"
+    if join in {"fail", "fail_fast"} and edges["bad"]:
+        return "end"
+    if join == "all" and edges["bad"]:
+        return "never"
+    return "wait" if edges["open"] else "enter"
+
+
+def problems(plan: Plan, run: RunState, chosen: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """Yield what is wrong with a run of a plan that was never retried."""
+    open_paths = run.open_paths()
+    if run.active != len(open_paths):
+        yield f"active is {run.active}, and {len(open_paths)} stages are open: {sorted(open_paths)}"
+    if run.state == "active" and not open_paths:
+        yield "it is active, and no stage is open"
+    spec = Spec(plan, run, chosen)
+    for name, stage in spec.stages.items():
+        letter, verdict = run.stages.get(name, ""), spec.verdict(stage)
+        if letter and letter not in "kc" and verdict != "enter":
+            yield f"{name} is {letter!r}, and its join says {verdict}"
+        if letter == "k" and verdict != "skip":
+            yield f"{name} is skipped, and its join says {verdict}"
+        if not letter and run.state == "active" and verdict in {"enter", "skip"}:
+            yield f"{name} is not entered, and its join says {verdict}"
+        if not letter and run.state == "active" and verdict == "end":
+            yield f"{name} ends the run, which is active"
+    for path in run.stages:
+        if "/" in path and path.rpartition("/")[0] not in run.stages:
+            yield f"{path} has no parent"
+
+
+def steps(before: RunState, after: RunState, *, retried: bool = False) -> Iterator[str]:
+    """Yield what is wrong between two states of a run, which one call or one stopped call lies between."""
+    for path, letter in after.stages.items():
+        was = before.stages.get(path, "")
+        if letter != was and letter not in FOLLOW[was]:
+            yield f"{path} was {was!r} and is {letter!r}"
+        if was in {"f", "c"} and letter == "w" and not retried:
+            yield f"{path} was {was!r} and is open again, without a retry"
+    for path, result in before.results.items():
+        if path in after.results and after.results[path] != result:
+            yield f"the result of {path} was {result!r} and is {after.results[path]!r}"
+    for path in before.stages.keys() - after.stages.keys():
+        yield f"{path} was {before.stages[path]!r} and has no state"
+    final = before.state in {"completed", "failed", "cancelled"}
+    if final and before.state != after.state and not retried:
+        yield f"the run was {before.state} and is {after.state or 'gone'}"
