@@ -56,8 +56,8 @@ class HistoryBuilder:
         self.events.append(Event(self.now(), "lease", QUEUE, item, process, token, attempt, called_at))
         return self
 
-    def begin(self, token: int) -> HistoryBuilder:
-        self.events.append(Event(self.now(), "begin", QUEUE, "x", "worker", token))
+    def begin(self, token: int, *, item: str = "x") -> HistoryBuilder:
+        self.events.append(Event(self.now(), "begin", QUEUE, item, "worker", token))
         return self
 
     def end(self, token: int, outcome: str = "returned") -> HistoryBuilder:

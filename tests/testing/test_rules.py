@@ -9,6 +9,7 @@ import pytest
 
 from leasehold.testing.history import RULES
 from tests.testing.builder import HistoryBuilder
+from tests.testing.test_flow_rules import ENDED_AGAIN, RUN_LOST, STAGE_EARLY, UNRECORDED
 
 if TYPE_CHECKING:
     from leasehold.testing.history.events import Kind
@@ -26,7 +27,8 @@ UNRELEASED = "interrupted items are released"
 
 def test_every_rule_has_a_constant_here() -> None:
     assert set(RULES) == {
-        LOST, ENDED_TWICE, ADDED_TWICE, TOKENS, BEGAN_LATE, FORMER_HOLDER, UNCOUNTED, OVERCOUNTED, UNRELEASED
+        LOST, ENDED_TWICE, ADDED_TWICE, TOKENS, BEGAN_LATE, FORMER_HOLDER, UNCOUNTED, OVERCOUNTED, UNRELEASED,
+        ENDED_AGAIN, RUN_LOST, UNRECORDED, STAGE_EARLY,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Stop the next script of a queue after one of its writes, as the server does when it is killed.
 
-Every script of this process gets a text in front: if the key `~cut:<queue>` exists, it holds how many writes the
-next script of this queue may make, and the one after them raises an error. What was written stays.
+Every script of this process gets a text in front: if the key `~cut:<queue>` exists, it holds how many writes
+the next script of this queue may make, and the one after them raises an error. What was written stays.
 """
 
 from __future__ import annotations

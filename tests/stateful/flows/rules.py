@@ -1,8 +1,7 @@
 """What must hold of a flow run after every step, read from its hash and its plan alone.
 
-The rules are those of the reference page of flows. They say of each stage which are before it, whether its join
-permits it to be entered, and whether it must have been: so they find joins that fire too early, twice or never,
-whatever has happened before.
+The rules say of each stage whether its join permits that it is entered, and whether it must have been: so
+they find joins that fire too early, twice or never, whatever has happened before.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ Edge = Literal["open", "good", "bad", "skipped"]
 Verdict = Literal["enter", "wait", "skip", "never", "end"]
 #: Words for the states of stages, as the hash has them.
 OPEN, ENDED = frozenset("wx"), frozenset("dfck")
-#: Which states may follow which, in one step of ours or of another client; `""`: not entered. From `f` and `c`, only
-#: a retry leads back.
+#: Which states may follow which in one call; `""`: not entered. From `f` and `c`, only a retry leads back.
 FOLLOW = {"": "wxdkfc", "w": "xdfc", "x": "dfc", "d": "", "k": "", "f": "w", "c": "w"}
 
 

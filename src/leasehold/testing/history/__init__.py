@@ -11,7 +11,7 @@ Example:
     ```
 """
 
-from leasehold.testing.history.events import Event, FinalState, History, HistoryLog
+from leasehold.testing.history.events import Event, FinalRun, FinalState, History, HistoryLog
 from leasehold.testing.history.memory import Growth, check_memory
 from leasehold.testing.history.recording import record_calls, record_runs
 from leasehold.testing.history.rules import RULES, Violation, check
@@ -19,6 +19,7 @@ from leasehold.testing.history.rules import RULES, Violation, check
 __all__ = [
     "RULES",
     "Event",
+    "FinalRun",
     "FinalState",
     "Growth",
     "History",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
@@ -13,17 +13,22 @@ from leasehold.errors import InvalidArgument
 from leasehold.testing.contents import QueueContents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from leasehold.queue.queue import AsyncWorkQueue
 
 #: The kinds of events. `retry` and `die` are the two kinds of failure: with and without a retry. `begin` and
-#: `end` are those of a run. `exit` is the last event of a process that was not killed.
+#: `end` are those of a run of a handler. `exit` is the last event of a process that was not killed.
+#: `start` and the `run_…` are calls about a flow run, with its id; the `stage_…` end the item of a stage.
 Kind = Literal[
     "add", "requeue", "lease", "renew", "progress", "begin", "end", "complete", "retry", "die", "release",
     "cancel", "drop", "exit",
+    "start", "stage_done", "stage_fanned", "stage_failed", "stage_dropped",
+    "run_cancel", "run_retry", "run_delete",
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(Kind)
+#: The kinds that end the item of a stage.
+STAGE_ENDS: tuple[Kind, ...] = ("stage_done", "stage_fanned", "stage_failed", "stage_dropped")
 
 
 class Event(NamedTuple):
@@ -109,14 +114,28 @@ class History:
 
 
 @dataclass(frozen=True)
+class FinalRun:
+    """A flow run when all processes have ended."""
+
+    #: `active`, `completed`, `failed` or `cancelled`.
+    state: str
+    #: The state of each stage and child by its path, in the words of `StageView.state`.
+    stages: Mapping[str, str]
+    #: For each stage whose join waits for all of them, the stages before it.
+    waits_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class FinalState:
-    """The items and dead letters that are left in a queue when all processes have ended."""
+    """The items, dead letters and flow runs that are left in a queue when all processes have ended."""
 
     #: The queue's name.
     queue: str
     #: The ids of the unfinished items and of the dead letters.
     unfinished: frozenset[str] = frozenset()
     dead: frozenset[str] = frozenset()
+    #: The flow runs by their ids; None: they were not read.
+    runs: Mapping[str, FinalRun] | None = None
 
     @classmethod
     async def read(cls, queue: AsyncWorkQueue) -> Self:

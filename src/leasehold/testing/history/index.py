@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from leasehold.testing.history.events import STAGE_ENDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -80,7 +82,7 @@ class ItemHistory:
         added_at = [call.called_at for call in added]
         leased_at = self.leased_at()
         found: list[Call] = []
-        for call in self.calls_of("complete", "die", "cancel"):
+        for call in self.calls_of("complete", "die", "cancel", *STAGE_ENDS):
             next_add = bisect_right(added_at, leased_at.get(call.token, math.inf))
             if call.outcome is None and next_add < len(added):
                 if call.called_at <= added[next_add].answered_at:
@@ -155,6 +157,7 @@ class HistoryIndex:
 
     Attributes:
         items: The history of each id of each queue.
+        runs: That of each flow run, by its id.
         leases: The leases of each queue.
         tokens: The recorded tokens of each queue.
         exited: The names of the logs that end with `exit`.
@@ -177,6 +180,7 @@ class HistoryIndex:
             for of_kind in item.calls.values():
                 of_kind.sort(key=lambda call: call.called_at)
         self.items = list(self._by_key.values())
+        self.runs = {item.id: item for item in self.items if item.calls_of("start", "run_retry")}
         self.tokens = {queue: TokenIndex(leases) for queue, leases in self.leases.items()}
 
     def _add(self, event: Event) -> None:

@@ -8,6 +8,14 @@ from bisect import bisect_left
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from leasehold.testing.history.events import STAGE_ENDS
+from leasehold.testing.history.flow_rules import (
+    retries_of,
+    run_lost,
+    stage_early,
+    stage_ended_twice,
+    stage_unrecorded,
+)
 from leasehold.testing.history.index import HistoryIndex, Intervals, ItemHistory, ObservedLease
 
 if TYPE_CHECKING:
@@ -87,6 +95,8 @@ def _ended_twice(index: HistoryIndex, finals: Finals) -> Findings:
     So a cancelled item is not completed.
     """
     for item in index.items:
+        if item.calls_of(*STAGE_ENDS):
+            continue  # the server adds it
         leased_at = item.leased_at()
         ended = sorted((call for call in item.endings() if call.applied), key=lambda call: call.token)
         if item.calls_of("cancel"):
@@ -150,12 +160,13 @@ def _run_after_completion(index: HistoryIndex, _: Finals) -> Findings:
     """
     for item in index.items:
         completed = sorted(
-            (call for call in item.calls_of("complete") if call.applied), key=lambda call: call.token
+            (call for call in item.calls_of("complete", *STAGE_ENDS) if call.applied),
+            key=lambda call: call.token,
         )
         if not completed:
             continue
         tokens = [call.token for call in completed]
-        adds = Intervals(call.span for call in item.adds())
+        adds = Intervals(call.span for call in (*item.adds(), *retries_of(item, index)))
         # For each completion, the earliest answer to it or to one with a higher token.
         first = list(accumulate((call.answered_at for call in reversed(completed)), min))[::-1]
         leases = {lease.token: lease for lease in item.leases}
@@ -268,4 +279,8 @@ RULES: Mapping[str, Callable[[HistoryIndex, Finals], Findings]] = {
     "every attempt is counted": _uncounted_attempt,
     "a release is not an attempt": _counted_release,
     "interrupted items are released": _unreleased,
+    "a stage ends once": stage_ended_twice,
+    "no run is lost": run_lost,
+    "the end of a stage is recorded": stage_unrecorded,
+    "no stage begins early": stage_early,
 }
