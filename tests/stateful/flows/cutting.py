@@ -16,7 +16,7 @@ from leasehold.scripting import catalogue, runner
 from tests.stateful.interruption import READS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from leasehold.scripting.catalogue import Script
 
@@ -64,12 +64,13 @@ def stoppable_scripts(scripts: Mapping[str, Script] | None = None) -> Iterator[N
         sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
         return replace(script, body=body, sha=sha)
 
-    before: Callable[[str], Script] = runner.find_script
-    runner.find_script = find  # type: ignore[assignment]  # a test's
+    names = vars(runner)
+    before = names["find_script"]
+    names["find_script"] = find
     try:
         yield
     finally:
-        runner.find_script = before  # type: ignore[assignment]
+        names["find_script"] = before
 
 
 def stop_next(server: Any, queue: str, writes: int) -> None:
