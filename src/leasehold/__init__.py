@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         JobFailed,
         JobUnknown,
         LeaseholdError,
+        LeaseLost,
         LimitExceeded,
         LoginRefused,
         NoCurrentRun,
@@ -89,7 +90,22 @@ if TYPE_CHECKING:
     from leasehold.retry import RetryPolicy
     from leasehold.sync import call_sync
     from leasehold.tasks import Call, Job, JobStatus, Provided, Task, TaskQueue
-    from leasehold.worker import Health, Reject, Retry, Run, Snooze, Worker, current_run
+    from leasehold.worker import (
+        FanOut,
+        HandedOver,
+        Health,
+        Next,
+        Reject,
+        Retry,
+        Run,
+        Snooze,
+        StageContext,
+        Worker,
+        correlation_id,
+        current_run,
+        current_stage,
+        once,
+    )
 
 __all__ = [
     "AccessDenied",
@@ -108,11 +124,13 @@ __all__ = [
     "EvictionWarning",
     "ExtraMissing",
     "Failure",
+    "FanOut",
     "Finding",
     "Fleet",
     "FlowCancelled",
     "FlowError",
     "FlowFailed",
+    "HandedOver",
     "Health",
     "InsideEventLoop",
     "InvalidArgument",
@@ -133,10 +151,12 @@ __all__ = [
     "JobUnknown",
     "KeyPrefix",
     "Lease",
+    "LeaseLost",
     "LeaseholdError",
     "Limit",
     "LimitExceeded",
     "LoginRefused",
+    "Next",
     "NoCurrentRun",
     "NoEventsKept",
     "NoEventsPublished",
@@ -166,6 +186,7 @@ __all__ = [
     "ServerRefused",
     "ServerTooOld",
     "Snooze",
+    "StageContext",
     "Task",
     "TaskQueue",
     "TimeLimitExceeded",
@@ -180,9 +201,12 @@ __all__ = [
     "WorkerView",
     "WrongKeyType",
     "call_sync",
+    "correlation_id",
     "current_run",
+    "current_stage",
     "lease_from",
     "list_queues",
+    "once",
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
@@ -26,7 +27,7 @@ from leasehold.telemetry.meters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 SCOPE = "leasehold"
 MESSAGE_ID, MESSAGE_COUNT = "messaging.message.id", "messaging.batch.message_count"
 ATTEMPT = "leasehold.attempt"
+#: The attributes that say which stage of a flow run a run works on: none.
+NO_STAGE: Mapping[str, str] = MappingProxyType({})
 
 
 class Instruments:
@@ -101,13 +104,20 @@ class Instruments:
 
     @guarded
     def begin_run(
-        self, queue: str, task: str, item_ids: Sequence[str], traces: Sequence[bytes | None], attempt: int
+        self,
+        queue: str,
+        task: str,
+        item_ids: Sequence[str],
+        traces: Sequence[bytes | None],
+        attempt: int,
+        stage: Mapping[str, str] = NO_STAGE,
     ) -> RunSpan | None:
         """Begin the span of a run, which is the current one until it ends; None: there are no traces."""
         if self.tracer is None:
             return None
         attributes = _attributes(queue, "process", task)
         attributes[ATTEMPT] = attempt
+        attributes.update(stage)
         _set_ids(attributes, item_ids, len(item_ids))
         links = spans.links_to(traces)
         return RunSpan(spans.begin(self.tracer, SpanKind.CONSUMER, f"process {queue}", attributes, links))

@@ -13,18 +13,27 @@ if TYPE_CHECKING:
     from leasehold.telemetry.instruments import Instruments, RunSpan
     from leasehold.worker.run import ActiveRun
 
+#: Attributes of the spans of stages.
+FLOW, FLOW_RUN, STAGE = "leasehold.flow", "leasehold.flow_run", "leasehold.stage"
+CORRELATION = "messaging.message.conversation_id"
+
 
 def begin(active: Instruments, run: ActiveRun) -> RunSpan | None:
     """Begin the span of a run, in the context in which its handler is called; None: there are no traces."""
     if active.tracer is None:
         return None
     leases = run.leases
+    stage = None if run.stages is None else run.stages.only
     return active.begin_run(
         run.handler.queue.name,
         run.handler.name,
         [lease.id for lease in leases],
         [lease._trace for lease in leases],  # noqa: SLF001 - as bytes, which need not be decoded
         run.attempt,
+        {}
+        if stage is None
+        else {FLOW: stage.flow, FLOW_RUN: stage.run, STAGE: stage.path}
+        | ({} if stage.correlation is None else {CORRELATION: stage.correlation}),
     )
 
 

@@ -71,7 +71,7 @@ class HandedOver(Snooze):
 
     def __init__(self, timeout: Duration = 86_400) -> None:
         super().__init__(timeout)
-        self.args = (f"handed over for {self.delay:g} s",)
+        Exception.__init__(self, f"handed over for {self.delay:g} s")
 
 
 class Reject(Signal):

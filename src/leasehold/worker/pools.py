@@ -21,11 +21,13 @@ from leasehold.describing import describe, traceback_of
 from leasehold.errors import OTHER_PROCESS, InvalidArgument
 from leasehold.worker.outcomes import Signal
 from leasehold.worker.parent_watch import exit_with
+from leasehold.worker.stage_context import CURRENT, correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.worker.run import ActiveRun
+    from leasehold.worker.stage_context import StageContext
 
 
 class Threads:
@@ -102,8 +104,9 @@ def in_process(function: Callable[..., Any], name: str, limiter: anyio.CapacityL
 
     async def invoke(*payload: Any, **names: Any) -> Any:
         trace = None if telemetry.active is None else telemetry.active.current_trace()
+        around = trace, CURRENT.get(), correlation_id.get()
         value, raised = await anyio.to_process.run_sync(
-            call, os.getpid(), payload, names, trace, cancellable=True, limiter=limiter
+            call, os.getpid(), payload, names, around, cancellable=True, limiter=limiter
         )
         if raised is not None:
             error: BaseException = pickle.loads(raised)  # noqa: S301 - pickled by our own process
@@ -133,17 +136,21 @@ def _in_child(
     parent: int,
     payload: tuple[Any, ...],
     names: dict[str, Any],
-    trace: bytes | None,
+    around: tuple[bytes | None, StageContext | None, str | None],
 ) -> tuple[Any, bytes | None]:
     """Call a function in the child process; return its value and, pickled, what it raised.
 
-    Its spans are children of that of the run, whose `trace` is given.
+    `around` has the trace of the run, of whose span those of the function are children, the stage that it
+    works on, and the correlation id.
     """
+    trace, stage, correlation = around
     # A terminal and some supervisors signal the whole process group. The worker decides when this process
     # ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     exit_with(parent)
+    CURRENT.set(stage)  # the process sets it anew for each call
+    correlation_id.set(correlation)
     try:
         with telemetry.continued(trace):
             return _call_plain(function, *payload, **names), None
