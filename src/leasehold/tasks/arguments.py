@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from leasehold.worker.handler import item_type, signature_of
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 
 class _Provided:
@@ -92,20 +93,36 @@ class Arguments:
             )
         # A struct cannot have an attribute of every name, such as `__id`.
         self._fields = {name: f"field_{place}" for place, name in enumerate(self.types)}
-        fields = [
-            (field, self.types[name], msgspec.field(name=name))
-            if name in self._required
-            else (field, self.types[name], msgspec.field(name=name, default=msgspec.UNSET))
-            for name, field in self._fields.items()
-        ]
-        self._make_decoders(fields)
+        kind = self._struct(self._required)
+        self._decode = codec.decoder(kind)
+        self._decode_call = codec.decoder(msgspec.defstruct("Call", [("args", kind)]))
 
     @property
     def required(self) -> tuple[str, ...]:
         """The arguments without a default, in order."""
         return tuple(self._required)
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ordered: bool = False) -> bytes:
+    @property
+    def first(self) -> str:
+        """The argument that takes the result of the stage before: the first positional one.
+
+        Raises:
+            InvalidCall: If there is none.
+        """
+        if not self._positional:
+            raise InvalidCall(
+                self._task, "it has no positional argument, which would take the result before it"
+            )
+        return self._positional[0]
+
+    def encode(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        ordered: bool = False,
+        filled: Collection[str] = (),
+    ) -> bytes:
         """Write the arguments of a call as a JSON object, without those that are left out.
 
         Args:
@@ -113,11 +130,12 @@ class Arguments:
             kwargs: The other ones.
             ordered: Whether equal arguments are to be written alike: dicts and sets have their entries in the
                 order of these.
+            filled: Those that are not given here: a worker takes them from a flow run.
 
         Raises:
             InvalidCall: If they do not fit the function.
         """
-        bound = self._bind(args, kwargs)
+        bound = self._bind(args, kwargs, filled)
         try:
             raw = codec.encode(bound, ordered=ordered)
         except Exception as error:
@@ -125,22 +143,25 @@ class Arguments:
                 self._task, f"the arguments cannot be written as JSON: {text_of(error)}"
             ) from error
         try:
-            self._decode(raw)
+            (self._decode_some if filled else self._decode)(raw)
         except Exception as error:
             raise InvalidCall(self._task, text_of(error)) from error
         return raw
 
     def decode(self, lease: Lease) -> dict[str, Any]:
-        """Read the arguments of an item: a value for each name that the call gave.
+        """Read the arguments of an item: a value for each name that the call gave, or a flow run gives.
 
         Raises:
             UnknownArguments: If the function does not have one of them.
             PayloadError: If they do not fit the function in another way.
         """
         try:
-            arguments = self._decode_call(lease.data).args
+            if inputs := lease.inputs:
+                arguments = self._decode(_with_inputs(lease.data, inputs))
+            else:
+                arguments = self._decode_call(lease.data).args
         except Exception as error:
-            if unknown := self._unknown(lease.data):
+            if unknown := self._unknown(lease):
                 raise UnknownArguments(", ".join(unknown)) from error
             raise PayloadError(lease.id, f"call of {self._task}", text_of(error)) from error
         found = {}
@@ -154,11 +175,19 @@ class Arguments:
         """Read the argument of an item of a batch. Raises as `decode`."""
         return self.decode(lease)[self._names[0]]
 
-    def _make_decoders(self, fields: list[Any]) -> None:
-        kind = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        call = msgspec.defstruct("Call", [("args", kind)])
-        self._decode = codec.decoder(kind)
-        self._decode_call = codec.decoder(call)
+    @functools.cached_property
+    def _decode_some(self) -> Callable[[bytes], Any]:
+        """Reads arguments of which a flow run gives the others."""
+        return codec.decoder(self._struct(()))
+
+    def _struct(self, required: Collection[str]) -> type[msgspec.Struct]:
+        fields: list[Any] = [
+            (field, self.types[name], msgspec.field(name=name))
+            if name in required
+            else (field, self.types[name], msgspec.field(name=name, default=msgspec.UNSET))
+            for name, field in self._fields.items()
+        ]
+        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
 
     def _parameters(self, function: Callable[..., Any]) -> list[inspect.Parameter]:
         try:
@@ -199,32 +228,38 @@ class Arguments:
             ) from error
         return kind
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        if len(args) > len(self._positional):
+    def _bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], filled: Collection[str]
+    ) -> dict[str, Any]:
+        positional = [name for name in self._positional if name not in filled]
+        if len(args) > len(positional):
+            beside = f" beside {', '.join(filled)}" if filled else ""
             raise InvalidCall(
-                self._task, f"it takes {len(self._positional)} positional arguments, and not {len(args)}"
+                self._task, f"it takes {len(positional)} positional arguments{beside}, and not {len(args)}"
             )
-        bound = dict(zip(self._positional, args, strict=False))
+        bound = dict(zip(positional, args, strict=False))
         for name, value in kwargs.items():
             if name in self.provided:
                 raise InvalidCall(self._task, f"the worker fills in {name}: leave it out of the call")
             if name not in self._names:
                 takes = ", ".join(self._names) or "none"
                 raise InvalidCall(self._task, f"it has no argument {name!r} (it has {takes})")
+            if name in filled:
+                raise InvalidCall(self._task, f"{name} takes the result before it: leave it out of the call")
             if name in bound:
                 raise InvalidCall(self._task, f"there are two values for {name}")
             bound[name] = value
-        if missing := [name for name in self._required if name not in bound]:
+        if missing := [name for name in self._required if name not in bound and name not in filled]:
             raise InvalidCall(self._task, f"{', '.join(missing)} is missing")
         return {name: bound[name] for name in self._names if name in bound}
 
-    def _unknown(self, data: bytes) -> list[str]:
+    def _unknown(self, lease: Lease) -> list[str]:
         """Return the names in a call that the function does not have."""
         try:
-            given = _ANY_CALL.decode(data).args
+            given = _ANY_CALL.decode(lease.data).args
         except Exception:  # noqa: BLE001 - the error of the other decoder says why
             return []
-        return sorted(given.keys() - {*self._names, *self.provided})
+        return sorted({*given, *(lease.inputs or ())} - {*self._names, *self.provided})
 
 
 class _AnyCall(msgspec.Struct):
@@ -232,3 +267,9 @@ class _AnyCall(msgspec.Struct):
 
 
 _ANY_CALL = msgspec.json.Decoder(_AnyCall)
+
+
+def _with_inputs(data: bytes, inputs: Mapping[str, bytes]) -> bytes:
+    """Return the arguments in the data of an item, with those that a flow run gives."""
+    given = _ANY_CALL.decode(data).args
+    return codec.encode(given | {name: msgspec.Raw(raw) for name, raw in inputs.items()})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import sys
 import types
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from leasehold.queue.schedules import Declaration
 from leasehold.tasks.arguments import Arguments
 from leasehold.tasks.wire import data_of
 from leasehold.worker.handler import check_run_in, signature_of
+from leasehold.worker.returns import FanOut, Next
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +64,7 @@ class Definition:
 
     Attributes:
         arguments: What the function is called with.
+        home: The queue of the task queue, whose keys hold the flow runs that begin with the task.
         read_result: Reads what the function returned.
         limit: The limits of its calls, which are those of a group of their own; None: it has none.
 
@@ -78,6 +82,7 @@ class Definition:
         self.name = name
         self.function = function
         self.queue = queue
+        self.home = queue
         self.settings = settings
         self.arguments = Arguments(name, function, batch=settings.batch is not None)
         self.limit = self._limit()
@@ -90,6 +95,19 @@ class Definition:
             )
             raise InvalidTask(name, f"it cannot be passed a lease as {what}: {advice}")
         self.read_result = self._reader() if settings.keep_result is not None else _unread
+
+    @functools.cached_property
+    def read_output(self) -> Callable[[bytes], Any]:
+        """Reads the JSON of what the function returned, as a flow run has it; checks it as far as it can."""
+        try:
+            return codec.decoder(self.result_type)
+        except codec.UnknownType:
+            return json.loads
+
+    def returns(self, kind: type[FanOut[Any] | Next[Any]]) -> bool:
+        """Return whether the function says that it returns a `FanOut`, or a `Next`."""
+        annotation = signature_of(self.function).return_annotation
+        return any((get_origin(member) or member) is kind for member in _members(annotation))
 
     def picklable(self, task: Any) -> Callable[..., Any]:
         """Return what another process finds under the name of the function: the task, or the function."""
@@ -150,7 +168,7 @@ class Definition:
                     f"with batch= it returns None or a list, with an answer for each item: {wrong[0]!r}",
                 )
             annotation = _answer_of(annotation)
-        return Any if annotation is Signature.empty else annotation
+        return Any if annotation is Signature.empty else _output_of(annotation)
 
     def _reader(self) -> Callable[[bytes], Any]:
         try:
@@ -180,6 +198,19 @@ def _answer_of(annotation: Any) -> Any:
                 if not (isinstance(one, type) and issubclass(one, BaseException))
             ]
     return Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - of types that are known at run time only
+
+
+def _output_of(annotation: Any) -> Any:
+    """Return the type of the result in a flow run: of FanOut[int], list[int]; of Next[int], int."""
+    kinds = []
+    for member in _members(annotation):
+        kind = get_origin(member) or member
+        inner = get_args(member)[0] if get_origin(member) in (FanOut, Next) else Any
+        if kind is FanOut:
+            kinds.append(list[inner])  # type: ignore[valid-type] # a type that is known at run time only
+        else:
+            kinds.append(inner if kind is Next else member)
+    return Union[tuple(kinds)]  # noqa: UP007 - as above
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

@@ -365,6 +365,7 @@ class TaskQueue:
         self.queue = self._queue_of(name_of(self.queue))
         for task in self._tasks.values():
             task.definition.queue = self._queue_of(name_of(task.definition.queue))
+            task.definition.home = self.queue
 
     def _register(
         self, function: Callable[..., Any], name: str | None, queue: AsyncWorkQueue, settings: Settings
@@ -378,6 +379,7 @@ class TaskQueue:
                 name, f'there is a task of this name, {where}: give one of them another name, name="…"'
             )
         definition = Definition(name, function, queue, settings)
+        definition.home = self.queue
         kind: type[Task[..., Any]]
         if settings.batch is not None:
             kind = BatchTask

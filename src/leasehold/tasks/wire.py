@@ -1,13 +1,14 @@
 """How a task is written: as the data of an item, and as a result.
 
 Data: `{"task": name, "args": {…by name…}, "meta": {…}}`. A result: `{"result": value}`, or
-`{"error": {"type": …, "message": …}}`. In `meta`, `at` is when the task was to run first, in ms since 1970.
+`{"error": {"type": …, "message": …}}`. In `meta`, `at` is when the task was to run first, in ms since 1970,
+and `needs` says what a stage of a flow run takes from the run: a `Need` by the name of its argument.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -17,7 +18,11 @@ from leasehold.errors import JobFailed, ResultError
 from leasehold.item import MAX_DATA_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+#: What a stage takes from its flow run: `@attribute`; the result of a `stage`, or a `.member` of it; those of
+#: the children of a `stage/*`, as a list; or a list of such results, without those that there are not.
+Need: TypeAlias = "str | list[Need]"
 
 
 class _Heading(msgspec.Struct):
@@ -53,17 +58,21 @@ _WITH_META = msgspec.json.Decoder(_WithMeta)
 _RESULT = msgspec.json.Decoder(_Result)
 
 
-def data_of(task: str, arguments: bytes, at_ms: int | None) -> bytes:
+def data_of(
+    task: str, arguments: bytes, at_ms: int | None, *, needs: Mapping[str, Need] | None = None
+) -> bytes:
     """Return the data of an item.
 
     Args:
         task: The name of the task.
         arguments: A JSON object.
         at_ms: When the task is to run first, in ms since 1970; None: it is not said, as for a schedule.
+        needs: What its other arguments take from a flow run, by name.
     """
-    if at_ms is None:
-        return b'{"task":%b,"args":%b,"meta":{}}' % (codec.encode(task), arguments)
-    return b'{"task":%b,"args":%b,"meta":{"at":%d}}' % (codec.encode(task), arguments, at_ms)
+    meta: dict[str, Any] = {} if at_ms is None else {"at": at_ms}
+    if needs:
+        meta["needs"] = needs
+    return b'{"task":%b,"args":%b,"meta":%b}' % (codec.encode(task), arguments, codec.encode(meta))
 
 
 def content_id_of(task: str, arguments: bytes) -> str:
