@@ -13,10 +13,11 @@ from leasehold.queue.plan import Join, Plan, check_run_id, join_text
 from leasehold.queue.stages import start_run
 from leasehold.tasks.flow_run import FlowRun
 from leasehold.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan
-from leasehold.worker.returns import FanOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from leasehold.worker.returns import FanOut
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,8 +57,8 @@ class Step(Generic[R_co]):
         Of a group, and of a function that returns a `FanOut`, the result is the list of results.
 
         Args:
-            task: The task; `task.options(…)` has a delay, a priority and others. Or a call, a chain or a group:
-                it begins when this is done, without its result.
+            task: The task; `task.options(…)` gives it a delay, a priority and others. Or a call, a chain or
+                a group, which begins when this is done, without its result.
             args: Its further arguments.
             kwargs: Its further arguments by name.
 
@@ -70,10 +71,10 @@ class Step(Generic[R_co]):
         if isinstance(task, Step):
             if args or kwargs:
                 raise InvalidArgument("task", task, "a task, if there are further arguments")
-            return Chain((*parts, task._node()))
+            return Chain((*parts, task._node()))  # noqa: SLF001 - of this file
         if not isinstance(task, Linkable):
             raise InvalidArgument("task", task, "a task, or a call, a chain or a group")
-        return Chain((*parts, task._link(args, kwargs)))
+        return Chain((*parts, task._link(args, kwargs)))  # noqa: SLF001 - of this file
 
 
 class Linkable:
@@ -127,8 +128,8 @@ class Flowing(Step[R_co]):
         queues must be in the same slot of a cluster.
 
         Args:
-            id: The id of the run, 1 to 200 bytes of UTF-8 without NUL and slash; None: a new one. A second run
-                of an id is not started while the first one is kept.
+            id: The id of the run, 1 to 200 bytes of UTF-8 without NUL and slash; None: a new one. A second
+                run of an id is not started while the first one is kept.
             keep: How long the run and its results are kept when it has ended, in seconds; 0: not at all.
             correlation: An id for logs and traces, which functions read as `correlation_id`.
             priority: Is added to the level of each of its items, which stays within -9 to 9.
@@ -221,10 +222,11 @@ def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
 
     Args:
         calls: The calls; 10,000 or more, or up to 2,000 calls in chains and groups.
-        join: What to do if one fails, or is cancelled. `"all"`: nothing follows, and the run fails when the others
-            are done. `"settled"`: the list has the results of those that succeeded. `"fail"`: the run fails
-            at once; `"fail_fast"`: and the others are cancelled. `AtLeast(n)`: as soon as `n` succeeded, the
-            others are cancelled, and the list has those `n` or more; if `n` cannot, it fails.
+        join: What to do if one fails, or is cancelled. `"all"`: nothing follows, and the run fails when the
+            others are done. `"settled"`: the list has the results of those that succeeded. `"fail"`: the run
+            fails at once; `"fail_fast"`: and the others are cancelled. `AtLeast(n)`: as soon as `n`
+            succeeded, the others are cancelled, and the list has those that succeeded; if `n` cannot, the
+            group fails.
 
     Raises:
         InvalidArgument: If one is no call, chain or group, or `join` is none of these.
@@ -233,7 +235,7 @@ def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
     for one in steps:
         if not isinstance(one, Step):
             raise InvalidArgument("calls", one, "calls, chains or groups: task.call(…)")
-    return Group(tuple(one._node() for one in steps), join_text(join))
+    return Group(tuple(one._node() for one in steps), join_text(join))  # noqa: SLF001 - of this file
 
 
 def _plan_of(

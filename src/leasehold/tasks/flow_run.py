@@ -1,11 +1,10 @@
-"""A flow run that a chain, a group or a flow has started, by its id."""
+"""A flow run that a chain or a group has started, by its id."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from leasehold.describing import text_of
-from leasehold.durations import Duration
 from leasehold.errors import (
     FlowCancelled,
     FlowFailed,
@@ -16,13 +15,14 @@ from leasehold.errors import (
     ResultError,
     RunGone,
 )
-from leasehold.queue.stages import read_results
+from leasehold.queue.stage_inputs import read_needs
 from leasehold.tasks.plans import One
-from leasehold.tasks.wire import read_result
+from leasehold.tasks.wire import raw_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from leasehold.durations import Duration
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.queue.runs import FlowRunView
     from leasehold.tasks.plans import Output
@@ -47,14 +47,16 @@ class FlowRun(Generic[R_co]):
 
     __slots__ = ("_output", "_queue", "created", "id")
 
-    def __init__(self, queue: AsyncWorkQueue, run_id: str, output: Output, *, created: bool | None) -> None:
+    def __init__(
+        self, queue: AsyncWorkQueue, run_id: str, output: Output | None, *, created: bool | None
+    ) -> None:
         self.id = run_id
         self.created = created
         self._queue = queue
         self._output = output
 
     async def result(self, *, timeout: Duration | None = None) -> R_co:
-        """Wait until the run has ended, and return its result: that of its last stage, or those of a group.
+        """Wait until the run has ended, and return its result: that of its last call, or those of its group.
 
         Args:
             timeout: How long to wait, in seconds; None waits without limit.
@@ -69,11 +71,104 @@ class FlowRun(Generic[R_co]):
         """
         try:
             data = await self._queue.results.wait(self.id, timeout=timeout)
-            if data is not None:
-                ended: R_co | None = read_result(self.id, data, self._read_whole)
+            raw = None if data is None else raw_result(self.id, data)
         except JobFailed as error:
             if error.type == FlowCancelled.__name__:
                 raise FlowCancelled(self.id) from error
             stage, _, text = error.message.partition(": ")
             raise FlowFailed(self.id, stage, text) from error
-        ...
+        except ItemFailed as error:
+            raise FlowFailed(self.id, "", error.error) from error
+        except ItemCancelled as error:
+            raise FlowCancelled(self.id) from error
+        except ItemUnknown as error:
+            raise RunGone(self.id) from error
+        value: R_co = await self._value(raw)
+        return value
+
+    async def view(self) -> FlowRunView:
+        """Return what is known of the run: its state, and its stages with their results and errors.
+
+        Raises:
+            RunGone: If there is no such run, or it is no longer kept.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        return await self._queue.runs.get(self.id, children=True)
+
+    async def status(self) -> RunState:
+        """Return the state of the run: `"gone"` if there is no such run, or it is no longer kept.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        try:
+            view = await self._queue.runs.get(self.id, fields=[])
+        except RunGone:
+            return "gone"
+        return view.state
+
+    async def cancel(self) -> bool:
+        """Cancel the run: what waits is removed, what runs is cancelled, and nothing follows.
+
+        Returns:
+            False if it has ended, or there is none.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
+        """
+        return await self._queue.runs.cancel(self.id)
+
+    async def retry(self) -> bool:
+        """Go on with a run that has failed, from the calls that failed.
+
+        Returns:
+            False if it has not failed, or there is none.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        return await self._queue.runs.retry(self.id)
+
+    async def _value(self, raw: bytes | None) -> Any:
+        """Return the result of a run that was completed.
+
+        Args:
+            raw: The result of its last stage in JSON; None: that has none, or there are several.
+        """
+        output = self._output
+        if output is None:
+            return None
+        leaves = [*_leaves(output)]
+        if isinstance(output, One) and raw is not None:
+            found: dict[str, bytes | None] = {output.path: raw}
+        else:
+            paths = [one.path for one in leaves]
+            found = dict(zip(paths, await read_needs(self._queue, self.id, paths), strict=True))
+        if leaves and not any(value is not None for value in found.values()):
+            if await self.status() == "gone":
+                raise RunGone(self.id)
+            if isinstance(output, One):
+                raise ResultError(self.id, f"its last stage, {output.path!r}, has no result")
+        try:
+            return _value(output, found)
+        except Exception as error:
+            raise ResultError(self.id, f"its result cannot be read: {text_of(error)}") from error
+
+    def __repr__(self) -> str:
+        return f"<flow run {self.id!r}>"
+
+
+def _leaves(output: Output) -> Iterator[One]:
+    if isinstance(output, One):
+        yield output
+    else:
+        for one in output.outputs:
+            yield from _leaves(one)
+
+
+def _value(output: Output, found: dict[str, bytes | None]) -> Any:
+    """Return the value of an output; a list has those of its parts that have one."""
+    if isinstance(output, One):
+        return output.read(found[output.path] or b"")
+    parts = (one for one in output.outputs if not isinstance(one, One) or found[one.path] is not None)
+    return [_value(one, found) for one in parts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +13,8 @@ from leasehold.queue.plan import ChildPlan, StagePlan
 from leasehold.tasks.wire import data_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.tasks.wire import Need
 
@@ -32,7 +33,7 @@ class StageCall:
         level: The level of its item.
         group: The group of its item, or None.
         delay_ms: How long its item waits once the stage is entered.
-        at_ms: When its item is due, in ms since 1970; None: see `delay_ms`.
+        has_time: Whether that is until a certain time, which is not known of what begins later.
         due_ms: When it is to run first, if the run starts now; ms since 1970.
         expires_ms: After so many ms its item is discarded; 0: never.
         read: Reads its result.
@@ -45,7 +46,7 @@ class StageCall:
     level: int
     group: str | None
     delay_ms: int
-    at_ms: int | None
+    has_time: bool
     due_ms: int
     expires_ms: int
     read: Callable[[bytes], Any]
@@ -205,7 +206,7 @@ class _Compiler:
     def _children(self, calls: list[StageCall], join: str, before: _End) -> _End:
         """Add a stage whose children are the calls of a group: of any number."""
         name = self._name("group")
-        children = tuple(_child_of(call, first=not before.after) for call in calls)
+        children = tuple(child_of(call, first=not before.after) for call in calls)
         self.stages.append(
             StagePlan(name, after=before.after, join=before.join, children=children, policy=join)
         )
@@ -235,7 +236,7 @@ class _Compiler:
             self.home = call.home
         if call.queue.url != self.home.url:
             raise InvalidCall(call.task, f"its queue is on {call.queue.url}, and the run on {self.home.url}")
-        if call.at_ms is not None and not first:
+        if call.has_time and not first:
             raise InvalidCall(call.task, "it has a time, `at`, and begins after another call: use `delay`")
         return call
 
@@ -251,7 +252,13 @@ class _Compiler:
                 return name
 
 
-def _child_of(call: StageCall, *, first: bool) -> ChildPlan:
+def child_of(call: StageCall, *, first: bool) -> ChildPlan:
+    """Return a call as a child.
+
+    Args:
+        call: The call.
+        first: Whether it begins now.
+    """
     return ChildPlan(
         call.queue.name,
         data_of(call.task, call.arguments, call.due_ms if first else None),

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from leasehold import telemetry
 from leasehold.durations import Duration, check_bool, moment_ms, to_ms
-from leasehold.errors import InvalidArgument
+from leasehold.errors import InvalidArgument, InvalidCall
 from leasehold.item import Item, check_id
 from leasehold.queue.cancelling import KEEP_SECONDS
 from leasehold.queue.encoding import AddOptions, adding, refuse_options
+from leasehold.tasks.chains import Chain, Linkable, Step
 from leasehold.tasks.job import Job
+from leasehold.tasks.plans import Leaf, StageCall
 from leasehold.tasks.wire import content_id_of, data_of
+from leasehold.worker.returns import Next
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime
 
     from leasehold.queue.queue import AsyncWorkQueue
@@ -50,10 +53,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Call(Generic[R_co]):
+class Call(Step[R_co]):
     """A call of a task, as a value: the arguments are checked and written. `Task.call` makes it.
 
     await tasks.add_many([send_mail.call("ann@example.org"), resize.call("cat.jpg")])
+    await fetch.call(7).then(check, strict=True).add()
     """
 
     _definition: Definition
@@ -140,11 +144,57 @@ class Call(Generic[R_co]):
         """Return the job of an item that was made of this call."""
         return _job(self._definition, item_id, created=created)
 
+    def chain(self) -> Chain[R_co]:
+        """Return a chain of this call alone: a flow run of one stage, such as one that fans out.
+
+        Raises:
+            InvalidCall: As in `then`.
+        """
+        return Chain((self._node(),))
+
+    def _node(self, takes: str | None = None) -> Leaf:
+        """Return the call as a stage.
+
+        Args:
+            takes: The argument that takes the result of the part before; None: none does.
+
+        Raises:
+            InvalidCall: If it cannot be one.
+        """
+        options, task = self._options, self.task
+        if options.id is not None or options.content_id:
+            raise InvalidCall(task, "a stage has the id of its run: leave out `id` and `content_id`")
+        if options.dedupe_for is not None or options.replace:
+            raise InvalidCall(task, "the id of a stage is new: leave out `dedupe_for` and `replace`")
+        if self._definition.returns(Next):
+            raise InvalidCall(task, "it returns a Next, and a chain has no choice: use a Flow")
+        return Leaf(self._stage, takes)
+
+    def _stage(self) -> StageCall:
+        definition, options = self._definition, self._options
+        of_item = self.options
+        delay_ms = to_ms("delay", self.delay, zero=True)
+        if options.at is not None:
+            delay_ms = max(0, moment_ms("at", options.at) - round(self._clock() * 1000))
+        return StageCall(
+            task=self.task,
+            home=definition.home,
+            queue=definition.queue,
+            arguments=self._arguments,
+            level=of_item.get("priority", 0),
+            group=of_item.get("group"),
+            delay_ms=delay_ms,
+            has_time=options.at is not None,
+            due_ms=_first_due_ms(options, self._clock),
+            expires_ms=0 if options.expires_in is None else to_ms("expires_in", options.expires_in),
+            read=definition.read_output,
+        )
+
     def __repr__(self) -> str:
         return f"<call of {self.task} with {self._arguments.decode():.200}>"
 
 
-class Task(Generic[P, R_co]):
+class Task(Linkable, Generic[P, R_co]):
     """A function that can be added to a queue. `TaskQueue.task` makes it; calling it calls the function.
 
     Attributes:
@@ -264,6 +314,12 @@ class Task(Generic[P, R_co]):
             InvalidArgument: If `id` cannot be an id.
         """
         return _job(self._definition, id, created=None)
+
+    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+        arguments = self._definition.arguments
+        first = arguments.first
+        written = arguments.encode(args, kwargs, filled=(first,))
+        return Call(self._definition, written, self._options, self._clock)._node(first)  # noqa: SLF001 - of this file
 
     def __reduce__(self) -> str:
         return self.function.__qualname__  # pickled by its name, as functions are

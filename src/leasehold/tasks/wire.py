@@ -130,14 +130,28 @@ def read_result(item_id: str, data: bytes, decode: Callable[[bytes], Any]) -> An
         JobFailed: If the result is an error.
         ResultError: If it cannot be read, or the worker could not write it.
     """
+    raw = raw_result(item_id, data)
+    if raw is None:
+        raise ResultError(item_id, "its result has neither a value nor an error")
+    try:
+        return decode(raw)
+    except Exception as error:
+        raise ResultError(item_id, f"its result cannot be read: {text_of(error)}") from error
+
+
+def raw_result(item_id: str, data: bytes) -> bytes | None:
+    """Return the JSON of the value in a result; None: it has none.
+
+    Raises:
+        JobFailed: If the result is an error.
+        ResultError: If it cannot be read, or the worker could not write it.
+    """
     try:
         result = _RESULT.decode(data)
-        if result.error is None and result.result is not msgspec.UNSET:
-            return decode(bytes(result.result))
     except Exception as error:
         raise ResultError(item_id, f"its result cannot be read: {text_of(error)}") from error
     if result.error is None:
-        raise ResultError(item_id, "its result has neither a value nor an error")
+        return None if result.result is msgspec.UNSET else bytes(result.result)
     kind, message = result.error.type, result.error.message
     if kind == ResultError.__name__:
         raise ResultError(item_id, message)
