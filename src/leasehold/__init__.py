@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from leasehold.item import Item
     from leasehold.keys import KeyPrefix
     from leasehold.queue import (
+        AtLeast,
         AsyncWorkQueue,
         CleanReport,
         Counts,
@@ -89,7 +90,19 @@ if TYPE_CHECKING:
     )
     from leasehold.retry import RetryPolicy
     from leasehold.sync import call_sync
-    from leasehold.tasks import Call, Job, JobStatus, Provided, Task, TaskQueue
+    from leasehold.tasks import (
+        Call,
+        Chain,
+        FlowRun,
+        Group,
+        Job,
+        JobStatus,
+        Provided,
+        Task,
+        TaskQueue,
+        fan_out,
+        group,
+    )
     from leasehold.worker import (
         FanOut,
         HandedOver,
@@ -110,7 +123,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessDenied",
     "AsyncWorkQueue",
+    "AtLeast",
     "Call",
+    "Chain",
     "CleanReport",
     "ConnectionLost",
     "Counts",
@@ -130,6 +145,8 @@ __all__ = [
     "FlowCancelled",
     "FlowError",
     "FlowFailed",
+    "FlowRun",
+    "Group",
     "HandedOver",
     "Health",
     "InsideEventLoop",
@@ -204,6 +221,8 @@ __all__ = [
     "correlation_id",
     "current_run",
     "current_stage",
+    "fan_out",
+    "group",
     "lease_from",
     "list_queues",
     "once",

@@ -9,9 +9,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_type
 
-from leasehold import AsyncWorkQueue, Call, Job, JobStatus, Lease, Provided, RetryPolicy, TaskQueue, Worker
+from leasehold import (
+    AsyncWorkQueue,
+    AtLeast,
+    Call,
+    Chain,
+    FanOut,
+    FlowRun,
+    Group,
+    Job,
+    JobStatus,
+    Lease,
+    Next,
+    Provided,
+    RetryPolicy,
+    TaskQueue,
+    Worker,
+    fan_out,
+    group,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from dataclasses import dataclass
 
     @dataclass
@@ -63,6 +82,36 @@ def count(texts: list[str]) -> list[int]:
     return [len(text) for text in texts]
 
 
+@tasks.task
+async def is_odd(number: int) -> bool:
+    return number % 2 == 1
+
+
+@tasks.task
+async def describe(value: int | str | None, *, unit: str = "") -> str:
+    return f"{value} {unit}"
+
+
+@tasks.task
+async def add_up(numbers: Sequence[int], start: int = 0) -> int:
+    return sum(numbers, start)
+
+
+@tasks.task
+async def split(number: int) -> FanOut[int]:
+    return fan_out([plain.call(one) for one in range(number)], join="settled")
+
+
+@tasks.task
+async def split_twice(number: int) -> FanOut[list[int]]:
+    return fan_out([split.call(one) for one in range(number)], join=AtLeast(1))
+
+
+@tasks.task
+async def select(number: int) -> Next[int]:
+    return Next(number, "plain")
+
+
 async def results() -> None:
     assert_type(await send.add("ann"), Job[Receipt])
     assert_type(await (await send.add("ann", subject="x")).result(timeout=5), Receipt)
@@ -105,3 +154,59 @@ async def mistakes(queue: AsyncWorkQueue) -> None:
     tasks.task(timeout="long")(plain)  # type: ignore[call-overload]
     number: str = await plain.job("x").result()  # type: ignore[assignment]
     assert number
+
+
+async def chains() -> None:
+    assert_type(plain.call(1).then(describe), Chain[str])
+    assert_type(plain.call(1).then(describe, unit="m").then(describe), Chain[str])
+    assert_type(plain.call(1).then(halve), Chain[float])
+    assert_type(plain.options(priority=1).call(1).then(is_odd.options(delay=5)), Chain[bool])
+    assert_type(is_odd.call(1).then(plain), Chain[int])
+    assert_type(send.call("ann").then(plain.call(5)), Chain[int])
+    assert_type(send_all.call("ann").then(describe), Chain[str])
+    assert_type(await plain.call(1).then(describe).add(), FlowRun[str])
+    assert_type(await (await plain.call(1).then(describe).add(id="7", keep=60)).result(timeout=5), str)
+    assert_type(plain.call(1).then(describe).flow_run("7"), FlowRun[str])
+    assert_type(plain.call(1).chain(), Chain[int])
+
+
+async def groups() -> None:
+    calls = group([plain.call(1), plain.call(2)])
+    assert_type(calls, Group[int])
+    assert_type(await calls.add(), FlowRun[list[int]])
+    assert_type(calls.then(add_up, 5), Chain[int])
+    assert_type(group([plain.call(1).then(is_odd), is_odd.call(1)], join="settled"), Group[bool])
+    assert_type(group([calls, calls]), Group[list[int]])
+    assert_type(group(plain.call(one) for one in range(3)).then(add_up, start=1), Chain[int])
+    assert_type(plain.call(1).then(calls), Chain[list[int]])
+    assert_type(plain.call(1).then(calls).then(add_up), Chain[int])
+    group([plain.call(1), send.call("ann")])
+
+
+async def fan_outs() -> None:
+    assert_type(split.call(3).then(add_up), Chain[int])
+    assert_type(plain.call(3).then(split).then(add_up), Chain[int])
+    assert_type(await split.call(3).chain().add(), FlowRun[list[int]])
+    assert_type(split.call(3).chain().flow_run("7"), FlowRun[list[int]])
+    assert_type(group([split.call(1), split.call(2)]), Group[list[int]])
+    assert_type(await split_twice.call(3).chain().add(), FlowRun[list[list[int]]])
+    assert_type(fan_out([plain.call(1)]), FanOut[int])
+
+
+async def mistakes_in_chains() -> None:
+    describe.call("x").then(plain)  # type: ignore[call-overload]
+    plain.call(1).then(describe, cm=5)  # type: ignore[call-overload]
+    plain.call(1).then(describe, unit=5)  # type: ignore[call-overload]
+    plain.call(1).then(send, "Hi")  # type: ignore[call-overload]
+    plain.call(1).then(resize, width=5)  # type: ignore[call-overload]
+    plain.call(1).then(describe).then(add_up)  # type: ignore[call-overload]
+    plain.call(1).then(describe("x"))  # type: ignore[call-overload]
+    group([plain.call(1)]).then(plain)  # type: ignore[call-overload]
+    group([describe.call(1)]).then(add_up)  # type: ignore[call-overload]
+    group([plain])  # type: ignore[arg-type]
+    group([plain.call(1)], join="any")  # type: ignore[call-overload]
+    split.call(1).then(plain)  # type: ignore[call-overload]
+    fan_out([plain.call(1).then(plain)])  # type: ignore[arg-type]
+    select.call(1).then(plain)  # type: ignore[call-overload]
+    run: FlowRun[str] = await plain.call(1).chain().add()  # type: ignore[assignment]
+    await run.result()

@@ -7,6 +7,7 @@ from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.limits import Limit, Pause, QueueLimits
 from leasehold.queue.many_queues import lease_from
 from leasehold.queue.operations import list_queues
+from leasehold.queue.plan import AtLeast
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.queue.schedules import ScheduleView
 from leasehold.queue.stats import QueueStats, WaitTimes, WorkerStats
@@ -14,6 +15,7 @@ from leasehold.queue.views import CleanReport, Counts, ItemView
 
 __all__ = [
     "AsyncWorkQueue",
+    "AtLeast",
     "CleanReport",
     "Counts",
     "DeadLetter",

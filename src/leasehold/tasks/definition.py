@@ -202,7 +202,7 @@ def _answer_of(annotation: Any) -> Any:
 
 def _output_of(annotation: Any) -> Any:
     """Return the type of the result in a flow run: of FanOut[int], list[int]; of Next[int], int."""
-    kinds = []
+    kinds: list[Any] = []
     for member in _members(annotation):
         kind = get_origin(member) or member
         inner = get_args(member)[0] if get_origin(member) in (FanOut, Next) else Any
