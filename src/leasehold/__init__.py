@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from leasehold.item import Item
     from leasehold.keys import KeyPrefix
     from leasehold.queue import (
-        AtLeast,
         AsyncWorkQueue,
+        AtLeast,
         CleanReport,
         Counts,
         DeadLetter,

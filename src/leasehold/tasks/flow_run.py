@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from leasehold.durations import Duration
     from leasehold.queue.queue import AsyncWorkQueue
-    from leasehold.queue.runs import FlowRunView
     from leasehold.tasks.plans import Output
 
 R_co = TypeVar("R_co", covariant=True)
@@ -86,49 +85,6 @@ class FlowRun(Generic[R_co]):
         value: R_co = await self._value(raw)
         return value
 
-    async def view(self) -> FlowRunView:
-        """Return what is known of the run: its state, and its stages with their results and errors.
-
-        Raises:
-            RunGone: If there is no such run, or it is no longer kept.
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
-        return await self._queue.runs.get(self.id, children=True)
-
-    async def status(self) -> RunState:
-        """Return the state of the run: `"gone"` if there is no such run, or it is no longer kept.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
-        try:
-            view = await self._queue.runs.get(self.id, fields=[])
-        except RunGone:
-            return "gone"
-        return view.state
-
-    async def cancel(self) -> bool:
-        """Cancel the run: what waits is removed, what runs is cancelled, and nothing follows.
-
-        Returns:
-            False if it has ended, or there is none.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
-        """
-        return await self._queue.runs.cancel(self.id)
-
-    async def retry(self) -> bool:
-        """Go on with a run that has failed, from the calls that failed.
-
-        Returns:
-            False if it has not failed, or there is none.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
-        return await self._queue.runs.retry(self.id)
-
     async def _value(self, raw: bytes | None) -> Any:
         """Return the result of a run that was completed.
 
@@ -144,11 +100,8 @@ class FlowRun(Generic[R_co]):
         else:
             paths = [one.path for one in leaves]
             found = dict(zip(paths, await read_needs(self._queue, self.id, paths), strict=True))
-        if leaves and not any(value is not None for value in found.values()):
-            if await self.status() == "gone":
-                raise RunGone(self.id)
-            if isinstance(output, One):
-                raise ResultError(self.id, f"its last stage, {output.path!r}, has no result")
+        if isinstance(output, One) and found[output.path] is None:
+            raise ResultError(self.id, f"its last stage, {output.path!r}, has no result")
         try:
             return _value(output, found)
         except Exception as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.queue.queue import AsyncWorkQueue
-    from leasehold.tasks.wire import Need
+    from leasehold.queue.stage_inputs import Need
 
 _MAX_NAME_BYTES = 90
 

@@ -168,6 +168,7 @@ def handler_of(
             required=resources,
         ),
         encode=write_result,
+        fits=definition.read_output,
     )
 
 

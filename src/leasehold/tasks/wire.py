@@ -8,7 +8,7 @@ and `needs` says what a stage of a flow run takes from the run: a `Need` by the 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,9 +20,7 @@ from leasehold.item import MAX_DATA_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: What a stage takes from its flow run: `@attribute`; the result of a `stage`, or a `.member` of it; those of
-#: the children of a `stage/*`, as a list; or a list of such results, without those that there are not.
-Need: TypeAlias = "str | list[Need]"
+    from leasehold.queue.stage_inputs import Need
 
 
 class _Heading(msgspec.Struct):
