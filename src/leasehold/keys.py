@@ -167,6 +167,19 @@ MADE_KEYS = {
         "what `fsck` has found under `P:<name>` and the queue could not use; `P:lost:options` is a hash of "
         "options that cannot be read",
     ),
+    "runs:<state>": Key(
+        "zset, with a time to live unless a run is unfinished",
+        "the flow runs that are `active`, `completed`, `failed` or `cancelled`: id → since when",
+    ),
+    "runs:ends": Key(
+        "zset, with a time to live unless a run is unfinished",
+        "flow run → when its hash expires; `inf`: it is unfinished",
+    ),
+    "runs:by:<look-up>": Key(
+        "zset, with a time to live unless a run is unfinished",
+        "the flow runs that have a value of an attribute: id → when its hash expires; `inf`: it is "
+        "unfinished. `<look-up>` is `<flow>`, NUL, `<attribute>`, NUL, `<value>`",
+    ),
     "result:<id>": Key(
         "string, `PX`", "the result of a completed item; under the name of a bulk job, its report"
     ),
