@@ -6,7 +6,8 @@
 --   entries  rest     run ids
 -- Reply: an entry per id: false: there is no such run; 0: not read, nor any after it: ask again; else a list of `flow`,
 --   `state`, `created`, `ended`, `keep`, `correlation`, `level`, `trace`, `active`, `error`, `result`, `lookup`, `attributes`
---   and `stages` of its hash, and then for each of its stages `s:`, `e:`, `t:`, `j:` and `m:` (false: the hash does not have it).
+--   and `stages` of its hash, and then, unless it has more than 500 stages, `s:`, `e:`, `t:`, `j:` and `m:` of each of them
+--   (false: the hash does not have it).
 -- Cost: O(1) per run and stage.
 -- Limits: at most 1,000 ids a call; after 500 stages no more runs are read.
 
@@ -16,11 +17,12 @@ redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local facts = { 'flow', 'state', 'created', 'ended', 'keep', 'correlation', 'level', 'trace', 'active', 'error',
   'result', 'lookup', 'attributes', 'stages' }
 
--- Return the names of the fields of the stages whose names are in a JSON list.
+-- Return the names of the fields of the stages whose names are in a JSON list; none if these are too many.
 local function fields_of(names)
   local is_json, found = pcall(cjson.decode, names or '[]')
   local fields = {}
-  for _, stage in ipairs(is_json and type(found) == 'table' and found or {}) do
+  found = is_json and type(found) == 'table' and #found <= 500 and found or {}
+  for _, stage in ipairs(found) do
     for _, kind in ipairs({ 's:', 'e:', 't:', 'j:', 'm:' }) do
       fields[#fields + 1] = kind .. stage
     end

@@ -10,7 +10,7 @@
 -- unfinished run has a time to live. All functions may be repeated.
 --
 -- Needs: nothing
--- Gives: check_index, index_started, index_ended, index_deleted
+-- Gives: check_index, lookups_of, index_started, index_ended, index_deleted
 
 local final_states = { 'completed', 'failed', 'cancelled' }
 

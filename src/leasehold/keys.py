@@ -167,6 +167,9 @@ MADE_KEYS = {
         "what `fsck` has found under `P:<name>` and the queue could not use; `P:lost:options` is a hash of "
         "options that cannot be read",
     ),
+    "run:<id>": Key(
+        "hash, with a time to live once it has ended", "a flow run: [its fields](protocol.md#flow-runs)"
+    ),
     "runs:<state>": Key(
         "zset, with a time to live unless a run is unfinished",
         "the flow runs that are `active`, `completed`, `failed` or `cancelled`: id → since when",

@@ -111,6 +111,19 @@ def laned(key: str, entries: dict[str, Any]) -> State:
 
 
 WORKER: State = {"workers": {"lh:a": "{}"}}
+#: The same queue with two flow runs, one of which has ended.
+LOOKUP = '[["user_id",["62"]]]'
+R = {"state": "active", "active": "1", "created": str(NOW - 9), "flow": "f", "lookup": LOOKUP, "keep": "9000"}
+S = R | {"state": "failed", "active": "0", "ended": str(NOW - 5)}
+ENDS = {"r": math.inf, "s": NOW - 5 + 9000.0}
+RUNS: State = RIGHT | {
+    "run:r": R,
+    "run:s": Expiring(S),
+    "runs:active": {"r": NOW - 9.0},
+    "runs:failed": {"s": NOW - 5.0},
+    "runs:ends": ENDS,
+    "runs:by:f\0user_id\x0062": ENDS,
+}
 #: For each problem: the names that are reported, the keys before the check, and after it.
 CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     Problem.LOST_ITEM: [
@@ -264,6 +277,8 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["ledger"], changed("ledger", "text"), {}),
         (["item:w1"], changed("item:w1", ["a list"]), {}),
         (["result:x"], changed("result:x", ["a list"]), changed("lost:result:x", ["a list"])),
+        (["run:x"], RUNS | {"run:x": ["a list"]}, RUNS | {"lost:run:x": ["a list"]}),
+        (["runs:by:x"], RUNS | {"runs:by:x": ["a list"]}, RUNS | {"lost:runs:by:x": ["a list"]}),
     ],
     Problem.ENDLESS_FOREIGN_LEASE: [
         (["w1"], changed("lease:w1", "a client"), changed("lease:w1", "a client"))
@@ -302,6 +317,14 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["a"], changed("recent", Expiring({"a": math.inf})), RIGHT),
         (["a"], changed("cancelled", Expiring({"a": 1e300})), RIGHT),
     ],
+    Problem.LOST_RUN: [(["z"], RUNS | {"runs:ends": {**ENDS, "z": math.inf}}, RUNS)],
+    Problem.UNLISTED_RUN: [
+        (["r"], {key: value for key, value in RUNS.items() if key != "runs:active"}, RUNS),
+        (["r"], RUNS | {"runs:completed": {"r": NOW - 9.0}}, RUNS),
+        (["r", "s"], {key: value for key, value in RUNS.items() if not key.startswith("runs:")}, RUNS),
+        (["s"], RUNS | {"runs:by:f\0user_id\x0062": {"r": math.inf, "s": math.inf}}, RUNS),
+    ],
+    Problem.EXPIRING_RUN: [(["r"], RUNS | {"run:r": Expiring(R)}, RUNS)],
     # The lease keys end in 600 s.
     Problem.LOST_LEASE: [
         (["held", "other"], without("deadlines"), changed("deadlines", {"held": SOON, "other": SOON})),
@@ -371,7 +394,7 @@ async def test_a_problem_is_repaired_and_reported(
 
 
 async def test_the_light_cleans_of_workers_repair_all_in_turn(space: Space, queue: AsyncWorkQueue) -> None:
-    """But what needs a walk over the whole queue, or renames a key."""
+    """But what needs a walk over the whole queue or over flow runs, or renames a key."""
     for problem, names, before, _ in EACH:
         if problem in {
             Problem.LOST_ITEM,
@@ -379,6 +402,9 @@ async def test_the_light_cleans_of_workers_repair_all_in_turn(space: Space, queu
             Problem.GHOST,
             Problem.TWO_PLACES,
             Problem.RENAMED,
+            Problem.LOST_RUN,
+            Problem.UNLISTED_RUN,
+            Problem.EXPIRING_RUN,
         }:
             continue
         await space.send("FLUSHDB")

@@ -50,6 +50,12 @@ BUSY: State = picture(
     "events:keep": {"last": "7", "count": "1000", "age_ms": "60000", "live": "plain"},
     "workers": {ME: '{"name":"host/1"}', f"told:{ME}": "quiet", "lh:lost": "{}"},
     "heartbeats": {ME: NOW + 1.0, "lh:old": NOW - 1.0},
+    "run:r1": {"state": "active", "active": "1", "flow": "", "lookup": '[["user_id",["62"]]]'},
+    "run:r2": {"state": "failed", "active": "0", "flow": "", "lookup": '[["user_id",["62"]]]'},
+    "runs:active": {"r1": NOW - 0.0},
+    "runs:failed": {"r2": NOW - 0.0},
+    "runs:ends": {"r1": float("inf"), "r2": NOW + 9.0},
+    "runs:by:\0user_id\x0062": {"r1": float("inf"), "r2": NOW + 9.0},
 }
 
 #: A call of each script, with rows of every kind.
@@ -87,6 +93,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "fsck_leases": ([], {"which": "deadlines"}),
     "fsck_keys": ([], {"pattern": "none"}),
     "fsck_queue": ([], {"which": "queue", "start": 0}),
+    "fsck_runs": ([], {"which": "runs:active", "pattern": ""}),
     "fsck_tick": ([], {"schedule": "s1", "definition": "1 once every 1000 -", "due_ms": NOW}),
     "fsck_rename": ([], {"made": "options", "wanted": "hash"}),
     "fsck_types": ([("queue", "list")], {}),
@@ -122,6 +129,11 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "renew_many": ([("held", 3, 60_000)], {}),
     "requeue_many": ([("d1",), ("d2",)], {}),
     "result": ([("d1",)], {}),
+    "run_delete": ([], {"run": "r2", "is_last": 1}),
+    "run_fields": ([("s:a",)], {"run": "r1"}),
+    "runs_find": ([("user_id", "62")], {"flow": "", "cursor": ""}),
+    "runs_list": ([], {"flow": "", "cursor": ""}),
+    "runs_read": ([("r1",), ("r2",)], {}),
     "sample_queue": ([], {}),
     "schedule_drop": ([("s1",), ("missing",)], {}),
     "schedule_put": (
@@ -199,6 +211,7 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
         (BUSY | {"dead:d2": "a string"}, Call("requeue_many", *CALLS["requeue_many"]), ""),
         ({"schedule:s2": ["a list"]}, Call("schedule_put", *CALLS["schedule_put"]), ""),
         (BUSY | {"schedule:missing": ["a list"]}, Call("tick", *CALLS["tick"]), ""),
+        (BUSY | {"runs:completed": "a string"}, Call("run_delete", *CALLS["run_delete"]), ""),
     ],
 )
 async def test_a_key_of_one_item_of_another_type_is_an_error_and_changes_nothing(

@@ -64,7 +64,8 @@ async def light_clean(engine: Engine) -> CleanReport:
 async def deep_clean(engine: Engine) -> CleanReport:
     """Check all keys, and find items that are in no list. See `AsyncWorkQueue.deep_clean`."""
     report, keys = await _check_types(engine)
-    return report + await _check_all(engine, keys)
+    report += await _check_all(engine, keys)
+    return report + (await check_runs(engine) if "runs:ends" in keys else CleanReport())
 
 
 async def fsck(engine: Engine) -> CleanReport:
@@ -74,6 +75,7 @@ async def fsck(engine: Engine) -> CleanReport:
         report += (await _check_types(engine))[0]  # what is missing now
     report += await _check_all(engine, keys, renames=True)
     report += await _check_queue(engine)
+    report += await check_runs(engine, renames=True)
     # What was reclaimed meanwhile, or dropped from the queue.
     return report + await _check_keys(engine, keys & {*_LEASES, "slots"})
 
@@ -227,6 +229,29 @@ async def _check_queue(engine: Engine) -> CleanReport:
             checked, repairs = await engine.run("fsck_queue", which=which, start=start, count=STEP)
             start += checked - len(repairs) // 2
             report += CleanReport(findings=read_repairs(repairs))
+    return report
+
+
+async def check_runs(engine: Engine, *, renames: bool = False) -> CleanReport:
+    """Check the hashes of flow runs, and the sets in which the runs are."""
+    names: set[bytes] = set()
+    report = await _walk_runs(engine, b"", names, renames=renames)
+    # The set that says when runs end comes last, as the others are compared with it.
+    for which in sorted(names, key=lambda name: (name == b"runs:ends", name)):
+        report += await _walk_runs(engine, which, names, renames=renames)
+    return report
+
+
+async def _walk_runs(engine: Engine, which: bytes, names: set[bytes], *, renames: bool) -> CleanReport:
+    """Check the runs in a set or, without one, those that have a hash; then note the names of the sets."""
+    report, cursor = CleanReport(), b""
+    pattern = engine.keys.pattern[:-1] + b"run*"
+    while cursor != b"0":
+        cursor, repairs, found = await engine.run(
+            "fsck_runs", which=which, pattern=pattern, cursor=cursor or b"0", count=STEP
+        )
+        names.update(found)
+        report += await _read(engine, repairs, renames=renames)
     return report
 
 

@@ -133,6 +133,17 @@ class Problem(StrEnum):
         "a limit or a pause in `P:control` cannot be read",
         "moved to `P:lost:control`; there is no such limit",
     )
+    LOST_RUN = "lost_run", "a set of flow runs has the id of one without a hash", "dropped"
+    UNLISTED_RUN = (
+        "unlisted_run",
+        "a flow run is not in the sets of its state and its values, or in others",
+        "written",
+    )
+    EXPIRING_RUN = (
+        "expiring_run",
+        "the hash of an unfinished flow run has a time to live",
+        "removed: it stays until the run has ended",
+    )
     ENDLESS_WINDOW = (
         "endless_window",
         "an id stays taken, or is told to be cancelled, for more than 31 days",
