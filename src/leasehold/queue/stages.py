@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from leasehold.errors import InvalidArgument, LeaseLost
+from leasehold.describing import describe
+from leasehold.errors import InvalidArgument, LeaseLost, ResultMismatch
 from leasehold.keys import check_prefix, hash_tag
 from leasehold.log import Log
 from leasehold.queue.encoding import ROW_BYTES, TRIP_ROWS, encoded, error_text, trips
@@ -47,7 +48,7 @@ MAX_ADDED = TRIP_ROWS
 MORE, AGAIN, NO_SUCCESSOR = 2, -2, -4
 
 #: How the work on a stage has ended.
-Kind = Literal["done", "fan", "failed", "drop"]
+Kind = Literal["done", "fan", "failed", "drop", "stage", "more"]
 
 log = Log("leasehold.queue")
 
@@ -57,10 +58,12 @@ class StageRow(NamedTuple):
 
     Attributes:
         lease: The lease under which the work was done.
-        kind: How it has ended: `drop` if it was not done, as its run needs it no more.
+        kind: How it has ended: `drop` if it was not done, as its run needs it no more. Or it has not: `stage`
+            stores definitions of children, and `more` adds the next.
         value: Of `done`, the result in JSON; of `failed`, the error; of `fan`, the definitions of its
-            children as a JSON list, or, once these are staged, their number.
-        extra: Of `done`, the names of the chosen successors as a JSON list, or nothing; of `fan`, the policy.
+            children as a JSON list, or, once these are stored, their number; of `stage`, definitions.
+        extra: Of `done`, the names of the chosen successors as a JSON list, or nothing; of `fan`, the policy;
+            of `stage`, the number of the first child.
         fenced: Whether only the current holder is accepted.
     """
 
@@ -135,17 +138,27 @@ async def finish_stages(queue: AsyncWorkQueue, rows: Sequence[StageRow]) -> list
         left: list[int] = []
         for start, stop in trips([len(rows[i].value) + len(rows[i].extra) + ROW_BYTES for i in todo]):
             some = todo[start:stop]
-            answers = await _send(queue, "run_finish", [rows[i].encode() for i in some])
+            answers = await _send(queue, [rows[i] for i in some])
             for i, answer in zip(some, answers, strict=True):
                 accepted[i] = answer == 1
                 if answer == AGAIN:
                     left.append(i)
                 elif answer == MORE:
                     fans.append(i)
+                elif answer == NO_SUCCESSOR:
+                    rows = [*rows[:i], _mismatched(rows[i]), *rows[i + 1 :]]
+                    left.append(i)
         todo = left
     fanned = await asyncio.gather(*(fan(queue, rows[i].lease) for i in fans))
     accepted.update(zip(fans, fanned, strict=True))
     return [accepted[i] for i in range(len(rows))]
+
+
+def _mismatched(row: StageRow) -> StageRow:
+    """Return the row that fails a stage which chooses what does not follow it."""
+    path = _ref(row.lease).path
+    error = ResultMismatch(path, f"it chooses {row.extra.decode()}, and not all of these follow it")
+    return row._replace(kind="failed", value=error_text(describe(error)), extra=b"")
 
 
 async def fan_all(
@@ -195,9 +208,7 @@ async def stage_children(queue: AsyncWorkQueue, lease: Lease, children: Sequence
     """
     for start, stop in trips([len(child) for child in children]):
         value = b"[" + b",".join(children[start:stop]) + b"]"
-        row = (*_claim(lease), b"stage", value, b"%d" % start)
-        answer = (await _send(queue, "run_stage", [row]))[0]
-        if answer != 1:
+        if (await _send(queue, [StageRow(lease, "stage", value, b"%d" % start)]))[0] != MORE:
             return False
     return True
 
@@ -213,7 +224,7 @@ async def fan(queue: AsyncWorkQueue, lease: Lease) -> bool:
     """
     answer = MORE
     while answer in (MORE, AGAIN):
-        answer = (await _send(queue, "run_fan", [_claim(lease)]))[0]
+        answer = (await _send(queue, [StageRow(lease, "more")]))[0]
     return answer == 1
 
 
@@ -239,8 +250,8 @@ async def report(queue: AsyncWorkQueue, stage: StageRef, *, result: bytes | None
         return False
     name = json.loads(found[1]).get("queue") or stage.home
     kind, value = (b"failed", error_text(error)) if result is None else (b"done", result)
-    answers = await _send(queue, "run_report", [(stage.encode(), kind, value)], at=name)
-    return answers[0] == 1
+    reply = await run_at(queue, name, "run_report", (stage.encode(), kind, value))
+    return _answered(queue, reply)[0] == 1
 
 
 async def settle(queue: AsyncWorkQueue, item_ids: Sequence[str] = (), *, cursor: bytes = b"0") -> bytes:
@@ -304,12 +315,15 @@ async def store_outcome(lease: Lease, queue: AsyncWorkQueue, key: bytes, outcome
     return bytes(stored)
 
 
-async def _send(
-    queue: AsyncWorkQueue, script: str, rows: Sequence[Sequence[bytes]], *, at: str | None = None
-) -> list[int]:
-    """Send rows, have the rest of joins that need no more cancelled, and return the answers."""
-    values = [value for row in rows for value in row]
-    answers, rests = await run_at(queue, at or queue.name, script, values)
+async def _send(queue: AsyncWorkQueue, rows: Sequence[StageRow]) -> list[int]:
+    """Send rows of `run_finish`, and return the answers."""
+    values = [value for row in rows for value in row.encode()]
+    return _answered(queue, await run_at(queue, queue.name, "run_finish", values))
+
+
+def _answered(queue: AsyncWorkQueue, reply: list[Any]) -> list[int]:
+    """Return the answers in a reply, and have the rest of joins that need no more cancelled."""
+    answers, rests = reply
     for raw in rests:
         if (ref := StageRef.decode(raw)) is not None:
             soon(queue, cancel_rest(queue, ref))

@@ -22,7 +22,7 @@ from leasehold.queue.lease import Lease
 from leasehold.worker.dispatch import Dispatcher
 from leasehold.worker.refusals import Reminder, is_refusal
 from leasehold.worker.run import ActiveRun
-from leasehold.worker.stage_context import Stages
+from leasehold.worker.stages import note_stages
 from leasehold.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
@@ -374,9 +374,7 @@ class _Watcher:
 def _runs(consumer: Consumer, leases: list[Lease]) -> list[ActiveRun]:
     runs = _runs_for(consumer, leases)
     if any(lease.stage for lease in leases):
-        for run in runs:
-            if any(lease.stage for lease in run.leases):
-                run.stages = Stages(run.leases)
+        note_stages(runs)
     return runs
 
 

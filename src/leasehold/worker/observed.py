@@ -70,7 +70,7 @@ def _end(
     """Record the end of any run."""
     handler, meters = run.handler, active.meters
     outcomes = [outcome.counted_as for outcome in run.outcomes]
-    if error is not None and not any(isinstance(outcome, Fail) for outcome in run.outcomes):
+    if error is not None and Fail.counted_as not in outcomes:
         error = None
     if meters is not None:
         queue, name = handler.queue.name, handler.name

@@ -100,14 +100,16 @@ class Outcome:
     counted_as: ClassVar[str]
     #: Whether the run counts as one of the item's attempts.
     is_attempt: ClassVar[bool]
+    #: The outcome that it is counted as, since it is that for other items; None: it has a count of its own.
+    like: ClassVar[type[Outcome] | None] = None
 
     def __init_subclass__(cls) -> None:
         for name in ("counted_as", "is_attempt", "acknowledge", "__str__"):
             if name not in vars(cls):
                 raise TypeError(f"the outcome {cls.__name__} does not declare {name}")
         other = Outcome.declared.setdefault(cls.counted_as, cls)
-        if issubclass(cls, other):
-            return  # a special case of it
+        if cls.like is other:
+            return
         if other.__qualname__ != cls.__qualname__:  # a dataclass with slots is defined twice
             raise TypeError(
                 f"the outcomes {other.__name__} and {cls.__name__} are both counted as {cls.counted_as!r}"

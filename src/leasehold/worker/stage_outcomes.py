@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from leasehold import codec
 from leasehold.queue.encoding import error_text
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StageDone(Complete):
+class StageDone(Outcome):
     """The stage is done: its result is recorded, what follows is added, and the item is completed.
 
     Attributes:
+        result: Its result in JSON.
         chosen: The successors that are entered; None: all.
     """
 
-    counted_as = "completed"
+    like: ClassVar[type[Outcome] | None] = Complete
+    counted_as = Complete.counted_as
     is_attempt = True
 
+    result: bytes
     chosen: tuple[str, ...] | None = None
 
     @classmethod
@@ -37,17 +40,10 @@ class StageDone(Complete):
     ) -> list[bool]:
         """Finish the stages."""
         rows = [
-            StageRow(
-                lease, "done", one.result or b"null", b"" if one.chosen is None else codec.encode(one.chosen)
-            )
+            StageRow(lease, "done", one.result, b"" if one.chosen is None else codec.encode(one.chosen))
             for lease, one in zip(leases, outcomes, strict=True)
         ]
         return await finish_stages(queue, rows)
-
-    @property
-    def group(self) -> object:
-        """All of them."""
-        return type(self)
 
     def __str__(self) -> str:
         return "stage done"
@@ -82,11 +78,23 @@ class StageFanned(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class StageFailed(Fail):
-    """The stage has failed for good: the item becomes a dead letter, and the flow run goes on without it."""
+class StageFailed(Outcome):
+    """The stage has failed for good: the item becomes a dead letter, and the flow run goes on without it.
 
-    counted_as = "failed"
+    Attributes:
+        error: What went wrong; kept with the item and in the run.
+    """
+
+    like: ClassVar[type[Outcome] | None] = Fail
+    counted_as = Fail.counted_as
     is_attempt = True
+
+    error: str
+
+    @property
+    def is_final(self) -> bool:
+        """True."""
+        return True
 
     @classmethod
     async def acknowledge(

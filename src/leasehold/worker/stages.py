@@ -13,16 +13,17 @@ from leasehold.queue.stage_inputs import StageState, read_stages
 from leasehold.queue.stages import child_text
 from leasehold.worker.outcomes import Fail, Outcome, Release, Signal, by_exception
 from leasehold.worker.returns import FanOut, Next
-from leasehold.worker.stage_context import CURRENT, correlation_id
+from leasehold.worker.stage_context import CURRENT, Stages, correlation_id
 from leasehold.worker.stage_outcomes import StageDone, StageDropped, StageFailed, StageFanned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from contextvars import Token
 
     from leasehold.queue.lease import Lease
     from leasehold.retry import RetryPolicy
     from leasehold.worker.run import ActiveRun
-    from leasehold.worker.stage_context import StageContext, Stages
+    from leasehold.worker.stage_context import StageContext
 
 #: How long an item waits whose flow run could not be read, since the server was away (s).
 UNREAD_SECONDS = 0.5
@@ -44,6 +45,13 @@ class Skipped(Signal):
 @by_exception.register(Skipped)
 def _(error: Skipped, attempt: int, policy: RetryPolicy) -> Outcome:  # noqa: ARG001 - as the others
     return error.outcome
+
+
+def note_stages(runs: Iterable[ActiveRun]) -> None:
+    """Note in runs which of their items are for stages."""
+    for run in runs:
+        if any(lease.stage for lease in run.leases):
+            run.stages = Stages(run.leases)
 
 
 async def prepare(run: ActiveRun) -> bool:
@@ -85,7 +93,7 @@ def _without_a_run(lease: Lease, state: StageState) -> Outcome | None:
     if state.stage == "d":
         return StageDone(b"null")
     if state.stage == "f":
-        return StageFailed(state.error or f"the stage of {lease.id!r} has failed before", None)
+        return StageFailed(state.error or f"the stage of {lease.id!r} has failed before")
     if state.stage == "w" and state.run in ("active", "failed"):
         return None
     return StageDropped(f"its flow run {'is ' + state.run if state.run else 'is gone'}")
@@ -114,7 +122,7 @@ def stage_done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - any error of a user's class
         problem = ResultError(lease.id, f"its result cannot be written: {describe(error)}")
     log.error("%r has failed: %s", run, problem, extra=run.log_fields)
-    return StageFailed(describe(problem), None)
+    return StageFailed(describe(problem))
 
 
 def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
@@ -157,4 +165,4 @@ def stage_failed(lease: Lease, outcome: Outcome) -> Outcome:
     """Return what an outcome is for the item of a stage: if it is the final failure, one of the stage."""
     if lease.stage is None or not outcome.is_final or not isinstance(outcome, Fail):
         return outcome
-    return StageFailed(outcome.error, None)
+    return StageFailed(outcome.error)
