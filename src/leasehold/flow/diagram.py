@@ -122,17 +122,28 @@ def _planned(stage: StagePlan) -> Box:
         lines.append(stage.queue)
     if stage.children:
         lines.append(f"{len(stage.children)} children, joined: {_join_shown(stage.policy)}")
-    if len(stage.after) > 1 or stage.join != "all":
-        lines.append(f"join: {_join_shown(stage.join)}")
-    return Box(lines=lines, after=stage.after, shape=_shape(stage))
+    lines += joined(stage.join, len(stage.after))
+    shape = shape_of(fans=bool(stage.children), chooses=stage.choice, foreign=stage.foreign)
+    return Box(lines=lines, after=stage.after, shape=shape)
 
 
-def _shape(stage: StagePlan) -> Shape:
-    if stage.choice:
+def joined(join: str, count: int) -> list[str]:
+    """Return the line that says how a stage joins those that it follows, if it is to be said.
+
+    Args:
+        join: The join, as text.
+        count: How many stages it follows.
+    """
+    return [f"join: {_join_shown(join)}"] if count > 1 or join != "all" else []
+
+
+def shape_of(*, fans: bool, chooses: bool, foreign: bool) -> Shape:
+    """Return the kind of box for a stage."""
+    if chooses:
         return "chooses"
-    if stage.foreign:
+    if foreign:
         return "foreign"
-    return "fans" if stage.children else "stage"
+    return "fans" if fans else "stage"
 
 
 def _join_shown(join: str) -> str:
