@@ -254,6 +254,11 @@ def test_what_cannot_be_a_stage_is_refused() -> None:
     far = elsewhere.task(one.function)
     with pytest.raises(InvalidCall, match="its queue is on"):
         one.call(1).then(far).plan()
+    tagged = TaskQueue.from_url("redis://localhost:1", "{app}:home")
+    near, off = (tagged.task(name=name, queue=name)(one.function) for name in ("{app}:other", "other"))
+    assert near.call(1).then(near).plan().stages[1].queue == "{app}:other"
+    with pytest.raises(InvalidCall, match="not in the slot"):
+        near.call(1).then(off).plan()
 
 
 def test_a_function_fans_out_to_calls_of_any_tasks() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from leasehold.durations import Duration, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.encoding import MAX_LEVEL
+from leasehold.queue.lookups import lookup_texts
 from leasehold.queue.plan import Join, Plan, check_run_id, join_text
 from leasehold.queue.stages import start_run
 from leasehold.tasks.flow_run import FlowRun
@@ -99,6 +100,7 @@ class Flowing(Step[R_co]):
         keep: Duration = ...,
         correlation: str | None = None,
         priority: int = 0,
+        lookup: Mapping[str, Any] | None = None,
     ) -> FlowRun[list[T]]: ...
     @overload
     async def add(
@@ -108,6 +110,7 @@ class Flowing(Step[R_co]):
         keep: Duration = ...,
         correlation: str | None = None,
         priority: int = 0,
+        lookup: Mapping[str, Any] | None = None,
     ) -> FlowRun[R_co]: ...
 
     async def add(
@@ -117,6 +120,7 @@ class Flowing(Step[R_co]):
         keep: Duration = 86_400,
         correlation: str | None = None,
         priority: int = 0,
+        lookup: Mapping[str, Any] | None = None,
     ) -> FlowRun[Any]:
         """Start a flow run: add the first calls to their queues, for workers to go on with the others.
 
@@ -129,6 +133,7 @@ class Flowing(Step[R_co]):
             keep: How long the run and its results are kept when it has ended, in seconds; 0: not at all.
             correlation: An id for logs and traces, which functions read as `correlation_id`.
             priority: Is added to the level of each of its items, which stays within -9 to 9.
+            lookup: Values by which `queue.runs.find` finds the run; of a list, each of its elements.
 
         Returns:
             The run. `FlowRun.created` says whether this call has started it.
@@ -140,7 +145,7 @@ class Flowing(Step[R_co]):
             QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`. Repeating with the same `id` is safe.
         """
         compiled = self._compiled()
-        plan = _plan_of(compiled, keep=keep, correlation=correlation, priority=priority)
+        plan = _plan_of(compiled, keep=keep, correlation=correlation, priority=priority, lookup=lookup or {})
         run_id = uuid.uuid4().hex if id is None else check_run_id(id)
         created = await start_run(compiled.home, plan, run_id)
         return FlowRun(compiled.home, run_id, compiled.output, created=created)
@@ -151,7 +156,7 @@ class Flowing(Step[R_co]):
         Raises:
             InvalidCall, InvalidArgument: As in `add`.
         """
-        return _plan_of(self._compiled(), keep=86_400, correlation=None, priority=0)
+        return _plan_of(self._compiled(), keep=86_400, correlation=None, priority=0, lookup={})
 
     @overload
     def flow_run(self: Flowing[FanOut[T]], id: str) -> FlowRun[list[T]]: ...
@@ -239,12 +244,14 @@ def _plan_of(
     keep: Duration,
     correlation: str | None,
     priority: int,
+    lookup: Mapping[str, Any],
 ) -> Plan:
     if correlation is not None and not isinstance(correlation, str):
         raise InvalidArgument("correlation", correlation, "a string, or None")
     return Plan(
         compiled.stages,
         compiled.result,
+        lookup={name: lookup_texts(value) for name, value in lookup.items()},
         keep_ms=to_ms("keep", keep, zero=True),
         correlation=correlation,
         level=check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL),

@@ -9,6 +9,7 @@ import msgspec
 
 from leasehold import codec
 from leasehold.errors import InvalidArgument, InvalidCall
+from leasehold.keys import hash_tag
 from leasehold.queue.plan import ChildPlan, StagePlan
 from leasehold.tasks.wire import data_of
 
@@ -236,6 +237,13 @@ class _Compiler:
             self.home = call.home
         if call.queue.url != self.home.url:
             raise InvalidCall(call.task, f"its queue is on {call.queue.url}, and the run on {self.home.url}")
+        tag = hash_tag(self.home.name)
+        if tag is not None and hash_tag(call.queue.name) != tag:
+            raise InvalidCall(
+                call.task,
+                f"its queue, {call.queue.name!r}, is not in the slot of {self.home.name!r}: name it "
+                f"{'{' + tag + '}'}…",
+            )
         if call.has_time and not first:
             raise InvalidCall(call.task, "it has a time, `at`, and begins after another call: use `delay`")
         return call
