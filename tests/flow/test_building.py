@@ -24,6 +24,14 @@ class Member:
     roles: list[str]
 
 
+IMPORTED = TaskQueue.from_url("redis://localhost:1", "{t}imported")
+
+
+@IMPORTED.task(run_in="process")
+def render(user_id: int) -> int:
+    return user_id
+
+
 @pytest.fixture
 def tasks() -> TaskQueue:
     return TaskQueue.from_url("redis://localhost:1", "{t}home")
@@ -104,6 +112,13 @@ def test_a_stage_with_settings_of_its_own_is_a_task_of_its_own(tasks: TaskQueue,
     assert (second.queue, second.level, second.delay_ms) == ("{t}slow", 2, 1500)
     assert (second.expires_ms, second.group) == (60_000, "g")
     assert data_of(planned(other), "check")["task"] == "check"
+
+
+def test_other_processes_find_a_task_of_its_own_as_the_task_that_it_is_made_of() -> None:
+    stage = Flow("access", IMPORTED, attributes={"user_id": int}).stage(render, timeout=5)
+    assert stage.task is not None
+    assert stage.task.name == "access.render"
+    assert stage.task.definition.picklable(stage.task) is render
 
 
 def test_the_options_of_a_task_are_those_of_its_stage(tasks: TaskQueue, flow: Flow) -> None:

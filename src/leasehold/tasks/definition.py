@@ -110,13 +110,17 @@ class Definition:
         return any((get_origin(member) or member) is kind for member in _members(annotation))
 
     def picklable(self, task: Any) -> Callable[..., Any]:
-        """Return what another process finds under the name of the function: the task, or the function."""
+        """Return what another process finds under the name of the function: the task, or the function.
+
+        A task that a flow has made of another one has that one's function, and is found as that one.
+        """
         module = sys.modules.get(getattr(self.function, "__module__", ""))
         path = getattr(self.function, "__qualname__", "").split(".")
         found: Any = module
         for part in path:
             found = getattr(found, part, None)
-        return task if found is task else self.function
+        is_task = isinstance(found, type(task)) and found.function is self.function
+        return found if is_task else self.function
 
     @property
     def declaration(self) -> Declaration | None:
