@@ -13,7 +13,7 @@ from leasehold.queue.engine import BATCHED, LEASING
 from leasehold.queue.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from leasehold.queue.engine import Engine
     from leasehold.queue.lease import Lease
@@ -216,41 +216,6 @@ async def ask_server(queue: AsyncWorkQueue, *commands: tuple[bytes, ...]) -> lis
         QueueClosed, ServerError: If the server cannot be asked.
     """
     return await _lifecycle(queue).engine().session.runner.ask(*commands)
-
-
-async def run_at(
-    queue: AsyncWorkQueue, name: str, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int
-) -> Any:
-    """Send a script of a queue in the slot of another one, or of the same queue, and return the reply.
-
-    Args:
-        queue: The queue object whose connection is used.
-        name: The name of the queue.
-        script: The script.
-        rest: The values of its last argument.
-        arguments: The other arguments.
-
-    Raises:
-        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-    """
-    engine = _lifecycle(queue).engine()
-    if name == queue.name:
-        return await engine.run(script, rest, **arguments)
-    return await engine.run_at(name, script, rest, **arguments)
-
-
-def soon(queue: AsyncWorkQueue, work: Coroutine[Any, Any, object]) -> None:
-    """Do some work in a task that ends before the queue object is closed. Errors of the server are logged."""
-    _lifecycle(queue).engine().soon(work)
-
-
-async def read_key(queue: AsyncWorkQueue, command: bytes, key: bytes, *arguments: bytes) -> Any:
-    """Send a command that reads one key in the slot of a queue, and return the reply.
-
-    Raises:
-        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-    """
-    return await _lifecycle(queue).engine().read_at(command, key, *arguments)
 
 
 async def has_limits(queue: AsyncWorkQueue) -> bool:

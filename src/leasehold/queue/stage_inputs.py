@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from leasehold.queue.internals import read_key
+from leasehold.queue.slot import read_key
 from leasehold.queue.stage_ref import run_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from leasehold.queue.lease import Lease
-    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.slot import QueueObject
     from leasehold.queue.stage_ref import StageRef
 
 #: How many fields of a run one command reads.
@@ -78,7 +78,7 @@ def needs_of(data: bytes) -> dict[str, Need]:
         return {}
 
 
-async def read_stages(queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[StageState]:
+async def read_stages(queue: QueueObject, leases: Sequence[Lease]) -> list[StageState]:
     """Read the stages of leases, each of which is for one: those of one run with one command.
 
     Raises:
@@ -95,7 +95,7 @@ async def read_stages(queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[St
     return [states[at] for at in range(len(leases))]
 
 
-async def read_needs(queue: AsyncWorkQueue, run_id: str, needs: Sequence[Need]) -> list[bytes | None]:
+async def read_needs(queue: QueueObject, run_id: str, needs: Sequence[Need]) -> list[bytes | None]:
     """Read what needs give of a run whose home is a queue, in JSON; None for what the run does not have.
 
     Raises:
@@ -141,7 +141,7 @@ async def _state_of(fields: _Fields, path: bytes, needs: Mapping[str, Need]) -> 
 class _Fields:
     """The fields of one run that have been read, and those that are to be."""
 
-    def __init__(self, queue: AsyncWorkQueue, home: str, run: str) -> None:
+    def __init__(self, queue: QueueObject, home: str, run: str) -> None:
         self._queue = queue
         self._key = run_key(home, run)
         self._found: dict[bytes, bytes | None] = {}

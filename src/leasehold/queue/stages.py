@@ -15,7 +15,7 @@ from leasehold.errors import InvalidArgument, LeaseLost, ResultMismatch
 from leasehold.keys import check_prefix, hash_tag
 from leasehold.log import Log
 from leasehold.queue.encoding import ROW_BYTES, TRIP_ROWS, encoded, error_text, trips
-from leasehold.queue.internals import read_key, run_at, soon
+from leasehold.queue.slot import read_key, run_at, soon
 from leasehold.queue.stage_ref import StageRef, run_key
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.plan import ChildPlan, Plan
-    from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.slot import QueueObject
 
 __all__ = [
     "StageRef",
@@ -92,7 +92,7 @@ def child_text(parent: StageRef, child: ChildPlan) -> bytes:
     return child.json()
 
 
-async def start_run(queue: AsyncWorkQueue, plan: Plan, run_id: str) -> bool:
+async def start_run(queue: QueueObject, plan: Plan, run_id: str) -> bool:
     """Start a flow run: store its plan, and add the items of its first stages.
 
     A run starts as a whole or not at all. Repeating a call that was lost is safe.
@@ -120,7 +120,7 @@ async def start_run(queue: AsyncWorkQueue, plan: Plan, run_id: str) -> bool:
     return answer == 1
 
 
-async def finish_stages(queue: AsyncWorkQueue, rows: Sequence[StageRow]) -> list[bool]:
+async def finish_stages(queue: QueueObject, rows: Sequence[StageRow]) -> list[bool]:
     """Record how the work on stages has ended, add what follows, and complete their items.
 
     What is left of joins that need no more is cancelled soon.
@@ -162,7 +162,7 @@ def _mismatched(row: StageRow) -> StageRow:
 
 
 async def fan_all(
-    queue: AsyncWorkQueue, fans: Sequence[tuple[Lease, Sequence[bytes] | None, bytes]]
+    queue: QueueObject, fans: Sequence[tuple[Lease, Sequence[bytes] | None, bytes]]
 ) -> list[bool]:
     """Add the children of stages, and complete their items.
 
@@ -192,7 +192,7 @@ async def fan_all(
     return [*await asyncio.gather(*(one(*each) for each in fans))]
 
 
-async def stage_children(queue: AsyncWorkQueue, lease: Lease, children: Sequence[bytes]) -> bool:
+async def stage_children(queue: QueueObject, lease: Lease, children: Sequence[bytes]) -> bool:
     """Store the children of a stage, before `finish_stages` adds them: those that do not fit into one call.
 
     Args:
@@ -213,7 +213,7 @@ async def stage_children(queue: AsyncWorkQueue, lease: Lease, children: Sequence
     return True
 
 
-async def fan(queue: AsyncWorkQueue, lease: Lease) -> bool:
+async def fan(queue: QueueObject, lease: Lease) -> bool:
     """Add the children of a stage that are not added yet, and then complete its item.
 
     Returns:
@@ -228,7 +228,7 @@ async def fan(queue: AsyncWorkQueue, lease: Lease) -> bool:
     return answer == 1
 
 
-async def report(queue: AsyncWorkQueue, stage: StageRef, *, result: bytes | None, error: str = "") -> bool:
+async def report(queue: QueueObject, stage: StageRef, *, result: bytes | None, error: str = "") -> bool:
     """End a stage that was handed over to another system, no matter which client holds its item.
 
     Args:
@@ -254,7 +254,7 @@ async def report(queue: AsyncWorkQueue, stage: StageRef, *, result: bytes | None
     return _answered(queue, reply)[0] == 1
 
 
-async def settle(queue: AsyncWorkQueue, item_ids: Sequence[str] = (), *, cursor: bytes = b"0") -> bytes:
+async def settle(queue: QueueObject, item_ids: Sequence[str] = (), *, cursor: bytes = b"0") -> bytes:
     """Record the ends of stages whose items ended in another way than by `finish_stages`.
 
     Args:
@@ -271,7 +271,7 @@ async def settle(queue: AsyncWorkQueue, item_ids: Sequence[str] = (), *, cursor:
     raise NotImplementedError
 
 
-async def cancel_rest(queue: AsyncWorkQueue, reference: StageRef) -> int:
+async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:
     """Cancel what is left of a run that was cancelled, or of a join that needs no more.
 
     A call that is stopped is made again by the workers that maintain the run's queue.
@@ -289,7 +289,7 @@ async def cancel_rest(queue: AsyncWorkQueue, reference: StageRef) -> int:
     raise NotImplementedError
 
 
-async def read_outcome(lease: Lease, queue: AsyncWorkQueue, key: bytes) -> bytes | None:
+async def read_outcome(lease: Lease, queue: QueueObject, key: bytes) -> bytes | None:
     """Return the stored outcome of a step of a stage; None: there is none.
 
     Raises:
@@ -301,7 +301,7 @@ async def read_outcome(lease: Lease, queue: AsyncWorkQueue, key: bytes) -> bytes
     return outcome
 
 
-async def store_outcome(lease: Lease, queue: AsyncWorkQueue, key: bytes, outcome: bytes) -> bytes:
+async def store_outcome(lease: Lease, queue: QueueObject, key: bytes, outcome: bytes) -> bytes:
     """Store the outcome of a step of a stage, and return it; if there was one already, return that.
 
     Raises:
@@ -315,13 +315,13 @@ async def store_outcome(lease: Lease, queue: AsyncWorkQueue, key: bytes, outcome
     return bytes(stored)
 
 
-async def _send(queue: AsyncWorkQueue, rows: Sequence[StageRow]) -> list[int]:
+async def _send(queue: QueueObject, rows: Sequence[StageRow]) -> list[int]:
     """Send rows of `run_finish`, and return the answers."""
     values = [value for row in rows for value in row.encode()]
     return _answered(queue, await run_at(queue, queue.name, "run_finish", values))
 
 
-def _answered(queue: AsyncWorkQueue, reply: list[Any]) -> list[int]:
+def _answered(queue: QueueObject, reply: list[Any]) -> list[int]:
     """Return the answers in a reply, and have the rest of joins that need no more cancelled."""
     answers, rests = reply
     for raw in rests:

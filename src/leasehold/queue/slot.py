@@ -1,0 +1,61 @@
+"""Calls in the slot of a queue, over its connection: for other queues too, and for keys of any name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from leasehold.queue.engine import Engine
+
+
+class QueueObject(Protocol):
+    """What is needed of an `AsyncWorkQueue`, which imports this module."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        ...
+
+    @property
+    def _engine(self) -> Callable[[], Engine]: ...
+
+
+async def run_at(
+    queue: QueueObject, name: str, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int
+) -> Any:
+    """Send a script of a queue in the slot of another one, or of the same queue, and return the reply.
+
+    Args:
+        queue: The queue object whose connection is used.
+        name: The name of the queue.
+        script: The script.
+        rest: The values of its last argument.
+        arguments: The other arguments.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    engine = _engine_of(queue)
+    if name == queue.name:
+        return await engine.run(script, rest, **arguments)
+    return await engine.run_at(name, script, rest, **arguments)
+
+
+def soon(queue: QueueObject, work: Coroutine[Any, Any, object]) -> None:
+    """Do some work in a task that ends before the queue object is closed. Errors of the server are logged."""
+    _engine_of(queue).soon(work)
+
+
+async def read_key(queue: QueueObject, command: bytes, key: bytes, *arguments: bytes) -> Any:
+    """Send a command that reads one key in the slot of a queue, and return the reply.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    return await _engine_of(queue).read_at(command, key, *arguments)
+
+
+def _engine_of(queue: QueueObject) -> Engine:
+    return queue._engine()  # noqa: SLF001 - what `AsyncWorkQueue` shares with this room alone
