@@ -147,7 +147,13 @@ def test_groups_in_a_group_keep_their_policies() -> None:
     assert by_name["group"].policy == "fail"
     assert (by_name["sum_all"].after, by_name["sum_all"].join) == (("join", "group", "one-5"), "all")
     needs = json.loads(by_name["sum_all"].data)["meta"]["needs"]
-    assert needs == {"numbers": [["one-2", "one-3"], "group/*", ["one-5"]]}
+    assert needs == {"numbers": [["?join", "one-2", "one-3"], "group/*", ["one-5"]]}
+    single = group([group([one.call(1).then(one)]), one.call(2)], join="settled").then(total).plan()
+    assert [(stage.name, stage.after) for stage in single.stages[2:]] == [
+        ("join", ("one-2",)),
+        ("one-3", ()),
+        ("sum_all", ("join", "one-3")),
+    ]
 
 
 def test_a_group_at_the_end_is_joined_by_a_stage_of_its_own() -> None:

@@ -6,8 +6,10 @@ An item says in `meta.needs` of its data what its stage takes of the run, by par
     `@name.field`   a member of it                   `stage.field`  a member of that
                                                      `stage/*`    the list of the results of its children
 
-A list of these is the list of what they give. The result of a stage that has fanned out is the list of those
-of its children that have succeeded, in their order. What the run does not have is left out.
+A list of these is the list of what they give. If its first element is `?stage`, there is no list unless that
+stage has a result: one that joins a group has none if the group has failed. The result of a stage that has
+fanned out is the list of those of its children that have succeeded, in their order. What the run does not
+have is left out.
 """
 
 from __future__ import annotations
@@ -188,6 +190,8 @@ def _fields_of(need: Need, depth: int = 0) -> Iterator[bytes]:
     elif isinstance(need, str):
         if need.startswith("@"):
             yield b"a:" + _bytes(need[1:].partition(".")[0])
+        elif need.startswith("?"):
+            yield b"r:" + _bytes(need[1:])
         elif need.endswith("/*"):
             yield from _of_parent(_bytes(need[:-2]))
         else:
@@ -199,7 +203,11 @@ def _fields_of(need: Need, depth: int = 0) -> Iterator[bytes]:
 async def _value_of(fields: _Fields, need: Need, depth: int = 0) -> bytes | None:
     """Return what a need gives, in JSON; None: the run does not have it."""
     if isinstance(need, list) and depth < MAX_DEPTH:
-        values = [await _value_of(fields, one, depth + 1) for one in need]
+        guard = _guard_of(need)
+        if guard is not None and fields.get(b"r:" + _bytes(guard)) is None:
+            return None
+        parts = need if guard is None else need[1:]
+        values = [await _value_of(fields, one, depth + 1) for one in parts]
         return _list([value for value in values if value is not None])
     if not isinstance(need, str):
         return None
@@ -211,6 +219,12 @@ async def _value_of(fields: _Fields, need: Need, depth: int = 0) -> bytes | None
     if result is None and members and not need.endswith("/*"):
         result = _member(fields.get(b"r:" + _bytes(stage)), members)
     return await _children_of(fields, _bytes(need.removesuffix("/*"))) if result is None else result
+
+
+def _guard_of(needs: list[Need]) -> str | None:
+    """Return the name of the stage without whose result there is no list of these; None: there is none."""
+    first = needs[0] if needs else None
+    return first[1:] if isinstance(first, str) and first.startswith("?") else None
 
 
 def _member(value: bytes | None, path: str) -> bytes | None:

@@ -115,6 +115,8 @@ def _leaves(output: Output) -> Iterator[One]:
     if isinstance(output, One):
         yield output
     else:
+        if output.joined_by is not None:
+            yield One(output.joined_by, _unread)
         for one in output.outputs:
             yield from _leaves(one)
 
@@ -123,5 +125,14 @@ def _value(output: Output, found: dict[str, bytes | None]) -> Any:
     """Return the value of an output; a list has those of its parts that have one."""
     if isinstance(output, One):
         return output.read(found[output.path] or b"")
-    parts = (one for one in output.outputs if not isinstance(one, One) or found[one.path] is not None)
-    return [_value(one, found) for one in parts]
+    return [_value(one, found) for one in output.outputs if _is_there(one, found)]
+
+
+def _is_there(output: Output, found: dict[str, bytes | None]) -> bool:
+    """Return whether an output has a value: its stage, or the one that joins its group, has a result."""
+    path = output.path if isinstance(output, One) else output.joined_by
+    return path is None or found[path] is not None
+
+
+def _unread(_: bytes) -> None:
+    """Read what a stage has that only joins others."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from leasehold.queue.stage_inputs import Need
 
 _MAX_NAME_BYTES = 90
+#: What the name of a task may contain and that of a stage not, or what has a meaning in a `Need`.
+_SPECIAL = re.compile(r"[/.\0]|^[@?]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +97,15 @@ class One:
 
 @dataclass(frozen=True)
 class Many:
-    """An output: those of a group."""
+    """An output: those of a group.
+
+    Attributes:
+        outputs: Its parts.
+        joined_by: The path of the stage that has no result if the group has failed; None: there is none.
+    """
 
     outputs: tuple[Output, ...]
+    joined_by: str | None = None
 
 
 Output: TypeAlias = "One | Many"
@@ -165,10 +174,13 @@ class _Compiler:
         return self._group(node, before)
 
     def joined(self, end: _End) -> _End:
-        """Add a stage without an item that joins others."""
+        """Add a stage without an item that joins the parts of a group that is itself a part."""
+        if isinstance(end.need, str) or not end.need or isinstance(end.output, One):
+            return end
         name = self._name("join")
         self.stages.append(StagePlan(name, after=end.after, join=end.join))
-        return _End((name,), "all", end.need, end.output)
+        need: Need = [f"?{name}", *end.need]
+        return _End((name,), "all", need, replace(end.output, joined_by=name))
 
     def _call(self, leaf: Leaf, before: _End) -> _End:
         call = self._prepared(leaf, first=not before.after)
@@ -221,7 +233,7 @@ class _Compiler:
         ends = []
         for part in node.parts:
             end = self.add(part, before)
-            if len(end.after) != 1 and not end.join == node.join == "all":
+            if not end.join == node.join == "all":
                 end = self.joined(end)
             ends.append(end)
         return _End(
@@ -250,7 +262,7 @@ class _Compiler:
 
     def _name(self, task: str) -> str:
         """Return a name for a stage that no other has."""
-        base = task.replace("/", "_").replace("\0", "_")
+        base = _SPECIAL.sub("_", task)
         base = base.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
         while True:
             self._names[base] = count = self._names.get(base, 0) + 1
