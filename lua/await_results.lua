@@ -1,4 +1,4 @@
--- Return what has become of items. Of each that is unfinished, note that a session waits for its end.
+-- Return what has become of items and flow runs. Of each that is unfinished, note that a session waits for its end.
 --
 -- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`, or `cancelled <id>` or `expired <id>`. Other clients
 -- publish nothing, and a message may be lost, so the session asks again after a while, which also renews the notes.
@@ -9,7 +9,7 @@
 --   now_ms   integer  the time; empty: the server's time
 --   session  text     the session that waits
 --   keep_ms  integer  how long the notes of all sessions are kept from now on
---   entries  rest     ids
+--   entries  rest     ids of items, or of flow runs whose home this queue is
 -- Reply: a list with two values per item: 1 and its result, 3 and nothing (it was cancelled), 4 and nothing (it has expired), 2 and the error of the dead
 --   letter, 0 and its last progress (unfinished), -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not read, nor any after it: ask again).
 -- Cost: O(1) per id.
@@ -34,6 +34,10 @@ for row = entries + 1, #ARGV do
           code, text = tonumber(until_) % 1 == 0 and 3 or 4, ''
         end
       end
+      if not text and redis.call('HGET', prefix .. ':run:' .. id, 'state') == 'active' then
+        code, text = 0, ''
+        unfinished[#unfinished + 1] = id
+      end
       if not text then
         code, text = 2, redis.call('HGET', dead_key(id), 'error')
       end
@@ -41,7 +45,9 @@ for row = entries + 1, #ARGV do
         code, text = -1, ''
       end
       bytes = bytes + #text
-      ended[#ended + 1] = id
+      if code ~= 0 then
+        ended[#ended + 1] = id
+      end
     end
   end
   reply[#reply + 1], reply[#reply + 2] = code, text

@@ -272,4 +272,4 @@ _ANY_CALL = msgspec.json.Decoder(_AnyCall)
 def _with_inputs(data: bytes, inputs: Mapping[str, bytes]) -> bytes:
     """Return the arguments in the data of an item, with those that a flow run gives."""
     given = _ANY_CALL.decode(data).args
-    return codec.encode(given | {name: msgspec.Raw(raw) for name, raw in inputs.items()})
+    return msgspec.json.encode(given | {name: msgspec.Raw(raw) for name, raw in inputs.items()})

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from leasehold import codec
 from leasehold.errors import InvalidArgument, InvalidCall
 from leasehold.keys import hash_tag
 from leasehold.queue.plan import ChildPlan, StagePlan
@@ -188,7 +187,7 @@ class _Compiler:
         if leaf.takes is not None and _is_empty(before.need):
             # Its parts are known already: it is the result of empty groups.
             constants = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
-            arguments = codec.encode({**constants, leaf.takes: before.need})
+            arguments = msgspec.json.encode({**constants, leaf.takes: before.need})
         elif leaf.takes is not None:
             needs = {leaf.takes: before.need}
         name = self._name(call.task)
