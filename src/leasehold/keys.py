@@ -242,7 +242,12 @@ class QueueKeys:
 
     @property
     def _glob(self) -> bytes:
-        return re.sub(rb"([\\*?\[\]])", rb"\\\1", self.prefix)
+        return escaped(self.prefix)
+
+
+def escaped(name: bytes) -> bytes:
+    """Return a name as a part of a glob that matches only itself."""
+    return re.sub(rb"([\\*?\[\]])", rb"\\\1", name)
 
 
 class SessionOrigin(NamedTuple):

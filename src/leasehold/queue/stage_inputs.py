@@ -4,7 +4,7 @@ An item says in `meta.needs` of its data what its stage takes of the run, by par
 
     `@name`         an attribute of the run          `stage`      the result of a stage
     `@name.field`   a member of it                   `stage.field`  a member of that
-                                                     `stage/*`    the list of the results of its children
+                                                     `stage/*`    the same as `stage`
 
 A list of these is the list of what they give. If its first element is `?stage`, there is no list unless that
 stage has a result: one that joins a group has none if the group has failed. The result of a stage that has
@@ -192,12 +192,11 @@ def _fields_of(need: Need, depth: int = 0) -> Iterator[bytes]:
             yield b"a:" + _bytes(need[1:].partition(".")[0])
         elif need.startswith("?"):
             yield b"r:" + _bytes(need[1:])
-        elif need.endswith("/*"):
-            yield from _of_parent(_bytes(need[:-2]))
         else:
-            yield b"r:" + _bytes(need)  # the name of a task may have dots
-            if "." in need:
-                yield b"r:" + _bytes(need.partition(".")[0])
+            stage = need.removesuffix("/*")
+            yield b"r:" + _bytes(stage)  # the name of a task may have dots
+            if "." in stage:
+                yield b"r:" + _bytes(stage.partition(".")[0])
 
 
 async def _value_of(fields: _Fields, need: Need, depth: int = 0) -> bytes | None:
@@ -214,11 +213,12 @@ async def _value_of(fields: _Fields, need: Need, depth: int = 0) -> bytes | None
     if need.startswith("@"):
         name, _, members = need[1:].partition(".")
         return _member(fields.get(b"a:" + _bytes(name)), members)
-    stage, _, members = need.partition(".")
-    result = None if need.endswith("/*") else fields.get(b"r:" + _bytes(need))
-    if result is None and members and not need.endswith("/*"):
-        result = _member(fields.get(b"r:" + _bytes(stage)), members)
-    return await _children_of(fields, _bytes(need.removesuffix("/*"))) if result is None else result
+    stage = need.removesuffix("/*")
+    name, _, members = stage.partition(".")
+    result = fields.get(b"r:" + _bytes(stage))
+    if result is None and members:
+        result = _member(fields.get(b"r:" + _bytes(name)), members)
+    return await _children_of(fields, _bytes(stage)) if result is None else result
 
 
 def _guard_of(needs: list[Need]) -> str | None:

@@ -7,15 +7,17 @@ as adding 10,000 children, may be stopped after any of them and made again.
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import random
+import secrets
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from leasehold.describing import describe
 from leasehold.errors import InvalidArgument, LeaseLost, ResultMismatch
 from leasehold.keys import check_prefix, hash_tag
-from leasehold.log import Log
 from leasehold.queue.encoding import ROW_BYTES, TRIP_ROWS, encoded, error_text, trips
-from leasehold.queue.slot import read_key, run_at, soon
+from leasehold.queue.plan import check_run_id
+from leasehold.queue.settling import answered, cancel_rest, report, settle
+from leasehold.queue.slot import QueueObject, read_key, run_at
 from leasehold.queue.stage_ref import StageRef, run_key
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.plan import ChildPlan, Plan
-    from leasehold.queue.slot import QueueObject
 
 __all__ = [
     "StageRef",
@@ -46,11 +47,11 @@ MAX_ADDED = TRIP_ROWS
 #: The answers to rows: more children are to be added; the row was not handled, as the call had added enough;
 #: it chooses a stage that does not follow.
 MORE, AGAIN, NO_SUCCESSOR = 2, -2, -4
+#: The answer to a caller that starts a large run: another one has begun to store it anew.
+STARTED_ANEW = -1
 
 #: How the work on a stage has ended.
 Kind = Literal["done", "fan", "failed", "drop", "stage", "more"]
-
-log = Log("leasehold.queue")
 
 
 class StageRow(NamedTuple):
@@ -106,17 +107,30 @@ async def start_run(queue: QueueObject, plan: Plan, run_id: str) -> bool:
         False if there is a run of this id already.
 
     Raises:
+        InvalidArgument: If the id cannot be used. Nothing was sent.
         InvalidFlow: If the plan cannot be carried out. Nothing was sent.
         QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
     """
     fields = plan.fields()
     steps = [*trips([len(name) + len(value) for name, value in fields])]
-    answer = 0
-    for start, stop in steps:
-        rows = [part for field in fields[start:stop] for part in field]
-        answer = await run_at(
-            queue, queue.name, "run_start", rows, run=run_id.encode(), seal=int(stop == len(fields))
-        )
+    answer = STARTED_ANEW
+    while answer == STARTED_ANEW:
+        builder = secrets.token_hex(8).encode()
+        for start, stop in steps:
+            answer = await run_at(
+                queue,
+                queue.name,
+                "run_start",
+                [part for field in fields[start:stop] for part in field],
+                of_run=check_run_id(run_id).encode(),
+                builder=builder,
+                is_first=int(start == 0),
+                seal=int(stop == len(fields)),
+            )
+            if answer != 1:
+                break
+        if answer == STARTED_ANEW:  # another caller stores a run of this id
+            await asyncio.sleep(random.uniform(0, 0.1))  # noqa: S311 - no secret
     return answer == 1
 
 
@@ -228,67 +242,6 @@ async def fan(queue: QueueObject, lease: Lease) -> bool:
     return answer == 1
 
 
-async def report(queue: QueueObject, stage: StageRef, *, result: bytes | None, error: str = "") -> bool:
-    """End a stage that was handed over to another system, no matter which client holds its item.
-
-    Args:
-        queue: A queue object in the slot of the run.
-        stage: The stage.
-        result: Its result in JSON; None: it has failed.
-        error: Why it has failed.
-
-    Returns:
-        False if there is no such run, or the stage is not open.
-
-    Raises:
-        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-    """
-    path = stage.path.encode(errors="surrogateescape")
-    key = run_key(stage.home, stage.run)
-    found = await read_key(queue, b"HMGET", key, b"s:" + path, (b"k:" if b"/" in path else b"n:") + path)
-    if found[0] is None or found[1] is None:
-        return False
-    name = json.loads(found[1]).get("queue") or stage.home
-    kind, value = (b"failed", error_text(error)) if result is None else (b"done", result)
-    reply = await run_at(queue, name, "run_report", (stage.encode(), kind, value))
-    return _answered(queue, reply)[0] == 1
-
-
-async def settle(queue: QueueObject, item_ids: Sequence[str] = (), *, cursor: bytes = b"0") -> bytes:
-    """Record the ends of stages whose items ended in another way than by `finish_stages`.
-
-    Args:
-        queue: The queue of the items.
-        item_ids: The items; none: the next that are noted, and items of stages that are not there any more.
-        cursor: Where to continue to look for the latter: what the last call returned.
-
-    Returns:
-        Where to continue; `b"0"`: all have been looked for.
-
-    Raises:
-        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-    """
-    raise NotImplementedError
-
-
-async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:
-    """Cancel what is left of a run that was cancelled, or of a join that needs no more.
-
-    A call that is stopped is made again by the workers that maintain the run's queue.
-
-    Args:
-        queue: A queue object in the slot of the run.
-        reference: What is to be cancelled; with an empty path, the whole run.
-
-    Returns:
-        How many items were cancelled.
-
-    Raises:
-        QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
-    """
-    raise NotImplementedError
-
-
 async def read_outcome(lease: Lease, queue: QueueObject, key: bytes) -> bytes | None:
     """Return the stored outcome of a step of a stage; None: there is none.
 
@@ -308,8 +261,17 @@ async def store_outcome(lease: Lease, queue: QueueObject, key: bytes, outcome: b
         LeaseLost: If the lease is not the current one, or the run does not exist any more.
         QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
     """
-    row = (*_claim(lease, fenced=True), key, outcome)
-    accepted, stored = await run_at(queue, queue.name, "run_once", row)
+    item, token, _, reference = _claim(lease)
+    accepted, stored = await run_at(
+        queue,
+        queue.name,
+        "run_once",
+        item=item,
+        lease=token,
+        reference=reference,
+        step=key,
+        outcome=outcome,
+    )
     if not accepted:
         raise LeaseLost(lease.id, lease.token)
     return bytes(stored)
@@ -318,16 +280,7 @@ async def store_outcome(lease: Lease, queue: QueueObject, key: bytes, outcome: b
 async def _send(queue: QueueObject, rows: Sequence[StageRow]) -> list[int]:
     """Send rows of `run_finish`, and return the answers."""
     values = [value for row in rows for value in row.encode()]
-    return _answered(queue, await run_at(queue, queue.name, "run_finish", values))
-
-
-def _answered(queue: QueueObject, reply: list[Any]) -> list[int]:
-    """Return the answers in a reply, and have the rest of joins that need no more cancelled."""
-    answers, rests = reply
-    for raw in rests:
-        if (ref := StageRef.decode(raw)) is not None:
-            soon(queue, cancel_rest(queue, ref))
-    return list(answers)
+    return answered(queue, await run_at(queue, queue.name, "run_finish", values))
 
 
 def _claim(lease: Lease, *, fenced: bool = False) -> tuple[bytes, ...]:

@@ -1,0 +1,155 @@
+"""Ends of stages that no worker has finished: settled, reported by another system, or cancelled."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from leasehold.keys import escaped
+from leasehold.queue.encoding import SLOW_ROWS, error_text
+from leasehold.queue.slot import QueueObject, read_key, run_at, soon
+from leasehold.queue.stage_ref import StageRef, run_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+
+#: How many items one call settles, and about how many fields of a run one step looks at.
+MAX_SETTLED, SCANNED = 100, 1000
+#: How often the rest of a run is listed until nothing of it is left.
+MAX_PASSES = 5
+#: For how long a caller that asks for the result of a cancelled item is told so, in ms, as a row has it.
+KEEP_MS = b"3600000"
+
+
+async def report(queue: QueueObject, stage: StageRef, *, result: bytes | None, error: str = "") -> bool:
+    """End a stage that was handed over to another system, no matter which client holds its item.
+
+    Args:
+        queue: A queue object in the slot of the run.
+        stage: The stage.
+        result: Its result in JSON; None: it has failed.
+        error: Why it has failed.
+
+    Returns:
+        False if there is no such run, or the stage is not open.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    path = stage.path.encode(errors="surrogateescape")
+    key = run_key(stage.home, stage.run)
+    found = await read_key(queue, b"HMGET", key, b"s:" + path, (b"k:" if b"/" in path else b"n:") + path)
+    if found[0] is None or found[1] is None:
+        return False
+    name = json.loads(found[1]).get("queue") or stage.home
+    kind, value = (b"failed", error_text(error)) if result is None else (b"done", result)
+    reply = await run_at(queue, name, "run_report", (stage.encode(), kind, value))
+    return answered(queue, reply)[0] == 1
+
+
+async def settle(queue: QueueObject, item_ids: Sequence[str] = (), *, cursor: bytes = b"0") -> bytes:
+    """Record the ends of stages whose items ended in another way than by `finish_stages`.
+
+    What is noted to be cancelled is cancelled soon.
+
+    Args:
+        queue: The queue of the items.
+        item_ids: The items; none: the next that are noted, and items of stages that are not there any more.
+        cursor: Where to continue to look for the latter: what the last call returned.
+
+    Returns:
+        Where to continue; `b"0"`: at the beginning.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    ids = [item_id.encode(errors="surrogateescape") for item_id in item_ids]
+    return await _settle(queue, queue.name, ids, cursor)
+
+
+async def _settle(queue: QueueObject, name: str, ids: Sequence[bytes], cursor: bytes = b"0") -> bytes:
+    """Settle items of the queue of this name."""
+    after = cursor
+    for at in range(0, max(1, len(ids)), MAX_SETTLED):
+        *reply, after = await run_at(queue, name, "run_settle", ids[at : at + MAX_SETTLED], cursor=cursor)
+        answered(queue, reply)
+    return after
+
+
+async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:
+    """Cancel what is left of a run that was cancelled, or of a join that needs no more.
+
+    A call that is stopped is made again by the workers that maintain the run's queue.
+
+    Args:
+        queue: A queue object in the slot of the run.
+        reference: What is to be cancelled: with an empty path the whole run, with that of a stage that has
+            fanned out its children, and with that of a join the stages before it.
+
+    Returns:
+        How many items were cancelled.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
+    """
+    key, cancelled = run_key(reference.home, reference.run), 0
+    patterns = await _patterns_of(queue, key, reference.path.encode(errors="surrogateescape"))
+    for _ in range(MAX_PASSES):  # what a pass has cancelled may have let others enter
+        found = 0
+        for pattern in patterns:
+            async for name, ids in _open_items(
+                queue, key, reference.run.encode(errors="surrogateescape"), pattern
+            ):
+                found += len(ids)
+                answers = await run_at(
+                    queue, name, "cancel_many", [one for row in ids for one in (row, KEEP_MS)]
+                )
+                cancelled += answers.count(1)
+                await _settle(queue, name, ids)
+        if not found:
+            await _settle(queue, reference.home, [b"!" + reference.encode()])
+            break
+    return cancelled
+
+
+async def _patterns_of(queue: QueueObject, key: bytes, path: bytes) -> list[bytes]:
+    """Return globs of the fields with the states of the stages that the rest of a run, or of a join, has."""
+    if not path:
+        return [b"s:*"]
+    before = None if b"/" in path else await read_key(queue, b"HGET", key, b"b:" + path)
+    names = [name.encode() for name in json.loads(before or b"[]")]
+    patterns = [b"s:" + escaped(path) + b"/*"]
+    for name in names:
+        patterns += b"s:" + escaped(name), b"s:" + escaped(name) + b"/*"
+    return patterns
+
+
+async def _open_items(
+    queue: QueueObject, key: bytes, run: bytes, pattern: bytes
+) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Yield the items of stages that are entered and have not ended: the name of a queue, and ids."""
+    cursor = b""
+    while cursor != b"0":
+        cursor, found = await read_key(
+            queue, b"HSCAN", key, cursor or b"0", b"MATCH", pattern, b"COUNT", b"%d" % SCANNED
+        )
+        paths = [name[2:] for name, state in zip(found[::2], found[1::2], strict=True) if state == b"w"]
+        for start in range(0, len(paths), SLOW_ROWS):
+            some = paths[start : start + SLOW_ROWS]
+            fields = [(b"k:" if b"/" in path else b"n:") + path for path in some]
+            by_queue: dict[str, list[bytes]] = {}
+            for path, definition in zip(some, await read_key(queue, b"HMGET", key, *fields), strict=True):
+                if definition is not None:
+                    by_queue.setdefault(json.loads(definition)["queue"], []).append(run + b"/" + path)
+            for name, ids in by_queue.items():
+                yield name, ids
+
+
+def answered(queue: QueueObject, reply: list[Any]) -> list[int]:
+    """Return the answers in a reply, and have the rest of joins that need no more cancelled."""
+    answers, rests = reply
+    for raw in rests:
+        if (ref := StageRef.decode(raw)) is not None:
+            soon(queue, cancel_rest(queue, ref))
+    return list(answers)
