@@ -4,7 +4,8 @@
 -- Arguments:
 --   prefix   text     the home queue's name
 --   state    text     "active", "completed", "failed" or "cancelled"
---   flow     text     only runs of this flow; empty: of all
+--   of_all   flag     1: runs of all flows
+--   flow     text     else only those of this flow; it may be empty
 --   cursor   text     empty in the first call, then that of the last reply
 --   count    count    how many runs to look at
 -- Reply: the next cursor (empty: this was the last page), then id and when the run entered the state in ms, ….
@@ -17,7 +18,7 @@ local reply = { next_cursor }
 for i, id in ipairs(ids) do
   local facts = redis.call('HMGET', prefix .. ':run:' .. id, 'state', 'flow')
   -- An id stays for a while when its run has expired.
-  if facts[1] == state and (flow == '' or facts[2] == flow) then
+  if facts[1] == state and (of_all or facts[2] == flow) then
     reply[#reply + 1], reply[#reply + 2] = id, tonumber(scores[i])
   end
 end

@@ -17,6 +17,7 @@ from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.events import Events
 from leasehold.queue.limits import Limits
 from leasehold.queue.results import Results
+from leasehold.queue.runs import Runs
 from leasehold.queue.schedules import Schedules
 from tests.docs.pages import REFERENCE
 
@@ -35,7 +36,7 @@ CLASSES = [
 #: The classes that have a section, with their sub-resources and those of `leasehold.testing`.
 SHOWN = [
     *CLASSES,
-    *(DeadLetters, Events, Limits, Results, Schedules),
+    *(DeadLetters, Events, Limits, Results, Runs, Schedules),
     *(thing for name in testing.__all__ if inspect.isclass(thing := getattr(testing, name))),
 ]
 ERROR_CLASSES = [

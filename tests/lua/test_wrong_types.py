@@ -132,7 +132,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "run_delete": ([], {"run": "r2", "is_last": 1}),
     "run_fields": ([("s:a",)], {"run": "r1"}),
     "runs_find": ([("user_id", "62")], {"flow": "", "cursor": ""}),
-    "runs_list": ([], {"flow": "", "cursor": ""}),
+    "runs_list": ([], {"of_all": 1, "flow": "", "cursor": ""}),
     "runs_read": ([("r1",), ("r2",)], {}),
     "sample_queue": ([], {}),
     "schedule_drop": ([("s1",), ("missing",)], {}),

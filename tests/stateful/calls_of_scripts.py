@@ -199,7 +199,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "run_delete": _call(run=["run", "ended"], is_last=[0, 1]),
     "run_fields": _call(lambda _: [("r:a",)], run="run"),
     "runs_find": _call(lambda _: [("user_id", "62")], flow="", cursor=""),
-    "runs_list": _call(state=["active", "failed"], flow="", cursor=""),
+    "runs_list": _call(state=["active", "failed"], of_all=[0, 1], flow="", cursor=""),
     "runs_read": _call(lambda _: [("run",), ("ended",)]),
     "sample_queue": _call(),
     "schedule_drop": _call(lambda _: [("hourly",), ("missing",)]),

@@ -9,6 +9,7 @@ from leasehold.queue.many_queues import lease_from
 from leasehold.queue.operations import list_queues
 from leasehold.queue.plan import AtLeast
 from leasehold.queue.queue import AsyncWorkQueue
+from leasehold.queue.run_views import FlowRunView, StageView
 from leasehold.queue.schedules import ScheduleView
 from leasehold.queue.stats import QueueStats, WaitTimes, WorkerStats
 from leasehold.queue.views import CleanReport, Counts, ItemView
@@ -22,6 +23,7 @@ __all__ = [
     "Event",
     "Failure",
     "Finding",
+    "FlowRunView",
     "ItemView",
     "Lease",
     "Limit",
@@ -29,6 +31,7 @@ __all__ = [
     "QueueLimits",
     "QueueStats",
     "ScheduleView",
+    "StageView",
     "WaitTimes",
     "WorkerStats",
     "lease_from",

@@ -44,6 +44,7 @@ from leasehold.queue.limits import Limits, Pause, pause, resume
 from leasehold.queue.observed import observed, traced_row
 from leasehold.queue.progress import progress_text
 from leasehold.queue.results import Results
+from leasehold.queue.runs import Runs
 from leasehold.queue.schedules import Schedules
 from leasehold.queue.stats import QueueStats, read_stats
 from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
@@ -106,6 +107,8 @@ class AsyncWorkQueue:
     limits: Limits
     #: The results of completed items.
     results: Results
+    #: The flow runs whose home this queue is: list, find, cancel, retry or delete them.
+    runs: Runs
     #: What is added repeatedly: at intervals, or by the clock.
     schedules: Schedules
 
@@ -127,6 +130,7 @@ class AsyncWorkQueue:
         self.events = Events(engine)
         self.limits = Limits(engine, self._name)
         self.results = Results(engine)
+        self.runs = Runs(self, engine, self.results)
         self.schedules = Schedules(engine, self._name)
 
     # ----------------------------------------------------- opening and closing
