@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from leasehold import telemetry
 from leasehold.durations import Duration, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.encoding import MAX_LEVEL
 from leasehold.queue.lookups import lookup_texts
 from leasehold.queue.plan import Join, Plan, check_run_id, join_text
-from leasehold.queue.stages import start_run
 from leasehold.tasks.flow_run import FlowRun
 from leasehold.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan
 
@@ -147,7 +147,7 @@ class Flowing(Step[R_co]):
         compiled = self._compiled()
         plan = _plan_of(compiled, keep=keep, correlation=correlation, priority=priority, lookup=lookup or {})
         run_id = uuid.uuid4().hex if id is None else check_run_id(id)
-        created = await start_run(compiled.home, plan, run_id)
+        created = await compiled.home.runs.start(plan, run_id)
         return FlowRun(compiled.home, run_id, compiled.output, created=created)
 
     def plan(self) -> Plan:
@@ -248,11 +248,13 @@ def _plan_of(
 ) -> Plan:
     if correlation is not None and not isinstance(correlation, str):
         raise InvalidArgument("correlation", correlation, "a string, or None")
+    trace = None if telemetry.active is None else telemetry.active.current_trace()
     return Plan(
         compiled.stages,
         compiled.result,
         lookup={name: lookup_texts(value) for name, value in lookup.items()},
         keep_ms=to_ms("keep", keep, zero=True),
         correlation=correlation,
+        trace=None if trace is None else trace.decode(),
         level=check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
     )

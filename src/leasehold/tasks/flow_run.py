@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from leasehold.durations import Duration
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.run_views import FlowRunView
     from leasehold.tasks.plans import Output
 
 R_co = TypeVar("R_co", covariant=True)
 
 #: Where a flow run is: unfinished, ended in one of three ways, or gone: never started, or no longer kept.
-RunState: TypeAlias = Literal["active", "completed", "failed", "cancelled", "gone"]
+FlowRunState: TypeAlias = Literal["active", "completed", "failed", "cancelled", "gone"]
 
 
 class FlowRun(Generic[R_co]):
@@ -85,6 +86,36 @@ class FlowRun(Generic[R_co]):
         value: R_co = await self._value(raw)
         return value
 
+    async def view(self) -> FlowRunView:
+        """Return what is known of the run: its state, and its stages with their results and errors.
+
+        Raises:
+            RunGone: If there is no such run, or it is no longer kept.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        return await self._queue.runs.get(self.id, children=True)
+
+    async def status(self) -> FlowRunState:
+        """Return the state of the run: `"gone"` if there is no such run, or it is no longer kept.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        [view] = await self._queue.runs.list([self.id], fields=[])
+        return "gone" if view is None else view.state
+
+    async def cancel(self) -> bool:
+        """Cancel the run: what waits is removed, what runs is cancelled, and nothing follows.
+
+        Returns:
+            False if it has ended.
+
+        Raises:
+            RunGone: If there is no such run, or it is no longer kept.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
+        """
+        return await self._queue.runs.cancel(self.id)
+
     async def _value(self, raw: bytes | None) -> Any:
         """Return the result of a run that was completed.
 
@@ -100,6 +131,8 @@ class FlowRun(Generic[R_co]):
         else:
             paths = [one.path for one in leaves]
             found = dict(zip(paths, await read_needs(self._queue, self.id, paths), strict=True))
+        if leaves and not any(found.values()) and (await self.status()) == "gone":
+            raise RunGone(self.id)
         if isinstance(output, One) and found[output.path] is None:
             raise ResultError(self.id, f"its last stage, {output.path!r}, has no result")
         try:

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from leasehold.durations import check_bool, check_list
 from leasehold.errors import InvalidArgument, TimeLimitExceeded
 from leasehold.queue.encoding import AddOptions, UniqueOptions
 from leasehold.queue.queue import AsyncWorkQueue
+from leasehold.queue.runs import Runs
 from leasehold.retry import RetryPolicy
 from leasehold.tasks.queue import TaskQueue
 from leasehold.worker.outcomes import Reject, outcome_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.durations import Duration
     from leasehold.item import Item
     from leasehold.queue.lease import Lease
+    from leasehold.queue.plan import Plan
     from leasehold.worker.dispatch import Dispatcher
     from leasehold.worker.run import Run
 
@@ -64,6 +67,7 @@ class InlineTasks:
 
     - A task that failed is tried again at once. A delay that the program asks for stays.
     - Functions for processes run in threads.
+    - A flow run has ended when the call that starts it returns, unless a call of it is delayed.
     - The code that adds a task raises what the last attempt at it raised.
 
     Args:
@@ -101,6 +105,7 @@ class InlineTasks:
         def open_inline(name: str) -> AsyncWorkQueue:
             queue = open_queue(_InlineQueue, name)
             queue.added = self._run_added
+            queue.runs = _InlineRuns(queue, self._run_added)
             self._opened.append(queue)
             return queue
 
@@ -181,6 +186,21 @@ class InlineTasks:
         )
         if isinstance(error, Exception) and outcome_of(error, lease.attempt, run.handler.retry).is_final:
             failed.append(error)
+
+
+class _InlineRuns(Runs):
+    """The flow runs of a queue, whose tasks run when one is started or goes on."""
+
+    def __init__(
+        self, queue: AsyncWorkQueue, added: Callable[[AsyncWorkQueue, Sequence[str]], Awaitable[None]]
+    ) -> None:
+        self.__dict__.update(vars(queue.runs))
+        self._added = partial(added, queue, ())
+
+    async def start(self, plan: Plan, run_id: str) -> bool:
+        started = await super().start(plan, run_id)
+        await self._added()
+        return started
 
 
 class _Adding(AddOptions, total=False):

@@ -70,3 +70,5 @@ class MovedQueues:
 def _exchange(one: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
     """Let two queue objects lead to each other's queue."""
     one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    for queue in (one, other):
+        queue.runs._queue = queue  # noqa: SLF001 - part of the exchange
