@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         WrongKeyType,
     )
     from leasehold.fleet import Fleet, RunView, WorkerView
+    from leasehold.flow import Flow
     from leasehold.item import Item
     from leasehold.keys import KeyPrefix
     from leasehold.queue import (
@@ -144,6 +145,7 @@ __all__ = [
     "FanOut",
     "Finding",
     "Fleet",
+    "Flow",
     "FlowCancelled",
     "FlowError",
     "FlowFailed",
@@ -233,7 +235,19 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
-    _MODULES = ("errors", "keys", "item", "retry", "queue", "fleet", "worker", "tasks", "sync", "embedded")
+    _MODULES = (
+        "errors",
+        "keys",
+        "item",
+        "retry",
+        "queue",
+        "fleet",
+        "worker",
+        "tasks",
+        "flow",
+        "sync",
+        "embedded",
+    )
     __getattr__ = lazy_names(__name__, __all__, _MODULES)
 
     def __dir__() -> list[str]:

@@ -21,7 +21,7 @@ from leasehold.queue.runs import Runs
 from leasehold.queue.schedules import Schedules
 from tests.docs.pages import REFERENCE
 
-CALLS = "\n".join((REFERENCE / name).read_text() for name in ("api.md", "worker.md"))
+CALLS = "\n".join((REFERENCE / name).read_text() for name in ("api.md", "worker.md", "flows.md"))
 ERRORS = (REFERENCE / "errors.md").read_text()
 EVERYTHING = "\n".join(
     (CALLS, ERRORS, *((REFERENCE / name).read_text() for name in ("fastapi.md", "spark.md")))
@@ -45,7 +45,7 @@ ERROR_CLASSES = [
     if inspect.isclass(thing := getattr(leasehold, name)) and issubclass(thing, Exception)
 ]
 #: Made by calling the class; the others are returned by calls.
-MADE_BY_USERS = {"AsyncWorkQueue", "Fleet", "Item", "RetryPolicy", "TaskQueue", "Worker"}
+MADE_BY_USERS = {"AsyncWorkQueue", "Fleet", "Flow", "Item", "RetryPolicy", "TaskQueue", "Worker"}
 #: Defaults as they are written, where that is not how they show themselves.
 AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}
 

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, TaskQueue
+    from leasehold import AsyncWorkQueue
     from leasehold.queue.dead_letters import DeadLetter
     from leasehold.queue.views import Counts
     from leasehold.testing import Clock
+    from leasehold.worker.dispatch import HandlerSource
 
 #: Retries at once, twice.
 AT_ONCE = RetryPolicy(attempts=3, first=0)
@@ -28,10 +29,10 @@ AT_ONCE = RetryPolicy(attempts=3, first=0)
 SHORT_LEASE = 0.3
 
 
-def new_worker(*tasks: TaskQueue, **options: Any) -> Worker:
+def new_worker(*sources: HandlerSource, **options: Any) -> Worker:
     """Make a worker with settings that suit tests."""
     usual: dict[str, Any] = {"lease_time": 5.0, "grace": 5.0, "retry": AT_ONCE, "clean_every": None}
-    return Worker(*tasks, **usual | options)
+    return Worker(*sources, **usual | options)
 
 
 @asynccontextmanager

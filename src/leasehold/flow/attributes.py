@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 #: What `Flow.start` and `FlowRuns.find` have arguments for.
-RESERVED = frozenset({"id", "correlation", "priority", "count", "fields", "children", "state", "self"})
+RESERVED = frozenset(
+    {"id", "correlation", "priority", "count", "fields", "children", "state", "flow", "self"}
+)
 
 
 class Attributes:

@@ -10,10 +10,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from leasehold.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.queue.plan import Plan, StagePlan
+    from leasehold.queue.run_views import FlowRunView, StageView
 
 #: What kind of stage a box is: a call, one with children, one that chooses, or one of another program.
 Shape: TypeAlias = Literal["stage", "fans", "chooses", "foreign"]
@@ -25,7 +28,6 @@ MAX_TEXT = 120
 #: The colours of states: of the box, and of its border.
 _COLOURS = {
     "entered": ("#fff3cd", "#b8860b"),
-    "fanned": ("#fff3cd", "#b8860b"),
     "done": ("#d4edda", "#2e7d32"),
     "failed": ("#f8d7da", "#b71c1c"),
     "cancelled": ("#e2e3e5", "#616161"),
@@ -148,3 +150,30 @@ def shape_of(*, fans: bool, chooses: bool, foreign: bool) -> Shape:
 
 def _join_shown(join: str) -> str:
     return f"at least {join[2:]}" if join.startswith("n:") else join.replace("_", " ")
+
+
+def draw_run(view: FlowRunView) -> str:
+    """Return the Mermaid diagram of a flow run: a box for each stage, with its state and its children's.
+
+    Args:
+        view: The run, as `runs.get` returns it: with its plan.
+
+    Raises:
+        InvalidArgument: If the view has no plan.
+    """
+    if view.plan is None:
+        raise InvalidArgument("view", view, "a run as runs.get returns it, with its plan")
+    return draw({stage.name: _of_run(stage, view.stages[stage.name]) for stage in view.plan.linked().stages})
+
+
+def _of_run(stage: StagePlan, view: StageView) -> Box:
+    lines = [stage.name, view.state]
+    if view.children is not None:
+        counts = [f"{count} {what}" for what, count in view.children.items() if count and what != "total"]
+        lines.append(", ".join([f"{view.children['total']} children", *counts]))
+    if view.error:
+        lines.append(view.error.strip().splitlines()[-1])
+    fans = bool(stage.children) or view.children is not None
+    shape = shape_of(fans=fans, chooses=stage.choice, foreign=stage.foreign)
+    state = "entered" if view.state == "fanned out" else view.state
+    return Box(lines=lines, after=stage.after, shape=shape, state=state if state in _COLOURS else None)

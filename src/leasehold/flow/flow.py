@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
@@ -17,11 +18,11 @@ from leasehold.flow.diagram import Box, draw, joined, shape_of
 from leasehold.flow.graph import Node
 from leasehold.flow.hand_over import hand_over
 from leasehold.flow.inputs import Inputs
+from leasehold.flow.runs import FlowRuns
 from leasehold.flow.settings import HandOverSettings, StageSettings
 from leasehold.flow.stage import Stage
 from leasehold.queue.encoding import MAX_LEVEL, refuse_options
 from leasehold.queue.plan import Plan, StagePlan, check_run_id, check_stage_name
-from leasehold.queue.stages import start_run
 from leasehold.tasks.flow_run import FlowRun
 from leasehold.tasks.plans import One
 from leasehold.tasks.wire import data_of
@@ -108,6 +109,11 @@ class Flow:
         return tuple(self._stages.values())
 
     @property
+    def runs(self) -> FlowRuns:
+        """Its runs: see `FlowRuns`."""
+        return FlowRuns(self.name, lambda: self.tasks.queue.runs, self._attributes)
+
+    @property
     def attributes(self) -> dict[str, Any]:
         """The attributes, each with its type."""
         return dict(self._attributes.types)
@@ -183,10 +189,11 @@ class Flow:
             InvalidFlow, InvalidArgument: As in `stage`.
         """
         stage = check_stage_name(f"start-{other.name}" if name is None else name)
-        function = hand_over(other.started_by_hand_over, other.attributes)
-        task = self.tasks.task(name=f"{self.name}.{stage}", retry=settings.pop("retry", None))(function)
-        made = self.stage(task, name=stage, **settings)
-        self._hand_overs.append(stage)
+        stage = f"start-{other.name}" if name is None else name
+        task = hand_over(self.tasks.queue, stage, partial(Flow._start_handed_over, other), other.attributes)
+        # With a queue, it becomes a task of its own.
+        made = self.stage(task, name=stage, queue=self.tasks.queue, **settings)
+        self._hand_overs.append(made.name)
         return made
 
     def check(self) -> None:
@@ -293,22 +300,6 @@ class Flow:
                 raise self._error(f"there is no stage {name!r} to serve")
         return StagesOfFlow(self, names)
 
-    async def started_by_hand_over(
-        self, run_id: str, correlation: str | None, attributes: Mapping[str, Any]
-    ) -> FlowRun[Any]:
-        """Start a run for a stage of another flow, which may do so again; see `then_start`.
-
-        Args:
-            run_id: The id of the run.
-            correlation: The correlation id of the run that hands over.
-            attributes: The attributes.
-
-        Raises:
-            InvalidFlow, UnknownAttribute, InvalidArgument, QueueClosed, ServerError: As in `start`.
-        """
-        keep_ms = max(self._keep_ms, HANDED_OVER_MS)
-        return await self._start(attributes, keep_ms, id=run_id, correlation=correlation, priority=0)
-
     # -------------------------------------------------------------------------- inside
 
     async def _start(
@@ -330,8 +321,15 @@ class Flow:
         plan = dataclasses.replace(
             self._checked_plan(written, run_id), keep_ms=keep_ms, correlation=correlation, level=level
         )
-        created = await start_run(self.tasks.queue, plan, run_id)
+        created = await self.tasks.queue.runs.start(plan, run_id)
         return self._run_of(run_id, created=created)
+
+    async def _start_handed_over(
+        self, run_id: str, correlation: str | None, attributes: Mapping[str, Any]
+    ) -> FlowRun[Any]:
+        """Start a run for a stage of another flow, which may do so again."""
+        keep_ms = max(self._keep_ms, HANDED_OVER_MS)
+        return await self._start(attributes, keep_ms, id=run_id, correlation=correlation, priority=0)
 
     def _checked_plan(self, written: Mapping[str, bytes], run_id: str = "") -> Plan:
         """Return the plan of a run.

@@ -8,13 +8,18 @@ stage is finished. Whatever happens between them, the stage is run again and sta
 from __future__ import annotations
 
 import inspect
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leasehold.flow.fitting import accepts_none
+from leasehold.tasks.definition import Definition, Settings
+from leasehold.tasks.task import AsyncTask
 from leasehold.worker.stage_context import current_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Mapping
+
+    from leasehold.queue.queue import AsyncWorkQueue
 
 
 class Start(Protocol):
@@ -32,12 +37,19 @@ class Start(Protocol):
         """
 
 
-def hand_over(start: Start, attributes: Mapping[str, Any]) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Return the function of a stage that starts a run of another flow, and returns its id.
+def hand_over(
+    queue: AsyncWorkQueue, name: str, start: Start, attributes: Mapping[str, Any]
+) -> AsyncTask[..., str]:
+    """Return a task, not registered, that starts a run of another flow, and returns its id.
 
     Args:
+        queue: The queue of its items.
+        name: Its name.
         start: Starts a run of the other flow.
-        attributes: Its attributes, which the function takes as parameters, with their types.
+        attributes: Its attributes, which the task takes as parameters, with their types.
+
+    Raises:
+        InvalidTask: If the attributes cannot be its parameters.
     """
 
     async def start_other(**given: Any) -> str:
@@ -59,4 +71,7 @@ def hand_over(start: Start, attributes: Mapping[str, Any]) -> Callable[..., Coro
         ],
         return_annotation=str,
     )
-    return start_other
+    settings = Settings(
+        run_in=None, batch=None, weight=1.0, retry=None, timeout=None, lease_time=None, keep_result=3600
+    )
+    return AsyncTask(Definition(name, start_other, queue, settings), time.time)
