@@ -76,11 +76,11 @@ class Lease(Item):
     """
 
     __slots__ = (
+        "_carried",
         "_ends",
         "_inputs",
         "_queue",
         "_stage",
-        "_trace",
         "attempt",
         "completed",
         "deadline",
@@ -91,6 +91,9 @@ class Lease(Item):
     attempt: int
     deadline: float
     completed: bool | None
+    #: Set when they are first asked for, or known.
+    _stage: StageRef | None
+    _inputs: Mapping[str, bytes]
 
     def __init__(  # noqa: PLR0913, PLR0917 - in the order of `LeasedItem`, one call for each item
         self,
@@ -111,13 +114,7 @@ class Lease(Item):
         self.attempt = attempt
         self.completed = None
         self._queue = queue
-        self._trace = carried
-        self._stage: StageRef | None = None
-        if carried is not None and b"\n" in carried:
-            trace, _, reference = carried.partition(b"\n")
-            self._trace = trace or None
-            self._stage = StageRef.decode(reference)
-            self._inputs = NO_INPUTS
+        self._carried = carried
         # As in `_renewed`.
         self._ends = asked_at + (lease_ms - 1) / 1000
         self.deadline = (server_ms + lease_ms) / 1000
@@ -135,17 +132,27 @@ class Lease(Item):
     @property
     def trace(self) -> str | None:
         """See the class."""
-        return None if self._trace is None else self._trace.decode(errors="replace")
+        return None if (trace := self._trace) is None else trace.decode(errors="replace")
+
+    @property
+    def _trace(self) -> bytes | None:
+        return None if self._carried is None else self._carried.partition(b"\n")[0] or None
 
     @property
     def stage(self) -> StageRef | None:
         """See the class."""
-        return self._stage
+        if self._carried is None:  # as with most items
+            return None
+        try:
+            return self._stage
+        except AttributeError:
+            self._stage = StageRef.decode(self._carried.partition(b"\n")[2])
+            return self._stage
 
     @property
     def inputs(self) -> Mapping[str, bytes]:
         """See the class."""
-        return NO_INPUTS if self._stage is None else self._inputs
+        return NO_INPUTS if self._carried is None else getattr(self, "_inputs", NO_INPUTS)
 
     def _renewed(self, asked_at: float, lease_ms: int, ends_ms: int) -> None:
         """Record a lease of `lease_ms`, requested at `asked_at` by `time.monotonic()`, until `ends_ms`."""

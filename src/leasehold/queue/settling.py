@@ -84,8 +84,8 @@ async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:
 
     Args:
         queue: A queue object in the slot of the run.
-        reference: What is to be cancelled: with an empty path the whole run, with that of a stage that has
-            fanned out its children, and with that of a join the stages before it.
+        reference: What is to be cancelled: with an empty path the whole run, with that of a stage that joins
+            others these, and with another one, or one that ends with a slash, the children of that stage.
 
     Returns:
         How many items were cancelled.
@@ -117,12 +117,11 @@ async def _patterns_of(queue: QueueObject, key: bytes, path: bytes) -> list[byte
     """Return globs of the fields with the states of the stages that the rest of a run, or of a join, has."""
     if not path:
         return [b"s:*"]
-    before = None if b"/" in path else await read_key(queue, b"HGET", key, b"b:" + path)
-    names = [name.encode() for name in json.loads(before or b"[]")]
-    patterns = [b"s:" + escaped(path) + b"/*"]
-    for name in names:
-        patterns += b"s:" + escaped(name), b"s:" + escaped(name) + b"/*"
-    return patterns
+    before = b"[]" if b"/" in path else await read_key(queue, b"HGET", key, b"b:" + path)
+    names = [escaped(name.encode()) for name in json.loads(before or b"[]")]
+    if not names:
+        return [b"s:" + escaped(path.removesuffix(b"/")) + b"/*"]
+    return [pattern for name in names for pattern in (b"s:" + name, b"s:" + name + b"/*")]
 
 
 async def _open_items(

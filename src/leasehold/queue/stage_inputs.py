@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: How many fields of a run one command reads.
 FIELDS_PER_READ = 1000
-#: How many numbers `j:<path>` has if it counts children; those of a join of stages are fewer.
+#: How many numbers `j:<path>` has at least if it counts children; those of a join of stages are fewer.
 COUNTS_OF_CHILDREN = 5
 #: How deep lists of needs may be in each other.
 MAX_DEPTH = 20
@@ -250,7 +250,7 @@ async def _children_of(fields: _Fields, path: bytes) -> bytes | None:
     """
     await fields.read(*_of_parent(path))
     counts = (fields.get(b"j:" + path) or b"").split()
-    if len(counts) != COUNTS_OF_CHILDREN or fields.get(b"s:" + path) != b"d":
+    if len(counts) < COUNTS_OF_CHILDREN or fields.get(b"s:" + path) != b"d":
         return None
     results = []
     for at in range(0, int(counts[0]), FIELDS_PER_READ // 2):

@@ -268,7 +268,7 @@ async def store_outcome(lease: Lease, queue: QueueObject, key: bytes, outcome: b
         "run_once",
         item=item,
         lease=token,
-        reference=reference,
+        of_stage=reference,
         step=key,
         outcome=outcome,
     )

@@ -196,7 +196,7 @@ class Executor:
                 count = 0
                 continue
             self.running[task] = run
-            await self._execute(run, task)
+            await (self._execute(run, task) if run.stages is None else self._execute_stages(run, task))
             if run in self._abandoned:
                 break
             self.finished += 1
@@ -217,12 +217,9 @@ class Executor:
 
     async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         """Call the handler, and set the outcomes of the run."""
-        if run.stages is not None and not await self._prepare(run):
-            return
         if not self._start(run, task):
             return
         running = RUNNING.set(run)
-        entered = None if run.stages is None else enter(run.stages)
         active = telemetry.active
         span = None if active is None or active.tracer is None else begin(active, run)
         failure: BaseException | None = None
@@ -245,20 +242,24 @@ class Executor:
                 self._log_return(run)
         finally:
             RUNNING.reset(running)
-            if entered is not None:
-                leave(entered)
             ended = time.monotonic()
             self.run_seconds += ended - run.began
             if active is not None:
                 end(active, span, run, failure, ended)
 
-    async def _prepare(self, run: ActiveRun) -> bool:
-        """Read the flow runs of a run's stages; return whether it goes on. If not, it has its outcomes."""
+    async def _execute_stages(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
+        """Do as `_execute` for stages of flow runs, unless these do not need it."""
         try:
-            return await prepare(run)
+            if run.stages is None or not await prepare(run):
+                return
         except LeaseholdError as error:
             run.outcomes = _decide_all(run, error)
-            return False
+            return
+        entered = enter(run.stages)
+        try:
+            await self._execute(run, task)
+        finally:
+            leave(entered)
 
     def _start(self, run: ActiveRun, task: asyncio.Task[None]) -> bool:
         """Return whether the handler is to be called; if not, the run has its outcomes."""

@@ -373,8 +373,7 @@ class _Watcher:
 
 def _runs(consumer: Consumer, leases: list[Lease]) -> list[ActiveRun]:
     runs = _runs_for(consumer, leases)
-    if any(lease.stage for lease in leases):
-        note_stages(runs)
+    note_stages(runs, leases)
     return runs
 
 

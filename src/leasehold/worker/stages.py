@@ -47,8 +47,13 @@ def _(error: Skipped, attempt: int, policy: RetryPolicy) -> Outcome:  # noqa: AR
     return error.outcome
 
 
-def note_stages(runs: Iterable[ActiveRun]) -> None:
-    """Note in runs which of their items are for stages."""
+def note_stages(runs: Iterable[ActiveRun], leases: Iterable[Lease]) -> None:
+    """Note in runs which of their items are for stages; `leases` are those of all runs."""
+    for lease in leases:
+        if lease._carried is not None:  # noqa: SLF001 - the quick check: it is so with most items
+            break
+    else:
+        return
     for run in runs:
         if any(lease.stage for lease in run.leases):
             run.stages = Stages(run.leases)
