@@ -1,6 +1,6 @@
 -- Move items that wait or are scheduled from another queue into this one, with their options and attempts.
 --
--- An item whose id exists here already stays where it is. The data is renamed, which decides: before it this queue has
+-- An item whose id exists here already, and the stage of a flow run, stays where it is. The data is renamed, which decides: before it this queue has
 -- ids without data, after it the other one.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
@@ -66,7 +66,10 @@ for i, id in ipairs(ids) do
   local leased = scores[i] or is_foreign(id)
   local elsewhere = spot ~= 'ids' and (scores[i] or due[i])
   local exists = redis.call('EXISTS', theirs('item:') .. id) == 1 and not seen[id]
-  local stays = not elsewhere and exists and (leased or redis.call('EXISTS', data_key(id)) == 1)
+  local is_stage = string.find(options_there[i] or '', '"run"', 1, true) -- where its flow run looks for it
+  local stays = not elsewhere
+    and exists
+    and (leased or is_stage or redis.call('EXISTS', data_key(id)) == 1)
   if stays then
     stayed = stayed + 1
   elseif spot ~= 'ids' then

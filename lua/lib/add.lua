@@ -81,6 +81,7 @@ local function read_row_options(ids, answers)
           group = sent.group,
           expires = sent.expires,
           trace = sent.trace,
+          run = sent.run,
         })
       end
     end

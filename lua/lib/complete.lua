@@ -6,26 +6,14 @@
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
 -- Gives: complete, find_waiting, remove_items
 
--- Return whether the token of a row is accepted, given the item's entries in the ledger and in `deadlines`.
-local function is_accepted(row, record, score)
-  local token = tonumber(ARGV[row + 2])
-  -- Reading the rest of the record would cost a µs.
-  local first, last = string.match(record, '^(%d+) (%d+)')
-  first, last = tonumber(first), tonumber(last)
-  if not (first and token >= first and token <= last) then
-    return false
-  end
-  local fenced = string.byte(ARGV[row + 3]) == 49
-  return not fenced or (is_ours(score) and token == last and not foreign_lease_left(ARGV[row + 1]))
-end
-
 -- Return the answer to each row. Usually all tokens are accepted and all
 -- items exist, and one command is enough.
 local function answer_rows(ids, records, scores)
   local answers, keys, seen, count = {}, {}, {}, 0
   for i = 1, #ids do
-    local id = ids[i]
-    if not (records[i] and is_accepted(entries + 3 * i - 3, records[i], scores[i])) then
+    local id, row = ids[i], entries + 3 * i - 3
+    local fenced = string.byte(ARGV[row + 3]) == 49
+    if not (records[i] and accepts_token(id, ARGV[row + 2], fenced, records[i], scores[i])) then
       answers[i] = -redis.call('EXISTS', data_key(id))
     elseif seen[id] then
       answers[i] = 0

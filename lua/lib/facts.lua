@@ -1,7 +1,8 @@
 -- Read, write and forget the facts that an item carries beyond its data: its options, its last error, and its progress.
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9 to 9), `group`
--- (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item). What another client has
+-- (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item), `run` (which stage of a flow run
+-- it is, see `lib/reference`). What another client has
 -- written there and cannot be read counts as no options.
 --
 -- Needs: options, errors
@@ -13,10 +14,49 @@ if any_facts then
   redis.call('HLEN', options)
   redis.call('HLEN', errors)
   redis.call('HLEN', progress_key)
+  redis.call('HLEN', unsettled_key)
+end
+
+-- Return the options in a text (false: none) as a table.
+local function read_options(text)
+  local trace = text and string.match(text, '^{"trace":"([%x-]+)"}$')
+  if trace then -- and nothing else, as with most items that have one
+    return { trace = trace }
+  end
+  local is_json, found = pcall(cjson.decode, text or '{}')
+  if not is_json or type(found) ~= 'table' then
+    return {}
+  end
+  local level = type(found.level) == 'number' and math.floor(math.max(-9, math.min(9, found.level)))
+  return {
+    level = level and level ~= 0 and level or nil,
+    group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
+    expires = type(found.expires) == 'number' and found.expires or nil,
+    trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x-]+$') or nil,
+    run = type(found.run) == 'string' and found.run or nil,
+  }
+end
+
+-- Note those of the items that are of a stage of a flow run which has not ended: see `run_settle`.
+local function note_unsettled(ids)
+  local notes = {}
+  for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
+    local reference = text and string.find(text, '"run"', 1, true) and read_options(text).run
+    local home, run_id, path = split_reference(reference or '')
+    if home then
+      local stage = redis.pcall('HMGET', home .. ':run:' .. run_id, 's:' .. path, 'j:' .. path)
+      local total, added = string.match(stage[2] or '', '^(%d+) (%d+)')
+      if stage[1] == 'w' or (stage[1] == 'x' and total ~= added) then
+        notes[#notes + 1], notes[#notes + 2] = ids[i], reference
+      end
+    end
+  end
+  in_chunks('HSET', unsettled_key, notes)
 end
 
 local function forget_facts(ids)
   if any_facts then
+    note_unsettled(ids)
     in_chunks('HDEL', options, ids)
     in_chunks('HDEL', errors, ids)
     in_chunks('HDEL', progress_key, ids)
@@ -38,25 +78,6 @@ local function any_options()
   return any_facts and redis.call('HLEN', options) > 0
 end
 
--- Return the options in a text (false: none) as a table.
-local function read_options(text)
-  local trace = text and string.match(text, '^{"trace":"([%x-]+)"}$')
-  if trace then -- and nothing else, as with most items that have one
-    return { trace = trace }
-  end
-  local is_json, found = pcall(cjson.decode, text or '{}')
-  if not is_json or type(found) ~= 'table' then
-    return {}
-  end
-  local level = type(found.level) == 'number' and math.floor(math.max(-9, math.min(9, found.level)))
-  return {
-    level = level and level ~= 0 and level or nil,
-    group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
-    expires = type(found.expires) == 'number' and found.expires or nil,
-    trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x-]+$') or nil,
-  }
-end
-
 -- Return a table of options for each item, an empty one if it has none.
 local function options_of(ids)
   local texts, found = any_options() and read_in_chunks('HMGET', options, ids) or {}, {}
@@ -66,11 +87,16 @@ local function options_of(ids)
   return found
 end
 
--- Return the trace of each item, or false; nil if none has one.
+-- Return the trace of each item, or false; nil if none has one. Of the stage of a flow run it is the trace, if it has one, a
+-- line feed and the reference.
 local function traces_of(ids)
   local texts, traces, any = any_options() and read_in_chunks('HMGET', options, ids) or {}, {}, nil
   for i, text in ipairs(texts) do
-    traces[i] = text and string.find(text, '"trace"', 1, true) and read_options(text).trace or false
+    traces[i] = false
+    if text and (string.find(text, '"trace"', 1, true) or string.find(text, '"run"', 1, true)) then
+      local found = read_options(text)
+      traces[i] = found.run and (found.trace or '') .. '\n' .. found.run or found.trace or false
+    end
     any = any or traces[i]
   end
   return any and traces or nil

@@ -59,7 +59,8 @@ KEYS = {
         "hash",
         "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
         "`group`, `expires` (when it is discarded if no worker has begun with it), `trace` (`traceparent` "
-        "of the span that added it)",
+        "of the span that added it), `run` (the stage of a flow run: the prefix of the run's home queue, NUL, "
+        "its id, NUL, the stage's path)",
     ),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),
@@ -120,6 +121,15 @@ MADE_KEYS = {
         "half a millisecond, that it has expired",
     ),
     "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),
+    "run:<id>": Key(
+        "hash, `PEXPIRE` when it has ended",
+        "a flow run whose home queue this is: [its fields](protocol.md#scripts-for-flows)",
+    ),
+    "unsettled": Key(
+        "hash",
+        "id → the reference of its stage, for items of flow runs that have ended by another way than the "
+        "scripts for flow runs; `!<reference>` → `cancel`: what is left of this stage is to be cancelled",
+    ),
     "recent": Key(
         "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"
     ),

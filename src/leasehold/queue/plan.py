@@ -1,4 +1,4 @@
-"""The plan of a flow run: its stages, what follows what, and how their results are joined.
+"""The plan of a flow run: its stages, what follows what, how results are joined. One concept, one file.
 
 A plan is stored in the hash of the run when this starts, and scripts interpret it. So what follows a stage
 never depends on the program of the worker that finishes it.

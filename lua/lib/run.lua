@@ -1,0 +1,117 @@
+-- Read flow runs, and collect what a step changes in them.
+--
+-- A flow run is one hash: its plan, the state and the result of each stage, and what its joins have counted. A script
+-- reads what it needs, decides by `lib/run_step`, and writes all changes of a run at once by `lib/run_commit`. JSON
+-- values are stored as they came; only definitions and lists of names are decoded.
+--
+-- Needs: nothing
+-- Gives: opened_runs, open_run, read_run, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, add_stage_item
+
+-- The runs that this script has read, in order, and by their keys.
+local opened_runs = {}
+
+local function open_run(home, id)
+  local key = home .. ':run:' .. id
+  local run = opened_runs[key]
+  if not run then
+    run = { home = home, id = id, key = key, fields = {}, changed = {}, changes = 0 }
+    run.added, run.dropped, run.rest, run.definitions = {}, {}, {}, {}
+    opened_runs[key], opened_runs[#opened_runs + 1] = run, run
+  end
+  return run
+end
+
+-- Read those of these fields that were not read.
+local function read_run(run, names)
+  local unread, fields = {}, run.fields
+  for _, name in ipairs(names) do
+    if fields[name] == nil then
+      unread[#unread + 1], fields[name] = name, false
+    end
+  end
+  for i, value in ipairs(read_in_chunks('HMGET', run.key, unread)) do
+    fields[unread[i]] = value
+  end
+end
+
+-- Return a field, as it is or will be; false: there is none.
+local function run_field(run, name)
+  if run.fields[name] == nil then
+    run.fields[name] = redis.call('HGET', run.key, name)
+  end
+  return run.fields[name]
+end
+
+local function set_run(run, name, value)
+  if not run.changed[name] then
+    run.changes = run.changes + 1
+  end
+  run.fields[name], run.changed[name] = value, value
+end
+
+-- Remove a field, after all other writes.
+local function drop_from_run(run, name)
+  run.dropped[#run.dropped + 1] = name
+end
+
+-- Return the definition of a stage or of a child: a table, empty if there is none.
+local function stage_definition(run, path)
+  if not run.definitions[path] then
+    local is_child = string.find(path, '/', 1, true)
+    local text = run_field(run, (is_child and 'k:' or 'n:') .. path)
+    run.definitions[path] = text and cjson.decode(text) or {}
+  end
+  return run.definitions[path]
+end
+
+-- Return the numbers in a field.
+local function counts_of(run, name)
+  local counts = {}
+  for number in string.gmatch(run_field(run, name) or '', '%d+') do
+    counts[#counts + 1] = tonumber(number)
+  end
+  return counts
+end
+
+local function set_counts(run, name, counts)
+  local texts = {}
+  for i, number in ipairs(counts) do
+    texts[i] = string.format('%.0f', number)
+  end
+  set_run(run, name, table.concat(texts, ' '))
+end
+
+-- Return the path of the stage whose child this is; nil: it is no child.
+local function parent_of(path)
+  return string.match(path, '^(.*)/%d+$')
+end
+
+-- Count the stages and children that have not ended.
+local function add_active(run, number)
+  set_run(
+    run,
+    'active',
+    string.format('%.0f', (tonumber(run_field(run, 'active') or 0) or 0) + number)
+  )
+end
+
+-- Have an item of a stage or a child added. `again`: it may have been added, and may have ended otherwise.
+local function add_stage_item(run, path, found, again)
+  local trace = run_field(run, 'trace')
+  local carried = { run = table.concat({ run.home, run.id, path }, '\0') }
+  if not found.foreign then -- clients of other libraries see no level and no group
+    local level = (found.level or 0) + (tonumber(run_field(run, 'level') or 0) or 0)
+    level = math.max(-9, math.min(9, level))
+    carried.level, carried.group = level ~= 0 and level or nil, found.group
+  end
+  carried.trace = trace and trace ~= '' and trace or nil
+  carried.expires_in = found.expires_in
+  run.added[#run.added + 1] = {
+    queue = found.queue or run.home,
+    id = run.id .. '/' .. path,
+    data = found.data or '',
+    delay = string.format('%.0f', found.delay or 0),
+    how = '0:' .. cjson.encode(carried),
+    again = again,
+  }
+end

@@ -1,0 +1,190 @@
+-- Write what a step changes in flow runs: all fields of a run at once, then what follows from them.
+--
+-- First the notes of what is to be cancelled, which mean nothing by themselves. Then the hash of each run, which decides. After
+-- it the items are added of stages and children that are `w`, and a run that has ended is published. A call that was
+-- interrupted is repeated: it finds the state, and does the rest again, which changes nothing that was done.
+--
+-- Needs: prefix, none
+-- Gives: commit_runs, write_run, is_final, finish_items
+-- Calls: add_items, complete_many, fail_many
+
+local function is_final(run)
+  local state = run_field(run, 'state')
+  return state and state ~= 'active'
+end
+
+-- Read what is written of runs that end, and whether their hashes may be removed.
+local function close_run(run)
+  local idle = (tonumber(run_field(run, 'active') or 0) or 0) <= 0
+  if run.changes > 0 and idle and is_run_active(run) then
+    set_run(run, 'state', (run_field(run, 'error') or '') ~= '' and 'failed' or 'completed')
+  end
+  if is_final(run) and run.changed.state then
+    set_run(run, 'ended', string.format('%.0f', read_clock()))
+  end
+  run.idle = idle
+  run.ends = run.ends or (is_final(run) and (run.changed.state or (idle and run.changed.active)))
+  if run.ends then
+    read_run(run, { 'result', 'keep', 'flow', 'lookup', 'error', 'ended' })
+    run.result_field = 'r:' .. (run.fields.result or '')
+    read_run(run, { run.result_field })
+  end
+end
+
+-- Read the keys of a queue to which items are added, so that one of a wrong type is found before anything is written.
+-- Returns an error if the queue is being deleted.
+local function check_queue(there)
+  for command, names in pairs({
+    LLEN = { 'queue', 'processing', 'held' },
+    ZCARD = { 'gone', 'deadlines', 'scheduled', 'recent', 'lanes', 'levels', 'cancelled' },
+    HLEN = { 'ledger', 'options', 'errors', 'progress', 'unsettled', 'control', 'events:keep' },
+    XLEN = { 'events' },
+  }) do
+    for _, name in ipairs(names) do
+      redis.call(command, there .. ':' .. name)
+    end
+  end
+  if redis.call('HEXISTS', there .. ':control', 'closed') == 1 then
+    return redis.error_reply('QUEUEDELETED the queue ' .. there .. ' is being deleted')
+  end
+end
+
+-- Return the items to be added, by queue. One that may have been added is left out if it has ended in another way.
+local function sort_added()
+  local by_queue, queues = {}, {}
+  for _, run in ipairs(opened_runs) do
+    for _, one in ipairs(run.added) do
+      local has_ended = one.again
+        and (
+          redis.call('EXISTS', one.queue .. ':dead:' .. one.id) == 1
+          or redis.call('HEXISTS', one.queue .. ':unsettled', one.id) == 1
+        )
+      if not has_ended then
+        if not by_queue[one.queue] then
+          queues[#queues + 1], by_queue[one.queue] = one.queue, {}
+        end
+        local rows = by_queue[one.queue]
+        rows[#rows + 1], rows[#rows + 2], rows[#rows + 3], rows[#rows + 4] =
+          one.id, one.data, one.delay, one.how
+      end
+    end
+  end
+  return queues, by_queue
+end
+
+-- Return what is published of a run: its result, or why it has none, as that of a job.
+local function result_text(run)
+  local fields = run.fields
+  if fields.state == 'completed' then
+    if (fields.result or '') == '' then
+      return '{"result":null}'
+    end
+    local value = fields[run.result_field]
+    return value and '{"result":' .. value .. '}' or cjson.encode({ stage = fields.result })
+  end
+  local is_failed = fields.state == 'failed'
+  return cjson.encode({
+    error = {
+      type = is_failed and 'FlowFailed' or 'FlowCancelled',
+      message = is_failed and fields.error or '',
+    },
+  })
+end
+
+-- Publish what became of a run, and have it expire. Repeating it changes nothing.
+local function publish_end(run)
+  local keep, watchers_key = tonumber(run.fields.keep or 0) or 0, run.home .. ':watchers'
+  if keep > 0 then
+    redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep)
+  end
+  if run.idle and keep > 0 then
+    redis.call('PEXPIRE', run.key, keep)
+  elseif run.idle then
+    redis.call('UNLINK', run.key)
+  end
+  local waiters = redis.pcall('HGET', watchers_key, run.id)
+  if type(waiters) == 'string' then
+    for waits in string.gmatch(waiters, '%S+') do
+      redis.pcall('PUBLISH', run.home .. ':push:' .. waits, 'ended ' .. run.id)
+    end
+    redis.call('HDEL', watchers_key, run.id)
+  end
+end
+
+-- Write the fields of a run, all at once.
+local function write_run(run)
+  if run.stale then
+    redis.call('UNLINK', run.key) -- what another caller has stored of a run of this id
+  end
+  local values = {}
+  for name, value in pairs(run.changed) do
+    values[#values + 1], values[#values + 2] = name, value
+  end
+  if #values > 0 then
+    redis.call('HSET', run.key, unpack(values))
+  end
+  if run.fields.building then -- stored in several calls, until now with a time to live
+    redis.call('PERSIST', run.key)
+    drop_from_run(run, 'building')
+  end
+end
+
+-- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted.
+local function commit_runs()
+  for _, run in ipairs(opened_runs) do
+    close_run(run)
+    if #run.rest > 0 then
+      redis.call('HLEN', run.home .. ':unsettled')
+    end
+  end
+  local queues, by_queue = sort_added()
+  for _, there in ipairs(queues) do
+    local refused = check_queue(there)
+    if refused then
+      return refused
+    end
+  end
+  begin_writes() -- finished work must be able to leave even then
+  for _, run in ipairs(opened_runs) do
+    for _, path in ipairs(run.rest) do
+      local reference = table.concat({ run.home, run.id, path }, '\0')
+      redis.call('HSET', run.home .. ':unsettled', '!' .. reference, 'cancel')
+    end
+  end
+  for _, run in ipairs(opened_runs) do
+    if run.starts then
+      redis.call('UNLINK', run.home .. ':result:' .. run.id) -- of an earlier run
+    end
+    write_run(run)
+  end
+  for _, there in ipairs(queues) do
+    for from = 1, #by_queue[there], 1000 do
+      local rows = { unpack(by_queue[there], from, math.min(from + 999, #by_queue[there])) }
+      local reply = call_add_items(keys_at(there, keys_of_add_items), arguments_at(there, rows))
+      if reply.err then
+        return reply
+      end
+    end
+  end
+  for _, run in ipairs(opened_runs) do
+    in_chunks('HDEL', run.key, run.dropped)
+    if run.ends then
+      publish_end(run)
+    end
+  end
+end
+
+-- Complete items of this queue, and make others dead letters: rows as those of `complete_many` and `fail_many`. Returns
+-- their answers.
+local function finish_items(completed, failed)
+  local done = completed[1]
+      and call_complete_many(
+        keys_at(prefix, keys_of_complete_many),
+        arguments_at(prefix, completed)
+      )
+    or {}
+  local dead_ = failed[1]
+      and call_fail_many(keys_at(prefix, keys_of_fail_many), arguments_at(prefix, failed))
+    or {}
+  return done, dead_
+end

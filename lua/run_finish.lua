@@ -1,0 +1,185 @@
+-- Finish stages of flow runs: store what became of each, add what follows, and complete its item, in one step.
+--
+-- The hash of the run decides, see `lib/run_commit`. The items that follow are added before this one is completed, so an interrupted call that is
+-- repeated completes the step and adds nothing twice. For a stage that had ended already, the kind does not matter: the
+-- call does what was left, and completes the item, or makes it a dead letter if the stage has failed.
+--
+-- Kinds: `done`: value is the result as raw JSON, extra a JSON list of the successors that are entered (empty: all). `failed`: value is
+-- the error. `fan`: value is a JSON list of the definitions of at most 250 children, or the number of those that were stored; extra
+-- says how they are joined. `stage`: store definitions, a JSON list, extra is the index of the first. `more`: add the next children.
+-- `drop`: the handler was not called.
+--
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
+-- Arguments:
+--   prefix   text     the queue's name
+--   now_ms   integer  the time; empty: the server's time
+--   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home queue NUL run NUL path), kind, value, extra, …
+-- Reply: two lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from `complete_many`; for one
+--   that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the item goes on: children are to be added by `more`, or were stored; -4
+--   nothing has changed, as it chooses a stage that is no successor; -2 not handled as the call adds enough already, send it again. And the references of stages whose rest is to be cancelled.
+-- Cost: O(1) per item, and per item that follows.
+-- Limits: at most 1,000 rows a call; it adds about 250 items.
+-- Needs: check
+
+redis.call('ZCARD', dead)
+redis.call('HLEN', watchers)
+redis.call('HLEN', options)
+redis.call('HLEN', errors)
+redis.call('XLEN', events)
+local rows, ids = {}, {}
+for at = entries + 1, #ARGV, 7 do
+  local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4] }
+  row.value, row.extra = ARGV[at + 5], ARGV[at + 6]
+  local home, run_id, path = split_reference(ARGV[at + 3])
+  row.run, row.path = home and open_run(home, run_id), path
+  rows[#rows + 1], ids[#ids + 1] = row, row.id
+end
+
+-- Read of each run what most of its rows need.
+local function read_runs()
+  local names_of = {}
+  for _, row in ipairs(rows) do
+    local run = row.run
+    if run then
+      local names = names_of[run] or { 'state', 'active', 'error', 'level', 'trace' }
+      local parent = parent_of(row.path)
+      names_of[run], names[#names + 1] = names, 's:' .. row.path
+      if parent then
+        names[#names + 1], names[#names + 2] = 'j:' .. parent, 's:' .. parent
+        names[#names + 1], names[#names + 2] = 'm:' .. parent, 'e:' .. parent
+      else
+        names[#names + 1] = 'n:' .. row.path
+      end
+    end
+  end
+  for run, names in pairs(names_of) do
+    read_run(run, names)
+  end
+end
+
+-- Store the definitions of children.
+local function store_children(run, path, list, first)
+  local children = cjson.decode(list)
+  for i, child in ipairs(children) do
+    set_run(run, 'k:' .. path .. '/' .. first + i - 1, cjson.encode(child)) -- texts and small numbers
+  end
+  return #children
+end
+
+-- Return which successors a result chooses, name -> true (nil: all), and whether all of them are successors.
+local function picked_by(row, run, path)
+  if row.extra == '' then
+    return nil, true
+  end
+  local picked, follows = {}, {}
+  for _, name in ipairs(not parent_of(path) and stage_definition(run, path)['then'] or {}) do
+    follows[name] = true
+  end
+  for _, name in ipairs(cjson.decode(row.extra)) do
+    picked[name] = true
+    if not follows[name] then
+      return nil, false
+    end
+  end
+  return picked, true
+end
+
+-- End a stage that is entered, or have it fan out. Returns an answer if its item goes on.
+local function step(row, run, path)
+  if row.kind == 'done' then
+    local picked, is_known = picked_by(row, run, path)
+    if not is_known then
+      return -4
+    end
+    end_stage(run, path, 'd', row.value, picked)
+  elseif row.kind == 'failed' then
+    end_stage(run, path, 'f', row.value)
+  elseif row.kind == 'drop' then
+    end_stage(run, path, 'c')
+  elseif row.kind == 'stage' then
+    store_children(run, path, row.value, tonumber(row.extra))
+    return 2
+  elseif row.kind == 'fan' then
+    local total = tonumber(row.value) or store_children(run, path, row.value, 0)
+    if total == 0 then
+      end_stage(run, path, 'd', '[]')
+    elseif not run_field(run, 'k:' .. path .. '/' .. total - 1) then
+      return -1
+    elseif start_children(run, path, total, row.extra) then
+      return 2
+    end
+  else
+    return -1
+  end
+  if string.find(path, '/', 1, true) and run_field(run, 's:' .. path) == 'd' then
+    drop_from_run(run, 'k:' .. path)
+  end
+end
+
+-- Finish one stage; returns an answer, or how its item ends: `complete` or `fail`.
+local function finish(row)
+  local run, path = row.run, row.path
+  if not (run and run_field(run, 'state')) then
+    return 'complete'
+  end
+  local state, answer = run_field(run, 's:' .. path), nil
+  if state == 'w' then
+    answer = step(row, run, path)
+  elseif state == 'x' then
+    local more = path == '' and enter_first or enter_batch
+    answer = more(run, path) and 2
+  else
+    run.ends = run.ends or is_final(run) -- publish it again
+    heal_after(run, path)
+  end
+  return answer or (run_field(run, 's:' .. path) == 'f' and 'fail' or 'complete')
+end
+
+read_runs()
+local records = redis.call('HMGET', ledger, unpack(ids))
+local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+local answers, completed, completed_at, failed, failed_at, seen = {}, {}, {}, {}, {}, {}
+for i, row in ipairs(rows) do
+  local id, ending = row.id, row.kind == 'failed' and 'fail' or 'complete'
+  local is_valid
+  if ending == 'fail' then
+    is_valid = is_current(id, tonumber(row.token), scores[i], records[i])
+  else
+    is_valid = accepts_token(id, row.token, row.fenced == '1', records[i], scores[i])
+      and redis.call('EXISTS', data_key(id)) == 1
+  end
+  if is_valid and not seen[id] then
+    seen[id] = true
+    ending = (room_to_add() == 0 or (row.run and row.run.changes > 1000)) and -2 or finish(row)
+  end
+  if ending == 'complete' then
+    completed_at[#completed_at + 1] = i
+    completed[#completed + 1], completed[#completed + 2] = id, row.token
+    completed[#completed + 1] = row.fenced
+  elseif ending == 'fail' then
+    failed_at[#failed_at + 1] = i
+    failed[#failed + 1], failed[#failed + 2], failed[#failed + 3] = id, row.token, '-1'
+    failed[#failed + 1] = row.run and run_field(row.run, 'e:' .. row.path) or row.value
+  else
+    answers[i] = ending
+  end
+end
+
+local refused = commit_runs()
+if refused then
+  return refused
+end
+local done, dead_ = finish_items(completed, failed)
+for place, i in ipairs(completed_at) do
+  answers[i] = done[place]
+end
+for place, i in ipairs(failed_at) do
+  answers[i] = dead_[place]
+end
+local rest = {}
+for _, run in ipairs(opened_runs) do
+  for _, path in ipairs(run.rest) do
+    rest[#rest + 1] = table.concat({ run.home, run.id, path }, '\0')
+  end
+end
+return { answers, rest }
