@@ -41,7 +41,7 @@ local function read_runs()
   for _, row in ipairs(rows) do
     local run = row.run
     if run then
-      local names = names_of[run] or { 'state', 'active', 'error', 'level', 'trace' }
+      local names = names_of[run] or { 'state', 'active', 'error', 'level', 'trace', 'adding' }
       local parent = parent_of(row.path)
       names_of[run], names[#names + 1] = names, 's:' .. row.path
       if parent then
@@ -53,7 +53,8 @@ local function read_runs()
     end
   end
   for run, names in pairs(names_of) do
-    read_run(run, names)
+    read_fields(run, names)
+    heal_run(run)
   end
 end
 
@@ -105,14 +106,11 @@ local function step(row, run, path)
       end_stage(run, path, 'd', '[]')
     elseif not run_field(run, 'k:' .. path .. '/' .. total - 1) then
       return -1
-    elseif start_children(run, path, total, row.extra) then
+    elseif start_children(run, path, total, row.extra, 0) then
       return 2
     end
   else
     return -1
-  end
-  if string.find(path, '/', 1, true) and run_field(run, 's:' .. path) == 'd' then
-    drop_from_run(run, 'k:' .. path)
   end
 end
 
@@ -130,7 +128,6 @@ local function finish(row)
     answer = more(run, path) and 2
   else
     run.ends = run.ends or is_final(run) -- publish it again
-    heal_after(run, path)
   end
   return answer or (run_field(run, 's:' .. path) == 'f' and 'fail' or 'complete')
 end

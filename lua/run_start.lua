@@ -7,7 +7,7 @@
 -- Arguments:
 --   prefix   text     the name of the run's home queue
 --   now_ms   integer  the time; empty: the server's time
---   flow_run text     the run's id
+--   of_run   text     the run's id
 --   builder  text     an id of the caller's, the same in all calls for this run
 --   is_first flag     1: this is the first call
 --   seal     flag     1: this is the last call, which starts the run
@@ -22,13 +22,14 @@ redis.call('HLEN', watchers)
 redis.call('HLEN', options)
 redis.call('HLEN', errors)
 redis.call('XLEN', events)
-local it = open_run(prefix, flow_run)
-read_run(it, { 'state', 'building', 'active', 'error', 'j:', 'p:', 's:' })
+local it = open_run(prefix, of_run)
+read_fields(it, { 'state', 'building', 'active', 'error', 'adding', 'j:', 's:' })
 local building = run_field(it, 'building')
 if run_field(it, 'state') then
   -- An interrupted call may have left the rest undone.
   if seal then
-    heal_first(it)
+    it.indexes = is_run_active(it)
+    heal_run(it)
     local refused = commit_runs()
     if refused then
       return refused
@@ -60,6 +61,6 @@ if not seal then
 end
 set_run(it, 'created', string.format('%.0f', read_clock()))
 set_run(it, 'state', 'active')
-it.starts, it.stale = true, stale
+it.starts, it.indexes, it.stale = true, true, stale
 enter_first(it)
 return commit_runs() or 1

@@ -39,19 +39,19 @@ end
 
 -- Note those of the items that are of a stage of a flow run which has not ended: see `run_settle`.
 local function note_unsettled(ids)
-  local notes = {}
   for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
-    local reference = text and string.find(text, '"run"', 1, true) and read_options(text).run
-    local home, run_id, path = split_reference(reference or '')
+    local reference = string.find(text or '', '"run"', 1, true) and read_options(text).run or ''
+    local home, run_id, path = split_reference(reference)
     if home then
       local stage = redis.pcall('HMGET', home .. ':run:' .. run_id, 's:' .. path, 'j:' .. path)
-      local total, added = string.match(stage[2] or '', '^(%d+) (%d+)')
-      if stage[1] == 'w' or (stage[1] == 'x' and total ~= added) then
-        notes[#notes + 1], notes[#notes + 2] = ids[i], reference
+      if
+        stage[1] == 'w'
+        or (stage[1] == 'x' and not string.find(stage[2] or '', '^(%d+) %1 ')) -- not all added
+      then
+        redis.call('HSET', unsettled_key, ids[i], reference)
       end
     end
   end
-  in_chunks('HSET', unsettled_key, notes)
 end
 
 local function forget_facts(ids)
@@ -92,11 +92,8 @@ end
 local function traces_of(ids)
   local texts, traces, any = any_options() and read_in_chunks('HMGET', options, ids) or {}, {}, nil
   for i, text in ipairs(texts) do
-    traces[i] = false
-    if text and (string.find(text, '"trace"', 1, true) or string.find(text, '"run"', 1, true)) then
-      local found = read_options(text)
-      traces[i] = found.run and (found.trace or '') .. '\n' .. found.run or found.trace or false
-    end
+    local found = text and string.find(text, '"[tr]') and read_options(text) or {}
+    traces[i] = found.run and (found.trace or '') .. '\n' .. found.run or found.trace or false
     any = any or traces[i]
   end
   return any and traces or nil

@@ -5,7 +5,7 @@
 -- values are stored as they came; only definitions and lists of names are decoded.
 --
 -- Needs: nothing
--- Gives: opened_runs, open_run, read_run, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, add_stage_item
+-- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, add_stage_item, add_driver, heal_run
 
 -- The runs that this script has read, in order, and by their keys.
 local opened_runs = {}
@@ -22,7 +22,7 @@ local function open_run(home, id)
 end
 
 -- Read those of these fields that were not read.
-local function read_run(run, names)
+local function read_fields(run, names)
   local unread, fields = {}, run.fields
   for _, name in ipairs(names) do
     if fields[name] == nil then
@@ -95,7 +95,8 @@ local function add_active(run, number)
   )
 end
 
--- Have an item of a stage or a child added. `again`: it may have been added, and may have ended otherwise.
+-- Have an item of a stage or a child added. `again`: it may have been added, and may have ended otherwise. The field `adding`
+-- has the paths, each followed by NUL, until all are added: see `heal_run`.
 local function add_stage_item(run, path, found, again)
   local trace = run_field(run, 'trace')
   local carried = { run = table.concat({ run.home, run.id, path }, '\0') }
@@ -107,6 +108,7 @@ local function add_stage_item(run, path, found, again)
   carried.trace = trace and trace ~= '' and trace or nil
   carried.expires_in = found.expires_in
   run.added[#run.added + 1] = {
+    path = path,
     queue = found.queue or run.home,
     id = run.id .. '/' .. path,
     data = found.data or '',
@@ -114,4 +116,30 @@ local function add_stage_item(run, path, found, again)
     how = '0:' .. cjson.encode(carried),
     again = again,
   }
+end
+
+-- Add an item whose holder adds the other children of a stage that has no item of its own, or the other first stages.
+local function add_driver(run, name, again)
+  local found = stage_definition(run, name)
+  local there = found.queue
+  if not there and name ~= '' then
+    there = stage_definition(run, name .. '/0').queue
+  end
+  add_stage_item(run, name, { queue = there, data = found.data, level = found.level }, again)
+end
+
+-- Have the items added again that an interrupted step may not have added.
+local function heal_run(run)
+  if run.is_healed then
+    return
+  end
+  run.is_healed = true
+  for path in string.gmatch(run_field(run, 'adding') or '', '(%Z*)%z') do
+    local state, counts = run_field(run, 's:' .. path), counts_of(run, 'j:' .. path)
+    if state == 'w' then
+      add_stage_item(run, path, stage_definition(run, path), true)
+    elseif state == 'x' and counts[2] < counts[1] then
+      add_driver(run, path, true)
+    end
+  end
 end

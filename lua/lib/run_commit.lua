@@ -4,13 +4,27 @@
 -- it the items are added of stages and children that are `w`, and a run that has ended is published. A call that was
 -- interrupted is repeated: it finds the state, and does the rest again, which changes nothing that was done.
 --
--- Needs: prefix, none
+-- Needs: prefix
 -- Gives: commit_runs, write_run, is_final, finish_items
 -- Calls: add_items, complete_many, fail_many
 
 local function is_final(run)
   local state = run_field(run, 'state')
   return state and state ~= 'active'
+end
+
+-- Return a run as the index lists it, see `lib/run_index`.
+local function listed_run(run)
+  local fields, keep = run.fields, tonumber(run.fields.keep or 0) or 0
+  return {
+    home = run.home,
+    id = run.id,
+    flow = fields.flow or '',
+    lookup = fields.lookup,
+    state = fields.state,
+    at = tonumber(run.ends and fields.ended or fields.created) or read_clock(),
+    expires = run.ends and run.idle and read_clock() + keep or nil,
+  }
 end
 
 -- Read what is written of runs that end, and whether their hashes may be removed.
@@ -25,9 +39,13 @@ local function close_run(run)
   run.idle = idle
   run.ends = run.ends or (is_final(run) and (run.changed.state or (idle and run.changed.active)))
   if run.ends then
-    read_run(run, { 'result', 'keep', 'flow', 'lookup', 'error', 'ended' })
+    read_fields(run, { 'result', 'keep', 'flow', 'lookup', 'error', 'ended' })
     run.result_field = 'r:' .. (run.fields.result or '')
-    read_run(run, { run.result_field })
+    read_fields(run, { run.result_field })
+  end
+  if run.ends or run.indexes then
+    read_fields(run, { 'flow', 'lookup', 'created' })
+    check_index(listed_run(run))
   end
 end
 
@@ -49,6 +67,20 @@ local function check_queue(there)
   end
 end
 
+-- Note which items a step adds, as it may be interrupted before it has: see `heal_run`.
+local function note_adding(run)
+  local paths = {}
+  for i, one in ipairs(run.added) do
+    paths[i] = one.path .. '\0'
+  end
+  if paths[1] then
+    set_run(run, 'adding', table.concat(paths))
+  end
+  if run_field(run, 'adding') then
+    drop_from_run(run, 'adding')
+  end
+end
+
 -- Return the items to be added, by queue. One that may have been added is left out if it has ended in another way.
 local function sort_added()
   local by_queue, queues = {}, {}
@@ -57,7 +89,7 @@ local function sort_added()
       local has_ended = one.again
         and (
           redis.call('EXISTS', one.queue .. ':dead:' .. one.id) == 1
-          or redis.call('HEXISTS', one.queue .. ':unsettled', one.id) == 1
+          or redis.call('ZSCORE', one.queue .. ':cancelled', one.id)
         )
       if not has_ended then
         if not by_queue[one.queue] then
@@ -97,10 +129,14 @@ local function publish_end(run)
   if keep > 0 then
     redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep)
   end
-  if run.idle and keep > 0 then
-    redis.call('PEXPIRE', run.key, keep)
-  elseif run.idle then
+  if run.idle and keep == 0 then
+    index_deleted(listed_run(run))
     redis.call('UNLINK', run.key)
+  else
+    index_ended(listed_run(run))
+    if run.idle then
+      redis.call('PEXPIRE', run.key, keep)
+    end
   end
   local waiters = redis.pcall('HGET', watchers_key, run.id)
   if type(waiters) == 'string' then
@@ -132,6 +168,7 @@ end
 -- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted.
 local function commit_runs()
   for _, run in ipairs(opened_runs) do
+    note_adding(run)
     close_run(run)
     if #run.rest > 0 then
       redis.call('HLEN', run.home .. ':unsettled')
@@ -156,6 +193,9 @@ local function commit_runs()
       redis.call('UNLINK', run.home .. ':result:' .. run.id) -- of an earlier run
     end
     write_run(run)
+    if run.indexes then
+      index_started(listed_run(run))
+    end
   end
   for _, there in ipairs(queues) do
     for from = 1, #by_queue[there], 1000 do

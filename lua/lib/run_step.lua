@@ -5,7 +5,7 @@
 -- step by step: `todo` has the stages whose edges, or whose parents, are still to be told.
 --
 -- Needs: nothing
--- Gives: room_to_add, end_stage, enter_stage, start_children, enter_batch, enter_first, heal_first, heal_after, fail_run, is_run_active, resolve, join_decision
+-- Gives: room_to_add, end_stage, enter_stage, start_children, enter_batch, enter_first, fail_run, is_run_active, resolve, join_decision
 
 -- How many items one call adds at most, except that the successors of one stage are added together.
 local max_added = 250
@@ -78,54 +78,38 @@ local function note_end(run, path, state)
   set_run(run, 't:' .. path, string.format('%.0f', read_clock()))
 end
 
--- Enter the next children of a stage that has fanned out, as many as one call may add; first those that an interrupted
--- call may not have added. Returns whether some are left.
+-- Enter the next children of a stage that has fanned out, as many as one call may add. Returns whether some are left.
 local function enter_batch(run, path)
-  local counts = counts_of(run, 'j:' .. path)
-  local first, pending = counts[2], tonumber(run_field(run, 'p:' .. path) or '')
+  local counts, names = counts_of(run, 'j:' .. path), {}
+  local first = counts[2]
   local last = math.min(counts[1], first + room_to_add())
   if not is_run_active(run) or run_field(run, 's:' .. path) ~= 'x' then
     return false
   end
-  local names = {}
-  for i = pending or first, last - 1 do
-    names[#names + 1], names[#names + 2] = 'k:' .. path .. '/' .. i, 's:' .. path .. '/' .. i
+  for i = first, last - 1 do
+    names[#names + 1] = 'k:' .. path .. '/' .. i
   end
-  read_run(run, names)
-  for i = pending or first, last - 1 do
+  read_fields(run, names)
+  for i = first, last - 1 do
     local child = path .. '/' .. i
-    if i >= first then
-      set_run(run, 's:' .. child, 'w')
-    end
-    if run_field(run, 's:' .. child) == 'w' then
-      add_stage_item(run, child, stage_definition(run, child), i < first)
-    end
+    set_run(run, 's:' .. child, 'w')
+    add_stage_item(run, child, stage_definition(run, child))
   end
   if last > first then
     counts[2] = last
     set_counts(run, 'j:' .. path, counts)
-    set_run(run, 'p:' .. path, string.format('%.0f', first))
     add_active(run, last - first)
-  end
-  if pending or last > first then
-    drop_from_run(run, 'p:' .. path)
   end
   return last < counts[1]
 end
 
--- Have a stage fan out: its item is done when all children are added, and the stage when they are joined. Returns whether
+-- Have a stage fan out. `in_plan`: 1 if its children are those of the plan, whose definitions are kept; else 0. Its item is done when all children are added, and the stage when they are joined. Returns whether
 -- some children are left.
-local function start_children(run, path, total, policy)
+local function start_children(run, path, total, policy, in_plan)
   set_run(run, 's:' .. path, 'x')
   set_run(run, 'm:' .. path, policy)
-  set_counts(run, 'j:' .. path, { total, 0, 0, 0, 0 })
+  set_counts(run, 'j:' .. path, { total, 0, 0, 0, 0, in_plan })
   return enter_batch(run, path)
-end
-
--- Add an item whose holder adds the other children of a stage that has no item of its own.
-local function add_driver(run, name, found, again)
-  local there = found.queue or stage_definition(run, name .. '/0').queue
-  add_stage_item(run, name, { queue = there, data = found.data, level = found.level }, again)
 end
 
 -- Enter a stage: add its item, or its children, or if it has neither, end it.
@@ -136,8 +120,8 @@ local function enter_stage(run, name, todo)
   local found = stage_definition(run, name)
   if found.children then
     add_active(run, 1)
-    if start_children(run, name, found.children, found.policy) then
-      add_driver(run, name, found)
+    if start_children(run, name, found.children, found.policy, 1) then
+      add_driver(run, name)
     end
   elseif found.queue then
     set_run(run, 's:' .. name, 'w')
@@ -150,11 +134,11 @@ local function enter_stage(run, name, todo)
   end
 end
 
--- Count an edge of a join, and enter or skip the stage if that decides. `edge`: the place of its count in `j:<stage>`.
+-- Count an edge of a join, and enter or skip the stage if that decides. `edge`: the place of its count in `i:<stage>`.
 local function arrive(run, name, edge, reason, todo)
   local found = stage_definition(run, name)
   local of, policy = found.of or 1, found.join or 'all'
-  local counts = of > 1 and counts_of(run, 'j:' .. name) or {}
+  local counts = of > 1 and counts_of(run, 'i:' .. name) or {}
   for i = #counts + 1, 4 do
     counts[i] = 0
   end
@@ -163,7 +147,7 @@ local function arrive(run, name, edge, reason, todo)
   local decision = join_decision(policy, of, counts[2], counts[3], counts[4])
   local by_number = string.sub(policy, 1, 2) == 'n:'
   if of > 1 then
-    set_counts(run, 'j:' .. name, counts)
+    set_counts(run, 'i:' .. name, counts)
     if edge == 3 and policy == 'all' and not has_text(run, 'e:' .. name) then
       set_run(run, 'e:' .. name, reason) -- why it will not be entered
     end
@@ -190,12 +174,15 @@ end
 
 -- Tell the stage whose child has ended, and end it if that decides.
 local function tell_parent(run, path, one, todo)
-  read_run(run, { 'j:' .. path, 's:' .. path, 'm:' .. path, 'e:' .. path })
+  read_fields(run, { 'j:' .. path, 's:' .. path, 'm:' .. path, 'e:' .. path })
   local counts, policy = counts_of(run, 'j:' .. path), run_field(run, 'm:' .. path) or 'all'
   local before = children_decision(policy, counts[1], counts[3], counts[4] + counts[5])
   local place = ({ d = 3, f = 4, c = 5 })[one.state]
   counts[place] = counts[place] + 1
   set_counts(run, 'j:' .. path, counts)
+  if one.state == 'd' and counts[6] ~= 1 then
+    drop_from_run(run, 'k:' .. one.path)
+  end
   local decision = children_decision(policy, counts[1], counts[3], counts[4] + counts[5])
   if run_field(run, 's:' .. path) ~= 'x' then
     return
@@ -221,7 +208,7 @@ local function tell_parent(run, path, one, todo)
   todo[#todo + 1] = { path = path, state = decision == 'd' and 'd' or 'f', reason = reason }
   local are_left = counts[3] + counts[4] + counts[5] < counts[1]
   if are_left and (policy == 'fail_fast' or (decision == 'd' and policy ~= 'settled')) then
-    run.rest[#run.rest + 1] = path
+    run.rest[#run.rest + 1] = path .. '/'
   end
 end
 
@@ -237,9 +224,9 @@ local function resolve(run, todo)
       local names, fields = stage_definition(run, one.path)['then'] or {}, {}
       for _, name in ipairs(names) do
         fields[#fields + 1], fields[#fields + 2] = 'n:' .. name, 's:' .. name
-        fields[#fields + 1] = 'j:' .. name
+        fields[#fields + 1] = 'i:' .. name
       end
-      read_run(run, fields)
+      read_fields(run, fields)
       local is_good = one.state == 'd'
       if #names == 0 and (one.state == 'f' or one.state == 'c') and not has_text(run, 'error') then
         set_run(run, 'error', one.reason) -- nothing tolerates it
@@ -268,79 +255,29 @@ local function end_stage(run, path, state, value, picked)
   resolve(run, { { path = path, state = state, reason = reason, picked = picked } })
 end
 
--- Enter the first stages of a run, as many as one call may add; first those that an interrupted call may not have added.
--- If some are left, the path '' has fanned out: its holder enters them. Returns whether some are left.
+-- Enter the first stages of a run, as many as one call may add. If some are left, the path '' has fanned out: its holder
+-- enters them. Returns whether some are left.
 local function enter_first(run)
   local names = cjson.decode(run_field(run, 'first') or '[]')
-  local counts = counts_of(run, 'j:')
-  local from, pending, todo = counts[2] or 0, tonumber(run_field(run, 'p:') or ''), {}
+  local counts, todo = counts_of(run, 'j:'), {}
+  local from = counts[2] or 0
   local last = math.min(#names, from + room_to_add())
   if not is_run_active(run) then
     return false
   end
-  for i = pending or from, last - 1 do
-    local name = names[i + 1]
-    if i >= from then
-      enter_stage(run, name, todo)
-    elseif run_field(run, 's:' .. name) == 'w' then
-      add_stage_item(run, name, stage_definition(run, name), true)
-    end
+  for i = from + 1, last do
+    enter_stage(run, names[i], todo)
   end
   if counts[1] or last < #names then
+    set_run(run, 's:', last < #names and 'x' or 'd')
+    set_counts(run, 'j:', { #names, last, 0, 0, 0, 1 })
     if not counts[1] then
       add_active(run, 1)
-      add_stage_item(run, '', {})
-    elseif last == #names and run_field(run, 's:') == 'x' then
+      add_driver(run, '')
+    elseif last == #names then
       add_active(run, -1)
     end
-    set_run(run, 's:', last < #names and 'x' or 'd')
-    set_counts(run, 'j:', { #names, last, 0, 0, 0 })
-    set_run(run, 'p:', string.format('%.0f', from))
-    drop_from_run(run, 'p:')
   end
   resolve(run, todo)
   return last < #names
-end
-
--- Have the item of a stage added again, or those of its children, if it is entered: an interrupted call may not have added
--- them.
-local function heal_stage(run, name)
-  local found, entered = stage_definition(run, name), run_field(run, 's:' .. name)
-  if entered == 'w' then
-    add_stage_item(run, name, found, true)
-  elseif entered == 'x' and found.children and enter_batch(run, name) then
-    add_driver(run, name, found, true)
-  end
-end
-
--- The same for the first stages of a run.
-local function heal_first(run)
-  if run_field(run, 's:') == 'x' then
-    add_stage_item(run, '', {}, true)
-  elseif not run_field(run, 'j:') then
-    for _, name in ipairs(cjson.decode(run_field(run, 'first') or '[]')) do
-      heal_stage(run, name)
-    end
-  end
-end
-
--- Have the items added again that follow an ended stage or child: an interrupted call may not have added them.
-local function heal_after(run, path)
-  local todo, seen, at = { path }, {}, 1
-  while todo[at] do
-    local parent = parent_of(todo[at])
-    local state = parent and run_field(run, 's:' .. parent)
-    local names = parent and (state == 'd' or state == 'f') and { parent } or {}
-    for _, name in ipairs(parent and {} or stage_definition(run, todo[at])['then'] or {}) do
-      local found, entered = stage_definition(run, name), run_field(run, 's:' .. name)
-      heal_stage(run, name)
-      if not entered or entered == 'k' or not (found.queue or found.children) then
-        names[#names + 1] = name
-      end
-    end
-    for _, name in ipairs(names) do
-      todo[#todo + 1], seen[name] = not seen[name] and name or nil, true
-    end
-    at = at + 1
-  end
 end

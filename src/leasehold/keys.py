@@ -59,7 +59,7 @@ KEYS = {
         "hash",
         "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
         "`group`, `expires` (when it is discarded if no worker has begun with it), `trace` (`traceparent` "
-        "of the span that added it), `run` (the stage of a flow run: the prefix of the run's home queue, NUL, "
+        "of the span that added it), `run` (the stage of a flow run: the prefix of its home queue, NUL, "
         "its id, NUL, the stage's path)",
     ),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
@@ -121,10 +121,6 @@ MADE_KEYS = {
         "half a millisecond, that it has expired",
     ),
     "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),
-    "run:<id>": Key(
-        "hash, `PEXPIRE` when it has ended",
-        "a flow run whose home queue this is: [its fields](protocol.md#scripts-for-flows)",
-    ),
     "unsettled": Key(
         "hash",
         "id → the reference of its stage, for items of flow runs that have ended by another way than the "

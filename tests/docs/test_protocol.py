@@ -46,7 +46,7 @@ def test_an_event_is_described_by_its_declaration_and_the_scripts_that_emit_it()
     assert len(generated.others().splitlines()) == len(EventKind) - len(ITEM_EVENTS) + 2
     [row] = [row for row in rows if row.startswith("| `failed` ")]
     assert row == (
-        "| `failed` | `fail_many` | leased | waiting; with `due`: scheduled | "
+        "| `failed` | `fail_many`, `run_finish` | leased | waiting; with `due`: scheduled | "
         "`token`, `attempt`, `due`, `error` |"
     )
 

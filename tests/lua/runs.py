@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.keys import QueueKeys
 from leasehold.queue.plan import ChildPlan, Plan, StagePlan
-from leasehold.scripting.runner import BoundScript
-from tests.lua.space import ME, NOW, Call, Expiring, Space, encoded, items_of
+from tests.lua.space import NOW, Call, Expiring, Space, State, items_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: The kinds of rows of `run_finish`, and what a stage of these tests returns.
 RESULT = '{"n": 1.10, "list": []}'
+
+
+def contents(state: State, key: str) -> dict[str, str]:
+    """Return the fields of a hash, which may have a time to live; empty: there is none."""
+    found = state.get(key, {})
+    values = found.contents if isinstance(found, Expiring) else found
+    assert isinstance(values, dict)
+    return {name: str(value) for name, value in values.items()}
 
 
 class Row(NamedTuple):
@@ -45,7 +51,9 @@ class Row(NamedTuple):
         """Return the row of a stage whose next children are added."""
         return self.ending("more")
 
-    def ending(self, kind: str, value: str | bytes = "", extra: str = "", fenced: int = 0) -> tuple[object, ...]:
+    def ending(
+        self, kind: str, value: str | bytes = "", extra: str = "", fenced: int = 0
+    ) -> tuple[object, ...]:
         """Return a row of any kind."""
         return (self.id, self.token, fenced, self.reference, kind, value, extra)
 
@@ -56,6 +64,8 @@ class Runs:
     def __init__(self, space: Space) -> None:
         self.space = space
         self.home = space.prefix
+        #: The paths of the stages whose rest the last call wants cancelled.
+        self.rest: list[str] = []
 
     def stage(self, name: str, *after: str, **options: Any) -> StagePlan:
         """Return a stage whose item is on the home queue."""
@@ -65,13 +75,16 @@ class Runs:
         """Return a child on the home queue."""
         return ChildPlan(options.pop("queue", self.home), b'{"child":%d}' % number, **options)
 
-    async def start(self, *stages: StagePlan, run: str = "r", result: str | None = None, **options: Any) -> int:
+    async def start(
+        self, *stages: StagePlan, run: str = "r", result: str | None = None, **options: Any
+    ) -> int:
         """Start a run with one call."""
-        return (await self.space.run_all([self.starting(Plan(stages, result, **options), run)]))[0]
+        [reply] = await self.space.run_all([self.starting(Plan(stages, result, **options), run)])
+        return int(reply)
 
     def starting(self, plan: Plan, run: str = "r") -> Call:
         """Return the call that starts a run."""
-        arguments = {"flow_run": run, "builder": "", "is_first": 1, "seal": 1}
+        arguments = {"of_run": run, "builder": "", "is_first": 1, "seal": 1}
         return Call("run_start", plan.fields(), arguments)
 
     async def lease(self, count: int = 250, *, at: int = NOW, of: Space | None = None) -> list[Row]:
@@ -84,27 +97,30 @@ class Runs:
             for item, trace in zip(items_of(reply), carried, strict=True)
         ]
 
-    async def finish(self, *rows: tuple[object, ...], at: int = NOW, of: Space | None = None) -> list[Any]:
+    async def finish(self, *rows: tuple[object, ...], at: int = NOW, of: Space | None = None) -> list[int]:
         """Finish stages with one call; return its answers."""
         answers, rest = await (of or self.space).run("run_finish", rows, now_ms=at)
         self.rest = [one.split(b"\0")[2].decode() for one in rest]
-        return answers
+        return [int(answer) for answer in answers]
 
     async def step(self, **endings: str) -> list[str]:
         """Lease all that waits and finish it as given by its path (default: done); return the paths."""
         rows = await self.lease()
-        await self.finish(
-            *(
+        if rows:
+            ended = [
                 row.failed() if endings.get(row.path) == "failed" else row.done(f'"{row.path}"')
                 for row in rows
-            )
-        )
+            ]
+            assert await self.finish(*ended) == [1] * len(rows)
         return sorted(row.path for row in rows)
+
+    async def fields(self, run: str = "r") -> dict[str, str]:
+        """Return all fields of a run."""
+        return contents(await self.space.snapshot(), f"run:{run}")
 
     async def hash(self, run: str = "r") -> dict[str, str]:
         """Return the fields of a run but those of its plan."""
-        found = await self.space.redis.hgetall(f"{self.home}:run:{run}")
-        fields = {name.decode(): value.decode() for name, value in found.items()}
+        fields = await self.fields(run)
         plan = ("n:", "b:", "a:", "k:", "t:")
         static = {"flow", "keep", "correlation", "level", "trace", "lookup", "first", "stages", "attributes"}
         static |= {"created", "ended", "result"}
@@ -116,7 +132,7 @@ class Runs:
         """Return the states of a run and of its stages."""
         fields = await self.hash(run)
         found = {name[2:]: value for name, value in fields.items() if name.startswith("s:")}
-        return {"": fields.get("state", "gone"), **found}
+        return {"run": fields.get("state", "gone"), **found}
 
     async def result(self, run: str = "r") -> Any:
         """Return what was published of a run."""

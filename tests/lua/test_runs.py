@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.lua.runs import Runs
-from tests.lua.space import Space
+from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from tests.lua.runs import RESULT, Runs, contents
+from tests.lua.space import Expiring, Space
 
 
 @pytest.fixture
@@ -13,13 +16,412 @@ def runs(space: Space) -> Runs:
     return Runs(space)
 
 
-async def test_a_chain(runs: Runs) -> None:
-    assert await runs.start(runs.stage("a"), runs.stage("b", "a"), result="b") == 1
-    assert await runs.start(runs.stage("a"), runs.stage("b", "a"), result="b") == 0
-    print(await runs.space.snapshot())
+@pytest.mark.seed("GLD-O5", "GLD-B21", "GLD-G6")
+async def test_a_finished_stage_completes_its_item_and_adds_its_successor_in_one_step(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b", "a"), result="b")
     [row] = await runs.lease()
+    assert (row.id, row.path) == ("r/a", "a")
     assert await runs.finish(row.done()) == [1]
-    print(await runs.hash())
+    assert await runs.hash() == {
+        "state": "active",
+        "active": "1",
+        "s:a": "d",
+        "r:a": RESULT,
+        "s:b": "w",
+    }
+    [row] = await runs.lease()
+    assert row.path == "b"
+    assert await runs.finish(row.done("[]")) == [1]
+    assert await runs.finish(row.done("[]")) == [0]
+    assert await runs.states() == {"run": "completed", "a": "d", "b": "d"}
+    assert await runs.result() == {"result": []}
+    after = await runs.space.snapshot()
+    assert isinstance(after["run:r"], Expiring)
+    assert after.keys() == {"run:r", "result:r", "runs:completed", "runs:ends", "fence"}
+
+
+async def test_a_run_is_started_once(runs: Runs) -> None:
+    stages = (runs.stage("a"), runs.stage("b", "a"))
+    assert await runs.start(*stages, attributes={"user": b"1.10"}) == 1
+    before = await runs.space.snapshot()
+    assert await runs.start(*stages, attributes={"user": b"2"}) == 0
+    assert await runs.space.snapshot() == before
+    assert (await runs.fields())["a:user"] == "1.10"
+
+
+async def test_a_failure_that_nothing_tolerates_fails_the_run_when_the_rest_has_ended(runs: Runs) -> None:
+    await runs.start(
+        runs.stage("a"), runs.stage("b", "a"), runs.stage("c", "b"), runs.stage("x"), runs.stage("y", "x")
+    )
+    assert await runs.step(a="failed") == ["a", "x"]
+    assert await runs.states() == {"run": "active", "a": "f", "x": "d", "y": "w"}
+    assert await runs.step() == ["y"]
+    assert await runs.states() == {"run": "failed", "a": "f", "x": "d", "y": "d"}
+    found = await runs.hash()
+    assert (found["error"], found["e:a"]) == ("a: ValueError: bad", "ValueError: bad")
+    assert await runs.result() == {"error": {"type": "FlowFailed", "message": "a: ValueError: bad"}}
+    dead = contents(await runs.space.snapshot(), "dead:r/a")
+    assert json.loads(dead["options"]) == {"run": f"{runs.home}\0r\0a"}
+
+
+JOINS = [
+    # The join; what becomes of its three stages; the state of the joining stage; that of the run.
+    ("all", "ddd", "d", "completed"),
+    ("all", "dfd", None, "failed"),
+    ("settled", "dfd", "d", "completed"),
+    ("settled", "fff", "d", "completed"),
+    ("fail", "ddd", "d", "completed"),
+    ("fail", "dfd", None, "failed"),
+    ("fail_fast", "ddd", "d", "completed"),
+    ("fail_fast", "fdd", None, "failed"),
+    ("n:2", "ddf", "d", "completed"),
+    ("n:2", "fdd", "d", "completed"),
+    ("n:2", "fdf", None, "failed"),
+    ("n:3", "fdd", None, "failed"),
+    ("n:1", "ffd", "d", "completed"),
+]
+
+
+@pytest.mark.parametrize(("join", "ends", "joined", "state"), JOINS)
+async def test_a_join_of_stages(runs: Runs, join: str, ends: str, joined: str | None, state: str) -> None:
+    names = [f"s{i}" for i in range(3)]
+    end = runs.stage("end", *names, join=join)
+    await runs.start(*map(runs.stage, names), end, runs.stage("last", "end"), result="last")
+    rows = {row.path: row for row in await runs.lease()}
+    for name, letter in zip(names, ends, strict=True):
+        await runs.finish(rows[name].failed() if letter == "f" else rows[name].done())
+    if joined:
+        assert await runs.step() == ["end"]
+        assert await runs.step() == ["last"]
+    assert await runs.step() == []
+    states = await runs.states()
+    assert states["run"] == state
+    assert [states[name] for name in names] == [*ends]
+    assert states.get("end") == states.get("last") == joined
+    assert (await runs.hash())["active"] == "0"
+    found = await runs.result()
+    assert ("error" in found) == (state == "failed")
+    assert (await runs.hash())["i:end"].split()[0] == "3"
+
+
+@pytest.mark.parametrize(("join", "ends", "joined", "state"), JOINS)
+async def test_a_join_of_children(runs: Runs, join: str, ends: str, joined: str | None, state: str) -> None:
+    await runs.start(runs.stage("a"), runs.stage("end", "a"), result="end")
+    [row] = await runs.lease()
+    assert await runs.finish(row.fan([runs.child(i) for i in range(3)], join)) == [1]
+    rows = {row.path: row for row in await runs.lease()}
+    assert sorted(rows) == ["a/0", "a/1", "a/2"]
+    for i, letter in enumerate(ends):
+        row = rows[f"a/{i}"]
+        await runs.finish(row.failed() if letter == "f" else row.done(str(i)))
+    states = await runs.states()
+    assert states["a"] == ("d" if joined else "f")
+    if joined:
+        assert await runs.step() == ["end"]
+    assert await runs.step() == []
+    assert (await runs.states())["run"] == state
+    found = await runs.hash()
+    assert found["active"] == "0"
+    assert found["j:a"] == f"3 3 {ends.count('d')} {ends.count('f')} 0 0"
+    left = [name for name in await runs.fields() if name.startswith("k:")]
+    assert len(left) == ends.count("f")
+
+
+@pytest.mark.seed("GLD-O8", "GLD-O9", "GLD-G5")
+async def test_the_last_child_opens_the_next_stage(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b", "a"))
+    [row] = await runs.lease()
+    await runs.finish(row.fan([runs.child(i) for i in range(3)]))
+    first, *others = await runs.lease()
+    await runs.finish(*(row.done() for row in others))
+    assert (await runs.states())["a"] == "x"
+    await runs.finish(first.done())
+    assert (await runs.states())["a"] == "d"
     assert await runs.step() == ["b"]
-    print(await runs.space.snapshot())
-    assert 0
+
+
+async def test_children_of_one_call_are_joined_in_it(runs: Runs) -> None:
+    """All rows of a run that are in one call change its hash together."""
+    await runs.start(runs.stage("a"), runs.stage("b", "a"))
+    [row] = await runs.lease()
+    await runs.finish(row.fan([runs.child(i) for i in range(9)]))
+    assert len(await runs.step()) == 9
+    assert (await runs.hash())["j:a"] == "9 9 9 0 0 0"
+    assert await runs.step() == ["b"]
+
+
+@pytest.mark.seed("GLD-G7", "GLD-T4", "GLD-L7")
+async def test_children_fan_out_again(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b", "a"))
+    [row] = await runs.lease()
+    await runs.finish(row.fan([runs.child(i) for i in range(2)]))
+    first, second = sorted(await runs.lease())
+    assert await runs.finish(first.fan([runs.child(i) for i in range(2)]), second.done()) == [1, 1]
+    assert await runs.step() == ["a/0/0", "a/0/1"]
+    assert (await runs.states())["a/0"] == "d"
+    assert await runs.step() == ["b"]
+    paths = ["a", "b", "a/0", "a/1", "a/0/0", "a/0/1"]
+    assert await runs.states() == {"run": "completed"} | dict.fromkeys(paths, "d")
+
+
+async def test_a_stage_without_children_is_done_with_an_empty_list(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b", "a"), result="a")
+    [row] = await runs.lease()
+    assert await runs.finish(row.fan([])) == [1]
+    assert await runs.step() == ["b"]
+    assert await runs.result() == {"result": []}
+
+
+@pytest.mark.seed("GLD-B17")
+async def test_more_children_than_one_call_adds(runs: Runs) -> None:
+    """The definitions are stored first; a holder that dies between two calls is followed by another."""
+    await runs.start(runs.stage("a"), runs.stage("b", "a"), result="a")
+    [row] = await runs.lease()
+    children = [runs.child(i) for i in range(600)]
+    for first in range(0, 600, 200):
+        text = b"[" + b",".join(child.json() for child in children[first : first + 200]) + b"]"
+        assert await runs.finish(row.ending("stage", text, str(first))) == [2]
+    assert await runs.finish(row.ending("fan", "601", "all")) == [-1]
+    assert await runs.finish(row.ending("fan", "600", "all")) == [2]
+    found = await runs.hash()
+    assert (found["j:a"], found["active"], found["s:a"]) == ("600 250 0 0 0 0", "251", "x")
+    at = 1_000_000 + 60_001
+    leased = {one.path: one for one in await runs.lease(251, at=at)}
+    while "a" not in leased:
+        leased |= {one.path: one for one in await runs.lease(250, at=at)}
+    assert await runs.finish(leased["a"].more(), at=at) == [2]
+    assert await runs.finish(leased["a"].more(), at=at) == [1]
+    assert (await runs.hash())["j:a"] == "600 600 0 0 0 0"
+    del leased["a"]
+    while len(leased) < 600:
+        leased |= {one.path: one for one in await runs.lease(250, at=at)}
+    rows = [row.done(row.path.partition("/")[2]) for row in leased.values()]
+    for start in range(0, 600, 200):
+        assert await runs.finish(*rows[start : start + 200], at=at) == [1] * 200
+    assert (await runs.hash())["j:a"] == "600 600 600 0 0 0"
+    [row] = await runs.lease(at=at)
+    assert row.path == "b"
+    await runs.finish(row.done(), at=at)
+    assert await runs.result() == {"stage": "a"}
+
+
+async def test_a_choice_skips_what_was_not_picked(runs: Runs) -> None:
+    await runs.start(
+        runs.stage("a", choice=True),
+        runs.stage("yes", "a"),
+        runs.stage("no", "a"),
+        runs.stage("never", "no"),
+        runs.stage("end", "yes", "never"),
+        runs.stage("nothing", "no", "never"),
+    )
+    [row] = await runs.lease()
+    before = await runs.space.snapshot()
+    assert await runs.finish(row.done("1", '["maybe"]')) == [-4]
+    assert await runs.space.snapshot() == before
+    assert await runs.finish(row.done("1", '["yes"]')) == [1]
+    skipped = {"no": "k", "never": "k", "nothing": "k"}
+    assert await runs.states() == {"run": "active", "a": "d", "yes": "w"} | skipped
+    assert await runs.step() == ["yes"]
+    assert await runs.step() == ["end"]
+    assert (await runs.states())["run"] == "completed"
+
+
+async def test_what_can_never_be_entered_keeps_no_join_waiting(runs: Runs) -> None:
+    await runs.start(
+        runs.stage("check"),
+        runs.stage("a", "check"),
+        runs.stage("b"),
+        runs.stage("end", "a", "b", join="settled"),
+    )
+    assert await runs.step(check="failed") == ["b", "check"]
+    assert await runs.step() == ["end"]
+    found = await runs.states()
+    assert found == {"run": "completed", "check": "f", "b": "d", "end": "d"}
+
+
+async def test_a_stage_without_an_item_only_joins(runs: Runs) -> None:
+    await runs.start(
+        runs.stage("a"),
+        runs.stage("b"),
+        StagePlan("both", after=("a", "b"), join="settled"),
+        runs.stage("c", "both"),
+        StagePlan("end", after=("c",)),
+        result="end",
+    )
+    assert await runs.step(b="failed") == ["a", "b"]
+    assert await runs.step() == ["c"]
+    assert (await runs.states())["run"] == "completed"
+    assert await runs.result() == {"result": None}
+
+
+async def test_children_of_the_plan(runs: Runs) -> None:
+    children = tuple(runs.child(i) for i in range(3))
+    await runs.start(
+        StagePlan("all", children=children),
+        runs.stage("b", "all"),
+        StagePlan("more", after=("b",), children=children),
+    )
+    assert await runs.step() == ["all/0", "all/1", "all/2"]
+    assert await runs.step() == ["b"]
+    assert await runs.step() == ["more/0", "more/1", "more/2"]
+    assert (await runs.states())["run"] == "completed"
+    assert sum(name.startswith("k:") for name in await runs.fields()) == 6
+
+
+async def test_many_children_of_the_plan_are_added_by_the_holder_of_an_item(runs: Runs) -> None:
+    children = tuple(runs.child(i) for i in range(300))
+    await runs.start(StagePlan("all", children=children), runs.stage("b", "all"))
+    assert (await runs.hash())["j:all"] == "300 250 0 0 0 1"
+    rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
+    assert len(rows) == 251
+    assert await runs.finish(rows.pop("all").more()) == [1]
+    rows |= {row.path: row for row in await runs.lease()}
+    assert len(rows) == 300
+    for path in sorted(rows):
+        await runs.finish(rows[path].done())
+    assert await runs.step() == ["b"]
+    assert (await runs.states())["run"] == "completed"
+
+
+async def test_many_first_stages(runs: Runs) -> None:
+    names = [f"s{i}" for i in range(300)]
+    await runs.start(*map(runs.stage, names), runs.stage("end", *names))
+    rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
+    assert len(rows) == 251
+    assert await runs.finish(*(rows[name].done() for name in names[:200])) == [1] * 200
+    assert await runs.finish(rows[""].more()) == [1]
+    assert await runs.finish(*(rows[name].done() for name in names[200:250])) == [1] * 50
+    assert await runs.step() == sorted(names[250:])
+    assert await runs.step() == ["end"]
+    assert (await runs.states())["run"] == "completed"
+
+
+@pytest.mark.seed("GLD-B4", "GLD-B5")
+async def test_a_holder_of_an_earlier_incarnation_changes_nothing(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b", "a"))
+    [row] = await runs.lease()
+    stale = row._replace(token=row.token + 7)
+    before = await runs.space.snapshot()
+    rows = (stale.done(), stale.failed(), stale.fan([runs.child(1)]), stale.more(), stale.ending("drop"))
+    assert await runs.finish(*rows) == [-1, 0, -1, -1, -1]
+    assert await runs.space.snapshot() == before
+    [late] = await runs.lease(at=1_000_000 + 60_001)
+    assert await runs.finish(row.failed(), row.ending("done", "1", fenced=1)) == [0, -1]
+    assert (await runs.states())["a"] == "w"
+    assert await runs.finish(row.done('"first"')) == [1]
+    assert await runs.finish(late.done('"second"')) == [0]
+    assert (await runs.hash())["r:a"] == '"first"'
+    assert await runs.step() == ["b"]
+
+
+async def test_the_settings_of_a_stage_go_with_its_item(runs: Runs) -> None:
+    trace = "00-1a-2b-01"
+    await runs.start(
+        runs.stage("a", level=8, group="g", expires_ms=5000),
+        runs.stage("b", foreign=True, level=1),
+        runs.stage("c", delay_ms=7000),
+        level=3,
+        trace=trace,
+    )
+    after = await runs.space.snapshot()
+    found = {key: json.loads(text) for key, text in contents(after, "options").items()}
+    reference = f"{runs.home}\0r\0"
+    assert found == {
+        "r/a": {"level": 9, "group": "g", "expires": 1_005_000, "trace": trace, "run": f"{reference}a"},
+        "r/b": {"trace": trace, "run": f"{reference}b"},
+        "r/c": {"level": 3, "trace": trace, "run": f"{reference}c"},
+    }
+    assert after["scheduled"] == {"r/c": 1_007_000.0}
+
+
+async def test_a_run_spans_queues_of_one_slot(runs: Runs) -> None:
+    other = Space(runs.space.redis, f"{runs.home}-other")
+    await runs.start(
+        runs.stage("a"), StagePlan("b", other.prefix, b"b", ("a",)), runs.stage("c", "b"), result="c"
+    )
+    assert await runs.step() == ["a"]
+    [row] = await runs.lease(of=other)
+    assert await runs.finish(row.fan([ChildPlan(other.prefix, b"1"), runs.child(2)]), of=other) == [1]
+    [there] = await runs.lease(of=other)
+    assert await runs.step() == ["b/1"]
+    assert await runs.finish(there.done(), of=other) == [1]
+    assert await runs.step() == ["c"]
+    assert (await runs.states())["run"] == "completed"
+    assert await other.snapshot() == {"fence": "2"}
+
+
+async def test_a_queue_that_is_being_deleted_refuses_the_step(runs: Runs) -> None:
+    other = Space(runs.space.redis, f"{runs.home}-other")
+    await other.seed({"control": {"closed": "deleted 1"}})
+    plan = Plan((runs.stage("a"), StagePlan("b", other.prefix, b"b", ("a",))))
+    await runs.space.run_all([runs.starting(plan)])
+    [row] = await runs.lease()
+    before = await runs.space.snapshot()
+    with pytest.raises(Exception, match=f"QUEUEDELETED the queue {other.prefix} is being deleted"):
+        await runs.finish(row.done())
+    assert await runs.space.snapshot() == before
+
+
+async def test_a_run_of_many_fields_is_stored_in_several_calls(runs: Runs) -> None:
+    plan = Plan(tuple(runs.stage(f"s{i}", *([f"s{i - 1}"] if i else [])) for i in range(5)))
+    fields = plan.fields()
+
+    async def store(builder: str, start: int, stop: int) -> int:
+        part = {
+            "of_run": "r",
+            "builder": builder,
+            "is_first": int(not start),
+            "seal": int(stop == len(fields)),
+        }
+        reply: int = await runs.space.run("run_start", fields[start:stop], **part)
+        return reply
+
+    assert await store("one", 0, 5) == 1
+    assert isinstance((await runs.space.snapshot())["run:r"], Expiring)
+    assert await store("two", 0, 3) == 1
+    assert await store("one", 5, len(fields)) == -1
+    assert await store("two", 3, 8) == 1
+    assert await store("two", 8, len(fields)) == 1
+    after = await runs.space.snapshot()
+    assert not isinstance(after["run:r"], Expiring)
+    assert "building" not in await runs.fields()
+    assert await store("one", 0, 5) == 0
+    assert await store("one", 0, len(fields)) == 0
+    assert await runs.space.snapshot() == after
+    for i in range(5):
+        assert await runs.step() == [f"s{i}"]
+    assert (await runs.states())["run"] == "completed"
+
+
+async def test_a_run_that_is_not_kept_leaves_nothing(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), keep_ms=0, lookup={"user": ["1"]})
+    await runs.step()
+    assert await runs.space.snapshot() == {"fence": "1"}
+
+
+async def test_items_of_a_run_that_is_gone_are_completed(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b"))
+    first, second = sorted(await runs.lease())
+    await runs.space.redis.unlink(f"{runs.home}:run:r")
+    assert await runs.finish(first.done(), second.failed()) == [1, 1]
+
+
+async def test_an_item_whose_handler_was_not_called_is_cancelled(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b", "a"))
+    [row] = await runs.lease()
+    assert await runs.finish(row.ending("drop")) == [1]
+    assert await runs.states() == {"run": "failed", "a": "c"}
+    assert (await runs.hash())["error"] == "a: cancelled"
+
+
+async def test_the_rest_of_a_join_that_needs_no_more_is_reported(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b"), runs.stage("c", "a", "b", join="n:1"))
+    first, second = sorted(await runs.lease())
+    await runs.finish(first.done())
+    assert runs.rest == ["c"]
+    assert (await runs.space.snapshot())["unsettled"] == {f"!{runs.home}\0r\0c": "cancel"}
+    await runs.finish(second.fan([runs.child(i) for i in range(3)], "fail_fast"))
+    rows = {row.path: row for row in await runs.lease()}
+    await runs.finish(rows["b/1"].failed())
+    assert runs.rest == ["b/"]
+    assert (await runs.states())["run"] == "failed"

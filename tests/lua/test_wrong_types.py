@@ -133,6 +133,14 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "run_fields": ([("s:a",)], {"run": "r1"}),
     "runs_find": ([("user_id", "62")], {"flow": "", "cursor": ""}),
     "runs_list": ([], {"of_all": 1, "flow": "", "cursor": ""}),
+    "run_finish": (
+        [("held", 3, 0, "home\0r\0a", "done", "1", ""), ("expired", 4, 0, "x", "failed", "bad", "")],
+        {},
+    ),
+    "run_start": (
+        [("stages", '["a"]'), ("first", '["a"]'), ("n:a", "{}"), ("keep", 1000)],
+        {"of_run": "new", "builder": "", "is_first": 1, "seal": 1},
+    ),
     "runs_read": ([("r1",), ("r2",)], {}),
     "sample_queue": ([], {}),
     "schedule_drop": ([("s1",), ("missing",)], {}),

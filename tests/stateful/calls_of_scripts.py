@@ -60,6 +60,12 @@ class Draw:
             rows.append((one, token, *(self.random.choice(choice) for choice in choices)))
         return rows
 
+    def stages(self) -> Rows:
+        """Return rows that finish items of a flow run that is gone: flow runs have tests of their own."""
+        return [
+            (*row[:3], "home\0run\0stage", row[3], "1", "") for row in self.held([0, 1], ["done", "drop"])
+        ]
+
     def dead(self) -> Rows:
         """Return rows of the ids of dead letters, and of one that is none."""
         return [
@@ -197,6 +203,14 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "requeue_many": _call(Draw.dead, max_bytes=[1, 1 << 20]),
     "result": _call(_each_id),
     "run_delete": _call(run=["run", "ended"], is_last=[0, 1]),
+    "run_finish": _call(Draw.stages),
+    "run_start": _call(
+        lambda _: [("stages", '["s"]'), ("first", '["s"]'), ("n:s", "{}"), ("keep", SHORT)],
+        of_run=["run", "new"],
+        builder=["", "b"],
+        is_first=1,
+        seal=[0, 1],
+    ),
     "run_fields": _call(lambda _: [("r:a",)], run="run"),
     "runs_find": _call(lambda _: [("user_id", "62")], flow="", cursor=""),
     "runs_list": _call(state=["active", "failed"], of_all=[0, 1], flow="", cursor=""),

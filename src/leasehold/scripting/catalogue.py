@@ -48,7 +48,8 @@ MAX_ROWS = 1000
 #: not declared, and `control_key` stands for such a key where it is needed.
 RARE_KEYS = {
     "history": "events:keep",
-    **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress", "recent", "unsettled")},
+    **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress")},
+    **{name: name for name in ("recent", "unsettled")},
 }
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
 #: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
