@@ -1,0 +1,82 @@
+"""Chains and groups run as soon as a test starts them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import FanOut, FlowFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
+
+if TYPE_CHECKING:
+    from leasehold.testing import Clock, Inline
+    from leasehold.testing.plugin import Workers
+
+#: As in a module of a program: a server that no test may use.
+tasks = TaskQueue.from_url("redis://localhost:1", "flows")
+
+
+@tasks.task(retry=RetryPolicy(attempts=2, first=3600, jitter=False))
+async def look_up(name: str, *, table: dict[str, int] = Provided()) -> int:
+    return table[name]
+
+
+@tasks.task(run_in="process", queue="flows-slow")
+def double(number: int) -> int:
+    return number * 2
+
+
+@tasks.task
+async def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@tasks.task
+async def total_of(number: int) -> int:
+    return number
+
+
+@tasks.task
+async def split(names: list[str]) -> FanOut[int]:
+    return fan_out([look_up.call(name) for name in names])
+
+
+async def test_a_run_has_ended_when_the_call_that_starts_it_returns(leasehold_inline: Inline) -> None:
+    inline = leasehold_inline(tasks, provide={"table": {"a": 1, "b": 2}})
+    run = await look_up.call("a").then(double).add()
+    assert await run.status() == "completed"
+    assert await run.result() == 2
+    assert [one.task for one in inline.runs] == ["look_up", "double"]
+    group_of_two = group([look_up.call("a").then(double), look_up.call("b")])
+    assert await (await group_of_two.then(total).add()).result() == 4
+    assert await (await split.call(["b", "a"]).then(total).add(id="7")).result() == 3
+    assert await split.call(["b", "a"]).then(total).flow_run("7").result() == 3
+
+
+async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasehold_inline: Inline) -> None:
+    table = {"a": 1}
+    inline = leasehold_inline(tasks, provide={"table": table})
+    with pytest.raises(KeyError, match="b"):
+        await look_up.call("b").then(double).add(id="7")
+    assert [one.attempt for one in inline.runs] == [1, 2]
+    run = look_up.call("b").then(double).flow_run("7")
+    with pytest.raises(FlowFailed, match="KeyError"):
+        await run.result()
+
+
+async def test_a_delayed_stage_waits_for_the_clock(leasehold_inline: Inline, leasehold_clock: Clock) -> None:
+    inline = leasehold_inline(tasks, provide={"table": {"a": 1}})
+    run = await look_up.call("a").then(double.options(delay=3600)).add()
+    assert await run.status() == "active"
+    leasehold_clock.advance(3601)
+    await inline.run()
+    assert await run.result() == 2
+
+
+async def test_a_worker_like_that_of_a_program_runs_its_chains(leasehold_worker: Workers) -> None:
+    worker = leasehold_worker.like(Worker(tasks), provide={"table": {"a": 1}})
+    chain = look_up.call("a").then(total_of)
+    run = await chain.add(id="7")
+    await worker.drain()
+    assert await run.result(timeout=5) == 1
+    assert [view.id for view in await tasks.queue.runs.list() if view is not None] == ["7"]
