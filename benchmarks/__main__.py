@@ -21,6 +21,7 @@ from benchmarks.rivals.targets import NAMES
 from benchmarks.scenarios import (
     cost,
     events,
+    flows,
     kills,
     lanes,
     many,
@@ -50,6 +51,7 @@ FILES: dict[str, tuple[Scenario, ...]] = {
     "kills": (kills.kills,),
     "core": (many.many, many.idle_worker, cost.single, cost.durable, cost.where, events.events, lanes.lanes),
     "tasks": (tasks.tasks, tasks.waiters),
+    "flows": (flows.flows,),
     "telemetry": (telemetry.telemetry,),
     "service": (service.service,),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -365,6 +366,52 @@ _SERVICE = (
     ),
 )
 
+_FANNED = "fan-out and join"
+
+
+def _child(cost: str, children: int) -> Measure:
+    return highest("flows", _FANNED, cost=cost, children=children)
+
+
+def _stage(cost: str) -> Measure:
+    """Divide the cost of a stage by that of a task whose result is kept."""
+    of = partial(highest, "flows", "jobs that do nothing", cost=cost)
+    return ratio(of(kind="stages of chains"), of(kind="tasks, results kept"))
+
+
+_FLOWS = (
+    *(
+        at_least(
+            limit,
+            f"chains: at least {limit} times the hand-overs/s of {who}",
+            beside(who, "flows", "hand-overs of chains"),
+            margin=1.5,
+        )
+        for who, limit in (("celery", 5), ("bullmq", 1.5))
+    ),
+    *(
+        Goal(
+            f"a fan-out of 10,000 and its join, {side}: at most 1.2 times the µs per child of 10",
+            ratio(_child(cost, 10_000), _child(cost, 10)),
+            1.2,
+        )
+        for side, cost in (("time", "us_per_item"), ("server µs", "script_us_per_item"))
+    ),
+    Goal(
+        "a fan-out of 10,000 and its join: no script call over 5 ms",
+        highest("flows", "longest script call"),
+        5,
+        "ms",
+    ),
+    *(
+        Goal(f"a stage of a chain, {side}: at most {limit} times the CPU time of a task", _stage(cost), limit)
+        for side, cost, limit in (
+            ("client", "client_cpu_us_per_item", 2.5),
+            ("server", "server_cpu_us_per_item", 3),
+        )
+    ),
+)
+
 GOALS = {
     "queue": _QUEUE,
     "worker": _WORKER,
@@ -375,4 +422,5 @@ GOALS = {
     "tasks": _TASKS,
     "telemetry": _TELEMETRY,
     "service": _SERVICE,
+    "flows": _FLOWS,
 }

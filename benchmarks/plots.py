@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -118,9 +119,11 @@ def beside_references(by: str, cost: str, **axes: object) -> Draw:
 def bars(plot: Any, rows: Rows) -> None:
     """Draw a bar per row, the first at the top; references and other libraries are gray."""
     values = [row.value for row in rows]
-    names = [row.who.replace(", ", "\n") if "ours" in row.setting else row.what for row in rows]
+    by_who = len({row.what for row in rows}) == 1
+    names = [row.who.replace(", ", "\n") if by_who else row.what for row in rows]
     names = [SPARK_LABELS.get((row.who, row.what), name) for row, name in zip(rows, names, strict=True)]
-    gray = [row.setting.get("ours") == "no" or row.what in ("whole cycle", "lease, complete") for row in rows]
+    references = ("whole cycle", "lease, complete")
+    gray = [row.what in references or (by_who and not row.who.startswith("leasehold")) for row in rows]
     colours = ["tab:gray" if one else "tab:blue" for one in gray]
     its = plot.barh([name.removeprefix("server: ") for name in names], values, color=colours)
     plot.bar_label(its, fmt="{:,.3g}" if max(values) < 100 else "{:,.0f}", fontsize=7, padding=2)
@@ -188,12 +191,14 @@ TITLES = {
     "worker.png": "The worker",
     "core.png": "Many queues, the bare path, and a log on disk",
     "tasks.png": "Tasks beside plain items, and 10,000 callers that wait for results",
+    "flows.png": "Flows",
     "rivals.png": "One worker process, one server",
     "spark.png": "Spark",
 }
 _speeds = beside_references("coroutines", "", ylabel="items/s", yscale="log")
 _backlog = beside_references("backlog", "us_per_item", ylabel="µs per item", ylim=(0, None))
 _order, _what = (lambda row: row.setting["order"]), (lambda row: row.what)
+_who = attrgetter("who")
 
 
 def _payload(row: Row) -> str:
@@ -234,6 +239,10 @@ _cost = grouped_bars(
 _memory = grouped_bars(
     _payload, _what, lambda row: row.value - float(row.setting["payload"]), ylabel="bytes per item"
 )
+_child = lines(
+    "children", _who, "us_per_item", "server_cpu_us_per_item", ylabel="µs per child", ylim=(0, None)
+)
+_longest = lines("children", _who, ylabel="ms", ylim=(0, None))
 _flight = {"what": "complete", "who": "leasehold"}
 PANELS = {
     "queue": [
@@ -271,6 +280,12 @@ PANELS = {
         Panel("tasks", "Jobs that do nothing, per second", _no_op, "tasks", unit="items/s"),
         Panel("tasks", "Round trip of a task", shares(_what, "log"), "tasks", unit="ms"),
         Panel("tasks", "From completion to wake-up", shares(_what, "log"), "waiters", unit="ms"),
+    ],
+    "flows": [
+        Panel("flows", "Hand-overs/s of chains of 10 stages", bars, "flows", what="hand-overs of chains"),
+        Panel("flows", "From the last of 10 children to the join", shares(_who, "log"), "flows", unit="ms"),
+        Panel("flows", "Fan-out and join", _child, "flows", what="fan-out and join"),
+        Panel("flows", "The longest script call", _longest, "flows", what="longest script call"),
     ],
     "rivals": [
         Panel("rivals", "add one, 1/s (more is better)", bars, "one", what="one_per_s"),

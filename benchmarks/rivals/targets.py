@@ -45,6 +45,11 @@ class Library:
         return f"{title}, without uvloop" if self.plain else title
 
     @property
+    def installed(self) -> bool:
+        """Whether `make bench-rivals` has installed it."""
+        return (PLACES / self.name).is_dir()
+
+    @property
     def ours(self) -> bool:
         """Whether it is Leasehold."""
         return self.name == "leasehold"
@@ -64,7 +69,8 @@ class Library:
         """Run a part of its program, "produce" or "work"."""
         modules = PLACES / self.name / "node_modules"
         if self.on_node:
-            start = [shutil.which("node") or "", str(HERE / "programs" / f"{self.name}.cjs")]
+            script = HERE / "programs" / f"{self.program_name or self.name}.cjs"
+            start = [shutil.which("node") or "", str(script)]
             installed = bool(start[0]) and modules.is_dir()
         else:
             python = Path(sys.executable) if self.here else PLACES / self.name / "bin" / "python"
@@ -102,6 +108,12 @@ LIBRARIES = (
     Library("nats", on="NATS", title="NATS JetStream, push"),
     Library("beanstalkd", on="beanstalkd", title="beanstalkd, pipelined"),
     Library("greenstalk", on="beanstalkd", title="beanstalkd, greenstalk"),
+)
+#: Those with chains and joins, which `make bench` measures beside ours if they are installed.
+FLOWS = (
+    Library("leasehold", _OURS, program_name="leasehold_flows"),
+    Library("celery", ("LLEN jobs", "HLEN unacked"), program_name="celery_flows", share=0.2),
+    Library("bullmq", ("LLEN bull:jobs:wait", "LLEN bull:jobs:active"), program_name="bullmq_flows"),
 )
 #: The names that the command line accepts.
 NAMES = tuple(dict.fromkeys(library.name for library in LIBRARIES))

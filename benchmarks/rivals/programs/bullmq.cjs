@@ -56,11 +56,13 @@ async function produce({ url, results }) {
   process.exit(0);
 }
 
-function work({ url, runs, warm, concurrency, announces }) {
+function work({ url, runs, warm, concurrency, announces }, before = async () => {}) {
   const ran = [];
   const moments = [];
-  const job = async ({ data: { number, ms } }) => {
+  const job = async (its) => {
+    const { number, ms } = its.data;
     const began = now();
+    await before(its);
     if (announces) say({ began: number, at: began, pid: process.pid });
     if (ms) await sleep(ms);
     const ended = ran.push([number, began]);
@@ -77,5 +79,8 @@ function work({ url, runs, warm, concurrency, announces }) {
   });
 }
 
-const [part, told] = process.argv.slice(2);
-({ produce, work })[part](JSON.parse(told));
+if (require.main === module) {
+  const [part, told] = process.argv.slice(2);
+  ({ produce, work })[part](JSON.parse(told));
+}
+module.exports = { connection, lines, now, say, work };

@@ -71,9 +71,8 @@ async def produce(url: str, *, results: bool = False) -> None:
     await protocol.produce(add, add_many, ask if results else None)
 
 
-async def work(task: protocol.Task) -> None:
-    """Run a worker in the main thread; the event loop stays idle."""
-    app, _ = open_app(task.url, results=task.results)
+def start(app: Any, task: protocol.Task) -> None:
+    """Run a worker in the main thread until the process ends."""
     app.WorkController(
         pool="threads" if task.concurrency else "solo",
         concurrency=task.concurrency or 1,
@@ -81,4 +80,10 @@ async def work(task: protocol.Task) -> None:
         without_mingle=True,
         without_heartbeat=True,
     ).start()
+
+
+async def work(task: protocol.Task) -> None:
+    """Run a worker; the event loop stays idle."""
+    app, _ = open_app(task.url, results=task.results)
+    start(app, task)
     await asyncio.Event().wait()

@@ -25,7 +25,7 @@ import resource
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,6 +46,26 @@ class Task:
     concurrency: int | None  #: None: as many at once as suit the library best for jobs that do nothing
     results: bool = False  #: whether results are kept, and the caller waits for them
     announces: bool = False  #: whether to write a line when a job begins
+    flow: dict[str, Any] = field(default_factory=dict)  #: the `Flow` of its jobs; empty: they are no stages
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a run of a flow is. Its stages are jobs with numbers in a row, the last stage with the last one.
+
+    Attributes:
+        size: How many stages it has.
+        joins: Whether the last stage waits for all others, its children; or each stage for the one before.
+    """
+
+    size: int
+    joins: bool
+
+    def check(self, before: Any, number: int) -> None:
+        """Compare what a stage was passed with the results of those that it waited for."""
+        expected = list(range(number - self.size + 1, number)) if self.joins else number - 1
+        if (sorted(before) if isinstance(before, list) else before) != expected:
+            raise AssertionError(f"stage {number} was passed {before!r:.200}")
 
 
 class Record:
@@ -139,6 +159,11 @@ async def produce(
                 await add(number, ms)
             each.append((began, now()))
         write({"each": each})
+
+
+async def refused(number: int, ms: int) -> None:
+    """Refuse to add a single job: programs for flows start many runs at once."""
+    raise NotImplementedError(f"job {number} of {ms} ms")
 
 
 def main(program: Any, part: str, argument: str) -> None:
