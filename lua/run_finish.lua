@@ -173,10 +173,4 @@ end
 for place, i in ipairs(failed_at) do
   answers[i] = dead_[place]
 end
-local rest = {}
-for _, run in ipairs(opened_runs) do
-  for _, path in ipairs(run.rest) do
-    rest[#rest + 1] = table.concat({ run.home, run.id, path }, '\0')
-  end
-end
-return { answers, rest }
+return { answers, rest_of_runs() }

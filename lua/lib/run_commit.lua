@@ -5,7 +5,7 @@
 -- interrupted is repeated: it finds the state, and does the rest again, which changes nothing that was done.
 --
 -- Needs: prefix
--- Gives: commit_runs, write_run, is_final, finish_items
+-- Gives: commit_runs, write_run, is_final, rest_of_runs, finish_items
 -- Calls: add_items, complete_many, fail_many
 
 local function is_final(run)
@@ -212,6 +212,18 @@ local function commit_runs()
       publish_end(run)
     end
   end
+end
+
+-- Return the references of stages whose rest is to be cancelled: the children of a path that ends in `/`, or else the stages
+-- before a join. They are noted until this is done.
+local function rest_of_runs()
+  local rest = {}
+  for _, run in ipairs(opened_runs) do
+    for _, path in ipairs(run.rest) do
+      rest[#rest + 1] = table.concat({ run.home, run.id, path }, '\0')
+    end
+  end
+  return rest
 end
 
 -- Complete items of this queue, and make others dead letters: rows as those of `complete_many` and `fail_many`. Returns

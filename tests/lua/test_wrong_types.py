@@ -137,6 +137,8 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
         [("held", 3, 0, "home\0r\0a", "done", "1", ""), ("expired", 4, 0, "x", "failed", "bad", "")],
         {},
     ),
+    "run_report": ([("home\0r\0a", "done", "1")], {}),
+    "run_settle": ([("x",)], {"cursor": "0"}),
     "run_start": (
         [("stages", '["a"]'), ("first", '["a"]'), ("n:a", "{}"), ("keep", 1000)],
         {"of_run": "new", "builder": "", "is_first": 1, "seal": 1},

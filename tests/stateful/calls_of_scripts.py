@@ -204,6 +204,8 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "result": _call(_each_id),
     "run_delete": _call(run=["run", "ended"], is_last=[0, 1]),
     "run_finish": _call(Draw.stages),
+    "run_report": _call(lambda _: [("home\0run\0stage", "done", "1")]),
+    "run_settle": _call(lambda draw: draw.random.choice([[], [("a",)]]), cursor="0"),
     "run_start": _call(
         lambda _: [("stages", '["s"]'), ("first", '["s"]'), ("n:s", "{}"), ("keep", SHORT)],
         of_run=["run", "new"],

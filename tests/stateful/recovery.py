@@ -33,6 +33,7 @@ GIVE_TIME_TO_LIVE = {
     "lease_set",
     "probe",
     "register",
+    "run_start",
     "set_failures_put",
     "stream_hold",
 }

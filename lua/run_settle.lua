@@ -1,0 +1,122 @@
+-- Settle stages of flow runs whose items have ended by another way than `run_finish`: record what became of them, and add what follows.
+--
+-- A dead letter is a failure with its error; a cancelled item is cancelled; one that has expired has failed. An item that has vanished
+-- otherwise has failed as well, except that of a foreign stage, which is done with the result `null`: clients of other libraries remove
+-- what they have done.
+--
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
+-- Arguments:
+--   prefix   text     the name of the queue of the items
+--   now_ms   integer  the time; empty: the server's time
+--   cursor   text     without ids: where to look on in `options` for items that have vanished without a note; 0: at the start
+--   entries  rest     ids, or `!` and a reference: its rest is cancelled, forget that it was to be; none: those that are noted, some in a call, and those that are found
+-- Reply: three lists: an entry per id: 1 settled, or forgotten, 0 there was nothing to settle, -2 not handled, send it again; the references of stages
+--   whose rest is to be cancelled; the next cursor (0: all were looked at).
+-- Cost: O(1) per id, and per item that follows.
+-- Limits: at most 1,000 ids a call; about 100 noted ones, 100 others are looked at; it adds about 250 items.
+-- Needs: check
+
+redis.call('ZCARD', dead)
+redis.call('HLEN', watchers)
+redis.call('HLEN', options)
+redis.call('HLEN', errors)
+redis.call('HLEN', unsettled_key)
+redis.call('ZCARD', cancelled_key)
+redis.call('XLEN', events)
+local ids, reference_of, rest, next_one = {}, {}, {}, '0'
+for at = entries + 1, #ARGV do
+  ids[#ids + 1] = ARGV[at]
+end
+if ids[1] then
+  for i, reference in ipairs(read_in_chunks('HMGET', unsettled_key, ids)) do
+    reference_of[ids[i]] = reference
+  end
+else
+  local noted = redis.call('HSCAN', unsettled_key, '0', 'COUNT', 100)[2]
+  for i = 1, math.min(#noted, 200), 2 do
+    if string.sub(noted[i], 1, 1) == '!' then
+      rest[#rest + 1] = string.sub(noted[i], 2)
+    else
+      ids[#ids + 1], reference_of[noted[i]] = noted[i], noted[i + 1]
+    end
+  end
+  local page = redis.call('HSCAN', options, cursor, 'COUNT', 100)
+  next_one = page[1]
+  for i = 1, #page[2], 2 do
+    local id, text = page[2][i], page[2][i + 1]
+    if
+      string.find(text, '"run"', 1, true)
+      and not reference_of[id]
+      and redis.call('EXISTS', data_key(id)) == 0
+    then
+      ids[#ids + 1], reference_of[id] = id, read_options(text).run or ''
+    end
+  end
+end
+
+-- End the stage of an item that has vanished.
+local function end_vanished(run, id, path)
+  local found = stage_definition(run, path)
+  local dead_error = redis.call('EXISTS', dead_key(id)) == 1
+    and (redis.call('HGET', dead_key(id), 'error') or '')
+  local until_ = redis.call('ZSCORE', cancelled_key, id)
+  if dead_error then
+    end_stage(run, path, 'f', dead_error)
+  elseif until_ and tonumber(until_) % 1 == 0 then
+    end_stage(run, path, 'c')
+  elseif until_ then
+    end_stage(run, path, 'f', 'expired: no worker had begun with it in time')
+  elseif found.foreign then
+    end_stage(run, path, 'd', 'null')
+  else
+    end_stage(run, path, 'f', 'lost: its item has vanished')
+  end
+end
+
+-- Return whether the item of a stage is to be added again, as the step that adds it was interrupted.
+local function is_adding(run, path)
+  for _, one in ipairs(run.added) do
+    if one.path == path then
+      return true
+    end
+  end
+  return false
+end
+
+local answers, over, notes = {}, {}, {}
+for i, id in ipairs(ids) do
+  local home, run_id, path = split_reference(reference_of[id] or '')
+  answers[i] = 0
+  if string.sub(id, 1, 1) == '!' then
+    notes[#notes + 1], answers[i] = id, reference_of[id] and 1 or 0
+  elseif room_to_add() == 0 then
+    answers[i] = -2
+  elseif home and redis.call('EXISTS', data_key(id)) == 0 then
+    local run = open_run(home, run_id)
+    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 's:' .. path })
+    heal_run(run)
+    notes[#notes + 1] = id
+    if not is_adding(run, path) then
+      local state, counts = run_field(run, 's:' .. path), counts_of(run, 'j:' .. path)
+      over[#over + 1] = id
+      if run_field(run, 'state') and (state == 'w' or (state == 'x' and counts[2] < counts[1])) then
+        answers[i] = 1
+        end_vanished(run, id, path)
+      end
+    end
+  elseif home then
+    notes[#notes + 1] = id
+  end
+end
+
+local refused = commit_runs()
+if refused then
+  return refused
+end
+forget_facts(over)
+in_chunks('HDEL', ledger, over)
+in_chunks('HDEL', unsettled_key, notes)
+for _, reference in ipairs(rest_of_runs()) do
+  rest[#rest + 1] = reference
+end
+return { answers, rest, next_one }
