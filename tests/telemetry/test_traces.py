@@ -12,7 +12,7 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
-from leasehold import Item, RetryPolicy, TaskQueue, call_sync, lease_from, telemetry
+from leasehold import Item, RetryPolicy, TaskQueue, call_sync, group, lease_from, telemetry
 from leasehold.telemetry import spans
 from leasehold.worker import Reject, Snooze
 from tests.eventually import eventually
@@ -43,6 +43,23 @@ class Unreadable(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+async def test_each_stage_is_linked_to_the_call_that_started_its_run(
+    queue: AsyncWorkQueue, redis_url: str, name: str, recorded: Recorded
+) -> None:
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+
+        @tasks.task
+        async def same(number: int) -> int:
+            return number
+
+        run = await group([same.call(1).then(same), same.call(2)]).add(id="7")
+        async with working(new_worker(tasks)):
+            assert await run.result(timeout=5) == [1, 2]
+    (producer,) = recorded.producers
+    assert producer.name == f"add {queue.name}"
+    assert [links_of(one) for one in recorded.runs] == [[place_of(producer)]] * 3
 
 
 async def test_a_run_is_linked_to_the_call_that_added_its_item(

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from leasehold import codec
+from leasehold import codec, telemetry
 from leasehold.durations import Duration, check_bool, check_int, check_list
 from leasehold.errors import (
     FlowCancelled,
@@ -19,6 +19,7 @@ from leasehold.errors import (
     RunUnfinished,
 )
 from leasehold.queue.lookups import lookup_texts
+from leasehold.queue.observed import observed_start
 from leasehold.queue.plan import check_run_id
 from leasehold.queue.run_reads import RunReader
 from leasehold.queue.run_views import RUN_STATES, FlowRunView, RunState
@@ -79,7 +80,14 @@ class Runs:
             InvalidFlow: If the plan cannot be carried out. Nothing was sent.
             InvalidArgument: If `run_id` cannot be an id.
         """
-        return await start_run(self._queue, plan, check_run_id(run_id))
+        check_run_id(run_id)
+        if telemetry.active is None:
+            return await start_run(self._queue, plan, run_id)
+
+        async def start(plan: Plan) -> bool:
+            return await start_run(self._queue, plan, run_id)
+
+        return await observed_start(telemetry.active, self._queue.name, plan, run_id, start)
 
     async def get(
         self, run_id: str, *, fields: Collection[str] | None = None, children: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from leasehold import telemetry
 from leasehold.durations import Duration, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.encoding import MAX_LEVEL
@@ -248,13 +247,11 @@ def _plan_of(
 ) -> Plan:
     if correlation is not None and not isinstance(correlation, str):
         raise InvalidArgument("correlation", correlation, "a string, or None")
-    trace = None if telemetry.active is None else telemetry.active.current_trace()
     return Plan(
         compiled.stages,
         compiled.result,
         lookup={name: lookup_texts(value) for name, value in lookup.items()},
         keep_ms=to_ms("keep", keep, zero=True),
         correlation=correlation,
-        trace=None if trace is None else trace.decode(),
         level=check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
     )
