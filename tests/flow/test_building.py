@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument, RetryPolicy, TaskQueue
+from leasehold.cli.worker.target import Unusable
+from leasehold.cli.worker.target import _as_worker as as_worker
 from leasehold.errors import InvalidFlow, InvalidTask, UnknownAttribute
 from leasehold.flow import Flow
 from leasehold.queue.plan import AtLeast, Plan, StagePlan
@@ -532,3 +534,19 @@ async def test_a_run_is_refused_before_anything_is_sent(tasks: TaskQueue, flow: 
     for arguments in refused:
         with pytest.raises(InvalidArgument):
             await flow.start(**arguments)
+
+
+def test_the_command_line_runs_a_valid_flow_and_refuses_another(tasks: TaskQueue, flow: Flow) -> None:
+    @tasks.task
+    async def check(user_id: int) -> int:
+        raise NotImplementedError
+
+    first = flow.stage(check, queue="{t}slow")
+    flow.stage(check, name="other")
+    assert [one.name for one in as_worker(flow, "app:access").handlers] == ["check", "access.check"]
+    assert [one.name for one in as_worker(flow.only(first), "app:slow").handlers] == ["access.check"]
+    with pytest.raises(InvalidFlow, match="no stage 'slow' to serve"):
+        flow.only("slow")
+    flow.stage(check, name="last", after="?")
+    with pytest.raises(Unusable, match="app:access: the flow 'access' cannot run: stage 'last' follows"):
+        as_worker(flow, "app:access")

@@ -106,8 +106,12 @@ class Definition:
 
     def returns(self, kind: type[FanOut[Any] | Next[Any]]) -> bool:
         """Return whether the function says that it returns a `FanOut`, or a `Next`."""
-        annotation = signature_of(self.function).return_annotation
-        return any((get_origin(member) or member) is kind for member in _members(annotation))
+        return any((get_origin(member) or member) is kind for member in _members(self._answer_type))
+
+    def may_return(self, kind: type[FanOut[Any] | Next[Any]]) -> bool:
+        """Return whether the function says so, or does not say what it returns."""
+        untold = (Any, object, Signature.empty)
+        return self.returns(kind) or any(member in untold for member in _members(self._answer_type))
 
     def picklable(self, task: Any) -> Callable[..., Any]:
         """Return what another process finds under the name of the function: the task, or the function.
@@ -164,15 +168,21 @@ class Definition:
     @property
     def result_type(self) -> Any:
         """What the function returns to one call; Any if it does not say that."""
-        annotation = signature_of(self.function).return_annotation
-        if self.settings.batch is not None:
-            if wrong := [one for one in _members(annotation) if not _holds_answers(one)]:
-                raise InvalidTask(
-                    self.name,
-                    f"with batch= it returns None or a list, with an answer for each item: {wrong[0]!r}",
-                )
-            annotation = _answer_of(annotation)
+        annotation = self._answer_type
         return Any if annotation is Signature.empty else _output_of(annotation)
+
+    @property
+    def _answer_type(self) -> Any:
+        """What the function returns to one call, as it is annotated."""
+        annotation = signature_of(self.function).return_annotation
+        if self.settings.batch is None:
+            return annotation
+        if wrong := [one for one in _members(annotation) if not _holds_answers(one)]:
+            raise InvalidTask(
+                self.name,
+                f"with batch= it returns None or a list, with an answer for each item: {wrong[0]!r}",
+            )
+        return _answer_of(annotation)
 
     def _reader(self) -> Callable[[bytes], Any]:
         try:

@@ -169,6 +169,7 @@ def handler_of(
         ),
         encode=write_result,
         fits=definition.read_output,
+        may_return=definition.may_return,
     )
 
 

@@ -104,6 +104,7 @@ class Handler(Consumer):
         encode: Turns what the function returns into a result.
         fits: Raises if the JSON of what the function has returned is no result of it; None: all is. It is
             called for stages of flow runs.
+        may_return: Whether the function may return a `FanOut`, or a `Next`, in such a stage; None: both.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -122,6 +123,7 @@ class Handler(Consumer):
         inputs: Inputs | None = None,
         encode: Callable[[Any], bytes] = encode_result,
         fits: Callable[[bytes], object] | None = None,
+        may_return: Callable[[type[Any]], bool] | None = None,
     ) -> None:
         if not isinstance(queue, AsyncWorkQueue):
             raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
@@ -144,6 +146,7 @@ class Handler(Consumer):
         self.inputs = _inputs(function, self.run_in, self.batch) if inputs is None else inputs
         self.encode = encode
         self.fits = fits
+        self.may_return = may_return
         #: The metrics of its completed runs; see `observed`.
         self.completions: Series | None = None
 

@@ -132,6 +132,10 @@ def stage_done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
 
 def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     chosen: tuple[str, ...] | None = None
+    may_return = run.handler.may_return
+    for kind in (FanOut, Next):
+        if isinstance(value, kind) and may_return is not None and not may_return(kind):
+            raise ResultMismatch(lease.id, f"its function does not say that it returns {kind.__name__}")
     if isinstance(value, Next):
         chosen, value = value.stages, value.value
         if isinstance(value, FanOut):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import leasehold
 from leasehold.describing import traceback_of
-from leasehold.errors import LeaseholdError
+from leasehold.errors import InvalidFlow, LeaseholdError
+from leasehold.flow import Flow, StagesOfFlow
 from leasehold.tasks import Task, TaskQueue
 from leasehold.worker import Worker
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 
+#: What a new worker is made for.
+_SOURCES = (TaskQueue, Flow, StagesOfFlow)
 #: The paths of files that are left out at the beginning of a traceback.
 _NOT_USER_CODE = (
     str(Path(leasehold.__file__).parent) + os.sep,
@@ -105,7 +108,7 @@ def _put_first(folder: Path) -> None:
 
 def _as_worker(found: Any, target: str) -> Worker:
     worker = found
-    if not isinstance(found, (Worker, TaskQueue)):
+    if not isinstance(found, (Worker, *_SOURCES)):
         if not callable(found) or isinstance(found, (type, Task)):
             raise Unusable(
                 f"{target} is {_described(found)}, not a TaskQueue, a Worker or a function that returns one"
@@ -114,12 +117,14 @@ def _as_worker(found: Any, target: str) -> Worker:
             worker = found()
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises
             raise Unusable(with_traceback(f"{target}() failed", error)) from None
-    if isinstance(worker, TaskQueue):
+    if isinstance(worker, _SOURCES):
         worker = Worker(worker)
     if not isinstance(worker, Worker):
         raise Unusable(f"{target} returned {_described(worker)}, not a TaskQueue or a Worker")
     try:
         handlers = worker.handlers  # imports the modules with tasks
+    except InvalidFlow as error:
+        raise Unusable(f"{target}: {error}") from None
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
         raise Unusable(with_traceback(f"a module with tasks of {target} cannot be imported", error)) from None
     if not handlers:
@@ -133,7 +138,7 @@ def _described(thing: Any) -> str:
 
 
 def _suggestion(module: ModuleType) -> str:
-    workers = [name for name, value in vars(module).items() if isinstance(value, (Worker, TaskQueue))]
+    workers = [name for name, value in vars(module).items() if isinstance(value, (Worker, *_SOURCES))]
     return f"; it has {', '.join(workers)}" if workers else ""
 
 
