@@ -1,0 +1,221 @@
+"""Chains, groups and fan-outs of which a part fails, is cancelled or does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import (
+    AtLeast,
+    FanOut,
+    FlowFailed,
+    JobFailed,
+    Next,
+    Reject,
+    TaskQueue,
+    fan_out,
+    group,
+)
+from tests.eventually import eventually
+from tests.worker.working import counted, new_worker, working
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold import Call, Task
+    from leasehold.queue.plan import Join
+
+
+class Part:
+    """A task that succeeds, fails, or runs until the test ends it."""
+
+    def __init__(self, tasks: TaskQueue) -> None:
+        self.ran: list[int] = []
+        self.ended: list[int] = []
+        self.may_end = asyncio.Event()
+
+        @tasks.task
+        async def part(number: int) -> int:
+            self.ran.append(number)
+            if number < 0:
+                raise Reject(f"{number} is negative")
+            if number >= 100:
+                await self.may_end.wait()
+            self.ended.append(number)
+            return number
+
+        self.task: Task[[int], int] = part
+
+    def calls(self, *numbers: int) -> list[Call[int]]:
+        return [self.task.call(number) for number in numbers]
+
+
+@pytest.fixture
+def part(tasks: TaskQueue) -> Part:
+    return Part(tasks)
+
+
+@pytest.fixture
+def note(tasks: TaskQueue) -> Task[[list[int]], str]:
+    @tasks.task
+    async def note(numbers: list[int]) -> str:
+        return str(numbers)
+
+    return note
+
+
+#: How a group is started, of which the chain goes on with `note`.
+FORMS = ("children", "stages", "fan out")
+
+
+@pytest.fixture(params=FORMS)
+def start(
+    request: pytest.FixtureRequest, tasks: TaskQueue, part: Part, note: Task[[list[int]], str]
+) -> Callable[..., Any]:
+    """Start a group of parts in one of its forms."""
+
+    @tasks.task
+    async def split(numbers: list[int], join: str) -> FanOut[int]:
+        # The names of policies are those of `Join`.
+        policy: Any = AtLeast(int(join[2:])) if join[1] == ":" else join
+        return fan_out(part.calls(*numbers), join=policy)
+
+    @tasks.task
+    async def same(number: int) -> int:
+        return number
+
+    def start(*numbers: int, join: Join) -> Any:
+        if request.param == "children":
+            return group(part.calls(*numbers), join=join).then(note).add()
+        if request.param == "stages":
+            return group([same.call(one).then(part.task) for one in numbers], join=join).then(note).add()
+        text = f"n:{join.count}" if isinstance(join, AtLeast) else join
+        return split.call([*numbers], text).then(note).add()
+
+    return start
+
+
+async def test_all_must_succeed(tasks: TaskQueue, part: Part, start: Callable[..., Any]) -> None:
+    good, bad = await start(1, 2, join="all"), await start(3, -4, 5, join="all")
+    async with working(new_worker(tasks)):
+        assert await good.result(timeout=5) == "[1, 2]"
+        with pytest.raises(FlowFailed, match="-4 is negative") as failed:
+            await bad.result(timeout=5)
+    assert failed.value.stage.startswith(("group/1", "part-2", "split/1"))
+    assert sorted(part.ran) == [-4, 1, 2, 3, 5]
+
+
+async def test_going_on_with_those_that_succeeded(tasks: TaskQueue, start: Callable[..., Any]) -> None:
+    runs = [await start(3, -4, 5, join="settled"), await start(-1, join="settled")]
+    async with working(new_worker(tasks)):
+        assert await runs[0].result(timeout=5) == "[3, 5]"
+        assert await runs[1].result(timeout=5) == "[]"
+
+
+async def test_failing_at_once(tasks: TaskQueue, part: Part, start: Callable[..., Any]) -> None:
+    run = await start(100, -4, 101, join="fail")
+    async with working(new_worker(tasks)):
+        with pytest.raises(FlowFailed, match="-4 is negative"):
+            await run.result(timeout=5)
+        assert part.ended == []
+        part.may_end.set()
+        await eventually("the others have run on", lambda: sorted(part.ended) == [100, 101])
+    assert await run.status() == "failed"
+
+
+async def test_failing_fast_cancels_the_rest(tasks: TaskQueue, part: Part, start: Callable[..., Any]) -> None:
+    run = await start(100, 101, -4, join="fail_fast")
+    worker = new_worker(tasks)
+    async with working(worker):
+        with pytest.raises(FlowFailed, match="-4 is negative"):
+            await run.result(timeout=5)
+        await eventually("nothing runs", lambda: not worker.health().running)
+    assert part.ended == []
+    assert (await tasks.queue.counts()).total == 0
+
+
+async def test_as_soon_as_some_have_succeeded(
+    tasks: TaskQueue, part: Part, start: Callable[..., Any]
+) -> None:
+    runs = [await start(1, 100, -4, 2, join=AtLeast(2)), await start(7, -8, -9, join=AtLeast(2))]
+    worker = new_worker(tasks)
+    async with working(worker):
+        assert await runs[0].result(timeout=5) == "[1, 2]"
+        with pytest.raises(FlowFailed):
+            await runs[1].result(timeout=5)
+        await eventually("the rest was cancelled", lambda: not worker.health().running)
+    assert 100 not in part.ended
+    assert (await tasks.queue.counts()).total == 0
+
+
+async def test_a_group_in_a_group_fails_for_itself(
+    tasks: TaskQueue, part: Part, note: Task[[list[int]], str]
+) -> None:
+    @tasks.task
+    async def shown(given: list[Any]) -> str:
+        return str(given)
+
+    chains = [part.task.call(number).then(part.task) for number in (1, -2, 3)]
+    inner = [group(chains, join="settled"), group(part.calls(4, -5), join="settled")]
+    outer = group([group(part.calls(6, -7)).then(note), note.call([8])], join="settled")
+    runs = [await group(inner).then(shown).add(), await outer.then(shown).add(), await group(inner).add()]
+    async with working(new_worker(tasks)):
+        assert await runs[0].result(timeout=5) == "[[1, 3], [4]]"
+        assert await runs[1].result(timeout=5) == "['[8]']"
+        assert await runs[2].result(timeout=5) == [[1, 3], [4]]
+
+
+async def test_what_a_stage_returns_must_fit(tasks: TaskQueue, part: Part) -> None:
+    @tasks.task
+    async def wrong(number: int) -> int:
+        return str(number)  # type: ignore[return-value]
+
+    @tasks.task
+    async def not_json(number: int) -> Any:
+        return object() if number else number
+
+    @tasks.task
+    async def takes_text(text: str) -> str:
+        return text
+
+    @tasks.task
+    async def split(number: int) -> FanOut[int]:
+        return fan_out(part.calls(number))
+
+    @tasks.task
+    async def select(number: int) -> Next[int]:
+        return Next(number)
+
+    runs = {
+        "wrong": await wrong.call(1).chain().add(),
+        "not_json": await not_json.call(1).chain().add(),
+        "takes_text": await part.task.call(1).then(takes_text).add(),  # type: ignore[call-overload]
+    }
+    jobs = [await split.add(1), await select.add(1)]
+    async with working(new_worker(tasks)):
+        for name, run in runs.items():
+            with pytest.raises(FlowFailed) as failed:
+                await run.result(timeout=5)
+            assert failed.value.stage == name
+        for job in jobs:
+            with pytest.raises(JobFailed, match="stage"):
+                await job.result(timeout=5)
+
+
+async def test_an_unknown_task_waits_for_a_worker_that_knows_it(redis_url: str, name: str) -> None:
+    async def one(number: int) -> int:
+        return number + 1
+
+    async def two(number: int) -> int:
+        return number * 2
+
+    async with TaskQueue.from_url(redis_url, name) as tasks, TaskQueue.from_url(redis_url, name) as old:
+        chain = tasks.task(one).call(1).then(tasks.task(two))
+        old.task(one)
+        run = await chain.add()
+        async with working(new_worker(old)):
+            await counted(tasks.queue, "it is released for later", lambda counts: counts.scheduled == 1)
+        async with working(new_worker(tasks)):
+            assert await run.result(timeout=10) == 4
