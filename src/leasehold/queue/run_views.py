@@ -37,7 +37,7 @@ FACTS = (
     *("result", "lookup", "attributes", "stages"),
 )
 STAGE_FACTS = (b"s:", b"e:", b"t:", b"j:", b"m:")
-#: The numbers in `j:<path>` of a stage that has fanned out; a join of stages has fewer.
+#: The first numbers in `j:<path>` of a stage that has fanned out.
 _COUNTS = ("total", "added", "done", "failed", "cancelled")
 
 
@@ -139,11 +139,11 @@ def stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> St
 
 
 def child_counts(text: bytes) -> dict[str, int] | None:
-    """Return the counts of the children of a stage; None: these are those of a join of stages."""
+    """Return the counts of the children of a stage; None: another client has overwritten them."""
     numbers = text.split()
-    if len(numbers) != len(_COUNTS):
+    if len(numbers) < len(_COUNTS):
         return None
-    total, _, done, failed, cancelled = map(int, numbers)
+    total, _, done, failed, cancelled = map(int, numbers[: len(_COUNTS)])
     unfinished = total - done - failed - cancelled
     return {
         "total": total,
