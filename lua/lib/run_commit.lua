@@ -156,6 +156,9 @@ local function write_run(run)
   for name, value in pairs(run.changed) do
     values[#values + 1], values[#values + 2] = name, value
   end
+  if run.reopens then
+    redis.call('PERSIST', run.key)
+  end
   if #values > 0 then
     redis.call('HSET', run.key, unpack(values))
   end
@@ -183,6 +186,9 @@ local function commit_runs()
   end
   begin_writes() -- finished work must be able to leave even then
   for _, run in ipairs(opened_runs) do
+    if run.prepare then
+      run.prepare() -- what is removed before the hash is written
+    end
     for _, path in ipairs(run.rest) do
       local reference = table.concat({ run.home, run.id, path }, '\0')
       redis.call('HSET', run.home .. ':unsettled', '!' .. reference, 'cancel')

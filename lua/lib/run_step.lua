@@ -7,9 +7,6 @@
 -- Needs: nothing
 -- Gives: room_to_add, end_stage, enter_stage, start_children, enter_batch, enter_first, fail_run, is_run_active, resolve, join_decision
 
--- How many items one call adds at most, except that the successors of one stage are added together.
-local max_added = 250
-
 local function is_run_active(run)
   return run_field(run, 'state') == 'active'
 end
@@ -18,9 +15,9 @@ local function has_text(run, name)
   return (run_field(run, name) or '') ~= ''
 end
 
--- Return how many items may still be added.
+-- Return how many items may still be added: 250 in one call, except that the successors of one stage are added together.
 local function room_to_add()
-  local left = max_added
+  local left = 250
   for _, run in ipairs(opened_runs) do
     left = left - #run.added
   end

@@ -365,8 +365,9 @@ def rounded(state: State) -> State:
 
 
 def test_each_problem_has_a_case() -> None:
-    """Two have tests of their own, one of them in tests/queue/test_deleting.py."""
-    assert {*Problem} - CASES.keys() == {Problem.WRONG_TYPE, Problem.UNFINISHED_DELETION}
+    """Others have tests of their own, in test_deleting.py and test_steering.py of tests/queue."""
+    own = {Problem.WRONG_TYPE, Problem.UNFINISHED_DELETION, Problem.SETTLED_STAGE, Problem.STUCK_STAGE}
+    assert {*Problem} - CASES.keys() == own
 
 
 async def test_a_right_queue_is_left_alone(space: Space, queue: AsyncWorkQueue) -> None:

@@ -213,6 +213,8 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
         is_first=1,
         seal=[0, 1],
     ),
+    "run_cancel": _call(of_run=["run", "ended"]),
+    "run_reopen": _call(lambda _: [("s",), ("s/0",)], of_run="ended", caller="c", is_last=[0, 1]),
     "run_fields": _call(lambda _: [("r:a",)], run="run"),
     "runs_find": _call(lambda _: [("user_id", "62")], flow="", cursor=""),
     "runs_list": _call(state=["active", "failed"], of_all=[0, 1], flow="", cursor=""),

@@ -65,7 +65,7 @@ async def deep_clean(engine: Engine) -> CleanReport:
     """Check all keys, and find items that are in no list. See `AsyncWorkQueue.deep_clean`."""
     report, keys = await _check_types(engine)
     report += await _check_all(engine, keys)
-    return report + (await check_runs(engine) if "runs:ends" in keys else CleanReport())
+    return report + (await check_runs(engine, renames=False) if "runs:ends" in keys else CleanReport())
 
 
 async def fsck(engine: Engine) -> CleanReport:
@@ -75,7 +75,6 @@ async def fsck(engine: Engine) -> CleanReport:
         report += (await _check_types(engine))[0]  # what is missing now
     report += await _check_all(engine, keys, renames=True)
     report += await _check_queue(engine)
-    report += await check_runs(engine, renames=True)
     # What was reclaimed meanwhile, or dropped from the queue.
     return report + await _check_keys(engine, keys & {*_LEASES, "slots"})
 
@@ -232,7 +231,7 @@ async def _check_queue(engine: Engine) -> CleanReport:
     return report
 
 
-async def check_runs(engine: Engine, *, renames: bool = False) -> CleanReport:
+async def check_runs(engine: Engine, *, renames: bool = True) -> CleanReport:
     """Check the hashes of flow runs, and the sets in which the runs are."""
     names: set[bytes] = set()
     report = await _walk_runs(engine, b"", names, renames=renames)

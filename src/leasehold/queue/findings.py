@@ -139,6 +139,17 @@ class Problem(StrEnum):
         "a flow run is not in the sets of its state and its values, or in others",
         "written",
     )
+    SETTLED_STAGE = (
+        "settled_stage",
+        "a stage of a flow run waited for an item that exists nowhere",
+        "the stage has ended, and the run goes on",
+    )
+    STUCK_STAGE = (
+        "stuck_stage",
+        "a stage of a flow run waits for an item that exists nowhere",
+        "",
+        "repair it by `runs.check()` or `leasehold fsck`",
+    )
     EXPIRING_RUN = (
         "expiring_run",
         "the hash of an unfinished flow run has a time to live",

@@ -950,7 +950,7 @@ class AsyncWorkQueue:
         Raises:
             QueueClosed, ServerError: As in `counts`. What was repaired before stays.
         """
-        return await fsck(self._engine())
+        return await fsck(self._engine()) + await self.runs.check()
 
     # ----------------------------------------------------------------- sending
 

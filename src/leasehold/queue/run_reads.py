@@ -153,9 +153,37 @@ class RunReader:
         [view] = await self.views([run_id], (), children=True)
         stages = view.stages if view is not None else {}
         paths = [path for path, one in stages.items() if one.state == "failed" and one.children is None]
+        for path, definition in zip(paths, await self._definitions(run_id, paths), strict=True):
+            yield path, definition.get("queue", "")
+
+    async def reopenable(self, view: FlowRunView) -> list[bytes]:
+        """Return the paths from which a failed run can be done again, given its view with all children.
+
+        Those of stages and children that have failed or were cancelled come first; then those of stages that
+        are done, and whose successors were not entered, since the run had failed.
+        """
+        paths = [
+            _encoded(path)
+            for path, one in view.stages.items()
+            if one.state in {"failed", "cancelled"} and one.children is None
+        ]
+        done = [path for path, one in view.stages.items() if one.state == "done" and "/" not in path]
+        for path, definition in zip(done, await self._definitions(view.id, done), strict=True):
+            if any(view.stages[name].state == "not entered" for name in definition.get("then", ())):
+                paths.append(_encoded(path))
+        return paths
+
+    async def open_items(self, view: FlowRunView) -> dict[str, list[bytes]]:
+        """Return the ids of the items that a run waits for, by queue, given its view with all children."""
+        paths = [path for path, one in view.stages.items() if one.state == "entered"]
+        found: dict[str, list[bytes]] = {}
+        for path, definition in zip(paths, await self._definitions(view.id, paths), strict=True):
+            found.setdefault(definition.get("queue", ""), []).append(_encoded(f"{view.id}/{path}"))
+        return found
+
+    async def _definitions(self, run_id: str, paths: Sequence[str]) -> list[dict[str, Any]]:
         names = [(b"k:" if "/" in path else b"n:") + _encoded(path) for path in paths]
-        for path, definition in zip(paths, await self.fields(run_id, names), strict=True):
-            yield path, json.loads(definition or b"{}").get("queue", "")
+        return [json.loads(text or b"{}") for text in await self.fields(run_id, names)]
 
     async def _named(self, run_id: str, names: Sequence[bytes]) -> dict[bytes, bytes]:
         values = await self.fields(run_id, names)

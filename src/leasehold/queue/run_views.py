@@ -129,11 +129,12 @@ def names_in(text: bytes | None) -> list[str]:
 def stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> StageView:
     """Return the view of a stage, from the fields `STAGE_FACTS`."""
     state, error, ended, counts, _ = facts
+    has_ended = _STATES.get(state or b"") in _ENDED
     return StageView(
         state=_STATES.get(state or b"", "not entered"),
         result=json.loads(result) if result else None,
         error=_text(error) or None if state in (None, b"f") else None,
-        ended=moment(int(ended)) if ended and ended.isdigit() else None,
+        ended=moment(int(ended)) if has_ended and ended and ended.isdigit() else None,
         children=child_counts(counts) if state and counts else None,
     )
 

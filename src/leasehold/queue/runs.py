@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from leasehold import codec, telemetry
 from leasehold.durations import Duration, check_bool, check_int, check_list
-from leasehold.errors import (
-    FlowCancelled,
-    FlowFailed,
-    InvalidArgument,
-    ItemUnknown,
-    ResultError,
-    RunGone,
-    RunUnfinished,
-)
+from leasehold.errors import InvalidArgument, ItemUnknown, RunGone, RunUnfinished
+from leasehold.queue.cleaning import check_runs
 from leasehold.queue.lookups import lookup_texts
 from leasehold.queue.observed import observed_start
 from leasehold.queue.plan import check_run_id
+from leasehold.queue.run_checks import check_stages
 from leasehold.queue.run_reads import RunReader
+from leasehold.queue.run_results import read_result
 from leasehold.queue.run_views import RUN_STATES, FlowRunView, RunState
-from leasehold.queue.stage_inputs import read_needs
 from leasehold.queue.stage_ref import StageRef
 from leasehold.queue.stages import cancel_rest, report, start_run
+from leasehold.queue.views import CleanReport
 
 if TYPE_CHECKING:
     import builtins
@@ -40,10 +34,13 @@ if TYPE_CHECKING:
 MAX_AT_ONCE = 1000
 #: How many runs one step of a listing looks at.
 _PAGE = 500
-#: How many dead letters are dropped at once.
-_LETTERS = 100
-#: The answers of `run_delete` and `run_cancel`.
-_UNFINISHED, _NONE, _CANCELLED = -1, 0, 1
+#: How many unfinished runs of a state `check` examines, the newest.
+MAX_CHECKED = 100_000
+#: How many stages are reopened, and dead letters dropped, at once.
+_STEP = 100
+#: The answers of the scripts: done; there is no such run, of `run_delete`, or it has ended; that it is
+#: unfinished, of `run_delete`, or there is none; and of `run_reopen` that it is unfinished.
+_DONE, _NONE, _REFUSED, _BUSY = 1, 0, -1, -2
 
 
 class Runs:
@@ -216,12 +213,65 @@ class Runs:
             RunGone: If there is no such run.
             InvalidArgument: If `run_id` cannot be an id.
         """
-        answer = await self._engine().run("run_cancel", run=_checked(run_id))
-        if answer == _UNFINISHED:
+        answer = await self._engine().run("run_cancel", of_run=_checked(run_id))
+        if answer == _REFUSED:
             raise RunGone(run_id)
         if answer != _NONE:
             await cancel_rest(self._queue, StageRef(self._queue.name, run_id, ""))
-        return bool(answer == _CANCELLED)
+        return bool(answer == _DONE)
+
+    async def retry(self, run_id: str) -> bool:
+        """Do a failed run again from the stages and children that have failed; what is done stays.
+
+        Their attempts begin at 1 again, and their dead letters are dropped. What was tolerated stays, too.
+
+        Returns:
+            False if it has not failed.
+
+        Raises:
+            RunGone: If there is no such run.
+            RunUnfinished: If it has failed, and some of its items are unfinished: wait for them, or cancel.
+            InvalidArgument: If `run_id` cannot be an id.
+        """
+        run = _checked(run_id)
+        [view] = await self._reader.views([run_id], (), children=True)
+        if view is None:
+            raise RunGone(run_id)
+        paths = await self._reader.reopenable(view) if view.state == "failed" else []
+        caller, reopened = uuid.uuid4().hex.encode(), 0
+        for at in range(0, len(paths), _STEP):
+            some, is_last = paths[at : at + _STEP], at + _STEP >= len(paths)
+            code, count = await self._engine().run(
+                "run_reopen", some, of_run=run, caller=caller, is_last=int(is_last)
+            )
+            reopened += count
+            if code == _BUSY:
+                raise RunUnfinished(run_id)
+            if code != _DONE:
+                break
+        return reopened > 0
+
+    async def check(self, *, repair: bool = True) -> CleanReport:
+        """Find runs that wait for items which exist nowhere, and have them go on. Part of `fsck`.
+
+        That is so if another client has removed an item, or has completed it and no worker serves its queue.
+        Such a stage ends, as failed; one that is foreign is done.
+
+        Args:
+            repair: Whether to repair what is found.
+
+        Returns:
+            What was found: `examined` is how many unfinished runs there were.
+
+        Raises:
+            InvalidArgument: If `repair` is no bool.
+        """
+        check_bool("repair", repair)
+        report = await check_runs(self._engine()) if repair else CleanReport()
+        for state in RUN_STATES:
+            ids = await self._listed(state, None, MAX_CHECKED)
+            report += await check_stages(self._queue, self._reader, ids, repair=repair)
+        return report
 
     async def replay(self, run_id: str, *, new_id: str | None = None) -> str:
         """Start a new run with the plan and the input of another, and return its id.
@@ -253,12 +303,12 @@ class Runs:
         """
         run = _checked(run_id)
         answer = await self._engine().run("run_delete", run=run, is_last=0)
-        if answer == _CANCELLED:
+        if answer == _DONE:
             await self._drop_letters(run_id)
             answer = await self._engine().run("run_delete", run=run, is_last=1)
-        if answer == _UNFINISHED:
+        if answer == _REFUSED:
             raise RunUnfinished(run_id)
-        return bool(answer == _CANCELLED)
+        return bool(answer == _DONE)
 
     async def report(self, run_id: str, stage: str, result: object = None) -> bool:
         """Record the result of a stage that was handed over to another system, and go on.
@@ -319,20 +369,7 @@ class Runs:
             data = await self._results.wait(check_run_id(run_id), timeout=timeout)
         except ItemUnknown as error:
             raise RunGone(run_id) from error
-        try:
-            end = json.loads(data or b"{}")
-            failure, stage = end.get("error"), end.get("stage")
-        except (ValueError, AttributeError) as error:
-            raise ResultError(run_id, f"its result is not that of a flow run: {data!r}") from error
-        if failure is None and stage is not None:
-            [children] = await read_needs(self._queue, run_id, [f"{stage}/*"])
-            return json.loads(children or b"null")
-        if failure is None:
-            return end.get("result")
-        if failure.get("type") == FlowCancelled.__name__:
-            raise FlowCancelled(run_id)
-        path, _, text = str(failure.get("message", "")).partition(": ")
-        raise FlowFailed(run_id, path, text)
+        return await read_result(self._queue, run_id, data)
 
     def _ref(self, run_id: str, stage: str) -> StageRef:
         if not isinstance(stage, str) or not stage or "\0" in stage:
@@ -361,8 +398,8 @@ class Runs:
         async for path, queue in self._reader.failed(run_id):
             letters.setdefault(queue or self._queue.name, []).append(f"{run_id}/{path}".encode())
         for queue, ids in letters.items():
-            for at in range(0, len(ids), _LETTERS):
-                await self._engine().run_at(queue, "drop_many", ids[at : at + _LETTERS])
+            for at in range(0, len(ids), _STEP):
+                await self._engine().run_at(queue, "drop_many", ids[at : at + _STEP])
 
 
 def _checked(run_id: str) -> bytes:

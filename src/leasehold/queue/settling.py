@@ -65,11 +65,11 @@ async def settle(queue: QueueObject, item_ids: Sequence[str] = (), *, cursor: by
         QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
     """
     ids = [item_id.encode(errors="surrogateescape") for item_id in item_ids]
-    return await _settle(queue, queue.name, ids, cursor)
+    return await settle_at(queue, queue.name, ids, cursor)
 
 
-async def _settle(queue: QueueObject, name: str, ids: Sequence[bytes], cursor: bytes = b"0") -> bytes:
-    """Settle items of the queue of this name."""
+async def settle_at(queue: QueueObject, name: str, ids: Sequence[bytes], cursor: bytes = b"0") -> bytes:
+    """Settle items of the queue of this name. See `settle`."""
     after = cursor
     for at in range(0, max(1, len(ids)), MAX_SETTLED):
         *reply, after = await run_at(queue, name, "run_settle", ids[at : at + MAX_SETTLED], cursor=cursor)
@@ -106,9 +106,9 @@ async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:
                     queue, name, "cancel_many", [one for row in ids for one in (row, KEEP_MS)]
                 )
                 cancelled += answers.count(1)
-                await _settle(queue, name, ids)
+                await settle_at(queue, name, ids)
         if not found:
-            await _settle(queue, reference.home, [b"!" + reference.encode()])
+            await settle_at(queue, reference.home, [b"!" + reference.encode()])
             break
     return cancelled
 

@@ -1,0 +1,31 @@
+-- Cancel a flow run: from now on no stage of it begins, and no successor is added.
+--
+-- It is cancelled at once, and those who wait for its result are told so. Then its unfinished items are cancelled in bounded
+-- steps by whoever finds the note in `unsettled` that is left for this: the caller, or a worker that maintains the queue.
+--
+-- Keys: queue, watchers
+-- Arguments:
+--   prefix   text     the home queue's name
+--   now_ms   integer  the time; empty: the server's time
+--   of_run   text     the run's id
+-- Reply: 1 cancelled; 2 it was cancelled or has failed before, and its unfinished items are to be cancelled; 0 it has ended; -1
+--   there is no such run.
+-- Cost: O(log n) per value by which it is found.
+-- Limits: none.
+
+redis.call('LLEN', queue)
+redis.call('HLEN', watchers)
+local it = open_run(prefix, of_run)
+read_fields(it, { 'state', 'active', 'error' })
+local state = run_field(it, 'state')
+if not state then
+  return -1
+elseif state ~= 'active' and tonumber(run_field(it, 'active') or 0) <= 0 then
+  return 0
+end
+it.rest[1] = ''
+if state == 'active' then
+  set_run(it, 'state', 'cancelled')
+end
+it.ends = true -- publish it again, if an interrupted call has not
+return commit_runs() or (state == 'active' and 1 or 2)

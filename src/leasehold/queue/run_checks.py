@@ -1,0 +1,54 @@
+"""Finds what keeps flow runs from going on: stages whose items exist nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.queue.encoding import SLOW_ROWS
+from leasehold.queue.findings import Problem, read_repairs
+from leasehold.queue.settling import settle_at
+from leasehold.queue.slot import run_at
+from leasehold.queue.views import CleanReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from leasehold.queue.run_reads import RunReader
+    from leasehold.queue.slot import QueueObject
+
+#: Values per item in the reply of `find_many`; the first two are its state and its id.
+_FIELDS = 12
+
+
+async def check_stages(
+    queue: QueueObject, reader: RunReader, run_ids: Iterable[str], *, repair: bool
+) -> CleanReport:
+    """Find the stages of unfinished runs that wait for items which exist nowhere, and end them.
+
+    Args:
+        queue: The home queue.
+        reader: Reads its runs.
+        run_ids: The ids of the runs.
+        repair: Whether to end the stages.
+    """
+    report = CleanReport()
+    for run_id in run_ids:
+        [view] = await reader.views([run_id], (), children=True)
+        if view is None or not view.unfinished:
+            continue
+        report += CleanReport(examined=1)
+        for name, ids in (await reader.open_items(view)).items():
+            for at in range(0, len(ids), SLOW_ROWS):
+                some = ids[at : at + SLOW_ROWS]
+                report += await _check_items(queue, name or queue.name, some, repair=repair)
+    return report
+
+
+async def _check_items(queue: QueueObject, name: str, ids: Sequence[bytes], *, repair: bool) -> CleanReport:
+    reply = await run_at(queue, name, "find_many", ids, which=b"living", max_bytes=-1)
+    existing = {*reply[2::_FIELDS]}
+    lost = [one for one in ids if one not in existing]
+    if lost and repair:
+        await settle_at(queue, name, lost)
+    problem = Problem.SETTLED_STAGE if repair else Problem.STUCK_STAGE
+    return CleanReport(findings=read_repairs([part for one in lost for part in (problem.encode(), one)]))
