@@ -128,6 +128,7 @@ local function finish(row)
     answer = more(run, path) and 2
   else
     run.ends = run.ends or is_final(run) -- publish it again
+    forget_child(run, path)
   end
   return answer or (run_field(run, 's:' .. path) == 'f' and 'fail' or 'complete')
 end

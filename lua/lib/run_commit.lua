@@ -162,7 +162,7 @@ local function write_run(run)
   if #values > 0 then
     redis.call('HSET', run.key, unpack(values))
   end
-  if run.fields.building then -- stored in several calls, until now with a time to live
+  if run.fields.building and run.fields.state then -- stored in several calls, until now with a time to live
     redis.call('PERSIST', run.key)
     drop_from_run(run, 'building')
   end

@@ -5,7 +5,7 @@
 -- step by step: `todo` has the stages whose edges, or whose parents, are still to be told.
 --
 -- Needs: nothing
--- Gives: room_to_add, end_stage, enter_stage, start_children, enter_batch, enter_first, fail_run, is_run_active, resolve, join_decision
+-- Gives: room_to_add, forget_child, end_stage, enter_stage, start_children, enter_batch, enter_first, fail_run, is_run_active, resolve, join_decision
 
 local function is_run_active(run)
   return run_field(run, 'state') == 'active'
@@ -169,6 +169,14 @@ local function arrive(run, name, edge, reason, todo)
   end
 end
 
+-- Remove the definition of a child that is done, unless it is one of the plan.
+local function forget_child(run, path)
+  local parent = parent_of(path)
+  if parent and run_field(run, 's:' .. path) == 'd' and counts_of(run, 'j:' .. parent)[6] ~= 1 then
+    drop_from_run(run, 'k:' .. path)
+  end
+end
+
 -- Tell the stage whose child has ended, and end it if that decides.
 local function tell_parent(run, path, one, todo)
   read_fields(run, { 'j:' .. path, 's:' .. path, 'm:' .. path, 'e:' .. path })
@@ -177,9 +185,7 @@ local function tell_parent(run, path, one, todo)
   local place = ({ d = 3, f = 4, c = 5 })[one.state]
   counts[place] = counts[place] + 1
   set_counts(run, 'j:' .. path, counts)
-  if one.state == 'd' and counts[6] ~= 1 then
-    drop_from_run(run, 'k:' .. one.path)
-  end
+  forget_child(run, one.path)
   local decision = children_decision(policy, counts[1], counts[3], counts[4] + counts[5])
   if run_field(run, 's:' .. path) ~= 'x' then
     return

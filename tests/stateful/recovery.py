@@ -120,7 +120,7 @@ def differences(before: View, after: View, call: Call) -> Iterator[str]:
             continue
         # A snapshot has values of hashes without spaces at their end.
         dead = call.script == "fail_many" and after.dead.get(item_id, {}).get("data") == data.rstrip()
-        completed = call.script in {"complete_many", "set_complete"} and row
+        completed = call.script in {"complete_many", "run_finish", "set_complete"} and row
         if completed and ":" in str(row[2]) and f"result:{item_id}" not in after.keys:
             yield f"item {item_id!r} was completed without its result"
         elif not (dead or completed or (now is None and call.script in REMOVE)):
@@ -270,7 +270,7 @@ class Recovery:
             await self._run("schedule_drop", [(name,) for name in names])
         left = (await self.space.snapshot()).items()
         own = (
-            ("set:", "stream:", "once:", "idle", "probe", "watchers", "cancelled")
+            ("set:", "stream:", "once:", "idle", "probe", "run:", "watchers", "cancelled")
             if call and call.script in GIVE_TIME_TO_LIVE
             else ()
         )
