@@ -161,7 +161,11 @@ async def test_a_group_in_a_group_fails_for_itself(
     inner = [group(chains, join="settled"), group(part.calls(4, -5), join="settled")]
     outer = group([group(part.calls(6, -7)).then(note), note.call([8])], join="settled")
     runs = [await group(inner).then(shown).add(), await outer.then(shown).add(), await group(inner).add()]
+    # A group that has failed is left out as a whole, also what has succeeded in it.
+    failing = group([group(chains), group(part.calls(4, -5)), part.task.call(9)], join="settled")
+    left_out = [await failing.then(shown).add(), await failing.add()]
     async with working(new_worker(tasks)):
+        assert [await run.result(timeout=5) for run in left_out] == ["[9]", [9]]
         assert await runs[0].result(timeout=5) == "[[1, 3], [4]]"
         assert await runs[1].result(timeout=5) == "['[8]']"
         assert await runs[2].result(timeout=5) == [[1, 3], [4]]

@@ -162,7 +162,7 @@ def _value(output: Output, found: dict[str, bytes | None]) -> Any:
 
 
 def _is_there(output: Output, found: dict[str, bytes | None]) -> bool:
-    """Return whether an output has a value: its stage, or the one that joins its group, has a result."""
+    """Return whether an output has a value: a group that has failed has none, whatever its parts have."""
     path = output.path if isinstance(output, One) else output.joined_by
     return path is None or found[path] is not None
 

@@ -100,7 +100,7 @@ class Many:
 
     Attributes:
         outputs: Its parts.
-        joined_by: The path of the stage that has no result if the group has failed; None: there is none.
+        joined_by: What gives nothing if the group has failed; None: there is nothing of this kind.
     """
 
     outputs: tuple[Output, ...]
@@ -174,8 +174,10 @@ class _Compiler:
 
     def joined(self, end: _End) -> _End:
         """Add a stage without an item that joins the parts of a group that is itself a part."""
-        if isinstance(end.need, str) or not end.need or isinstance(end.output, One):
+        if isinstance(end.output, One) or not end.need:
             return end
+        if isinstance(end.need, str):  # it has a stage already, whose children are joined
+            return replace(end, output=replace(end.output, joined_by=end.need))
         name = self._name("join")
         self.stages.append(StagePlan(name, after=end.after, join=end.join))
         need: Need = [f"?{name}", *end.need]
