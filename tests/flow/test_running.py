@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
+from redis_work_queue import KeyPrefix, WorkQueue
 
 from leasehold import (
     FanOut,
     FlowFailed,
+    HandedOver,
     Next,
     RetryPolicy,
     TaskQueue,
@@ -19,6 +22,7 @@ from leasehold import (
     fan_out,
 )
 from leasehold.flow import Flow
+from leasehold.queue.stages import settle
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -251,7 +255,7 @@ async def test_a_queue_with_a_handler_of_its_own_is_a_stage(
         assert await run.result(timeout=20) == '3-2-["a"]'
 
 
-async def test_a_delayed_stage_waits(tasks: TaskQueue) -> None:
+async def test_a_delayed_stage_waits_and_an_expired_one_fails_the_run(tasks: TaskQueue) -> None:
     @tasks.task
     async def check(user_id: int) -> int:
         return user_id
@@ -260,6 +264,80 @@ async def test_a_delayed_stage_waits(tasks: TaskQueue) -> None:
     flow.stage(check, delay=60)
     await flow.start(user_id=3)
     assert (await tasks.queue.counts()).scheduled == 1
+
+
+async def test_a_stage_that_expires_fails_the_run(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def check(user_id: int) -> int:
+        return user_id
+
+    flow = Flow("access", tasks, attributes={"user_id": int})
+    flow.stage(check, expires_in=0.001)
+    run = await flow.start(user_id=3)
+    await asyncio.sleep(0.005)
+    assert await tasks.queue.lease(5, block=False) is None  # which discards it
+    await settle(tasks.queue)  # as the workers of the queue do
+    with pytest.raises(FlowFailed, match="expired"):
+        await run.result(timeout=20)
+
+
+@pytest.mark.seed("GLD-O23", "GLD-B18")
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # their client's call
+async def test_a_stage_waits_for_a_client_of_another_library(
+    tasks: TaskQueue, name: str, make_queue: MakeQueue, redis_url: str
+) -> None:
+    legacy = make_queue(name=f"{name}-legacy")
+    flow = Flow("access", tasks, attributes={"user_id": int})
+
+    @tasks.task
+    async def check(user_id: int) -> int:
+        return user_id
+
+    @tasks.task
+    async def end(check: int, render: None) -> list[Any]:
+        return [check, render]
+
+    first = flow.stage(check)
+    render = flow.stage("render", queue=legacy, after=first, takes={"user": "user_id"}, foreign=True)
+    flow.stage(end, after=[first, render])
+    run = await flow.start(user_id=3, priority=5)
+    async with working(new_worker(tasks)):
+        theirs = WorkQueue(KeyPrefix(legacy.name))
+        with Redis.from_url(redis_url) as db:
+            item = await asyncio.to_thread(theirs.lease, db, 5, block=True, timeout=10)
+            assert item is not None
+            assert item.data_json()["user"] == 3
+            await settle(legacy)
+            assert (await flow.runs.get(run.id)).stages["render"].state == "entered"
+            assert theirs.complete(db, item)
+        await settle(legacy)
+        assert await run.result(timeout=20) == [3, None]
+
+
+@pytest.mark.seed("GLD-O23", "GLD-B18")
+async def test_the_join_waits_for_a_child_that_was_handed_over(tasks: TaskQueue) -> None:
+    flow = Flow("access", tasks, attributes={"user_id": int})
+
+    @tasks.task
+    async def reward(user_id: int) -> str:
+        return f"reward {user_id}"
+
+    @tasks.task
+    async def by_hand(user_id: int) -> str:
+        assert user_id == 3
+        raise HandedOver
+
+    @tasks.task
+    async def rewards(user_id: int) -> FanOut[str]:
+        return fan_out([reward.call(user_id), by_hand.call(user_id)])
+
+    flow.stage(rewards)
+    run = await flow.start(user_id=3)
+    async with working(new_worker(tasks)):
+        with pytest.raises(TimeoutError):
+            await run.result(timeout=0.2)
+        assert await flow.runs.report(run.id, "rewards/1", "done")
+        assert await run.result(timeout=20) == ["reward 3", "done"]
 
 
 async def test_a_result_that_does_not_fit_fails_the_stage(tasks: TaskQueue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -9,8 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from leasehold import RunGone, TaskQueue, UnknownAttribute
+from leasehold import FanOut, FlowCancelled, FlowFailed, Reject, RunGone, TaskQueue, UnknownAttribute, fan_out
 from leasehold.flow import Flow
+from leasehold.flow.diagram import draw_run
+from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     from leasehold.queue.run_views import FlowRunView
@@ -68,3 +71,89 @@ async def test_the_runs_of_a_flow_are_those_of_its_name(tasks: TaskQueue, flow: 
     with pytest.raises(RunGone):
         await flow.runs.get("o")
     assert (await flow.runs.get("a")).attributes["guilds"] == []
+
+
+async def test_a_run_is_cancelled_replayed_and_deleted(tasks: TaskQueue, flow: Flow) -> None:
+    run = await flow.start(user=ID, at=NOW, plan=Plan.FREE, guilds=[], id="a")
+    assert await flow.runs.cancel("a")
+    with pytest.raises(FlowCancelled):
+        await run.result(timeout=20)
+    again = await flow.runs.replay("a")
+    async with working(new_worker(tasks)):
+        assert await flow.runs.result(again, timeout=20) == f"{ID} free"
+    assert await flow.runs.delete("a")
+    with pytest.raises(RunGone):
+        await flow.runs.get("a")
+
+
+async def test_a_failed_run_is_retried_from_the_stage_that_failed(tasks: TaskQueue) -> None:
+    calls: list[str] = []
+    flow = Flow("access", tasks, attributes={"number": int})
+
+    @tasks.task
+    async def check(number: int) -> int:
+        calls.append("check")
+        return number
+
+    @tasks.task
+    async def flaky(check: int) -> int:
+        calls.append("flaky")
+        if calls.count("flaky") == 1:
+            raise Reject("down")
+        return check
+
+    flow.stage(flaky, after=flow.stage(check))
+    run = await flow.start(number=4)
+    async with working(new_worker(tasks)):
+        with pytest.raises(FlowFailed, match="down"):
+            await run.result(timeout=20)
+        assert await flow.runs.retry(run.id)
+        assert await run.result(timeout=20) == 4
+    assert calls == ["check", "flaky", "flaky"]
+
+
+@pytest.mark.seed("GLD-O20")
+async def test_a_run_is_drawn_with_states_and_counts(tasks: TaskQueue) -> None:
+    flow = Flow("access", tasks, attributes={"number": int})
+    held = asyncio.Event()
+
+    @tasks.task
+    async def check(number: int) -> int:
+        return number
+
+    @tasks.task
+    async def child(number: int) -> int:
+        if number == 1:
+            await held.wait()
+        return number
+
+    @tasks.task
+    async def fan(check: int) -> FanOut[int]:
+        return fan_out([child.call(number) for number in range(check)])
+
+    @tasks.task
+    async def end(fan: list[int]) -> None:
+        raise Reject(f"{fan}")
+
+    first = flow.stage(check)
+    flow.stage(end, after=flow.stage(fan, after=first))
+    run = await flow.start(number=3)
+    async with working(new_worker(tasks)):
+        async with asyncio.timeout(20):
+            while (await flow.runs.get(run.id)).progress[0] < 3:  # noqa: ASYNC110 - the state of the server
+                await asyncio.sleep(0.005)
+        assert (await flow.runs.mermaid(run.id)).splitlines()[:6] == [
+            "flowchart LR",
+            '    s0["check<br/>done"]',
+            '    s1[["fan<br/>fanned out<br/>3 children, 1 unfinished, 2 done"]]',
+            '    s2["end<br/>not entered"]',
+            "    s0 --> s1",
+            "    s1 --> s2",
+        ]
+        held.set()
+        with pytest.raises(FlowFailed):
+            await run.result(timeout=20)
+    drawn = draw_run(await tasks.queue.runs.get(run.id))
+    assert '    s2["end<br/>failed<br/>' in drawn
+    assert "    class s0,s1 done\n" in drawn
+    assert "    class s2 failed\n" in drawn

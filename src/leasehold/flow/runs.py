@@ -123,6 +123,14 @@ class FlowRuns:
         """
         return await self._runs().cancel(id)
 
+    async def retry(self, id: str) -> bool:  # noqa: A002 - as in `get`
+        """Try a failed run again from the stages that have failed; see `Runs.retry`.
+
+        Raises:
+            RunGone: If there is no such run.
+        """
+        return await self._runs().retry(id)
+
     async def replay(self, id: str, *, new_id: str | None = None) -> str:  # noqa: A002 - as in `get`
         """Start a new run with the plan and the attributes of another, and return its id; see `Runs.replay`.
 

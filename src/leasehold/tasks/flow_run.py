@@ -73,7 +73,7 @@ class FlowRun(Generic[R_co]):
             data = await self._queue.results.wait(self.id, timeout=timeout)
             raw = None if data is None else raw_result(self.id, data)
         except JobFailed as error:
-            if error.type == FlowCancelled.__name__:
+            if error.error.partition(":")[0] == FlowCancelled.__name__:  # its message is empty
                 raise FlowCancelled(self.id) from error
             stage, _, text = error.message.partition(": ")
             raise FlowFailed(self.id, stage, text) from error
