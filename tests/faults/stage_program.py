@@ -1,0 +1,104 @@
+"""A worker for the stages of a flow run, in a separate process that is killed at a step.
+
+python -m tests.faults.stage_program URL QUEUE STEP
+
+The run is that of `plan_of`: a stage that fans out to more children than one call adds, their join, and a
+last stage. The process kills itself with SIGKILL at the step: `read` (before it reads the run), `handler`, or
+`before:<kind>` and `after:<kind>`: before a call for stages of a kind is sent, and when its reply has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from leasehold import FanOut, TaskQueue, Worker
+from leasehold.queue import stages
+from leasehold.queue.plan import Plan
+from leasehold.worker import executor
+from tests.worker.flows import call, child, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.queue.slot import QueueObject
+    from leasehold.queue.stages import StageRow
+    from leasehold.worker.run import ActiveRun
+
+#: More than two calls add.
+CHILDREN = 600
+STEPS = (
+    *(
+        "read",
+        "handler",
+        "before:stage",
+        "after:stage",
+        "before:fan",
+        "after:fan",
+        "before:more",
+        "after:more",
+    ),
+    *("before:done", "after:done", "before:finish", "after:finish"),
+)
+
+
+def plan_of(queue: AsyncWorkQueue) -> Plan:
+    """Return the plan of the run."""
+    needs = {"numbers": "plan/*"}
+    return Plan(
+        (stage(queue, "plan"), stage(queue, "finish", call("finish", needs), after=("plan",))),
+        result="finish",
+    )
+
+
+def worker_for(url: str, name: str, step: str = "") -> Worker:
+    """Return a worker for the run, whose process is killed at a step."""
+    tasks = TaskQueue.from_url(url, name)
+
+    @tasks.task
+    async def plan() -> FanOut[int]:
+        kill_at(step, "handler")
+        return FanOut([child(tasks.queue, "echo", numbers=n) for n in range(CHILDREN)])
+
+    @tasks.task(batch=100)
+    async def echo(numbers: list[int]) -> list[int]:
+        return numbers
+
+    @tasks.task
+    async def finish(numbers: list[int]) -> int:
+        return len(numbers)
+
+    return Worker(tasks, lease_time=3600, clean_every=None)
+
+
+def kill_at(step: str, here: str) -> None:
+    """Kill this process if this is the step."""
+    if step == here:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(url: str, name: str, step: str) -> None:
+    """Work until killed."""
+    prepare, send = executor.prepare, stages._send
+
+    async def prepare_and_die(run: ActiveRun) -> bool:
+        kill_at(step, "read")
+        return await prepare(run)
+
+    async def send_and_die(queue: QueueObject, rows: Sequence[StageRow]) -> list[int]:
+        kind = "finish" if rows[0].lease.id == "r/finish" else rows[0].kind
+        kill_at(step, f"before:{kind}")
+        answers = await send(queue, rows)
+        kill_at(step, f"after:{kind}")
+        return answers
+
+    vars(executor)["prepare"], stages._send = prepare_and_die, send_and_die
+    await worker_for(url, name, step).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
