@@ -19,6 +19,7 @@ from leasehold import FanOut, TaskQueue, Worker
 from leasehold.queue import stages
 from leasehold.queue.plan import Plan
 from leasehold.worker import executor
+from leasehold.worker import stages as worker_stages
 from tests.worker.flows import call, child, stage
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def kill_at(step: str, here: str) -> None:
 
 async def main(url: str, name: str, step: str) -> None:
     """Work until killed."""
-    prepare, send = executor.prepare, stages._send
+    prepare, send = worker_stages.prepare, stages._send
 
     async def prepare_and_die(run: ActiveRun) -> bool:
         kill_at(step, "read")

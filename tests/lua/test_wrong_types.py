@@ -151,6 +151,10 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "run_report": ([("home\0r\0a", "done", "1")], {}),
     "run_settle": ([("x",)], {"cursor": "0"}),
     "run_reopen": ([("a",)], {"of_run": "r2", "caller": "c", "is_last": 1}),
+    "run_once": (
+        [],
+        {"item": "held", "lease": 3, "of_stage": "home\0r1\0a", "step": "charge", "outcome": "1"},
+    ),
     "run_start": (
         [("stages", '["a"]'), ("first", '["a"]'), ("n:a", "{}"), ("keep", 1000)],
         {"of_run": "new", "builder": "", "is_first": 1, "seal": 1},

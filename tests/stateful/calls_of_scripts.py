@@ -206,6 +206,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "run_finish": _call(Draw.stages),
     "run_report": _call(lambda _: [("home\0run\0stage", "done", "1")]),
     "run_settle": _call(lambda draw: draw.random.choice([[], [("a",)]]), cursor="0"),
+    "run_once": _call(item=["a", "b"], lease=[1, 2], of_stage="home\0run\0stage", step="charge", outcome="1"),
     "run_start": _call(
         lambda _: [("stages", '["s"]'), ("first", '["s"]'), ("n:s", "{}"), ("keep", SHORT)],
         of_run=["run", "new"],
