@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from leasehold.queue.stages import StageRow
     from leasehold.worker.run import ActiveRun
 
-#: More than two calls add.
-CHILDREN = 600
+#: More than one call adds.
+CHILDREN = 300
 STEPS = (
     *(
         "read",

@@ -12,6 +12,7 @@ import pytest
 from leasehold import (
     AsyncWorkQueue,
     FanOut,
+    HandedOver,
     Item,
     Lease,
     Next,
@@ -24,7 +25,7 @@ from leasehold import (
     current_stage,
     once,
 )
-from leasehold.queue.stages import StageRef
+from leasehold.queue.stages import StageRef, report
 from leasehold.tasks.wire import data_of
 from tests.worker.flows import call, child, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working
@@ -302,6 +303,33 @@ async def test_a_step_of_a_stage_is_done_once(tasks: TaskQueue) -> None:
     assert await field(queue, "o:ship\0ship") == '{"amount":2}'
 
 
+@pytest.mark.seed("GLD-O23")
+async def test_a_stage_that_is_handed_over_ends_with_its_report(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def order(n: int) -> int:
+        raise HandedOver(timeout=600 + n)
+
+    @tasks.task
+    async def after(n: int) -> int:
+        return n + 1
+
+    queue = tasks.queue
+    await start(
+        queue,
+        stage(queue, "order", call("order", n=1)),
+        stage(queue, "after", call("after", {"n": "order"}), after=("order",)),
+    )
+    ref = StageRef(queue.name, "r", "order")
+    async with working(new_worker(tasks)):
+        await counted(queue, "the stage waits", lambda counts: counts.scheduled == 1)
+        assert await report(queue, ref, result=b"41")
+        assert not await report(queue, ref, result=b"42")
+        await ended(queue)
+    assert await field(queue, "r:after") == "42"
+    assert (await queue.counts()).total == 0
+    assert not await report(queue, StageRef(queue.name, "missing", "order"), result=None, error="no")
+
+
 async def test_the_stages_of_runs_that_are_gone_or_cancelled_are_dropped(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
@@ -360,6 +388,72 @@ async def test_the_correlation_id_is_in_the_context_and_in_the_log(
     assert {one for one, _ in seen} == {"request-7", None}
     (record,) = [record for record in caplog.records if "to be logged" in record.getMessage()]
     assert (record.run, record.stage, record.correlation) == ("r", "first", "request-7")  # type: ignore[attr-defined]
+
+
+async def test_the_rest_of_a_join_that_needs_no_more_is_cancelled(tasks: TaskQueue) -> None:
+    queue, started = tasks.queue, asyncio.Event()
+
+    @tasks.task
+    async def plan() -> FanOut[int]:
+        return FanOut([child(queue, "quick"), child(queue, "slow"), child(queue, "late")], join="n:1")
+
+    @tasks.task
+    async def quick() -> int:
+        await started.wait()
+        return 1
+
+    @tasks.task
+    async def slow() -> int:
+        started.set()
+        await asyncio.sleep(60)
+        return 2
+
+    @tasks.task
+    async def late() -> int:
+        await asyncio.sleep(60)
+        return 3
+
+    @tasks.task
+    async def finish(first: list[int]) -> list[int]:
+        return first
+
+    await start(
+        queue,
+        stage(queue, "plan"),
+        stage(queue, "finish", call("finish", {"first": "plan"}), after=("plan",)),
+    )
+    async with working(new_worker(tasks)):
+        await ended(queue)
+        await counted(queue, "nothing is left", lambda counts: counts.total == 0)
+    assert await field(queue, "r:finish") == "[1]"
+    assert await states(queue) == {
+        "": "completed",
+        "plan": "d",
+        "finish": "d",
+        "plan/0": "d",
+        "plan/1": "c",
+        "plan/2": "c",
+    }
+
+
+async def test_maintenance_settles_stages_whose_items_were_cancelled_or_dropped(
+    tasks: TaskQueue, redis: Redis
+) -> None:
+    queue = tasks.queue
+    for run in ("cancelled", "lost", "dead"):
+        await start(queue, stage(queue, "one", b"no task"), run=run)
+    await queue.cancel("cancelled/one")
+    await redis.delete(f"{queue.name}:item:lost/one")
+    worker = new_worker(tasks, clean_every=60)
+
+    @tasks.task
+    async def unused() -> None: ...
+
+    async with working(worker):
+        for run in ("cancelled", "lost", "dead"):
+            await ended(queue, "failed", run)
+    assert (await states(queue, "cancelled"))["one"] == "c"
+    assert (await states(queue, "lost"))["one"] == "f"
 
 
 def add_one(n: int) -> int:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 
+#: The answer to an id or a row that was not handled, as the call had added enough items.
+AGAIN = -2
 #: How many items one call settles, and about how many fields of a run one step looks at.
 MAX_SETTLED, SCANNED = 100, 1000
 #: How often the rest of a run is listed until nothing of it is left.
@@ -70,11 +72,14 @@ async def settle(queue: QueueObject, item_ids: Sequence[str] = (), *, cursor: by
 
 async def settle_at(queue: QueueObject, name: str, ids: Sequence[bytes], cursor: bytes = b"0") -> bytes:
     """Settle items of the queue of this name. See `settle`."""
-    after = cursor
-    for at in range(0, max(1, len(ids)), MAX_SETTLED):
-        *reply, after = await run_at(queue, name, "run_settle", ids[at : at + MAX_SETTLED], cursor=cursor)
-        answered(queue, reply)
-    return after
+    left, after = [*ids], cursor
+    while True:
+        some, left = left[:MAX_SETTLED], left[MAX_SETTLED:]
+        *reply, after = await run_at(queue, name, "run_settle", some, cursor=cursor)
+        answers = answered(queue, reply)
+        left += [item_id for item_id, answer in zip(some, answers, strict=False) if answer == AGAIN]
+        if not left:
+            return bytes(after)
 
 
 async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:

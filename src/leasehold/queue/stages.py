@@ -16,7 +16,7 @@ from leasehold.errors import InvalidArgument, LeaseLost, ResultMismatch
 from leasehold.keys import check_prefix, hash_tag
 from leasehold.queue.encoding import ROW_BYTES, TRIP_ROWS, encoded, error_text, trips
 from leasehold.queue.plan import check_run_id
-from leasehold.queue.settling import answered, cancel_rest, report, settle
+from leasehold.queue.settling import AGAIN, answered, cancel_rest, report, settle
 from leasehold.queue.slot import QueueObject, read_key, run_at
 from leasehold.queue.stage_ref import StageRef, run_key
 
@@ -44,9 +44,8 @@ __all__ = [
 
 #: How many children one call adds.
 MAX_ADDED = TRIP_ROWS
-#: The answers to rows: more children are to be added; the row was not handled, as the call had added enough;
-#: it chooses a stage that does not follow.
-MORE, AGAIN, NO_SUCCESSOR = 2, -2, -4
+#: The answers to rows: more children are to be added; the row chooses a stage that does not follow.
+MORE, NO_SUCCESSOR = 2, -4
 #: The answer to a caller that starts a large run: another one has begun to store it anew.
 STARTED_ANEW = -1
 

@@ -1,4 +1,4 @@
-"""Maintain the queues of a worker: clean them, tick their schedules, drop old dead letters."""
+"""Maintain the queues of a worker: clean them, tick their schedules, settle flow runs, drop dead letters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 from leasehold.queue.internals import declare, expire_declared
+from leasehold.queue.stages import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -58,6 +59,9 @@ class Maintenance:
         #: Those that are being cleaned, and those whose schedules are being ticked.
         self._cleaning: set[AsyncWorkQueue] = set()
         self._ticking: set[AsyncWorkQueue] = set()
+        #: Those whose stages are being settled, and where each continues to look for lost ones.
+        self._settling: set[AsyncWorkQueue] = set()
+        self._cursors: dict[AsyncWorkQueue, bytes] = {}
 
     async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
         """Clean queues and tick schedules until cancelled. The queues may change meanwhile."""
@@ -96,13 +100,14 @@ class Maintenance:
             log.exception("%s could not be cleaned", queue.name)
 
     async def _tick_in_turn(self, queues: Collection[AsyncWorkQueue], tasks: asyncio.TaskGroup) -> None:
-        """Look for new schedules in one queue after the other."""
+        """Look for new schedules, and for stages to settle, in one queue after the other."""
         pause = FIRST_PAUSE
         while True:
             served = [*queues]
             for queue in served or (None,):
                 if queue is not None:
                     self._start(self._ticking, queue, self._tick, tasks)
+                    self._start(self._settling, queue, self._settle, tasks)
                 await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
             pause = max(LONGEST_SLEEP / max(1, len(served)), SHORTEST_PAUSE)
 
@@ -124,6 +129,15 @@ class Maintenance:
             if due_in < math.inf:
                 longest = LONGEST_SLEEP * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
                 await asyncio.sleep(max(0.001, min(due_in, longest)))
+
+    async def _settle(self, queue: AsyncWorkQueue) -> None:
+        """Record the ends of stages whose items were cancelled, deleted, or ended in another such way."""
+        try:
+            self._cursors[queue] = await settle(queue, cursor=self._cursors.get(queue, b"0"))
+        except LeaseholdError as error:
+            log.debug("the stages of %s could not be settled: %s", queue.name, error)
+        except Exception:
+            log.exception("the stages of %s could not be settled", queue.name)
 
     async def _declare(self, queue: AsyncWorkQueue) -> None:
         """Declare our schedules of a queue once in a minute."""
