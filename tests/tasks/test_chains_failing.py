@@ -10,15 +10,18 @@ import pytest
 from leasehold import (
     AtLeast,
     FanOut,
+    FlowCancelled,
     FlowFailed,
     JobFailed,
     Next,
     Reject,
+    RunGone,
     TaskQueue,
     fan_out,
     group,
 )
 from tests.eventually import eventually
+from tests.queue.asking import until
 from tests.worker.working import counted, new_worker, working
 
 if TYPE_CHECKING:
@@ -223,3 +226,68 @@ async def test_an_unknown_task_waits_for_a_worker_that_knows_it(redis_url: str, 
             await counted(tasks.queue, "it is released for later", lambda counts: counts.scheduled == 1)
         async with working(new_worker(tasks)):
             assert await run.result(timeout=10) == 4
+
+
+async def test_a_failed_run_goes_on_where_it_failed(tasks: TaskQueue) -> None:
+    broken, ran = [True], []
+
+    @tasks.task
+    async def first(number: int) -> int:
+        ran.append("first")
+        return number
+
+    @tasks.task
+    async def second(number: int) -> int:
+        ran.append("second")
+        if broken:
+            raise ValueError("not yet")
+        return number + 1
+
+    chain = first.call(1).then(second).then(first)
+    run = await chain.add()
+    async with working(new_worker(tasks)):
+        with pytest.raises(FlowFailed) as failed:
+            await run.result(timeout=5)
+        assert (failed.value.stage, failed.value.type) == ("second", "ValueError")
+        assert "not yet" in failed.value.message
+        assert await run.status() == "failed"
+        broken.clear()
+        assert await run.retry()
+        assert await run.result(timeout=5) == 2
+        assert not await run.retry()
+    assert ran == ["first", "second", "second", "second", "second", "first"]
+    assert (await tasks.queue.counts()).dead == 0
+
+
+async def test_a_run_is_cancelled(tasks: TaskQueue, part: Part) -> None:
+    run = await group(part.calls(100, 101)).then(part.task.call(1)).then(part.task).add()
+    worker = new_worker(tasks, concurrency=1)
+    async with working(worker):
+        await eventually("one runs", lambda: bool(part.ran))
+        assert await run.status() == "active"
+        assert await run.cancel()
+        with pytest.raises(FlowCancelled):
+            await run.result(timeout=5)
+        await eventually("nothing runs", lambda: not worker.health().running)
+        assert not await run.cancel()
+    assert (await run.status(), part.ended) == ("cancelled", [])
+    assert (await run.view()).state == "cancelled"
+    assert (await tasks.queue.counts()).total == 0
+
+
+async def test_runs_that_are_not_there(tasks: TaskQueue, part: Part) -> None:
+    chain = part.task.call(1).then(part.task)
+    run = chain.flow_run("none")
+    with pytest.raises(RunGone):
+        await run.result(timeout=5)
+    for call in (run.view, run.cancel, run.retry):
+        with pytest.raises(RunGone):
+            await call()
+    assert await run.status() == "gone"
+    short = await chain.add(keep=0)
+    async with working(new_worker(tasks)):
+
+        async def is_gone() -> bool:
+            return (await short.status()) == "gone"
+
+        await until("the run is gone", is_gone)

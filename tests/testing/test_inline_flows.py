@@ -62,6 +62,9 @@ async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasehold_
     run = look_up.call("b").then(double).flow_run("7")
     with pytest.raises(FlowFailed, match="KeyError"):
         await run.result()
+    table["b"] = 4
+    assert await run.retry()
+    assert await run.result() == 8
 
 
 async def test_a_delayed_stage_waits_for_the_clock(leasehold_inline: Inline, leasehold_clock: Clock) -> None:
@@ -80,3 +83,4 @@ async def test_a_worker_like_that_of_a_program_runs_its_chains(leasehold_worker:
     await worker.drain()
     assert await run.result(timeout=5) == 1
     assert [view.id for view in await tasks.queue.runs.list() if view is not None] == ["7"]
+    assert not await run.cancel()

@@ -73,9 +73,10 @@ class FlowRun(Generic[R_co]):
             data = await self._queue.results.wait(self.id, timeout=timeout)
             raw = None if data is None else raw_result(self.id, data)
         except JobFailed as error:
-            if error.error.partition(":")[0] == FlowCancelled.__name__:  # its message is empty
+            kind, _, message = error.error.partition(": ")
+            if kind == FlowCancelled.__name__:
                 raise FlowCancelled(self.id) from error
-            stage, _, text = error.message.partition(": ")
+            stage, _, text = message.partition(": ")
             raise FlowFailed(self.id, stage, text) from error
         except ItemFailed as error:
             raise FlowFailed(self.id, "", error.error) from error
@@ -115,6 +116,19 @@ class FlowRun(Generic[R_co]):
             QueueClosed, ServerError: As in `AsyncWorkQueue.cancel`.
         """
         return await self._queue.runs.cancel(self.id)
+
+    async def retry(self) -> bool:
+        """Go on with a run that has failed, from the calls that failed. What is done stays.
+
+        Returns:
+            False if it has not failed.
+
+        Raises:
+            RunGone: If there is no such run, or it is no longer kept.
+            RunUnfinished: If it has failed at once, and some of its calls are unfinished.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        return await self._queue.runs.retry(self.id)
 
     async def _value(self, raw: bytes | None) -> Any:
         """Return the result of a run that was completed.

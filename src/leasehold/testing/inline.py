@@ -202,6 +202,11 @@ class _InlineRuns(Runs):
         await self._added()
         return started
 
+    async def retry(self, run_id: str) -> bool:
+        goes_on = await super().retry(run_id)
+        await self._added()
+        return goes_on
+
 
 class _Adding(AddOptions, total=False):
     delay: Duration
