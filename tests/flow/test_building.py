@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, RetryPolicy, TaskQueue
+from leasehold import InvalidArgument, RetryPolicy, TaskQueue, Worker
 from leasehold.cli.worker.target import Unusable
 from leasehold.cli.worker.target import _as_worker as as_worker
 from leasehold.errors import InvalidFlow, InvalidTask, UnknownAttribute
@@ -407,7 +407,7 @@ def test_stages_of_other_flows_are_refused(tasks: TaskQueue, flow: Flow) -> None
     async def check(user_id: int) -> int:
         raise NotImplementedError
 
-    theirs = Flow("other", tasks, attributes={"user_id": int}).stage(check)
+    theirs = Flow("access", tasks, attributes={"user_id": int}).stage(check)
     with pytest.raises(InvalidFlow, match=r"of another flow: see Flow\.then_start"):
         flow.stage(check, after=theirs)
     with pytest.raises(InvalidFlow, match="of another flow"):
@@ -427,6 +427,7 @@ def test_settings_that_do_not_fit_the_function_are_refused(tasks: TaskQueue, flo
     async def select(user_id: int) -> Next[int]:
         raise NotImplementedError
 
+    elsewhere = TaskQueue.from_url("redis://localhost:2", "{t}home").task(check.function)
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (check, {"args": {"count": "x"}}, "args= does not fit"),
         (check, {"args": {"other": 1}}, "has no such parameter"),
@@ -437,6 +438,7 @@ def test_settings_that_do_not_fit_the_function_are_refused(tasks: TaskQueue, flo
         (fan, {"choose": True}, "cannot fan out and choose"),
         (check, {"foreign": True}, "for a stage without a task"),
         (check, {"queue": "{other}q"}, "in one slot"),
+        (elsewhere, {}, "on one server"),
         (check, {"concurrency": 1, "group": "g"}, "leave group= out"),
         (check.options(id="x"), {}, "the task has the option id"),
         ("render", {}, "neither a task nor a queue"),
@@ -534,6 +536,18 @@ async def test_a_run_is_refused_before_anything_is_sent(tasks: TaskQueue, flow: 
     for arguments in refused:
         with pytest.raises(InvalidArgument):
             await flow.start(**arguments)
+
+
+def test_a_worker_takes_several_flows_and_their_task_queue(tasks: TaskQueue, flow: Flow) -> None:
+    @tasks.task
+    async def check(user_id: int) -> int:
+        raise NotImplementedError
+
+    flow.stage(check, concurrency=1)
+    other = Flow("other", tasks, attributes={"user_id": int})
+    other.stage(check, queue="{t}slow")
+    names = [handler.name for handler in Worker(tasks, flow, other, other.only("check")).handlers]
+    assert names == ["check", "access.check", "other.check"]
 
 
 def test_the_command_line_runs_a_valid_flow_and_refuses_another(tasks: TaskQueue, flow: Flow) -> None:

@@ -7,7 +7,7 @@ needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_type
+from typing import TYPE_CHECKING, Any, assert_type
 
 from leasehold import (
     AsyncWorkQueue,
@@ -15,6 +15,7 @@ from leasehold import (
     Call,
     Chain,
     FanOut,
+    Flow,
     FlowRun,
     Group,
     Job,
@@ -28,6 +29,7 @@ from leasehold import (
     fan_out,
     group,
 )
+from leasehold.flow import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,3 +212,25 @@ async def mistakes_in_chains() -> None:
     select.call(1).then(plain)  # type: ignore[call-overload]
     run: FlowRun[str] = await plain.call(1).chain().add()  # type: ignore[assignment]
     await run.result()
+
+
+flow = Flow("access", tasks, attributes={"number": int}, lookup=["number"])
+
+
+async def flows() -> None:
+    first = flow.stage(plain)
+    assert_type(first, Stage[int])
+    assert_type(flow.stage(select, after=first, takes={"number": first}), Stage[int])
+    fanned = flow.stage(split, after=[first, "select"], takes={"number": first.member("x")}, join=AtLeast(1))
+    assert_type(fanned, Stage[list[int]])
+    assert_type(flow.stage("render", queue="videos", takes={"all": [first, fanned, "number"]}), Stage[Any])
+    assert_type(flow.then_start(flow, after=first), Stage[str])
+    assert_type(await flow.start(number=1, priority=2), FlowRun[Any])
+    Worker(flow, flow.only(first, "split"))
+
+
+def mistakes_in_flows() -> None:
+    flow.stage(plain, concurency=1)  # type: ignore[call-overload]
+    flow.stage(plain, join="any")  # type: ignore[call-overload]
+    flow.stage(plain, after=1)  # type: ignore[call-overload]
+    flow.stage(plain.call(1))  # type: ignore[call-overload]

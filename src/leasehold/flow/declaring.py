@@ -36,15 +36,22 @@ class Declaration:
     Args:
         flow: The name of the flow.
         tasks: Its task queue.
+        stages: The stages that were declared before it.
         task: The task, or the name of the stage.
         settings: What is said of it.
     """
 
     def __init__(
-        self, flow: str, tasks: TaskQueue, task: Task[..., Any] | str, settings: StageSettings
+        self,
+        flow: str,
+        tasks: TaskQueue,
+        stages: Mapping[str, Stage[Any]],
+        task: Task[..., Any] | str,
+        settings: StageSettings,
     ) -> None:
         self._flow = flow
         self._tasks = tasks
+        self._stages = stages
         self._task = task if isinstance(task, Task) else None
         self._given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
         if self._task is None and not isinstance(task, str):
@@ -144,7 +151,7 @@ class Declaration:
         names: dict[str, None] = {}
         for one in several:
             if isinstance(one, Stage):
-                if one.flow != self._flow:
+                if self._stages.get(one.name) is not one:
                     raise self._error(f"it follows {one}, which is of another flow: see Flow.then_start")
                 names[one.name] = None
             elif isinstance(one, str):

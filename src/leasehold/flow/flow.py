@@ -151,7 +151,7 @@ class Flow:
         """
         known = StageSettings.__annotations__
         refuse_options(settings.keys() - known.keys(), "stage() takes", known)
-        declaration = Declaration(self.name, self.tasks, task, settings)
+        declaration = Declaration(self.name, self.tasks, self._stages, task, settings)
         made = declaration.stage()
         self._check_name(made)
         self._inputs({**self._stages, made.name: made}).of(made, final=False)

@@ -104,9 +104,15 @@ class Dispatcher(Consumer):
     def joined(self, other: Dispatcher) -> Self:
         """Return a dispatcher with the handlers of another one for the same queue, too.
 
+        It is this one if the other one has the same functions under the same names: a task queue and its
+        flows may all be sources of a worker.
+
         Raises:
             InvalidArgument: If two handlers have the same name.
         """
+        ours = {handler.name: handler.function for handler in self.handlers}
+        if all(ours.get(handler.name) is handler.function for handler in other.handlers):
+            return self
         return type(self)(
             self.queue,
             [handler.on(self.queue) for one in (self, other) for handler in one.handlers],
