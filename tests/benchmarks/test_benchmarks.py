@@ -15,7 +15,7 @@ from benchmarks.__main__ import FILES, SPARK, names
 from benchmarks.goals import GOALS
 from benchmarks.measure import Row
 from benchmarks.rivals.suite import COSTS, FIGURES, Figures, Result, checked
-from benchmarks.rivals.targets import HERE, LIBRARIES
+from benchmarks.rivals.targets import FLOWS, HERE, LIBRARIES
 
 ROOT = Path(__file__).parents[2]
 PLOTS = {f"{name}.png" for name in ("backlog", "cost", "flight", "kill", "latency", "memory", "payload")}
@@ -34,6 +34,10 @@ TASK_FIGURES = {
     *("jobs that do nothing", "add to result", "trips of both processes", "connections", "trips to begin"),
     *("memory of this process", "memory of the server", "one at a time, to wake-up"),
     *("all at once, to wake-up", "trips while nothing happens", "CPU while nothing happens"),
+}
+FLOW_FIGURES = {
+    *("hand-overs of chains", "children and their joins", "last child to next stage", "runs started"),
+    *("fan-out and join", "longest script call"),
 }
 
 
@@ -71,7 +75,7 @@ def test_one_scenario_runs_and_only_its_results_are_written(tmp_path: Path) -> N
     assert "\nlatency (" in output
 
 
-@pytest.mark.parametrize("name", ["queue", "worker", "kills", "spark"])
+@pytest.mark.parametrize("name", ["queue", "worker", "kills", "flows", "spark"])
 def test_every_goal_finds_its_rows_in_the_committed_results(name: str) -> None:
     content = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     rows = [Row(**row) for row in content["rows"]]
@@ -120,7 +124,7 @@ def test_a_check_compares_ratios_and_counts_but_no_times() -> None:
 
 
 def test_every_library_has_a_program_and_pinned_versions() -> None:
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, *FLOWS):
         assert library.versions()
         suffix = ".cjs" if library.on_node else ".py"
         name = (library.program_name or library.name).replace("-", "_")
@@ -133,7 +137,7 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
     output = run("--quick", "--out", str(tmp_path))
 
     texts = {f"{name}.{suffix}" for name in FILES for suffix in ("json", "md")}
-    plots = PLOTS | {"throughput.png", "worker.png", "core.png", "tasks.png"}
+    plots = PLOTS | {"throughput.png", "worker.png", "core.png", "tasks.png", "flows.png"}
     assert {path.name for path in tmp_path.iterdir()} == texts | plots
     found: set[str] = set()
     for name in FILES:
@@ -145,7 +149,8 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
         for scenario in scenarios:
             assert f"## {scenario}\n" in (tmp_path / f"{name}.md").read_text()
             assert f"\n{scenario} (" in output
-    assert found >= WORKER_FIGURES | CORE_FIGURES | TASK_FIGURES | {"SIGKILL to running again", "requests"}
+    assert found >= WORKER_FIGURES | CORE_FIGURES | TASK_FIGURES | FLOW_FIGURES
+    assert found >= {"SIGKILL to running again", "requests"}
     assert output.count("\ngoal ") == sum(len(GOALS[name]) for name in FILES)
 
 

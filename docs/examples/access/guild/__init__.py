@@ -1,0 +1,1 @@
+"""Users join the roles of a guild: guild.flow says what happens, guild.platforms is where it happens."""
