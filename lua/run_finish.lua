@@ -18,7 +18,7 @@
 --   that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the item goes on: children are to be added by `more`, or were stored; -4
 --   nothing has changed, as it chooses a stage that is no successor; -2 not handled as the call adds enough already, send it again. And the references of stages whose rest is to be cancelled.
 -- Cost: O(1) per item, and per item that follows.
--- Limits: at most 1,000 rows a call; it adds about 250 items.
+-- Limits: at most 1,000 rows a call; it adds about 100 items.
 -- Needs: check
 
 redis.call('ZCARD', dead)

@@ -7,8 +7,8 @@
 -- Needs: nothing
 -- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, add_stage_item, add_driver, heal_run
 
--- The runs that this script has read, in order, and by their keys.
-local opened_runs = {}
+-- The runs that this script has read, in order, and by their keys; and how many items are added, of all of them.
+local opened_runs = { added = 0 }
 
 local function open_run(home, id)
   local key = home .. ':run:' .. id
@@ -107,6 +107,7 @@ local function add_stage_item(run, path, found, again)
   end
   carried.trace = trace and trace ~= '' and trace or nil
   carried.expires_in = found.expires_in
+  opened_runs.added = opened_runs.added + 1
   run.added[#run.added + 1] = {
     path = path,
     queue = found.queue or run.home,

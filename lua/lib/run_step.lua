@@ -15,13 +15,9 @@ local function has_text(run, name)
   return (run_field(run, name) or '') ~= ''
 end
 
--- Return how many items may still be added: 250 in one call, except that the successors of one stage are added together.
+-- Return how many items may still be added: 100 in one call, except that the successors of one stage are added together.
 local function room_to_add()
-  local left = 250
-  for _, run in ipairs(opened_runs) do
-    left = left - #run.added
-  end
-  return math.max(0, left)
+  return math.max(0, 100 - opened_runs.added)
 end
 
 -- Fail a run at once: nothing follows any more.
