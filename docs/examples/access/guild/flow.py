@@ -141,7 +141,7 @@ member = access.stage(
     update_membership, name="member", after=check, takes={"granted": check}, concurrency=5, retry=AGAIN
 )
 rewards = access.stage(plan_rewards, name="rewards", after=member, takes={"granted": check}, priority=1)
-finish = access.stage(finish_join, name="finish", after=rewards, priority=2)
+finish = access.stage(finish_join, name="finish", after=rewards, priority=2, result=True)
 
 
 @asynccontextmanager
