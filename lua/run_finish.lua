@@ -114,6 +114,19 @@ local function step(row, run, path)
   end
 end
 
+-- End a stage whose other children will not be added, since the run has ended before.
+local function end_adding(run, path)
+  local counts = counts_of(run, 'j:' .. path)
+  if is_run_active(run) or run_field(run, 's:' .. path) ~= 'x' or counts[2] >= counts[1] then
+    return
+  elseif path == '' then
+    set_run(run, 's:', 'c')
+    add_active(run, -1)
+  else
+    end_stage(run, path, 'c')
+  end
+end
+
 -- Finish one stage; returns an answer, or how its item ends: `complete` or `fail`.
 local function finish(row)
   local run, path = row.run, row.path
@@ -126,6 +139,7 @@ local function finish(row)
   elseif state == 'x' then
     local more = path == '' and enter_first or enter_batch
     answer = more(run, path) and 2
+    end_adding(run, path)
   else
     run.ends = run.ends or is_final(run) -- publish it again
     forget_child(run, path)

@@ -16,7 +16,7 @@
 -- Reply: 1, and how many stages were reopened; 0 the run has not failed; -1 there is no such run; -2 some of its items are unfinished.
 -- Cost: O(1) per path and per stage that follows.
 -- Limits: at most 1,000 paths a call.
--- Calls: drop_many
+-- Calls: run_forget
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
@@ -80,8 +80,14 @@ end
 -- Have the item of a stage or a child added, and its dead letter dropped.
 local function add_again(path)
   local found = stage_definition(it, path)
-  local there = found.queue or prefix
-  add_stage_item(it, path, found)
+  local there = found.queue
+  if path == '' or found.children then
+    there = there or (path ~= '' and stage_definition(it, path .. '/0').queue) or prefix
+    add_driver(it, path)
+  else
+    add_stage_item(it, path, found)
+  end
+  there = there or prefix
   if not letters[there] then
     letters[there], queues[#queues + 1] = {}, there
   end
@@ -125,16 +131,22 @@ local function may_reopen(path)
   return waits and (state == 'f' or state == 'c') and state
 end
 
+-- Return whether a stage has fanned out, and some of its children were not added.
+local function is_adding(path)
+  local counts = run_field(it, 'm:' .. path) and counts_of(it, 'j:' .. path) or {}
+  return counts[1] and counts[2] < counts[1]
+end
+
 local function reopen(path)
   local state = run_field(it, 's:' .. path)
   if is_going_on and state == 'w' then
     add_again(path) -- an interrupted call may not have done so
   elseif state == 'd' and not parent_of(path) then
     todo[#todo + 1] = path
-  elseif not run_field(it, 'm:' .. path) then
+  elseif not run_field(it, 'm:' .. path) or is_adding(path) then
     state = may_reopen(path)
     if state then
-      set_run(it, 's:' .. path, 'w')
+      set_run(it, 's:' .. path, is_adding(path) and 'x' or 'w')
       drop_from_run(it, 't:' .. path)
       clear('e:' .. path)
       add_active(it, 1)
@@ -179,6 +191,11 @@ end
 it.reopens, it.starts, it.indexes = true, true, true
 set_run(it, 'reopening', caller)
 drop_from_run(it, 'ended')
+if is_last and run_field(it, 's:') == 'c' then -- not all of the first stages were entered
+  set_run(it, 's:', 'x')
+  add_active(it, 1)
+  add_again('')
+end
 if is_last then
   clear('error')
   drop_from_run(it, 'reopening')
@@ -186,12 +203,12 @@ end
 for _, there in ipairs(queues) do
   redis.call('ZCARD', there .. ':dead')
   redis.call('ZCARD', there .. ':cancelled')
+  redis.call('HLEN', there .. ':unsettled')
 end
 -- First, so that no later step that adds the items, if this one is interrupted, takes them for ended.
 it.prepare = function()
   for _, there in ipairs(queues) do
-    call_drop_many(keys_at(there, keys_of_drop_many), arguments_at(there, letters[there]))
-    in_chunks('ZREM', there .. ':cancelled', letters[there])
+    call_run_forget(keys_at(there, keys_of_run_forget), arguments_at(there, letters[there]))
   end
 end
 return commit_runs() or { 1, reopened }

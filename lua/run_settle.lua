@@ -9,7 +9,7 @@
 --   prefix   text     the name of the queue of the items
 --   now_ms   integer  the time; empty: the server's time
 --   cursor   text     without ids: where to look on in `options` for items that have vanished without a note; 0: at the start
---   entries  rest     ids, or `!` and a reference: its rest is cancelled, forget that it was to be; none: those that are noted, some in a call, and those that are found
+--   entries  rest     ids, or `!` and a reference: its rest is cancelled, forget that it was to be; or `=` and the reference of an item of this queue that is not noted; none: those that are noted, some in a call, and those that are found
 -- Reply: three lists: an entry per id: 1 settled, or forgotten, 0 there was nothing to settle, -2 not handled, send it again; the references of stages
 --   whose rest is to be cancelled; the next cursor (0: all were looked at).
 -- Cost: O(1) per id, and per item that follows.
@@ -25,11 +25,14 @@ redis.call('ZCARD', cancelled_key)
 redis.call('XLEN', events)
 local ids, reference_of, rest, next_one = {}, {}, {}, '0'
 for at = entries + 1, #ARGV do
-  ids[#ids + 1] = ARGV[at]
+  local given = string.match(ARGV[at], '^=(.*%z.*)$')
+  local home, run_id, path = split_reference(given or '')
+  ids[#ids + 1] = home and run_id .. '/' .. path or ARGV[at]
+  reference_of[ids[#ids]] = home and given
 end
 if ids[1] then
   for i, reference in ipairs(read_in_chunks('HMGET', unsettled_key, ids)) do
-    reference_of[ids[i]] = reference
+    reference_of[ids[i]] = reference_of[ids[i]] or reference
   end
 else
   local noted = redis.call('HSCAN', unsettled_key, '0', 'COUNT', 100)[2]

@@ -150,6 +150,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     ),
     "run_report": ([("home\0r\0a", "done", "1")], {}),
     "run_settle": ([("x",)], {"cursor": "0"}),
+    "run_forget": ([("d1",)], {}),
     "run_reopen": ([("a",)], {"of_run": "r2", "caller": "c", "is_last": 1}),
     "run_once": (
         [],

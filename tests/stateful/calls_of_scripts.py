@@ -215,6 +215,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
         seal=0,  # see tests/lua/test_runs_interrupted.py for the other calls of flow runs
     ),
     "run_cancel": _call(of_run=["run", "ended"]),
+    "run_forget": _call(Draw.dead),
     "run_reopen": _call(lambda _: [("s",), ("s/0",)], of_run="ended", caller="c", is_last=[0, 1]),
     "run_fields": _call(lambda _: [("r:a",)], run="run"),
     "runs_find": _call(lambda _: [("user_id", "62")], flow="", cursor=""),

@@ -8,6 +8,7 @@ from leasehold.queue.encoding import SLOW_ROWS
 from leasehold.queue.findings import Problem, read_repairs
 from leasehold.queue.settling import settle_at
 from leasehold.queue.slot import run_at
+from leasehold.queue.stage_ref import StageRef
 from leasehold.queue.views import CleanReport
 
 if TYPE_CHECKING:
@@ -37,18 +38,21 @@ async def check_stages(
         if view is None or not view.unfinished:
             continue
         report += CleanReport(examined=1)
-        for name, ids in (await reader.open_items(view)).items():
-            for at in range(0, len(ids), SLOW_ROWS):
-                some = ids[at : at + SLOW_ROWS]
+        for name, paths in (await reader.open_items(view)).items():
+            for at in range(0, len(paths), SLOW_ROWS):
+                some = [StageRef(queue.name, run_id, path) for path in paths[at : at + SLOW_ROWS]]
                 report += await _check_items(queue, name or queue.name, some, repair=repair)
     return report
 
 
-async def _check_items(queue: QueueObject, name: str, ids: Sequence[bytes], *, repair: bool) -> CleanReport:
-    reply = await run_at(queue, name, "find_many", ids, which=b"living", max_bytes=-1)
+async def _check_items(
+    queue: QueueObject, name: str, stages: Sequence[StageRef], *, repair: bool
+) -> CleanReport:
+    ids = {one.item_id.encode(errors="surrogateescape"): one for one in stages}
+    reply = await run_at(queue, name, "find_many", [*ids], which=b"living", max_bytes=-1)
     existing = {*reply[2::_FIELDS]}
     lost = [one for one in ids if one not in existing]
     if lost and repair:
-        await settle_at(queue, name, lost)
+        await settle_at(queue, name, [b"=" + ids[one].encode() for one in lost])
     problem = Problem.SETTLED_STAGE if repair else Problem.STUCK_STAGE
     return CleanReport(findings=read_repairs([part for one in lost for part in (problem.encode(), one)]))

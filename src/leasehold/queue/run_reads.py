@@ -149,12 +149,12 @@ class RunReader:
         )
 
     async def failed(self, run_id: str) -> AsyncIterator[tuple[str, str]]:
-        """Yield the path and the queue of each stage and child of a run whose item has failed."""
+        """Yield the path and the queue of each stage and child of a run that has failed or was cancelled."""
         [view] = await self.views([run_id], (), children=True)
         stages = view.stages if view is not None else {}
-        paths = [path for path, one in stages.items() if one.state == "failed" and one.children is None]
-        for path, definition in zip(paths, await self._definitions(run_id, paths), strict=True):
-            yield path, definition.get("queue", "")
+        paths = [path for path, one in stages.items() if one.state in {"failed", "cancelled"}]
+        for path, queue in zip(paths, await self._queues(run_id, paths), strict=True):
+            yield path, queue
 
     async def reopenable(self, view: FlowRunView) -> list[bytes]:
         """Return the paths from which a failed run can be done again, given its view with all children.
@@ -162,10 +162,11 @@ class RunReader:
         Those of stages and children that have failed or were cancelled come first; then those of stages that
         are done, and whose successors were not entered, since the run had failed.
         """
+        adding = _not_added(view)
         paths = [
             _encoded(path)
             for path, one in view.stages.items()
-            if one.state in {"failed", "cancelled"} and one.children is None
+            if one.state in {"failed", "cancelled"} and (one.children is None or path in adding)
         ]
         done = [path for path, one in view.stages.items() if one.state == "done" and "/" not in path]
         for path, definition in zip(done, await self._definitions(view.id, done), strict=True):
@@ -173,13 +174,30 @@ class RunReader:
                 paths.append(_encoded(path))
         return paths
 
-    async def open_items(self, view: FlowRunView) -> dict[str, list[bytes]]:
-        """Return the ids of the items that a run waits for, by queue, given its view with all children."""
-        paths = [path for path, one in view.stages.items() if one.state == "entered"]
-        found: dict[str, list[bytes]] = {}
-        for path, definition in zip(paths, await self._definitions(view.id, paths), strict=True):
-            found.setdefault(definition.get("queue", ""), []).append(_encoded(f"{view.id}/{path}"))
+    async def open_items(self, view: FlowRunView) -> dict[str, list[str]]:
+        """Return the paths whose items a run waits for, by queue, given its view with all children.
+
+        A stage has an item also while it has fanned out, and some of its children are not added.
+        """
+        adding = _not_added(view)
+        paths = [
+            path
+            for path, one in view.stages.items()
+            if one.state == "entered" or (one.state == "fanned out" and path in adding)
+        ]
+        found: dict[str, list[str]] = {}
+        for path, queue in zip(paths, await self._queues(view.id, paths), strict=True):
+            found.setdefault(queue, []).append(path)
         return found
+
+    async def _queues(self, run_id: str, paths: Sequence[str]) -> list[str]:
+        """Return the queues of the items of stages; empty: the home queue.
+
+        That of a stage with children of the plan is on the queue of the first of them.
+        """
+        children = await self._definitions(run_id, [f"{path}/0" for path in paths])
+        own = await self._definitions(run_id, paths)
+        return [one.get("queue") or child.get("queue", "") for one, child in zip(own, children, strict=True)]
 
     async def _definitions(self, run_id: str, paths: Sequence[str]) -> list[dict[str, Any]]:
         names = [(b"k:" if "/" in path else b"n:") + _encoded(path) for path in paths]
@@ -188,6 +206,15 @@ class RunReader:
     async def _named(self, run_id: str, names: Sequence[bytes]) -> dict[bytes, bytes]:
         values = await self.fields(run_id, names)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _not_added(view: FlowRunView) -> set[str]:
+    """Return the paths of the stages of which some children were not added."""
+    return {
+        path.rpartition("/")[0]
+        for path, one in view.stages.items()
+        if one.state == "not entered" and "/" in path
+    }
 
 
 def _children_in(stages: Iterable[str], fields: Mapping[bytes, bytes]) -> Iterable[bytes]:

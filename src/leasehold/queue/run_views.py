@@ -112,7 +112,7 @@ def read_facts(run_id: str, reply: Sequence[Any]) -> dict[str, Any]:
         "created": moment(int(facts["created"] or 0)),
         "ended": moment(int(ended)) if ended else None,
         "correlation": _text(facts["correlation"]) or None,
-        "error": _text(facts["error"]) or None,
+        "error": _text(facts["error"]) or None if facts["state"] in {b"active", b"failed"} else None,
         "unfinished": int(facts["active"] or 0),
     }
 

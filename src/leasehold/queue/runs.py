@@ -304,7 +304,7 @@ class Runs:
         run = _checked(run_id)
         answer = await self._engine().run("run_delete", run=run, is_last=0)
         if answer == _DONE:
-            await self._drop_letters(run_id)
+            await self._forget_stages(run_id)
             answer = await self._engine().run("run_delete", run=run, is_last=1)
         if answer == _REFUSED:
             raise RunUnfinished(run_id)
@@ -392,14 +392,14 @@ class Runs:
             found |= {_text(run_id): at for run_id, at in zip(page[::2], page[1::2], strict=True)}
         return found
 
-    async def _drop_letters(self, run_id: str) -> None:
-        """Drop the dead letters of the stages of a run, each on its queue."""
-        letters: dict[str, builtins.list[bytes]] = {}
+    async def _forget_stages(self, run_id: str) -> None:
+        """Drop the dead letters of the stages of a run, and notes that they were cancelled."""
+        found: dict[str, builtins.list[bytes]] = {}
         async for path, queue in self._reader.failed(run_id):
-            letters.setdefault(queue or self._queue.name, []).append(f"{run_id}/{path}".encode())
-        for queue, ids in letters.items():
+            found.setdefault(queue or self._queue.name, []).append(f"{run_id}/{path}".encode())
+        for queue, ids in found.items():
             for at in range(0, len(ids), _STEP):
-                await self._engine().run_at(queue, "drop_many", ids[at : at + _STEP])
+                await self._engine().run_at(queue, "run_forget", ids[at : at + _STEP])
 
 
 def _checked(run_id: str) -> bytes:

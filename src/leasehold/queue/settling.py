@@ -132,20 +132,29 @@ async def _patterns_of(queue: QueueObject, key: bytes, path: bytes) -> list[byte
 async def _open_items(
     queue: QueueObject, key: bytes, run: bytes, pattern: bytes
 ) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """Yield the items of stages that are entered and have not ended: the name of a queue, and ids."""
+    """Yield the items of stages that have not ended: the name of a queue, and ids.
+
+    A stage that has fanned out has an item as long as some of its children are not added.
+    """
+    home = key.rpartition(b":run:")[0].decode(errors="surrogateescape")
     cursor = b""
     while cursor != b"0":
         cursor, found = await read_key(
             queue, b"HSCAN", key, cursor or b"0", b"MATCH", pattern, b"COUNT", b"%d" % SCANNED
         )
-        paths = [name[2:] for name, state in zip(found[::2], found[1::2], strict=True) if state == b"w"]
-        for start in range(0, len(paths), SLOW_ROWS):
-            some = paths[start : start + SLOW_ROWS]
-            fields = [(b"k:" if b"/" in path else b"n:") + path for path in some]
+        open_ = [name[2:] for name, state in zip(found[::2], found[1::2], strict=True) if state in b"wx"]
+        for start in range(0, len(open_), SLOW_ROWS):
+            paths = open_[start : start + SLOW_ROWS]
+            fields = [(b"k:" if b"/" in path else b"n:") + path for path in paths]
+            fields += [b"k:" + path + b"/0" for path in paths]
+            definitions = [
+                json.loads(text or b"{}").get("queue")
+                for text in await read_key(queue, b"HMGET", key, *fields)
+            ]
             by_queue: dict[str, list[bytes]] = {}
-            for path, definition in zip(some, await read_key(queue, b"HMGET", key, *fields), strict=True):
-                if definition is not None:
-                    by_queue.setdefault(json.loads(definition)["queue"], []).append(run + b"/" + path)
+            for at, path in enumerate(paths):
+                name = definitions[at] or definitions[at + len(paths)] or home
+                by_queue.setdefault(name, []).append(run + b"/" + path)
             for name, ids in by_queue.items():
                 yield name, ids
 

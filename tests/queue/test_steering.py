@@ -1,0 +1,262 @@
+"""Flow runs are cancelled, retried, replayed, deleted and checked; what they leave is nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold import FlowCancelled, FlowFailed, InvalidFlow, RunGone, RunUnfinished
+from leasehold.queue.findings import Problem
+from leasehold.queue.plan import Plan, StagePlan
+from leasehold.queue.stages import StageRow, finish_stages
+from tests.queue.keyspace import left_over
+from tests.queue.run_hashes import chain, children
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
+
+pytestmark = pytest.mark.core
+
+
+async def work(queue: AsyncWorkQueue, failing: Iterable[str] = (), *, count: int = 1_000_000) -> list[str]:
+    """Finish the stages whose items wait, and those that follow; return their paths."""
+    paths: list[str] = []
+    while len(paths) < count and (leases := await queue.lease_many(min(count, 250), 60, block=False)):
+        rows = []
+        for lease in leases:
+            assert lease.stage is not None
+            path = lease.stage.path
+            paths.append(path)
+            kind: Any = "failed" if path in failing else "done"
+            rows.append(StageRow(lease, kind, b"why" if kind == "failed" else b'"%b"' % path.encode()))
+        await finish_stages(queue, rows)
+    return paths
+
+
+async def states(queue: AsyncWorkQueue, run_id: str = "r") -> dict[str, str]:
+    """Return the state of a run and of its stages and children."""
+    run = await queue.runs.get(run_id, children=True)
+    return {"run": run.state} | {path: view.state for path, view in run.stages.items()}
+
+
+def fan(queue: AsyncWorkQueue, count: int, policy: str = "all") -> Plan:
+    """Return a plan of a stage that fans out, and one that follows."""
+    parent = StagePlan("parent", children=children(queue.name, count), policy=policy)
+    return Plan((parent, StagePlan("next", queue.name, b"{}", after=("parent",))), "parent", keep_ms=600_000)
+
+
+async def test_a_run_is_started_once_and_gives_its_result(queue: AsyncWorkQueue) -> None:
+    plan = chain(queue.name, "a", "b")
+    assert await queue.runs.start(plan, "r") is True
+    assert await queue.runs.start(plan, "r") is False
+    assert await work(queue) == ["a", "b"]
+    assert await queue.runs.result("r", timeout=5) == "b"
+    await queue.runs.start(fan(queue, 3), "f")
+    await work(queue)
+    assert await queue.runs.result("f", timeout=5) == ["parent/0", "parent/1", "parent/2"]
+    with pytest.raises(RunGone):
+        await queue.runs.result("gone", timeout=5)
+    with pytest.raises(InvalidFlow):
+        await queue.runs.start(Plan(()), "r")
+
+
+async def test_a_cancelled_run_has_no_items_any_more_and_ends_at_once(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    """Also those on another queue; a holder finds nothing to complete."""
+    other = make_queue(name=f"{queue.name}-other")
+    stages = (
+        *(StagePlan(name, queue.name, b"{}") for name in ("a", "b", "done")),
+        StagePlan("elsewhere", other.name, b"{}", delay_ms=60_000),
+        StagePlan("next", queue.name, b"{}", after=("a",)),
+    )
+    await queue.runs.start(Plan(stages, "a"), "r")
+    leases = {lease.id: lease for lease in await queue.lease_many(3, 60)}
+    await finish_stages(queue, [StageRow(leases["r/done"], "done", b"1")])
+    assert await queue.runs.cancel("r") is True
+    cancelled = dict.fromkeys(("a", "b", "elsewhere"), "cancelled")
+    expected = {"run": "cancelled", "done": "done", **cancelled, "next": "not entered"}
+    assert await states(queue) == expected
+    assert await finish_stages(queue, [StageRow(leases["r/a"], "done", b"1")]) == [False]
+    assert await states(queue) == expected
+    with pytest.raises(FlowCancelled):
+        await queue.runs.result("r", timeout=5)
+    assert (await queue.counts()).total == (await other.counts()).total == 0
+    assert await queue.runs.cancel("r") is False
+    with pytest.raises(RunGone):
+        await queue.runs.cancel("gone")
+
+
+async def test_many_children_are_cancelled_and_forgotten(queue: AsyncWorkQueue, redis: Redis) -> None:
+    """Most of them are not added when the run is cancelled."""
+    await queue.runs.start(fan(queue, 1_200), "r")
+    await work(queue, count=100)
+    assert await queue.runs.cancel("r") is True
+    run = await queue.runs.get("r")
+    assert (run.state, run.unfinished) == ("cancelled", 0)
+    assert (await queue.counts()).total == 0
+    assert await queue.runs.delete("r") is True
+    await queue.fsck()
+    assert await left_over(redis, queue.name) == set()
+
+
+@pytest.mark.seed("GLD-O18")
+async def test_a_failed_run_is_retried_from_the_stage_that_failed(queue: AsyncWorkQueue) -> None:
+    await queue.runs.start(chain(queue.name, "a", "b", "c"), "r")
+    assert await queue.runs.retry("r") is False
+    assert await work(queue, {"b"}) == ["a", "b"]
+    with pytest.raises(FlowFailed, match="failed at stage 'b': why"):
+        await queue.runs.result("r", timeout=5)
+    assert await queue.dead_letters.count() == 1
+    assert await queue.runs.retry("r") is True
+    assert await queue.dead_letters.count() == 0
+    assert await work(queue) == ["b", "c"]
+    assert await queue.runs.result("r", timeout=5) == "c"
+    assert await queue.runs.retry("r") is False
+    with pytest.raises(RunGone):
+        await queue.runs.retry("gone")
+
+
+async def test_only_the_children_that_have_failed_are_retried_however_many(queue: AsyncWorkQueue) -> None:
+    await queue.runs.start(fan(queue, 600), "r")
+    failing = [f"parent/{at}" for at in range(0, 600, 2)]
+    await work(queue, failing)
+    run = await queue.runs.get("r")
+    assert (run.state, run.progress) == ("failed", (601, 602))
+    assert await queue.runs.retry("r") is True
+    assert sorted(await work(queue)) == sorted([*failing, "next"])
+    assert [*await queue.runs.result("r", timeout=5)] == [f"parent/{at}" for at in range(600)]
+
+
+async def test_what_failing_fast_has_cancelled_is_retried_too(queue: AsyncWorkQueue) -> None:
+    await queue.runs.start(fan(queue, 6, "fail_fast"), "r")
+    [path] = await work(queue, [f"parent/{at}" for at in range(6)], count=1)
+    for _ in range(100):
+        if not (await queue.runs.get("r")).unfinished:
+            break
+        await queue.counts()  # the rest is cancelled soon
+    found = await states(queue)
+    assert [found[f"parent/{at}"] for at in range(6)] == ["failed", *["cancelled"] * 5]
+    assert path == "parent/0"
+    assert await queue.runs.retry("r") is True
+    assert len(await work(queue)) == 7
+    assert (await states(queue))["run"] == "completed"
+
+
+async def test_a_run_that_has_failed_at_once_is_retried_when_its_items_have_ended(
+    queue: AsyncWorkQueue,
+) -> None:
+    await queue.runs.start(fan(queue, 3, "fail"), "r")
+    await work(queue, ["parent/0"], count=1)
+    with pytest.raises(RunUnfinished):
+        await queue.runs.retry("r")
+    await work(queue)
+    assert await queue.runs.retry("r") is True
+    assert await work(queue) == ["parent/0", "next"]
+
+
+async def test_children_that_were_not_added_when_the_run_failed_are_retried(queue: AsyncWorkQueue) -> None:
+    failing = StagePlan("failing", queue.name, b"{}")
+    ending = StagePlan("ending", queue.name, b"{}", after=("failing", "parent"), join="fail")
+    stages = (*fan(queue, 1_200).stages, failing, ending)
+    await queue.runs.start(Plan(stages, "parent"), "r")
+    worked = await work(queue, {"failing"}, count=251)
+    assert "failing" in worked
+    worked += await work(queue)
+    run = await queue.runs.get("r")
+    assert (run.state, run.unfinished) == ("failed", 0)
+    assert await queue.runs.retry("r") is True
+    again = await work(queue)
+    # Its own path is that of the item whose holder adds the others.
+    assert sorted([*worked, *again]) == sorted(
+        [*["failing", "parent"] * 2, "ending", "next", *(f"parent/{at}" for at in range(1_200))]
+    )
+    assert [*await queue.runs.result("r", timeout=5)] == [f"parent/{at}" for at in range(1_200)]
+
+
+async def test_a_run_is_replayed_with_the_same_plan_and_input(queue: AsyncWorkQueue, redis: Redis) -> None:
+    plan = chain(queue.name, "a", "b", user_id=b"1.10", guilds=b"[1,2]")
+    await queue.runs.start(plan, "r")
+    await work(queue, {"a"})
+    new = await queue.runs.replay("r")
+    assert await queue.runs.replay("r", new_id=new) == new
+    assert await work(queue) == ["a", "b"]
+    assert await redis.hget(f"{queue.name}:run:{new}", "a:user_id") == b"1.10"
+    assert sorted(run.id for run in await queue.runs.find("access", guilds=2)) == sorted(["r", new])
+    first, second = await queue.runs.get("r"), await queue.runs.get(new)
+    assert (first.state, second.state, second.plan) == ("failed", "completed", first.plan)
+    await queue.runs.start(fan(queue, 300), "many")
+    again = await queue.runs.replay("many", new_id="again")
+    assert (await queue.runs.get(again)).plan == fan(queue, 300).linked()
+    with pytest.raises(RunGone):
+        await queue.runs.replay("gone")
+
+
+@pytest.mark.seed("GLD-O14", "GLD-B16")
+async def test_a_deleted_run_leaves_no_trace(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
+) -> None:
+    other = make_queue(name=f"{queue.name}-other")
+    stages = (
+        StagePlan("a", queue.name, b"{}"),
+        StagePlan("b", other.name, b"{}"),
+        StagePlan("c", children=children(other.name, 3), policy="settled"),
+    )
+    await queue.runs.start(Plan(stages, lookup={"user_id": ["62"]}), "r")
+    with pytest.raises(RunUnfinished):
+        await queue.runs.delete("r")
+    await work(queue, {"a"})
+    await work(other, {"b", "c/1"})
+    assert (await states(queue))["run"] == "failed"
+    assert await queue.dead_letters.count() + await other.dead_letters.count() == 3
+    assert await queue.runs.delete("r") is True
+    assert await queue.runs.delete("r") is False
+    for one in (queue, other):
+        assert await left_over(redis, one.name) == set()
+
+
+async def test_a_stage_whose_item_exists_nowhere_is_found_and_settled(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
+) -> None:
+    other = make_queue(name=f"{queue.name}-other")
+    stages = (
+        StagePlan("a", other.name, b"{}"),
+        StagePlan("f", other.name, b"{}", foreign=True),
+        StagePlan("b", queue.name, b"{}", after=("a", "f"), join="settled"),
+    )
+    await queue.runs.start(Plan(stages), "r")
+    assert (await queue.runs.check()).findings == ()
+    for name in ("item:r/a", "item:r/f", "options", "queue"):
+        await redis.unlink(f"{other.name}:{name}")
+    before = await states(queue)
+    report = await queue.runs.check(repair=False)
+    [found] = report.findings
+    assert (found.problem, found.examples, report.examined) == (Problem.STUCK_STAGE, ("r/a", "r/f"), 1)
+    assert await states(queue) == before
+    report = await queue.fsck()
+    assert [(one.problem, one.count) for one in report.findings] == [(Problem.SETTLED_STAGE, 2)]
+    assert await states(queue) == {"run": "active", "a": "failed", "f": "done", "b": "entered"}
+    run = await queue.runs.get("r")
+    assert run.stages["a"].error == "lost: its item has vanished"
+    assert await work(queue) == ["b"]
+    assert (await queue.fsck()).findings == ()
+
+
+async def test_a_stage_is_ended_by_a_report_of_another_system(queue: AsyncWorkQueue) -> None:
+    await queue.runs.start(chain(queue.name, "a", "b", "c"), "r")
+    assert await queue.runs.report("r", "b", 1) is False
+    assert await queue.runs.report("gone", "a", 1) is False
+    assert await queue.runs.report("r", "a", {"x": [1]}) is True
+    assert await queue.runs.report("r", "a", {"x": [2]}) is False
+    assert (await queue.runs.get("r")).results == {"a": {"x": [1]}}
+    assert await queue.runs.report_failed("r", "b", "no") is True
+    assert await states(queue) == {"run": "failed", "a": "done", "b": "failed", "c": "not entered"}
+    assert (await queue.counts()).total == 0
+    assert await queue.runs.retry("r") is True
+    assert await work(queue) == ["b", "c"]
