@@ -1,4 +1,4 @@
-"""Flow runs: read, find, cancel, retry, replay and delete them. `AsyncWorkQueue.runs`."""
+"""Flow runs: `AsyncWorkQueue.runs`. One concept, so this file may be longer than others."""
 
 from __future__ import annotations
 
