@@ -18,7 +18,7 @@
 --   that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the item goes on: children are to be added by `more`, or were stored; -4
 --   nothing has changed, as it chooses a stage that is no successor; -2 not handled as the call adds enough already, send it again. And the references of stages whose rest is to be cancelled.
 -- Cost: O(1) per item, and per item that follows.
--- Limits: at most 1,000 rows a call; it adds about 100 items.
+-- Limits: at most 1,000 rows a call; it adds about 100 items, and changes 60 runs.
 -- Needs: check
 
 redis.call('ZCARD', dead)
@@ -26,6 +26,7 @@ redis.call('HLEN', watchers)
 redis.call('HLEN', options)
 redis.call('HLEN', errors)
 redis.call('XLEN', events)
+opened_runs.checked = prefix
 local rows, ids = {}, {}
 for at = entries + 1, #ARGV, 7 do
   local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4] }
@@ -147,6 +148,23 @@ local function finish(row)
   return answer or (run_field(run, 's:' .. path) == 'f' and 'fail' or 'complete')
 end
 
+local changed_runs = 0
+
+-- Return whether a call does enough without this row.
+local function is_full(row)
+  local run = row.run
+  if
+    room_to_add() == 0
+    or (run and run.changes > 1000)
+    or (run and not run.is_in and changed_runs == 60)
+  then
+    return true
+  elseif run and not run.is_in then
+    run.is_in, changed_runs = true, changed_runs + 1
+  end
+  return false
+end
+
 read_runs()
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
@@ -162,7 +180,7 @@ for i, row in ipairs(rows) do
   end
   if is_valid and not seen[id] then
     seen[id] = true
-    ending = (room_to_add() == 0 or (row.run and row.run.changes > 1000)) and -2 or finish(row)
+    ending = is_full(row) and -2 or finish(row)
   end
   if ending == 'complete' then
     completed_at[#completed_at + 1] = i

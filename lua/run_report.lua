@@ -19,6 +19,7 @@ redis.call('HLEN', options)
 redis.call('HLEN', errors)
 redis.call('ZCARD', cancelled_key)
 redis.call('XLEN', events)
+opened_runs.checked = prefix
 local answers, cancelled = {}, {}
 for at = entries + 1, #ARGV, 3 do
   local home, run_id, path = split_reference(ARGV[at])

@@ -23,6 +23,7 @@ redis.call('HLEN', errors)
 redis.call('HLEN', unsettled_key)
 redis.call('ZCARD', cancelled_key)
 redis.call('XLEN', events)
+opened_runs.checked = prefix
 local ids, reference_of, rest, next_one = {}, {}, {}, '0'
 for at = entries + 1, #ARGV do
   local given = string.match(ARGV[at], '^=(.*%z.*)$')

@@ -22,6 +22,7 @@ redis.call('HLEN', watchers)
 redis.call('HLEN', options)
 redis.call('HLEN', errors)
 redis.call('XLEN', events)
+opened_runs.checked = prefix
 local it = open_run(prefix, of_run)
 read_fields(it, { 'state', 'building', 'active', 'error', 'adding', 'j:', 's:' })
 local building = run_field(it, 'building')

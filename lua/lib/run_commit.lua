@@ -49,17 +49,19 @@ local function close_run(run)
   end
 end
 
--- Read the keys of a queue to which items are added, so that one of a wrong type is found before anything is written.
--- Returns an error if the queue is being deleted.
+-- Read the keys of a queue to which items are added, so that one of a wrong type is found before anything is written; not
+-- those of `opened_runs.checked`, which the script has read. Returns an error if the queue is being deleted.
 local function check_queue(there)
-  for command, names in pairs({
-    LLEN = { 'queue', 'processing', 'held' },
-    ZCARD = { 'gone', 'deadlines', 'scheduled', 'recent', 'lanes', 'levels', 'cancelled' },
-    HLEN = { 'ledger', 'options', 'errors', 'progress', 'unsettled', 'control', 'events:keep' },
-    XLEN = { 'events' },
-  }) do
-    for _, name in ipairs(names) do
-      redis.call(command, there .. ':' .. name)
+  if there ~= opened_runs.checked then
+    for command, names in pairs({
+      LLEN = { 'queue', 'processing' },
+      ZCARD = { 'gone', 'deadlines', 'scheduled' },
+      HLEN = { 'ledger', 'options', 'errors' },
+      XLEN = { 'events' },
+    }) do
+      for _, name in ipairs(names) do
+        redis.call(command, there .. ':' .. name)
+      end
     end
   end
   if redis.call('HEXISTS', there .. ':control', 'closed') == 1 then
