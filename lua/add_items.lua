@@ -14,15 +14,21 @@
 if is_closed then
   return closed_error()
 end
-local alone, trace = #ARGV - items == 4, nil
+local alone, trace, reference = #ARGV - items == 4, nil, nil
 if alone and #ARGV[items + 4] > 1 then
   trace = string.match(ARGV[items + 4], '^%d:{"trace":"([%x-]+)"}$')
-  alone = trace and #trace <= 64
+  alone = trace
+  if not trace and string.find(ARGV[items + 4], '"run"', 1, true) then
+    local sent = cjson.decode(string.sub(ARGV[items + 4], 3))
+    trace, reference, sent.trace, sent.run = sent.trace, sent.run, nil, nil
+    alone = not next(sent)
+  end
+  alone = alone and #(trace or '') <= 64
 end
 alone = alone and can_deliver(#ARGV[items + 2])
 local answers, _, waiting = add_rows({})
 if alone and waiting[1] then
-  deliver(waiting[1], ARGV[items + 2], trace)
+  deliver(waiting[1], ARGV[items + 2], trace, reference)
 end
 flush()
 return answers

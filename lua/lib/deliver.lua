@@ -3,7 +3,8 @@
 -- A session that waits registers in `idle`; the score holds until when, in units of 100 ms, and in its last 15 bits the
 -- lease time in ms. An item that is the only one of its queue is leased for the session that has waited longest, and
 -- sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time> <size of the id> <id><data>`;
--- if the item has a trace, `;<trace>` follows the size. This saves the trip of leasing.
+-- if the item has a trace, `;<trace>` follows the size; if it is of a stage of a flow run, `;<trace or nothing>;<size of the
+-- reference>` does, and the reference stands between the id and the data. This saves the trip of leasing.
 --
 -- Until the process acknowledges it, the item is noted in `:delivered:<session>`, as `<token> <id>`. If the
 -- process cannot take it, its background thread recalls it, and the attempt does not count; after the end of the process,
@@ -32,16 +33,19 @@ end
 
 -- Send an item to a session, and lease it; returns whether a process has received it. Last, its id is dropped from the
 -- queue.
-local function send_to(holder, ms, id, data, trace)
+local function send_to(holder, ms, id, data, trace, reference)
   token = token + 1
   local text, at = string.format('%.0f', token), read_clock()
   local time = string.format('%.0f', at)
   redis.call('SET', fence, text) -- first: a token that was sent is never given again
   local size = trace and #id .. ';' .. trace or #id
+  if reference then
+    size = #id .. ';' .. (trace or '') .. ';' .. #reference
+  end
   local heard = redis.pcall(
     'PUBLISH',
     prefix .. ':push:' .. holder,
-    table.concat({ text, 1, ms, time, size, id }, ' ') .. data
+    table.concat({ text, 1, ms, time, size, id }, ' ') .. (reference or '') .. data
   )
   if type(heard) == 'table' or heard == 0 then
     return false
@@ -61,9 +65,9 @@ local function send_to(holder, ms, id, data, trace)
   return true
 end
 
--- Deliver an item that was just added and waits alone to the session that has waited longest. `trace`: that of the item,
--- or nil.
-local function deliver(id, data, trace)
+-- Deliver an item that was just added and waits alone to the session that has waited longest. `trace`, `reference`: those
+-- of the item, or nil.
+local function deliver(id, data, trace, reference)
   for _ = 1, 10 do
     local holder, score = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
     if not holder then
@@ -74,7 +78,7 @@ local function deliver(id, data, trace)
     if
       score - read_clock() / 100 * 32768 > 0
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
-      and send_to(holder, ms, id, data, trace)
+      and send_to(holder, ms, id, data, trace, reference)
     then
       return
     end

@@ -44,8 +44,26 @@ async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> 
     assert found == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode(), trace.encode())
 
 
-@pytest.mark.usefixtures("channel")
-@pytest.mark.parametrize("options", ['{"trace":"00-1a-2b-01","expires_in":9}', f'{{"trace":"{"1" * 65}"}}'])
+@pytest.mark.parametrize("trace", ["", "00-1a-2b-01"])
+async def test_the_item_of_a_stage_is_sent_with_its_reference(
+    space: Space, channel: PubSub, trace: str
+) -> None:
+    reference = "home\\u0000r\\u0000a/1"
+    carried = f'{{"trace":"{trace}","run":"{reference}"}}' if trace else f'{{"run":"{reference}"}}'
+    await space.seed(IDLE)
+    assert await space.run("add_items", [("r/a/1", "data", 0, f"0:{carried}")]) == [1]
+    message = await channel.get_message(timeout=5)
+    assert message is not None
+    found = read_delivery(message["data"])
+    expected = f"{trace}\nhome\0r\0a/1".encode()
+    assert found == Delivery(1, 1, 30_000, NOW, b"r/a/1", b"data", expected)
+    assert (await space.snapshot())["processing"] == ["r/a/1"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    ['{"trace":"00-1a-2b-01","expires_in":9}', '{"run":"x","level":1}', f'{{"trace":"{"1" * 65}"}}'],
+)
 async def test_an_item_with_other_options_is_not_delivered(space: Space, options: str) -> None:
     await space.apply(IDLE, "add_items", [("a", "", 0, f"0:{options}")])
     assert "deadlines" not in await space.snapshot()
