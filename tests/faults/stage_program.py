@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from leasehold.queue.slot import QueueObject
     from leasehold.queue.stages import StageRow
     from leasehold.worker.run import ActiveRun
+    from leasehold.worker.stages import StageReader
 
 #: More than one call adds.
 CHILDREN = 300
@@ -86,9 +87,9 @@ async def main(url: str, name: str, step: str) -> None:
     """Work until killed."""
     prepare, send = worker_stages.prepare, stages._send
 
-    async def prepare_and_die(run: ActiveRun) -> bool:
+    async def prepare_and_die(run: ActiveRun, reader: StageReader) -> bool:
         kill_at(step, "read")
-        return await prepare(run)
+        return await prepare(run, reader)
 
     async def send_and_die(queue: QueueObject, rows: Sequence[StageRow]) -> list[int]:
         kind = "finish" if rows[0].lease.id == "r/finish" else rows[0].kind

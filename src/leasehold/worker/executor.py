@@ -28,7 +28,7 @@ from leasehold.worker.outcomes import (
 from leasehold.worker.payload import encode_error
 from leasehold.worker.returns import FanOut, Next
 from leasehold.worker.run import RUNNING, Interruption
-from leasehold.worker.stages import enter, leave, prepare, stage_done, stage_failed
+from leasehold.worker.stages import StageReader, enter, leave, prepare, stage_done, stage_failed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -87,6 +87,7 @@ class Executor:
         self._idle: list[asyncio.Future[None]] = []
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stages = StageReader()
         self._stopping = False
         self.running: dict[asyncio.Task[None], ActiveRun] = {}
         self.finished = 0
@@ -250,7 +251,7 @@ class Executor:
     async def _execute_stages(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         """Do as `_execute` for stages of flow runs, unless these do not need it."""
         try:
-            if run.stages is None or not await prepare(run):
+            if run.stages is None or not await prepare(run, self._stages):
                 return
         except LeaseholdError as error:
             run.outcomes = _decide_all(run, error)

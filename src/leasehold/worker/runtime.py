@@ -293,6 +293,8 @@ class WorkerRuntime(Coordinator, Parts):
         if lease.cancelled:
             self._loop.call_soon_threadsafe(cancel, run, lease)
             return
+        if run.outcomes:
+            return  # the server may have accepted its outcome just now; if not, it rejects that
         log.warning(
             "the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.log_fields
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold import codec
@@ -11,16 +13,18 @@ from leasehold.item import MAX_DATA_BYTES
 from leasehold.log import Log
 from leasehold.queue.stage_inputs import StageState, read_stages
 from leasehold.queue.stages import child_text
+from leasehold.scripting.batcher import copied
 from leasehold.worker.outcomes import Fail, Outcome, Release, Signal, by_exception
 from leasehold.worker.returns import FanOut, Next
 from leasehold.worker.stage_context import CURRENT, Stages, correlation_id
 from leasehold.worker.stage_outcomes import StageDone, StageDropped, StageFailed, StageFanned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from contextvars import Token
 
     from leasehold.queue.lease import Lease
+    from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.retry import RetryPolicy
     from leasehold.worker.run import ActiveRun
     from leasehold.worker.stage_context import StageContext
@@ -30,6 +34,9 @@ UNREAD_SECONDS = 0.5
 
 #: What `enter` returns, for `leave`.
 Entered: TypeAlias = "tuple[Token[StageContext | None], Token[str | None]]"
+
+#: Leases whose stages are to be read, and where their states go.
+_Asked: TypeAlias = "tuple[Sequence[Lease], asyncio.Future[list[StageState]]]"
 
 log = Log("leasehold.worker")
 
@@ -59,7 +66,53 @@ def note_stages(runs: Iterable[ActiveRun], leases: Iterable[Lease]) -> None:
             run.stages = Stages(run.leases)
 
 
-async def prepare(run: ActiveRun) -> bool:
+class StageReader:
+    """Reads stages for all slots of a worker: those that begin in one turn of the event loop together."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        #: What is asked for in this turn, by queue.
+        self._asked: dict[AsyncWorkQueue, list[_Asked]] = {}
+        self._reading: set[asyncio.Task[None]] = set()
+
+    async def read(self, queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[StageState]:
+        """Return the states of the stages of some leases.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        if not self._asked:
+            self._loop.call_soon(self._start)
+        future: asyncio.Future[list[StageState]] = self._loop.create_future()
+        self._asked.setdefault(queue, []).append((leases, future))
+        return await future
+
+    def _start(self) -> None:
+        asked, self._asked = self._asked, {}
+        for queue, some in asked.items():
+            task = self._loop.create_task(self._read(queue, some), name="leasehold read stages")
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
+
+    async def _read(self, queue: AsyncWorkQueue, asked: Sequence[_Asked]) -> None:
+        """Read what was asked for of one queue; if that fails for good, each for itself."""
+        try:
+            states = iter(await read_stages(queue, [lease for leases, _ in asked for lease in leases]))
+            for leases, future in asked:
+                its = [*itertools.islice(states, len(leases))]
+                if not future.done():
+                    future.set_result(its)
+        except BaseException as error:
+            if len(asked) > 1 and isinstance(error, LeaseholdError) and not error.transient:
+                await asyncio.gather(*(self._read(queue, [one]) for one in asked))
+                return
+            for future in [future for _, future in asked if not future.done()]:
+                future.set_exception(copied(error))
+            if not isinstance(error, LeaseholdError):
+                raise
+
+
+async def prepare(run: ActiveRun, reader: StageReader) -> bool:
     """Read the flow runs that the items of a run belong to; return whether the handler is to be called.
 
     If it is not, the run has its outcomes: the flow run was cancelled, or the stage has ended before.
@@ -69,7 +122,7 @@ async def prepare(run: ActiveRun) -> bool:
         return True
     leases = stages.leases
     try:
-        states = await read_stages(run.handler.queue, leases)
+        states = await reader.read(run.handler.queue, leases)
     except LeaseholdError as error:
         if not error.transient:
             raise
