@@ -19,6 +19,7 @@ from leasehold import Item
 from leasehold.cli.app import COMMANDS, app, load
 from leasehold.cli.times import format_time, parse_duration
 from leasehold.queue.internals import registry
+from leasehold.queue.plan import Plan, StagePlan
 from tests.cli.program import run_process, started, usage_error
 from tests.eventually import eventually
 
@@ -65,6 +66,10 @@ CALLS = {
     "schedule add": ("schedule", "add", "emails", "x", "--every", "5m"),
     "schedule run": ("schedule", "run", "emails", "x"),
     "schedule rm": ("schedule", "rm", "emails", "x"),
+    "flow ls": ("flow", "ls", "emails"),
+    "flow show": ("flow", "show", "emails", "x"),
+    "flow find": ("flow", "find", "emails", "access", "user_id=62"),
+    "flow cancel": ("flow", "cancel", "emails", "x"),
 }
 NO_SERVER = "redis://127.0.0.1:1"
 
@@ -212,6 +217,17 @@ async def test_names_of_queues_tasks_schedules_and_workers_are_completed_from_th
     assert (await registry(queue).beat(about, alive_ms=600_000, first=True)).accepted
     assert await completed("workers", "stop", queue.name, "m") == ["mailer"]
     assert await completed("schedule", "add", queue.name, "x", "--task", "send_l") == ["send_letter"]
+
+
+async def test_names_of_flows_and_ids_of_runs_are_completed_from_the_server(
+    queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    plan = Plan((StagePlan("check", queue=queue.name),), flow="access")
+    assert await queue.runs.start(plan, "order-7")
+    for words in (("flow", "show", queue.name), ("flow", "cancel", queue.name, "order-6")):
+        assert await asyncio.to_thread(complete, *words, "o", url=redis_url) == ["order-7"]
+    for words in (("flow", "find", queue.name), ("flow", "ls", queue.name, "--flow")):
+        assert await asyncio.to_thread(complete, *words, "a", url=redis_url) == ["access"]
 
 
 async def test_names_that_a_shell_would_evaluate_are_not_completed(

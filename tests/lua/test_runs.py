@@ -16,7 +16,7 @@ def runs(space: Space) -> Runs:
     return Runs(space)
 
 
-@pytest.mark.seed("GLD-O5", "GLD-B21", "GLD-G6")
+@pytest.mark.seed("GLD-O5", "GLD-B21", "GLD-G6", "GLD-L3", "GLD-L5")
 async def test_a_finished_stage_completes_its_item_and_adds_its_successor_in_one_step(runs: Runs) -> None:
     await runs.start(runs.stage("a"), runs.stage("b", "a"), result="b")
     [row] = await runs.lease()

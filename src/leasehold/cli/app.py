@@ -45,6 +45,11 @@ COMMANDS = {
     ),
     "dead": Command("leasehold.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
     "schedule": Command("leasehold.cli.schedule", "List schedules; add, run or remove one.", EXIT_CODES),
+    "flow": Command(
+        "leasehold.cli.flow",
+        "List, show, find, cancel, retry, replay, delete and check flow runs.",
+        EXIT_CODES,
+    ),
     "cancel": Command("leasehold.cli.cancel", "Cancel items, whether they wait or run.", EXIT_CODES),
     "limits": Command(
         "leasehold.cli.limits", "Show, set or remove limits of a queue and its groups.", EXIT_CODES

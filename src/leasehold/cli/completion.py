@@ -1,4 +1,4 @@
-"""What shells complete from the server: names of queues, tasks, schedules and workers.
+"""What shells complete from the server: names of queues, tasks, schedules, workers, flows and runs.
 
 Completion is a help only: it takes a second at most, and what fails completes nothing and prints nothing.
 What a shell would read as more than a word is left out: any client may choose such a name, and zsh evaluates
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from leasehold import AsyncWorkQueue
+    from leasehold.queue.run_views import FlowRunView
 
 #: How long a completion may take (s), and how many keys it scans to find queues.
 TIMEOUT = 1.0
 MAX_KEYS = 50_000
-#: How many waiting and scheduled items are read to find the names of tasks.
+#: How many items are read of each state to find the names of tasks, and how many runs to find flows.
 MAX_ITEMS = 100
 #: What is special to a shell, within quotes or without.
 SPECIAL = frozenset(" \"$&'();<>\\`|!*?#")
@@ -80,6 +81,28 @@ def complete_worker(ctx: typer.Context, incomplete: str) -> list[str]:
         return [worker.name for worker in await Fleet(queue).workers()]
 
     return _completed(_ask(ctx, find), incomplete)
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of flow runs that begin with a text, of the newest runs."""
+
+    async def find(queue: AsyncWorkQueue) -> list[str]:
+        return [view.id for view in await _newest_runs(queue)]
+
+    return _completed(_ask(ctx, find), incomplete)
+
+
+def complete_flow(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of flows that begin with a text: those of the newest runs."""
+
+    async def find(queue: AsyncWorkQueue) -> set[str]:
+        return {view.flow for view in await _newest_runs(queue) if view.flow}
+
+    return _completed(_ask(ctx, find), incomplete)
+
+
+async def _newest_runs(queue: AsyncWorkQueue) -> list[FlowRunView]:
+    return [view for view in await queue.runs.list(count=MAX_ITEMS, fields=()) if view]
 
 
 async def _ask(

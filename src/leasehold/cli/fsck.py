@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, command, open_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from leasehold import Finding
 
 
 @command
@@ -21,22 +26,27 @@ async def fsck(
     about it or, if nothing was, what you can do, and ids of items, names or keys for example.
     Workers may run meanwhile.
     """
-    rows: list[dict[str, Any]] = []
+    found: list[tuple[str, Finding]] = []
     for name in queues:
         async with open_queue(url, name) as queue:
-            report = await queue.fsck()
-        rows += [
-            {
-                "queue": name,
-                "problem": one.problem.value,
-                "count": one.count,
-                "repaired": one.is_repaired,
-                "found": one.found,
-                "done": one.done,
-                "examples": list(one.examples),
-            }
-            for one in report.findings
-        ]
+            found += [(name, one) for one in (await queue.fsck()).findings]
+    return print_findings(found, as_json=as_json)
+
+
+def print_findings(found: Iterable[tuple[str, Finding]], *, as_json: bool) -> Code:
+    """Print what a check has found, each finding with the name of its queue; return the exit code."""
+    rows = [
+        {
+            "queue": name,
+            "problem": one.problem.value,
+            "count": one.count,
+            "repaired": one.is_repaired,
+            "found": one.found,
+            "done": one.done,
+            "examples": list(one.examples),
+        }
+        for name, one in found
+    ]
     if as_json:
         print_rows(rows, as_json=True)
     else:
