@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,12 +11,16 @@ from leasehold import FlowCancelled, FlowFailed, InvalidFlow, RunGone, RunUnfini
 from leasehold.queue.findings import Problem
 from leasehold.queue.plan import Plan, StagePlan
 from leasehold.queue.stages import StageRow, finish_stages
+from tests.eventually import eventually
+from tests.lua.space import Call, Space
 from tests.queue.keyspace import left_over
 from tests.queue.run_hashes import chain, children
+from tests.stateful.interruption import Interrupter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import redis as redis_py
     from redis.asyncio import Redis
 
     from leasehold import AsyncWorkQueue
@@ -260,3 +265,53 @@ async def test_a_stage_is_ended_by_a_report_of_another_system(queue: AsyncWorkQu
     assert (await queue.counts()).total == 0
     assert await queue.runs.retry("r") is True
     assert await work(queue) == ["b", "c"]
+
+
+async def test_a_retry_that_was_stopped_at_any_write_is_healed_by_a_check(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """Its caller never comes back. Whatever was written, the run can be retried, and ends."""
+    rows = [("parent/0",), ("parent/2",)]
+    arguments = {"of_run": "r", "caller": "c", "is_last": 1, "now_ms": ""}
+    interrupter, allowed = Interrupter(Space(redis, queue.name)), 99
+    while allowed >= 0:
+        await redis.flushdb()
+        await queue.runs.start(fan(queue, 3), "r")
+        await work(queue, {"parent/0", "parent/2"})
+        run = await interrupter.run(Call("run_reopen", rows, arguments), allowed)
+        allowed = min(allowed, run.writes) - 1
+        await queue.fsck()
+        worked = await work(queue)
+        if (await states(queue))["run"] == "failed":
+            assert worked == []
+            assert await queue.runs.retry("r") is True
+            worked = await work(queue)
+        assert sorted(worked) == ["next", "parent/0", "parent/2"], run.commands
+        assert await queue.runs.result("r", timeout=5) == ["parent/0", "parent/1", "parent/2"]
+        assert (await queue.runs.check()).findings == ()
+
+
+@pytest.mark.seed("GLD-K5", "GLD-B20")
+async def test_runs_that_are_not_kept_any_more_leave_nothing(
+    queue: AsyncWorkQueue, plain: redis_py.Redis
+) -> None:
+    for keep_ms in (0, 30):
+        for at in range(10):
+            plan = chain(queue.name, "a", "b", user_id=b"62", guilds=b"[1, %d]" % at)
+            await queue.runs.start(replace(plan, keep_ms=keep_ms), f"{keep_ms}-{at}")
+        assert len(await queue.runs.find("access", user_id=62)) == 10
+        await work(queue, {"b"} if keep_ms else ())
+        await queue.dead_letters.drop_all()
+        await eventually("the keep time is over", lambda: plain.keys() == [f"{queue.name}:fence".encode()])
+        assert await queue.runs.list() == await queue.runs.find("access", user_id=62) == []
+
+
+@pytest.mark.seed("GLD-B1", "GLD-K5")
+async def test_no_key_of_an_unfinished_run_expires(queue: AsyncWorkQueue, redis: Redis) -> None:
+    for run_id in ("done", "r"):
+        plan = replace(chain(queue.name, "a", "b", user_id=b"62"), keep_ms=1_000)
+        await queue.runs.start(plan, run_id)
+        await work(queue, count=2 if run_id == "done" else 1)
+    keys = [f"{queue.name}:run:r", f"{queue.name}:runs:by:access\0user_id\x0062", f"{queue.name}:runs:ends"]
+    keys.append(f"{queue.name}:runs:completed")
+    assert [await redis.pttl(key) for key in keys] == [-1] * 4

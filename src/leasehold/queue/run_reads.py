@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from leasehold.queue.engine import Engine
 
 #: How many runs and fields one step reads.
-RUNS_PER_STEP = 100
-FIELDS_PER_STEP = 1000
+RUNS_PER_STEP = 50
+FIELDS_PER_STEP = 500
 #: How many children one step reads.
 CHILDREN_PER_STEP = FIELDS_PER_STEP // (len(STAGE_FACTS) + 1)
 
