@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 from leasehold.durations import Duration, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument
@@ -76,8 +76,9 @@ class Step(Generic[R_co]):
         return Chain((*parts, task._link(args, kwargs)))  # noqa: SLF001 - of this file
 
 
-class Linkable:
-    """What can go on a chain: a task."""
+@runtime_checkable
+class Linkable(Protocol):
+    """A task, with which a chain can go on."""
 
     def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
         """Return a call without its first argument.
@@ -85,7 +86,7 @@ class Linkable:
         Raises:
             InvalidCall: If the arguments do not fit the task.
         """
-        raise NotImplementedError
+        ...
 
 
 class Flowing(Step[R_co]):

@@ -380,11 +380,8 @@ class TaskQueue:
             )
         definition = Definition(name, function, queue, settings)
         definition.home = self.queue
-        kind: type[Task[..., Any]]
-        if settings.batch is not None:
-            kind = BatchTask
-        else:
-            kind = AsyncTask if inspect.iscoroutinefunction(function) else PlainTask
+        plain = AsyncTask if inspect.iscoroutinefunction(function) else PlainTask
+        kind: type[Task[..., Any]] = plain if settings.batch is None else BatchTask
         task = kind(definition, self._clock)
         handler_of(task, self._unknown, retry=RetryPolicy(), lease_time=30.0)  # refuses invalid settings now
         self._tasks[name] = task

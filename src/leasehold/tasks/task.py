@@ -14,7 +14,7 @@ from leasehold.errors import InvalidArgument, InvalidCall
 from leasehold.item import Item, check_id
 from leasehold.queue.cancelling import KEEP_SECONDS
 from leasehold.queue.encoding import AddOptions, adding, refuse_options
-from leasehold.tasks.chains import Chain, Linkable, Step
+from leasehold.tasks.chains import Chain, Step
 from leasehold.tasks.job import Job
 from leasehold.tasks.plans import Leaf, StageCall
 from leasehold.tasks.wire import content_id_of, data_of
@@ -194,7 +194,7 @@ class Call(Step[R_co]):
         return f"<call of {self.task} with {self._arguments.decode():.200}>"
 
 
-class Task(Linkable, Generic[P, R_co]):
+class Task(Generic[P, R_co]):
     """A function that can be added to a queue. `TaskQueue.task` makes it; calling it calls the function.
 
     Attributes:
