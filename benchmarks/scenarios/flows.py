@@ -93,7 +93,7 @@ async def _beside(bench: Bench) -> list[Row]:
     ]
     small = CHILDREN[0] + 1
     timed = [
-        partial(_time_joins, one, small, bench.scaled(300, 10), found[one.label, small, True])
+        partial(_time_joins, one, small, bench.scaled(150, 10), found[one.label, small, True])
         for one in installed
     ]
     await take_turns(bench.scaled(3, 1), [*turns, *timed])
@@ -254,7 +254,7 @@ async def _fans(bench: Bench) -> list[Row]:
         children: _Fan(bench, children, max(1, together // children))
         for children in bench.scaled(FANS, (10, 100))
     }
-    await take_turns(bench.scaled(5, 1), [fan.round for fan in fans.values()])
+    await take_turns(bench.scaled(3, 1), [fan.round for fan in fans.values()])
     await bench.redis.config_set("slowlog-log-slower-than", 10_000)
     rows = []
     for children, fan in fans.items():
@@ -263,6 +263,25 @@ async def _fans(bench: Bench) -> list[Row]:
         rows.append(speed_row(FANNED, fan.samples, "children/s", costs, setting=setting))
         rows.append(number_row(LONGEST, "ms/call", fan.longest, setting=setting))
     return rows
+
+
+class _ByHand(Tasks):
+    """A worker of one task queue whose tasks add the next ones, in two trips."""
+
+    async def _open(self) -> tuple[Worker, Sequence[AsyncWorkQueue]]:
+        worker, queues = await super()._open()
+
+        @self._tasks.task(keep_result=None)
+        async def step(before: None, number: int, ms: int) -> None:
+            await self._ran()
+            if number < STAGES - 1:
+                await step.add(before, number + 1, ms)
+
+        self._first = step
+        return worker, queues
+
+    async def _fill(self, queue: AsyncWorkQueue, count: int) -> None:  # noqa: ARG002 - that of the tasks
+        await self._tasks.add_many([self._first.call(None, 0, 0) for _ in range(count // STAGES)])
 
 
 class _Stages(Tasks):
@@ -287,15 +306,16 @@ class _Stages(Tasks):
 
 
 async def _stages(bench: Bench) -> list[Row]:
-    """Measure jobs that do nothing: as tasks, and as stages of chains, which pass results."""
+    """Measure jobs that do nothing: as tasks, as tasks that add the next ones, and as stages of chains."""
     jobs = bench.scaled(20_000, 500)
     targets = {
         "tasks": Tasks(bench, jobs, None),
         "tasks, results kept": Tasks(bench, jobs, KEEP_SECONDS),
+        "tasks that add the next": _ByHand(bench, jobs, None),
         "stages of chains": _Stages(bench, jobs, KEEP_SECONDS),
     }
     async with asyncio.timeout(STEP_TIMEOUT * 10):
-        await take_turns(bench.scaled(5, 2), [target.round for target in targets.values()])
+        await take_turns(bench.scaled(3, 1), [target.round for target in targets.values()])
     rows = []
     for kind, target in targets.items():
         setting: Setting = {"kind": kind, "concurrency": CONCURRENCY}
