@@ -15,10 +15,9 @@ from leasehold.queue.lookups import lookup_texts
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: What `Flow.start` and `FlowRuns.find` have arguments for.
-RESERVED = frozenset(
-    {"id", "correlation", "priority", "count", "fields", "children", "state", "flow", "self"}
-)
+#: What `Flow.start` has arguments for, and what `FlowRuns.find` has.
+OF_START = frozenset({"self", "id", "correlation", "priority"})
+OF_FIND = frozenset({"fields", "children", "count"})
 
 
 class Attributes:
@@ -41,19 +40,18 @@ class Attributes:
     def __init__(self, flow: str, types: Mapping[str, Any], lookup: Sequence[str]) -> None:
         self._flow = flow
         self.types = dict(types)
+        self.lookup = tuple(check_list("lookup", lookup, "names of attributes"))
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
         for name, kind in self.types.items():
             if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
                 raise InvalidFlow(flow, f"the attribute {name!r} is to be named like a parameter")
-            if name in RESERVED:
-                raise InvalidFlow(
-                    flow, f"an attribute cannot be named {name!r}, as an argument of start or find"
-                )
+            if name in OF_START or (name in OF_FIND and name in self.lookup):
+                call = "start" if name in OF_START else "find"
+                raise InvalidFlow(flow, f"the attribute {name!r} has the name of an argument of {call}")
             try:
                 self._decoders[name] = codec.decoder(plain(kind))
             except codec.UnknownType as error:
                 raise InvalidFlow(flow, f"the attribute {name!r}: {error}") from error
-        self.lookup = tuple(check_list("lookup", lookup, "names of attributes"))
         for name in self.lookup:
             self.check(name)
 
