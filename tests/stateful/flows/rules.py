@@ -105,8 +105,17 @@ class Spec:
             return "skip"
         return joined(stage.join, edges)
 
+    def outcome(self) -> str:
+        """Return the state in which a run ends whose stages have all ended, unless it was cancelled."""
+        for stage in self.stages.values():
+            verdict = self.verdict(stage)
+            ended = self.run.stages.get(stage.name, "")
+            if verdict == "end" or (not stage.then and (ended in {"f", "c"} or verdict == "never")):
+                return "failed"
+        return "completed"
+
     def _skips(self, before: str, stage: str) -> bool:
-        return self.stages[before].choice and stage not in self.chosen.get(before, ())
+        return before in self.chosen and stage not in self.chosen[before]
 
 
 def joined(join: str, edges: Mapping[Edge, int]) -> Verdict:
@@ -115,35 +124,83 @@ def joined(join: str, edges: Mapping[Edge, int]) -> Verdict:
         need = int(join[2:])
         if edges["good"] >= need:
             return "enter"
-        return "wait" if edges["good"] + edges["open"] >= need else "never"
+        if edges["good"] + edges["open"] >= need or edges["good"] + edges["bad"] == 0:
+            return "wait"  # also where all others are skipped: perhaps the stage is, too
+        return "never"
     if join in {"fail", "fail_fast"} and edges["bad"]:
         return "end"
-    if join == "all" and edges["bad"]:
-        return "never"
-    return "wait" if edges["open"] else "enter"
+    if edges["open"]:
+        return "wait"
+    return "never" if join == "all" and edges["bad"] else "enter"
 
 
-def problems(plan: Plan, run: RunState, chosen: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """Yield what is wrong with a run of a plan that was never retried."""
+def problems(
+    plan: Plan, run: RunState, chosen: Mapping[str, Iterable[str]], *, retried: bool = False
+) -> Iterator[str]:
+    """Yield what is wrong with a run of a plan.
+
+    Args:
+        plan: The plan.
+        run: The run.
+        chosen: Which successors were chosen, by the stage.
+        retried: Whether it was retried: then some stages were entered for others that are open again.
+    """
     open_paths = run.open_paths()
     if run.active != len(open_paths):
         yield f"active is {run.active}, and {len(open_paths)} stages are open: {sorted(open_paths)}"
     if run.state == "active" and not open_paths:
         yield "it is active, and no stage is open"
     spec = Spec(plan, run, chosen)
-    for name, stage in spec.stages.items():
-        letter, verdict = run.stages.get(name, ""), spec.verdict(stage)
-        if letter and letter not in "kc" and verdict != "enter":
-            yield f"{name} is {letter!r}, and its join says {verdict}"
-        if letter == "k" and verdict != "skip":
-            yield f"{name} is skipped, and its join says {verdict}"
-        if not letter and run.state == "active" and verdict in {"enter", "skip"}:
-            yield f"{name} is not entered, and its join says {verdict}"
-        if not letter and run.state == "active" and verdict == "end":
-            yield f"{name} ends the run, which is active"
-    for path in run.stages:
+    for name in spec.stages:
+        yield from _entered(name, spec, retried=retried)
+    policies = {path: run.fields.get(f"m:{path}", b"all").decode() for path in run.stages}
+    for path, letter in run.stages.items():
+        yield from _joined_children(path, letter, policies[path], run)
         if "/" in path and path.rpartition("/")[0] not in run.stages:
             yield f"{path} has no parent"
+    if run.state in {"completed", "failed"} and not open_paths and not retried:
+        expected = spec.outcome()
+        # A parent whose children fail the run at once is `f`, whatever follows it.
+        ended = any(
+            run.stages[path] == "f" and policies[path] in {"fail", "fail_fast"} for path in run.stages
+        )
+        if run.state != ("failed" if ended else expected):
+            yield f"it is {run.state}, and has {expected}"
+
+
+def _entered(name: str, spec: Spec, *, retried: bool) -> Iterator[str]:
+    """Yield what is wrong with a stage, in comparison with those before it."""
+    letter, verdict = spec.run.stages.get(name, ""), spec.verdict(spec.stages[name])
+    if letter and letter not in "kc" and verdict != "enter" and not retried:
+        yield f"{name} is {letter!r}, and its join says {verdict}"
+    if letter == "k" and verdict != "skip" and not retried:
+        yield f"{name} is skipped, and its join says {verdict}"
+    if spec.run.state == "active" and not letter and verdict in {"enter", "skip"}:
+        yield f"{name} is not entered, and its join says {verdict}"
+    if spec.run.state == "active" and not letter and verdict == "end":
+        yield f"{name} ends the run, which is active"
+
+
+def _joined_children(path: str, letter: str, policy: str, run: RunState) -> Iterator[str]:
+    """Yield what is wrong with a stage, or child, in comparison with its children."""
+    counts = [int(number) for number in run.fields.get(f"j:{path}", b"").split()]
+    if len(counts) != 5:
+        return  # it has not fanned out
+    total, added, done, failed, cancelled = counts
+    children = Counter(run.children(path).values())
+    if (added, done, failed, cancelled) != (
+        children.total(),
+        children["d"],
+        children["f"],
+        children["c"],
+    ):
+        yield f"{path} has counted {counts}, and has {dict(children)}"
+    ended = failed + cancelled
+    edges: dict[Edge, int] = {"good": done, "bad": ended, "open": total - done - ended, "skipped": 0}
+    verdict = joined(policy, edges)
+    expected = {"enter": "d", "wait": "x", "never": "f", "end": "f"}[verdict]
+    if letter not in {expected, "c"}:
+        yield f"{path} is {letter!r}, and its children, {counts} by {policy!r}, say {expected!r}"
 
 
 def steps(before: RunState, after: RunState, *, retried: bool = False) -> Iterator[str]:

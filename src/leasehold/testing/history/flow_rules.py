@@ -76,7 +76,10 @@ def stage_early(index: HistoryIndex, finals: Finals) -> Findings:
             other = items.get(f"{run_id}/{before}")
             if other is None or not other.leases or (not parent and run.stages.get(before) != "done"):
                 continue  # it has ended in another way, or has no item
-            if not any(call.maybe_applied and call.called_at < began for call in other.calls_of(*STAGE_ENDS)):
+            ended = other.calls_of(*STAGE_ENDS)
+            # The answer to one that fans out says only whether its item was completed.
+            fanned = [call for call in ended if call.maybe_applied or call.kind == "stage_fanned"]
+            if not any(call.called_at < began for call in fanned):
                 yield item, f"began before {before!r} had ended", began
 
 

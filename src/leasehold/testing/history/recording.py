@@ -13,7 +13,7 @@ from leasehold.testing.history.events import Event
 from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from leasehold.queue.leasing import LeasedItem, Watcher
     from leasehold.queue.queue import AsyncWorkQueue
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 #: Scripts that take ids, with the kind of event for each id. The other ones are in `BATCHED`.
 _IDS: dict[str, Kind] = {"requeue_many": "requeue", "drop_many": "drop"}
+#: Scripts with rows about stages: how many values a row has, and which of them says how the stage has
+#: ended; -1: it fans out.
+_STAGE_ROWS = {"run_finish": (7, 4), "run_fan": (4, -1)}
+_STAGE_ENDS: dict[bytes, Kind] = {
+    b"done": "stage_done",
+    b"fan": "stage_fanned",
+    b"failed": "stage_failed",
+    b"drop": "stage_dropped",
+}
 #: The outcome of a run that the worker interrupted.
 _INTERRUPTIONS = {
     Interruption.SHUTDOWN: "interrupted",
@@ -108,10 +117,17 @@ class _RecordingEngine(Engine):
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         calls = self._write_calls(name, [(item_id,) for item_id in rest]) if name in _IDS else []
+        if name == "run_start" or name in _STAGE_ROWS:
+            calls = self._write_flow_calls(name, rest, arguments)
         called_at = time.monotonic_ns()
         with self._recorded(calls) as values:
             value = await super().run(name, rest, **arguments)
-            values.extend(value if calls else ())
+            if name in _STAGE_ROWS:
+                values.extend(answer == 1 for answer in value[0])
+            elif name == "run_start":
+                values.extend([value] * len(calls))
+            else:
+                values.extend(value if calls else ())
         if name == "cancel_data":
             found = [Event(called_at, "cancel", self._name, _text(item_id)) for item_id in value[2:]]
             self._log.write(*found)
@@ -151,6 +167,22 @@ class _RecordingEngine(Engine):
         ]
         if name in BATCHED and kind not in ("add", "cancel"):
             calls = [call._replace(token=int(row[1])) for call, row in zip(calls, rows, strict=True)]
+        self._log.write(*calls)
+        return calls
+
+    def _write_flow_calls(
+        self, name: str, rest: Sequence[bytes], arguments: Mapping[str, bytes | int]
+    ) -> list[Event]:
+        now, calls = time.monotonic_ns(), []
+        if name == "run_start":
+            run = arguments["run"]
+            if arguments["seal"] and isinstance(run, bytes):
+                calls = [Event(now, "start", self._name, _text(run))]
+        else:
+            size, place = _STAGE_ROWS[name]
+            for at in range(0, len(rest), size):
+                kind: Kind = "stage_fanned" if place < 0 else _STAGE_ENDS[rest[at + place]]
+                calls.append(Event(now, kind, self._name, _text(rest[at]), token=int(rest[at + 1])))
         self._log.write(*calls)
         return calls
 

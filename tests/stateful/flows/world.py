@@ -1,0 +1,250 @@
+"""Two queues in one slot with flow runs, a clock, and clients that may stop in the middle of a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redis import Redis
+
+from leasehold import AsyncWorkQueue, Lease, RunUnfinished, ScriptFailed
+from leasehold.queue.stages import StageRef, StageRow, cancel_rest, fan, finish_stages, settle, start_run
+from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
+from tests.stateful.flows.rules import RunState, problems, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from leasehold.queue.plan import Plan, StagePlan
+
+T = TypeVar("T")
+#: How long leases last, in seconds, and how far the clock moves when all of them are to end, in ms.
+LEASE_S = 100
+ROUND_MS = 300_000
+#: More rounds than any run of the tests takes to its end.
+ROUNDS = 40
+
+
+@dataclass
+class Known:
+    """What the test knows of a run.
+
+    Attributes:
+        plan: Its plan.
+        chosen: Which successors were chosen, by the stage.
+        deleted: Whether a call may have deleted it.
+        retried: Whether it was retried: then some stages were entered for what is undone now.
+        before: Its last state.
+    """
+
+    plan: Plan
+    chosen: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    retried: bool = False
+    deleted: bool = False
+    before: RunState = field(default_factory=lambda: RunState({}))
+
+
+class World:
+    """The queues, and the runs that were started.
+
+    Args:
+        url: The server.
+        name: The name of the first queue, whose keys hold the runs.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        self.names = (f"{{{name}}}", f"{{{name}}}:other")
+        self.now = 1_700_000_000_000
+        self.runner = asyncio.Runner()
+        self.server: Any = Redis.from_url(url)  # its stubs mix bytes and str
+        self.queues = [AsyncWorkQueue.from_url(url, one, clock=lambda: self.now / 1000) for one in self.names]
+        self.home = self.queues[0]
+        self.runs: dict[str, Known] = {}
+        #: What the last call has chosen, by run and stage: the run has it if it has ended the stage.
+        self.choices: dict[tuple[str, str], tuple[str, ...]] = {}
+        #: Whether a stopped call was not made good yet: an item may be missing, or there still.
+        self.open_ends = False
+
+    def close(self) -> None:
+        """Close the queues."""
+        for queue in self.queues:
+            self.wait(queue.close())
+        self.runner.close()
+        self.server.close()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        return self.runner.run(work)
+
+    # ------------------------------------------------------------------------------------ calls
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, T]], *, stop: int | None = None) -> T | None:
+        """Make a call; with `stop`, its script stops after so many writes, and None is returned if it did.
+
+        After each call all runs are checked.
+        """
+        for name in self.names if stop is not None else ():
+            stop_next(self.server, name, stop or 0)
+        try:
+            return self.wait(make())
+        except ScriptFailed as error:
+            if stop is None or STOPPED not in str(error):
+                raise
+            self.open_ends = True
+            return None
+        finally:
+            for name in self.names if stop is not None else ():
+                stop_none(self.server, name)
+            self.look()
+
+    def start(self, plan: Plan, run_id: str, *, stop: int | None = None) -> bool | None:
+        """Start a run; return whether it is new."""
+        known = self.runs.setdefault(run_id, Known(plan))
+        if not known.before.state:
+            known.plan = plan
+        return self.call(lambda: start_run(self.home, plan, run_id), stop=stop)
+
+    def lease(self, queue: int, count: int = 1) -> list[Lease]:
+        """Lease items."""
+        return self.wait(self.queues[queue].lease_many(count, LEASE_S, block=False))
+
+    def finish(self, queue: int, row: StageRow, *, stop: int | None = None) -> bool | None:
+        """Finish a stage; return whether this call has completed its item."""
+        ref = row.lease.stage
+        if ref is not None and row.kind == "done" and row.extra:
+            self.choices[ref.run, ref.path] = tuple(json.loads(row.extra))
+        done = self.call(lambda: finish_stages(self.queues[queue], [row]), stop=stop)
+        return None if done is None else done[0]
+
+    def retry(self, run_id: str, *, stop: int | None = None) -> None:
+        """Retry a run, if it was started."""
+        if run_id in self.runs:
+            self.runs[run_id].retried = True
+            self.call(lambda: self.home.runs.retry(run_id), stop=stop)
+
+    def delete(self, run_id: str, *, stop: int | None = None) -> None:
+        """Delete a run; one that has not ended stays."""
+        known = self.runs.get(run_id)
+        if known is None:
+            return
+        known.deleted = known.before.state != "active"
+        try:
+            self.call(lambda: self.home.runs.delete(run_id), stop=stop)
+        except RunUnfinished:
+            assert not known.deleted
+        else:
+            assert known.deleted or not known.before.state
+        if not self.state(run_id).fields:
+            del self.runs[run_id]
+
+    # ----------------------------------------------------------------------------------- checks
+
+    def stage_of(self, lease: Lease) -> StagePlan | None:
+        """Return the stage of the plan that a lease is of; None: it is of a child, or its run was deleted."""
+        ref = lease.stage
+        known = self.runs.get(ref.run) if ref else None
+        stages = known.plan.linked().stages if known else ()
+        return next((stage for stage in stages if ref and stage.name == ref.path), None)
+
+    def keys(self) -> set[str]:
+        """Return the keys of the queues, without those that stay: counters, and what has a time to live."""
+        found = set()
+        for name in self.names:
+            for key in self.server.scan_iter(count=1000):
+                if key.startswith(f"{name}:".encode()) and self.server.pttl(key) == -1:
+                    found.add(key.decode().removeprefix(name))
+        return found - {":fence", ":other:fence"}
+
+    def state(self, run_id: str) -> RunState:
+        """Return the state of a run."""
+        return RunState.of(self.server.hgetall(f"{self.names[0]}:run:{run_id}"))
+
+    def look(self) -> None:
+        """Compare each run with its plan, and with its state before."""
+        found = []
+        for run_id, known in self.runs.items():
+            now = self.state(run_id)
+            if not now.state:  # it is not started yet, or deleted
+                if known.before.state and known.plan.keep_ms and not known.deleted:
+                    found.append(f"{run_id} is gone")
+                continue
+            for path, letter in now.stages.items():
+                if letter == "d" and known.before.stages.get(path) != "d" and (run_id, path) in self.choices:
+                    known.chosen[path] = self.choices[run_id, path]
+            found += [f"{run_id}: {one}" for one in steps(known.before, now, retried=known.retried)]
+            found += [
+                f"{run_id}: {one}" for one in problems(known.plan, now, known.chosen, retried=known.retried)
+            ]
+            known.before = now
+        self.choices.clear()
+        if not self.open_ends:
+            found += self.misplaced()
+        assert not found, "\n".join(found)
+
+    def misplaced(self) -> Iterator[str]:
+        """Yield stages that are open without an item, and items of stages that have ended."""
+        ids = self.items()
+        noted = {one.decode() for name in self.names for one in self.server.hgetall(f"{name}:unsettled")}
+        for run_id, known in self.runs.items():
+            now = known.before
+            of_run = {one.removeprefix(f"{run_id}/") for one in ids if one.startswith(f"{run_id}/")}
+            for path, letter in now.stages.items():
+                if letter == "w" and path not in of_run and f"{run_id}/{path}" not in noted:
+                    yield f"{run_id}: {path} is open, and has no item"
+            rest = any(one.startswith("!") and f"\0{run_id}\0" in one for one in noted)
+            for path in of_run:
+                if now.stages.get(path, "") not in {"w", "x"} and not rest:
+                    yield f"{run_id}: {path} is {now.stages.get(path, '')!r}, and has an item"
+
+    def items(self) -> set[str]:
+        """Return the ids of all items."""
+        found = set()
+        for name in self.names:
+            start = f"{name}:item:".encode()
+            found |= {
+                one.removeprefix(start).decode()
+                for one in self.server.scan_iter(count=1000)
+                if one.startswith(start)
+            }
+        return found
+
+    # --------------------------------------------------------------------------------- recovery
+
+    def recover(self) -> None:
+        """Let workers and maintenance go on until all runs have ended, as in a live system."""
+        self.open_ends = True  # until the last step
+        for _ in range(ROUNDS):
+            self.now += ROUND_MS
+            for number, queue in enumerate(self.queues):
+                for lease in self.lease(number, 100):
+                    self.work(number, lease)
+                self.call(lambda queue=queue: settle(queue))
+            self.cancel_rests()
+            self.call(self.home.runs.check)
+            if all(known.before.state != "active" for known in self.runs.values()) and not self.items():
+                break
+        self.open_ends = False
+        self.look()
+
+    def work(self, queue: int, lease: Lease) -> None:
+        """Do with an item of a run what a worker does; the handler of a stage returns at once."""
+        stage = lease.stage
+        assert stage is not None
+        run = self.state(stage.run)
+        letter = run.stages.get(stage.path, "")
+        if letter == "x":
+            self.call(lambda: fan(self.queues[queue], lease))
+        elif run.state == "active" and letter == "w":
+            self.finish(queue, StageRow(lease, "done", b'"late"'))
+        else:
+            self.finish(queue, StageRow(lease, "done" if letter == "d" else "drop"))
+
+    def cancel_rests(self) -> None:
+        """Carry out what is noted to be cancelled."""
+        for one in self.server.hkeys(f"{self.names[0]}:unsettled"):
+            if one.startswith(b"!"):
+                ref = StageRef.decode(one[1:])
+                assert ref is not None
+                self.call(lambda ref=ref: cancel_rest(self.home, ref))

@@ -1,0 +1,202 @@
+"""A rule machine for flow runs: random plans, and random calls of workers and others, some of them stopped.
+
+After each call every run is compared with its plan: a join has let in what it permits, and all of it; the
+number of open stages is right; no result has changed; each open stage has an item, and no other has one. In the
+end all workers return, and every run ends in one state; when the runs are deleted, no key of theirs is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from leasehold.queue.stages import StageRow, fan, report, settle
+from tests.stateful.flows.cutting import stoppable_scripts
+from tests.stateful.flows.plans import children, plans
+from tests.stateful.flows.world import World
+
+if TYPE_CHECKING:
+    from leasehold import Lease
+    from leasehold.queue.plan import ChildPlan
+
+pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
+
+_names = itertools.count()
+RUNS = st.sampled_from(["r1", "r2", "ü*"])
+QUEUES = st.integers(0, 1)
+#: The names of the queues stand for `home` and `other` in the plans that are drawn.
+PLACES = ("home", "other")
+#: After how many writes a call stops; most do not.
+STOPS = st.one_of(st.none(), st.none(), st.integers(0, 25))
+
+
+class FlowMachine(RuleBasedStateMachine):
+    """Calls two queues with flow runs, and lets the world check them."""
+
+    url: str
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = World(self.url, f"flows-{next(_names)}")
+        self.held: list[tuple[int, Lease]] = []
+
+    @rule(run=RUNS, plan=st.data(), stop=STOPS)
+    def start(self, run: str, plan: st.DataObject, stop: int | None) -> None:
+        known = self.world.runs.get(run)
+        if known is None or not known.before.state:
+            self.world.start(plan.draw(plans(self.world.names)), run, stop=stop)
+        else:
+            assert self.world.start(known.plan, run, stop=stop) in {False, None}
+
+    @rule(queue=QUEUES, count=st.integers(1, 4))
+    def lease(self, queue: int, count: int) -> None:
+        self.held += [(queue, lease) for lease in self.world.lease(queue, count)]
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), value=st.sampled_from([b"1", b"[]", b'{"a":1.50}']), stop=STOPS)
+    def finish(self, pick: int, value: bytes, stop: int | None) -> None:
+        queue, lease = self.held[pick % len(self.held)]
+        self.world.finish(queue, StageRow(lease, "done", value), stop=stop)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), data=st.data(), stop=STOPS)
+    def choose(self, pick: int, data: st.DataObject, stop: int | None) -> None:
+        queue, lease = self.held[pick % len(self.held)]
+        stage = self.world.stage_of(lease)
+        if stage is not None and stage.choice and stage.then:
+            chosen = data.draw(st.lists(st.sampled_from(stage.then), unique=True))
+            self.world.finish(queue, StageRow(lease, "done", b"1", json.dumps(chosen).encode()), stop=stop)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), fenced=st.booleans(), stop=STOPS)
+    def fail(self, pick: int, fenced: bool, stop: int | None) -> None:  # noqa: FBT001 - Hypothesis fills it in
+        queue, lease = self.held[pick % len(self.held)]
+        self.world.finish(queue, StageRow(lease, "failed", b"an error", fenced=fenced), stop=stop)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), fans=children(PLACES), stop=STOPS)
+    def fan_out(self, pick: int, fans: tuple[tuple[ChildPlan, ...], str], stop: int | None) -> None:
+        queue, lease = self.held[pick % len(self.held)]
+        places = dict(zip(PLACES, self.world.names, strict=True))
+        rows = [json.dumps({"queue": places[one.queue], "data": '"child"'}).encode() for one in fans[0]]
+        value = b"[" + b",".join(rows) + b"]"
+        self.world.finish(queue, StageRow(lease, "fan", value, fans[1].encode()), stop=stop)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), stop=STOPS)
+    def go_on_fanning(self, pick: int, stop: int | None) -> None:
+        queue, lease = self.held[pick % len(self.held)]
+        self.world.call(lambda: fan(self.world.queues[queue], lease), stop=stop)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0))
+    def do_as_a_worker(self, pick: int) -> None:
+        self.world.work(*self.held.pop(pick % len(self.held)))
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), retry_in=st.sampled_from([0, 60]), stop=STOPS)
+    def retry_later(self, pick: int, retry_in: int, stop: int | None) -> None:
+        queue, lease = self.held[pick % len(self.held)]
+        self.world.call(
+            lambda: self.world.queues[queue].fail(lease, "once more", retry_in=retry_in), stop=stop
+        )
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0))
+    def end_in_another_way(self, pick: int) -> None:
+        """Fail, complete or cancel an item as a client does that knows nothing of runs."""
+        queue, lease = self.held[pick % len(self.held)]
+        work = self.world.queues[queue]
+        ways = (
+            lambda: work.fail(lease, "plainly", retry_in=None),
+            lambda: work.complete(lease),
+            lambda: work.cancel(lease.id),
+        )
+        self.world.call(ways[pick % 3])
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(min_value=0), good=st.booleans(), stop=STOPS)
+    def report(self, pick: int, good: bool, stop: int | None) -> None:  # noqa: FBT001 - Hypothesis fills it in
+        queue, lease = self.held[pick % len(self.held)]
+        stage = lease.stage
+        assert stage is not None
+        self.world.call(
+            lambda: report(self.world.queues[queue], stage, result=b"2" if good else None, error="theirs"),
+            stop=stop,
+        )
+
+    @rule(queue=QUEUES, stop=STOPS)
+    def settle(self, queue: int, stop: int | None) -> None:
+        self.world.call(lambda: settle(self.world.queues[queue]), stop=stop)
+
+    @rule()
+    def cancel_what_is_left(self) -> None:
+        self.world.cancel_rests()
+
+    @rule(run=RUNS, stop=STOPS)
+    def cancel(self, run: str, stop: int | None) -> None:
+        self.world.call(lambda: self.world.home.runs.cancel(run), stop=stop)
+
+    @rule(run=RUNS, stop=STOPS)
+    def retry(self, run: str, stop: int | None) -> None:
+        self.world.retry(run, stop=stop)
+
+    @rule(run=RUNS, stop=STOPS)
+    def delete(self, run: str, stop: int | None) -> None:
+        self.world.delete(run, stop=stop)
+
+    @rule()
+    def check(self) -> None:
+        self.world.call(self.world.home.runs.check)
+
+    @rule(queue=QUEUES)
+    def purge(self, queue: int) -> None:
+        self.world.call(self.world.queues[queue].purge)
+
+    @rule(seconds=st.sampled_from([1, 50, 120, 400]))
+    def move_the_clock(self, seconds: int) -> None:
+        self.world.now += seconds * 1000
+
+    @rule(queue=QUEUES)
+    def clean(self, queue: int) -> None:
+        self.world.call(self.world.queues[queue].light_clean)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.recover()
+        for run, known in world.runs.items():
+            assert known.before.state != "active", f"{run} has not ended: {known.before}"
+            world.delete(run)
+        left = world.keys()
+        world.close()
+        assert left == set()
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(400, marks=pytest.mark.long)])
+def test_every_run_keeps_to_its_plan(redis_url: str, examples: int) -> None:
+    FlowMachine.url = redis_url
+    with stoppable_scripts():
+        run_state_machine_as_test(
+            FlowMachine,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=[HealthCheck.too_slow],
+                print_blob=True,
+            ),
+        )
