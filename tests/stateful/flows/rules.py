@@ -183,10 +183,10 @@ def _entered(name: str, spec: Spec, *, retried: bool) -> Iterator[str]:
 
 def _joined_children(path: str, letter: str, policy: str, run: RunState) -> Iterator[str]:
     """Yield what is wrong with a stage, or child, in comparison with its children."""
-    counts = [int(number) for number in run.fields.get(f"j:{path}", b"").split()]
-    if len(counts) != 5:
+    if f"m:{path}" not in run.fields:
         return  # it has not fanned out
-    total, added, done, failed, cancelled = counts
+    counts = [int(number) for number in run.fields[f"j:{path}"].split()]
+    total, added, done, failed, cancelled = counts[:5]
     children = Counter(run.children(path).values())
     if (added, done, failed, cancelled) != (
         children.total(),

@@ -101,9 +101,8 @@ class World:
 
     def start(self, plan: Plan, run_id: str, *, stop: int | None = None) -> bool | None:
         """Start a run; return whether it is new."""
-        known = self.runs.setdefault(run_id, Known(plan))
-        if not known.before.state:
-            known.plan = plan
+        if run_id not in self.runs or not self.runs[run_id].before.state:
+            self.runs[run_id] = Known(plan)
         return self.call(lambda: start_run(self.home, plan, run_id), stop=stop)
 
     def lease(self, queue: int, count: int = 1) -> list[Lease]:
@@ -169,6 +168,7 @@ class World:
             if not now.state:  # it is not started yet, or deleted
                 if known.before.state and known.plan.keep_ms and not known.deleted:
                     found.append(f"{run_id} is gone")
+                known.before = now
                 continue
             for path, letter in now.stages.items():
                 if letter == "d" and known.before.stages.get(path) != "d" and (run_id, path) in self.choices:
@@ -181,6 +181,8 @@ class World:
         self.choices.clear()
         if not self.open_ends:
             found += self.misplaced()
+        if found:
+            found += [f"{run_id}: {dict(known.before.fields)}" for run_id, known in self.runs.items()]
         assert not found, "\n".join(found)
 
     def misplaced(self) -> Iterator[str]:
