@@ -176,7 +176,7 @@ class TestRecording:
         assert kinds(history, "fail") == [*added, *run, "retry", "retry=True", *run, "die", "die=True"]
         assert [event.outcome for event in history.events if event.kind == "end"].count("returned") == 1
         final = await FinalState.read(queue)
-        assert final == FinalState(queue.name, frozenset({"snooze"}), frozenset({"reject", "fail"}))
+        assert final == FinalState(queue.name, frozenset({"snooze"}), frozenset({"reject", "fail"}), {})
         assert not check(history, final)
 
     async def test_a_call_that_was_not_sent_is_recorded_as_unsent(

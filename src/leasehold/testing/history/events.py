@@ -27,6 +27,8 @@ Kind = Literal[
     "run_cancel", "run_retry", "run_delete",
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(Kind)
+#: How many flow runs of a queue are read.
+MAX_RUNS = 1_000
 #: The kinds that end the item of a stage.
 STAGE_ENDS: tuple[Kind, ...] = ("stage_done", "stage_fanned", "stage_failed", "stage_dropped")
 
@@ -146,7 +148,22 @@ class FinalState:
         """
         contents = await QueueContents.of(queue, data=False)
         unfinished = frozenset(item.id for item in contents.items if item.size is not None)
-        return cls(queue.name, unfinished, frozenset(letter.id for letter in contents.dead_letters))
+        dead = frozenset(letter.id for letter in contents.dead_letters)
+        return cls(queue.name, unfinished, dead, await _read_runs(queue))
+
+
+async def _read_runs(queue: AsyncWorkQueue) -> dict[str, FinalRun] | None:
+    """Return the flow runs of a queue; None: there are too many to list all."""
+    listed = await queue.runs.list(fields=[], count=MAX_RUNS)
+    if len(listed) == MAX_RUNS:
+        return None
+    runs = {}
+    for one in filter(None, listed):
+        view = await queue.runs.get(one.id, fields=[], children=True)
+        stages = view.plan.linked().stages if view.plan else ()
+        waits_for = {stage.name: stage.after for stage in stages if not stage.join.startswith("n:")}
+        runs[one.id] = FinalRun(view.state, {path: s.state for path, s in view.stages.items()}, waits_for)
+    return runs
 
 
 def _read(path: Path) -> Iterable[Event]:

@@ -1,0 +1,123 @@
+"""Flow runs under faults: a plan with every kind of step, callers that insist, and what must hold in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from leasehold import ConnectionLost, FanOut, ServerBusy, Worker, current_stage
+from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasehold.testing.history import FinalState, History, HistoryLog, check, record_calls, record_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from leasehold import AsyncWorkQueue
+    from tests.queue.fixtures import MakeQueue
+
+#: The children of stage `b`, and those of its first child.
+CHILDREN, GRANDCHILDREN = 3, 2
+
+
+def plan(home: str, other: str) -> Plan:
+    """Return a plan: a, then b (which fans out twice) and c, then d on the first queue when both are done."""
+    return Plan(
+        (
+            StagePlan("a", home, b"1"),
+            StagePlan("b", other, b"2", after=("a",)),
+            StagePlan("c", home, b"3", after=("a",)),
+            StagePlan("d", home, b"4", after=("b", "c")),
+        ),
+        result="d",
+    )
+
+
+async def work(data: bytes) -> FanOut[str] | str:  # noqa: RUF029 - a handler of a worker on an event loop
+    """Do the work of a stage: return its path, or its children."""
+    stage = current_stage()
+    queue = stage.home
+    if stage.path in {"b", "b/0"}:
+        count = CHILDREN if stage.path == "b" else GRANDCHILDREN
+        return FanOut(tuple(ChildPlan(queue, data) for _ in range(count)))
+    return stage.path
+
+
+#: The stages that must have ended in each run, and the results of those that do not fan out.
+FANNED = ("b", "b/0")
+PATHS = ("a", "c", "d", "b/1", "b/2", "b/0/0", "b/0/1")
+
+
+@dataclass
+class Flows:
+    """Starts runs on two queues, works on them in this process, and records what happens.
+
+    Attributes:
+        folder: Where the logs are written.
+        name: The name of the first queue; the other one is in its slot.
+    """
+
+    folder: Path
+    name: str
+    started: list[str] = field(default_factory=list)
+    losses: int = 0
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    logs: list[HistoryLog] = field(default_factory=list)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of both queues."""
+        return self.name, f"{self.name}-other"
+
+    def log(self) -> HistoryLog:
+        """Open the log of one more process."""
+        self.logs.append(HistoryLog(self.folder / f"{len(self.logs)}.jsonl"))
+        return self.logs[-1]
+
+    async def insist(self, call: Callable[[], Awaitable[bool]]) -> bool:
+        """Repeat a call until the server answers it."""
+        while True:
+            try:
+                return await call()
+            except (ConnectionLost, ServerBusy):
+                self.losses += 1
+                await asyncio.sleep(0.01)
+
+    async def start_runs(self, queue: AsyncWorkQueue, stop: asyncio.Event) -> None:
+        """Start runs until told to stop."""
+        while not stop.is_set():
+            run_id = f"run-{next(self.numbers)}"
+            await self.insist(lambda run_id=run_id: queue.runs.start(plan(*self.names), run_id))  # type: ignore[misc]
+            self.started.append(run_id)
+            await asyncio.sleep(0.02)
+
+    def worker(self, make_queue: MakeQueue, url: str) -> Worker:
+        """Return a worker on both queues that records its calls and runs."""
+        log = self.log()
+        worker = Worker(middleware=[record_runs(log)], lease_time=2)
+        for name in self.names:
+            queue = make_queue(name=name, url=url, reply_timeout=5)
+            worker.handler(record_calls(queue, log), concurrency=10)(work)
+        return worker
+
+    async def all_ended(self, queue: AsyncWorkQueue) -> bool:
+        """Return whether all runs have ended, and no item is left."""
+        listed = await queue.runs.list(state="active", fields=[], count=1000)
+        return not listed
+
+    async def problems(self, *queues: AsyncWorkQueue) -> list[str]:
+        """Return what is wrong in the end: with the runs, and with the history."""
+        found = []
+        for run_id in self.started:
+            view = await queues[0].runs.get(run_id, children=True)
+            states = {path: stage.state for path, stage in view.stages.items()}
+            if view.state != "completed" or states != dict.fromkeys((*FANNED, *PATHS), "done"):
+                found.append(f"{run_id} is {view.state}: {states}")
+            elif view.results != {path: path for path in PATHS}:
+                found.append(f"{run_id} has {view.results}")
+        for log in self.logs:
+            log.close()
+        finals = [await FinalState.read(queue) for queue in queues]
+        return [*found, *map(str, check(History.load(self.folder), *finals))]

@@ -1,0 +1,54 @@
+"""Flow runs while the server is killed and restarted: each ends once, with each stage's result."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.eventually import eventually
+from tests.faults.flow_runs import Flows
+from tests.faults.test_killed_server import kill, start
+from tests.queue.keyspace import left_over
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
+
+
+@pytest.mark.slow
+@pytest.mark.seed("GLD-G5", "GLD-B2", "GLD-B3")
+async def test_runs_go_on_when_the_server_is_killed_and_restarted(
+    make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, name: str
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    server = await start(make_server, tmp_path)
+    flows, stop = Flows(logs, name), asyncio.Event()
+    home, other = (make_queue(name=one, url=server.url, reply_timeout=5) for one in flows.names)
+    workers = [flows.worker(make_queue, server.url) for _ in range(2)]
+    async with asyncio.timeout(100), asyncio.TaskGroup() as group:
+        running = [group.create_task(worker.run()) for worker in workers]
+        group.create_task(flows.start_runs(home, stop))
+        for _ in range(3):
+            seen = len(flows.started)
+            await eventually("more runs are started", lambda seen=seen: len(flows.started) > seen + 20, within=20)
+            await kill(server)
+            server = await start(make_server, tmp_path, server.port)
+        stop.set()
+        while not await flows.all_ended(home):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.05)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*running)
+    assert flows.losses
+    assert await flows.problems(home, other) == []
+    for run_id in flows.started:
+        assert await home.runs.delete(run_id)
+    async with Redis.from_url(server.url) as admin:
+        assert not await left_over(admin, home.name)
+        assert not await left_over(admin, other.name)
