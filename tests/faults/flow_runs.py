@@ -1,4 +1,4 @@
-"""Flow runs under faults: a plan with every kind of step, callers that insist, and what must hold in the end."""
+"""Flow runs under faults: a plan, callers that insist, and what must hold in the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plan(home: str, other: str) -> Plan:
     )
 
 
-async def work(data: bytes) -> FanOut[str] | str:  # noqa: RUF029 - a handler of a worker on an event loop
+async def work(data: bytes) -> FanOut[str] | str:
     """Do the work of a stage: return its path, or its children."""
     stage = current_stage()
     queue = stage.home
@@ -99,7 +99,7 @@ class Flows:
         worker = Worker(middleware=[record_runs(log)], lease_time=2)
         for name in self.names:
             queue = make_queue(name=name, url=url, reply_timeout=5)
-            worker.handler(record_calls(queue, log), concurrency=10)(work)
+            worker.handler(record_calls(queue, log))(work)
         return worker
 
     async def all_ended(self, queue: AsyncWorkQueue) -> bool:

@@ -36,7 +36,9 @@ async def test_runs_go_on_when_the_server_is_killed_and_restarted(
         group.create_task(flows.start_runs(home, stop))
         for _ in range(3):
             seen = len(flows.started)
-            await eventually("more runs are started", lambda seen=seen: len(flows.started) > seen + 20, within=20)
+            await eventually(
+                "more runs are started", lambda seen=seen: len(flows.started) > seen + 20, within=20
+            )
             await kill(server)
             server = await start(make_server, tmp_path, server.port)
         stop.set()

@@ -1,8 +1,8 @@
 """A rule machine for flow runs: random plans, and random calls of workers and others, some of them stopped.
 
 After each call every run is compared with its plan: a join has let in what it permits, and all of it; the
-number of open stages is right; no result has changed; each open stage has an item, and no other has one. In the
-end all workers return, and every run ends in one state; when the runs are deleted, no key of theirs is left.
+number of open stages is right; no result has changed; each open stage has an item, and no other has one. In
+the end all workers return, and every run ends in one state; when it is deleted, no key of it is left.
 """
 
 from __future__ import annotations
