@@ -65,6 +65,7 @@ class Flows:
     losses: int = 0
     numbers: itertools.count[int] = field(default_factory=itertools.count)
     logs: list[HistoryLog] = field(default_factory=list)
+    queues: list[AsyncWorkQueue] = field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -99,6 +100,7 @@ class Flows:
         worker = Worker(middleware=[record_runs(log)], lease_time=2)
         for name in self.names:
             queue = make_queue(name=name, url=url, reply_timeout=5)
+            self.queues.append(queue)
             worker.handler(record_calls(queue, log))(work)
         return worker
 

@@ -52,6 +52,9 @@ async def test_runs_go_on_when_the_server_is_killed_and_restarted(
     assert not problems, "\n".join(problems[:20])
     for run_id in flows.started:
         assert await home.runs.delete(run_id)
+    for queue in (*flows.queues, home, other):
+        await queue.close()
     async with Redis.from_url(server.url) as admin:
-        assert not await left_over(admin, home.name)
-        assert not await left_over(admin, other.name)
+        left = await left_over(admin, home.name) | await left_over(admin, other.name)
+    # Sessions of before a restart stay registered until their time is over.
+    assert {key for key in left if not key.endswith((b":idle", b":sessions"))} == set()
