@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leasehold import AsyncWorkQueue
-    from tests.queue.fixtures import MakeQueue
 
 #: The children of stage `b`, and those of its first child.
 CHILDREN, GRANDCHILDREN = 3, 2
@@ -65,7 +64,7 @@ class Flows:
     losses: int = 0
     numbers: itertools.count[int] = field(default_factory=itertools.count)
     logs: list[HistoryLog] = field(default_factory=list)
-    queues: list[AsyncWorkQueue] = field(default_factory=list)
+    seen: int = 0
 
     @property
     def names(self) -> tuple[str, str]:
@@ -94,15 +93,20 @@ class Flows:
             self.started.append(run_id)
             await asyncio.sleep(0.02)
 
-    def worker(self, make_queue: MakeQueue, url: str) -> Worker:
+    def worker(self, *queues: AsyncWorkQueue) -> Worker:
         """Return a worker on both queues that records its calls and runs."""
         log = self.log()
         worker = Worker(middleware=[record_runs(log)], lease_time=2)
-        for name in self.names:
-            queue = make_queue(name=name, url=url, reply_timeout=5)
-            self.queues.append(queue)
+        for queue in queues:
             worker.handler(record_calls(queue, log))(work)
         return worker
+
+    async def has_started(self, more: int) -> bool:
+        """Return whether so many more runs were started than when this returned True last."""
+        if len(self.started) < self.seen + more:
+            return False
+        self.seen = len(self.started)
+        return True
 
     async def all_ended(self, queue: AsyncWorkQueue) -> bool:
         """Return whether all runs have ended, and no item is left."""

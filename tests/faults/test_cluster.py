@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from redis.exceptions import RedisError
 from leasehold import AsyncWorkQueue, InvalidArgument, Item, ServerBusy, lease_from, list_queues
 from leasehold.embedded.guardian import Guarded, private_folder
 from tests import servers
+from tests.faults.flow_runs import Flows
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
@@ -369,3 +371,32 @@ async def test_readers_of_published_events_follow_the_slot(nodes: list[Redis], c
             await queue.add_item(Item(b"x", id="after"))
             assert (await anext(events)).id == "after"
         await events.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["embedded", "redis7"])
+async def test_flow_runs_go_on_while_their_slot_is_being_moved(
+    nodes: list[Redis], cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """Workers finish stages between each two keys that are moved; each run ends once, with all results."""
+    flows, stop = Flows(tmp_path, "{moving}"), asyncio.Event()
+    source = owner(nodes, flows.name)
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    home, other = (AsyncWorkQueue(one, cluster) for one in flows.names)
+    async with home, other, asyncio.timeout(60), asyncio.TaskGroup() as group:
+        worker = flows.worker(home, other)
+        running = group.create_task(worker.run())
+        starting = group.create_task(flows.start_runs(home, stop))
+        for one, another in ((source, target), (target, source)):
+            await until("runs are started", partial(flows.has_started, 10))
+            await start_moving(flows.name, one, another)
+            while await move_keys(flows.name, one, another, 1):
+                await asyncio.sleep(0.002)
+            await finish_moving(nodes, flows.name, one, another)
+        stop.set()
+        await starting
+        await until("all runs have ended", partial(flows.all_ended, home))
+        worker.stop()
+        await running
+        problems = await flows.problems(home, other)
+    assert not problems, "\n".join(problems[:20])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis
 
-from tests.eventually import eventually
 from tests.faults.flow_runs import Flows
 from tests.faults.test_killed_server import kill, start
+from tests.queue.asking import until
 from tests.queue.keyspace import left_over
 
 if TYPE_CHECKING:
@@ -29,21 +30,18 @@ async def test_runs_go_on_when_the_server_is_killed_and_restarted(
     logs.mkdir()
     server = await start(make_server, tmp_path)
     flows, stop = Flows(logs, name), asyncio.Event()
-    home, other = (make_queue(name=one, url=server.url, reply_timeout=5) for one in flows.names)
-    workers = [flows.worker(make_queue, server.url) for _ in range(2)]
+    queues = [make_queue(name=one, url=server.url, reply_timeout=5) for _ in range(3) for one in flows.names]
+    home, other, *of_workers = queues
+    workers = [flows.worker(*of_workers[at : at + 2]) for at in (0, 2)]
     async with asyncio.timeout(100), asyncio.TaskGroup() as group:
         running = [group.create_task(worker.run()) for worker in workers]
         group.create_task(flows.start_runs(home, stop))
         for _ in range(3):
-            seen = len(flows.started)
-            await eventually(
-                "more runs are started", lambda seen=seen: len(flows.started) > seen + 20, within=20
-            )
+            await until("more runs are started", partial(flows.has_started, 20))
             await kill(server)
             server = await start(make_server, tmp_path, server.port)
         stop.set()
-        while not await flows.all_ended(home):  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.05)
+        await until("all runs have ended", partial(flows.all_ended, home))
         for worker in workers:
             worker.stop()
         await asyncio.gather(*running)
@@ -52,7 +50,7 @@ async def test_runs_go_on_when_the_server_is_killed_and_restarted(
     assert not problems, "\n".join(problems[:20])
     for run_id in flows.started:
         assert await home.runs.delete(run_id)
-    for queue in (*flows.queues, home, other):
+    for queue in queues:
         await queue.close()
     async with Redis.from_url(server.url) as admin:
         left = await left_over(admin, home.name) | await left_over(admin, other.name)
