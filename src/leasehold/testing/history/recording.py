@@ -175,7 +175,7 @@ class _RecordingEngine(Engine):
     ) -> list[Event]:
         now, calls = time.monotonic_ns(), []
         if name == "run_start":
-            run = arguments["run"]
+            run = arguments["of_run"]
             if arguments["seal"] and isinstance(run, bytes):
                 calls = [Event(now, "start", self._name, _text(run))]
         else:
