@@ -147,7 +147,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule(run=RUNS, stop=STOPS)
     def cancel(self, run: str, stop: int | None) -> None:
-        self.world.call(lambda: self.world.home.runs.cancel(run), stop=stop)
+        self.world.cancel(run, stop=stop)
 
     @rule(run=RUNS, stop=STOPS)
     def retry(self, run: str, stop: int | None) -> None:
@@ -178,7 +178,7 @@ class FlowMachine(RuleBasedStateMachine):
             return
         world = self.world
         world.recover()
-        for run, known in world.runs.items():
+        for run, known in [*world.runs.items()]:
             assert known.before.state != "active", f"{run} has not ended: {known.before}"
             world.delete(run)
         left = world.keys()

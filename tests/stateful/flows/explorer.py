@@ -194,10 +194,10 @@ class Explorer:
             if done is not None:
                 self.leases[step.worker] = None
             return done is None
-        work = {"cancel": world.home.runs.cancel, "retry": world.home.runs.retry}[step.name]
         if step.name == "retry":
-            world.runs[RUN].retried = True
-        return world.call(lambda: work(RUN), stop=stop) is None
+            world.retry(RUN)
+            return False
+        return world.cancel(RUN, stop=stop) is None
 
     def _row(self, lease: Lease, how: str) -> StageRow:
         if how == "fan":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis import Redis
 
-from leasehold import AsyncWorkQueue, Lease, RunUnfinished, ScriptFailed
+from leasehold import AsyncWorkQueue, Lease, RunGone, RunUnfinished, ScriptFailed
 from leasehold.queue.stages import StageRef, StageRow, cancel_rest, fan, finish_stages, settle, start_run
 from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
 from tests.stateful.flows.rules import RunState, problems, steps
@@ -117,11 +117,32 @@ class World:
         done = self.call(lambda: finish_stages(self.queues[queue], [row]), stop=stop)
         return None if done is None else done[0]
 
+    def cancel(self, run_id: str, *, stop: int | None = None) -> bool | None:
+        """Cancel a run; return whether it was active."""
+        known = self.runs.get(run_id)
+        state = known.before.state if known else ""
+        try:
+            done = self.call(lambda: self.home.runs.cancel(run_id), stop=stop)
+        except RunGone:
+            assert not state
+            return False
+        assert done in {state == "active", None}
+        return done
+
     def retry(self, run_id: str, *, stop: int | None = None) -> None:
-        """Retry a run, if it was started."""
-        if run_id in self.runs:
-            self.runs[run_id].retried = True
-            self.call(lambda: self.home.runs.retry(run_id), stop=stop)
+        """Retry a run."""
+        known = self.runs.get(run_id)
+        state = known.before.state if known else ""
+        if known and state == "failed":
+            known.retried = True
+        try:
+            done = self.call(lambda: self.home.runs.retry(run_id), stop=stop)
+        except RunGone:
+            assert not state
+        except RunUnfinished:
+            assert state == "failed"
+        else:
+            assert done in {state == "failed", None}
 
     def delete(self, run_id: str, *, stop: int | None = None) -> None:
         """Delete a run; one that has not ended stays."""
