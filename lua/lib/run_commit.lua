@@ -200,10 +200,10 @@ local function commit_runs()
     if run.starts then
       redis.call('UNLINK', run.home .. ':result:' .. run.id) -- of an earlier run
     end
-    write_run(run)
     if run.indexes then
-      index_started(listed_run(run))
+      index_started(listed_run(run)) -- first, so that no run exists that is not listed
     end
+    write_run(run)
   end
   for _, there in ipairs(queues) do
     for from = 1, #by_queue[there], 1000 do
