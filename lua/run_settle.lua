@@ -31,6 +31,12 @@ for at = entries + 1, #ARGV do
   ids[#ids + 1] = home and run_id .. '/' .. path or ARGV[at]
   reference_of[ids[#ids]] = home and given
 end
+
+-- Return whether this is the note of a rest, and no id of an item.
+local function is_rest(id)
+  return string.sub(id, 1, 1) == '!' and string.find(id, '\0', 1, true)
+end
+
 if ids[1] then
   for i, reference in ipairs(read_in_chunks('HMGET', unsettled_key, ids)) do
     reference_of[ids[i]] = reference_of[ids[i]] or reference
@@ -38,7 +44,7 @@ if ids[1] then
 else
   local noted = redis.call('HSCAN', unsettled_key, '0', 'COUNT', 100)[2]
   for i = 1, math.min(#noted, 200), 2 do
-    if string.sub(noted[i], 1, 1) == '!' then
+    if is_rest(noted[i]) then
       rest[#rest + 1] = string.sub(noted[i], 2)
     else
       ids[#ids + 1], reference_of[noted[i]] = noted[i], noted[i + 1]
@@ -72,6 +78,8 @@ local function end_vanished(run, id, path)
     end_stage(run, path, 'f', 'expired: no worker had begun with it in time')
   elseif found.foreign then
     end_stage(run, path, 'd', 'null')
+  elseif not is_run_active(run) then
+    end_stage(run, path, 'c')
   else
     end_stage(run, path, 'f', 'lost: its item has vanished')
   end
@@ -91,7 +99,7 @@ local answers, over, notes = {}, {}, {}
 for i, id in ipairs(ids) do
   local home, run_id, path = split_reference(reference_of[id] or '')
   answers[i] = 0
-  if string.sub(id, 1, 1) == '!' then
+  if is_rest(id) then
     notes[#notes + 1], answers[i] = id, reference_of[id] and 1 or 0
   elseif room_to_add() == 0 then
     answers[i] = -2

@@ -237,6 +237,8 @@ class Runs:
         [view] = await self._reader.views([run_id], (), children=True)
         if view is None:
             raise RunGone(run_id)
+        if view.state == "failed" and view.unfinished:
+            raise RunUnfinished(run_id)  # what ends from now on would be missing among the paths
         paths = await self._reader.reopenable(view) if view.state == "failed" else []
         caller, reopened = uuid.uuid4().hex.encode(), 0
         for at in range(0, len(paths), _STEP):

@@ -11,7 +11,7 @@ from leasehold.queue.slot import QueueObject, read_key, run_at, soon
 from leasehold.queue.stage_ref import StageRef, run_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
 
 #: The answer to an id or a row that was not handled, as the call had added enough items.
@@ -71,7 +71,7 @@ async def settle(queue: QueueObject, item_ids: Sequence[str] = (), *, cursor: by
 
 
 async def settle_at(queue: QueueObject, name: str, ids: Sequence[bytes], cursor: bytes = b"0") -> bytes:
-    """Settle items of the queue of this name. See `settle`."""
+    """Settle items of the queue of this name, or what `stages_of` returns of them. See `settle`."""
     left, after = [*ids], cursor
     while True:
         some, left = left[:MAX_SETTLED], left[MAX_SETTLED:]
@@ -80,6 +80,12 @@ async def settle_at(queue: QueueObject, name: str, ids: Sequence[bytes], cursor:
         left += [item_id for item_id, answer in zip(some, answers, strict=False) if answer == AGAIN]
         if not left:
             return bytes(after)
+
+
+def stages_of(run: StageRef, ids: Iterable[bytes]) -> list[bytes]:
+    """Return what `settle_at` takes for items of a run, of which nothing needs to be noted."""
+    start = b"=" + f"{run.home}\0{run.run}\0".encode(errors="surrogateescape")
+    return [start + item_id.partition(b"/")[2] for item_id in ids]
 
 
 async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:
@@ -111,7 +117,7 @@ async def cancel_rest(queue: QueueObject, reference: StageRef) -> int:
                     queue, name, "cancel_many", [one for row in ids for one in (row, KEEP_MS)]
                 )
                 cancelled += answers.count(1)
-                await settle_at(queue, name, ids)
+                await settle_at(queue, name, stages_of(reference, ids))
         if not found:
             await settle_at(queue, reference.home, [b"!" + reference.encode()])
             break

@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.queue.plan import ChildPlan
 from leasehold.queue.stages import StageRow, settle
-from tests.stateful.flows.world import ROUND_MS, World
+from tests.stateful.flows.world import ROUND_MS, Known, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from leasehold import Lease
     from leasehold.queue.plan import Plan
-    from tests.stateful.flows.world import Known
 
 RUN = "run"
 #: More writes than one step makes on the small runs here.
@@ -97,6 +97,10 @@ class Step(NamedTuple):
         return f"{self.name} {self.how} (worker {self.worker})"
 
 
+class _Wrong(Exception):
+    """A step or a recovery is wrong; the text says how the state was reached."""
+
+
 @dataclass
 class Result:
     """What was found: how many states and steps, and the path to the first that is wrong."""
@@ -117,54 +121,57 @@ class Explorer:
 
     def explore(self) -> Result:
         """Go through the states, those near the start first; stop at the first that is wrong."""
+        result = Result()
+        try:
+            self._explore(result)
+        except _Wrong as error:
+            result.wrong = str(error)
+        return result
+
+    def _explore(self, result: Result) -> None:
         self.world.server.flushdb()
+        self.world.runs = {RUN: Known(self.bound.plan)}
         self.leases = [None] * self.bound.workers
-        self.world.start(self.bound.plan, RUN)
-        result, seen = Result(), {self._digest()}
-        waiting = deque([self._save(("start",))])
-        while waiting and result.states < self.bound.states and not result.wrong:
+        seen, waiting = {self._digest()}, deque([self._save(())])
+        while waiting and result.states < self.bound.states:
             node = waiting.popleft()
             result.states += 1
             for step in self._steps(node):
                 for stop in range(MOST_WRITES) if self.bound.stops else [None]:
-                    stopped = self._try(node, step, stop, result)
-                    if result.wrong:
-                        return result
+                    self._load(node)
+                    result.steps += 1
+                    path = (*node.path, f"{step}" if stop is None else f"{step}, at most {stop} writes")
+                    stopped = self._try(path, step, stop)
                     digest = self._digest()
                     if digest not in seen:
                         seen.add(digest)
-                        after = self._save(
-                            (*node.path, f"{step}, stopped after {stop}" if stopped else f"{step}")
-                        )
-                        waiting.append(after)
+                        waiting.append(self._save(path))
                         if stopped:
-                            self._recover(after, result)
-                    if not stopped or result.wrong:
+                            result.recoveries += 1
+                            self._recover(path)
+                    if not stopped:
                         break
-        return result
 
-    def _try(self, node: Node, step: Step, stop: int | None, result: Result) -> bool:
-        """Take a step from a state; return whether it was stopped."""
-        self._load(node)
-        result.steps += 1
-        before = self.world.open_ends
-        self.world.open_ends = before
+    def _try(self, path: tuple[str, ...], step: Step, stop: int | None) -> bool:
+        """Take a step; return whether it was stopped."""
         try:
             return self._take(step, stop)
         except AssertionError as error:
-            result.wrong = "\n".join([*node.path, f"{step}, stop: {stop}", str(error)])
-            return False
+            raise _Wrong("\n".join([*path, str(error)])) from error
 
-    def _recover(self, node: Node, result: Result) -> None:
-        """Let the live system recover from a state."""
-        result.recoveries += 1
+    def _recover(self, path: tuple[str, ...]) -> None:
+        """Let the live system recover."""
         try:
             self.world.recover()
-            assert self.world.state(RUN).state != "active", "the run has not ended"
+            state = self.world.state(RUN).state
+            assert state != "active", "the run has not ended"
         except AssertionError as error:
-            result.wrong = "\n".join([*node.path, "recovery", str(error)])
+            raise _Wrong("\n".join([*path, "recovery", str(error)])) from error
 
     def _steps(self, node: Node) -> Iterator[Step]:
+        if not node.known.before.state:
+            yield Step("start")
+            return
         for worker, held in enumerate(node.leases):
             if held is None or held[1].deadline <= node.now / 1000:
                 yield from (Step("lease", worker, str(queue)) for queue in (0, 1))
@@ -173,31 +180,35 @@ class Explorer:
         yield from (Step(call) for call in (*self.bound.calls, "clock", "maintain"))
 
     def _take(self, step: Step, stop: int | None) -> bool:
+        """Take a step; return whether it was stopped."""
         world = self.world
+        if step.name == "start":
+            return world.start(self.bound.plan, RUN, stop=stop) is None
+        if step.name == "cancel":
+            return world.cancel(RUN, stop=stop) is None
+        if step.name == "finish":
+            return self._finish(step, stop)
         if step.name == "lease":
             found = world.lease(int(step.how))
             if found:
                 self.leases[step.worker] = (int(step.how), found[0])
-            return False
-        if step.name == "clock":
+        elif step.name == "clock":
             world.now += ROUND_MS
-            return False
-        if step.name == "maintain":
+        elif step.name == "maintain":
             for queue in world.queues:
-                world.call(lambda queue=queue: settle(queue))  # type: ignore[misc]
+                world.call(partial(settle, queue))
             world.cancel_rests()
-            return False
-        if step.name == "finish":
-            held = self.leases[step.worker]
-            assert held is not None
-            done = world.finish(held[0], self._row(held[1], step.how), stop=stop)
-            if done is not None:
-                self.leases[step.worker] = None
-            return done is None
-        if step.name == "retry":
+        else:
             world.retry(RUN)
-            return False
-        return world.cancel(RUN, stop=stop) is None
+        return False
+
+    def _finish(self, step: Step, stop: int | None) -> bool:
+        held = self.leases[step.worker]
+        assert held is not None
+        done = self.world.finish(held[0], self._row(held[1], step.how), stop=stop)
+        if done is not None:
+            self.leases[step.worker] = None
+        return done is None
 
     def _row(self, lease: Lease, how: str) -> StageRow:
         if how == "fan":

@@ -22,7 +22,7 @@ Verdict = Literal["enter", "wait", "skip", "never", "end"]
 #: Words for the states of stages, as the hash has them.
 OPEN, ENDED = frozenset("wx"), frozenset("dfck")
 #: Which states may follow which in one call; `""`: not entered. From `f` and `c`, only a retry leads back.
-FOLLOW = {"": "wxdkfc", "w": "xdfc", "x": "dfc", "d": "", "k": "", "f": "w", "c": "w"}
+FOLLOW = {"": "wxdkfc", "w": "xdfc", "x": "dfc", "d": "", "k": "", "f": "wx", "c": "wx"}
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def steps(before: RunState, after: RunState, *, retried: bool = False) -> Iterat
         was = before.stages.get(path, "")
         if letter != was and letter not in FOLLOW[was]:
             yield f"{path} was {was!r} and is {letter!r}"
-        if was in {"f", "c"} and letter == "w" and not retried:
+        if was in {"f", "c"} and letter in OPEN and not retried:
             yield f"{path} was {was!r} and is open again, without a retry"
     for path, result in before.results.items():
         if path in after.results and after.results[path] != result:

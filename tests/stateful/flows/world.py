@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis import Redis
@@ -243,7 +244,7 @@ class World:
             for number, queue in enumerate(self.queues):
                 for lease in self.lease(number, 100):
                     self.work(number, lease)
-                self.call(lambda queue=queue: settle(queue))
+                self.call(partial(settle, queue))
             self.cancel_rests()
             self.call(self.home.runs.check)
             if all(known.before.state != "active" for known in self.runs.values()) and not self.items():
@@ -270,4 +271,4 @@ class World:
             if one.startswith(b"!"):
                 ref = StageRef.decode(one[1:])
                 assert ref is not None
-                self.call(lambda ref=ref: cancel_rest(self.home, ref))
+                self.call(partial(cancel_rest, self.home, ref))
