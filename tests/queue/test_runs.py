@@ -65,13 +65,16 @@ async def test_a_failed_stage_says_why_and_one_that_is_never_entered_too(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     plan = chain(queue.name, "check", "finish")
-    why = {"s:check": "f", "e:check": "ValueError: no", "e:finish": "check: ValueError: no", "t:check": T}
-    failed = why | {"error": "check: ValueError: no"}
+    trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: no'
+    why = {"s:check": "f", "e:check": trace, "e:finish": "check: ValueError: no", "t:check": T}
+    failed = why | {"error": f"check: {trace}"}
     await write_run(redis, queue, "r", plan, failed, state="failed", active=0)
     run = await queue.runs.get("r")
     assert run.error == "check: ValueError: no"
+    assert len(repr(run).splitlines()) == 1
+    assert len(repr(run)) < 400
     assert run.stages == {
-        "check": StageView(state="failed", error="ValueError: no", ended=ENDED),
+        "check": StageView(state="failed", error=trace, ended=ENDED),
         "finish": StageView(state="not entered", error="check: ValueError: no"),
     }
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from leasehold.errors import summary_of
 from leasehold.queue.cron import moment
 
 if TYPE_CHECKING:
@@ -69,17 +70,18 @@ class FlowRunView:
     #: When it was completed, failed or cancelled; None: it is active.
     ended: datetime | None
     correlation: str | None
-    #: Why it has failed: the path of the first stage that nothing tolerates, and its error.
+    #: Why it has failed, in a line: the path of the first stage that nothing tolerates, and its error. That
+    #: of the stage has the whole text.
     error: str | None
     #: How many of its stages and children have begun or wait to, and have not ended; not 0 for a while after
     #: it was cancelled, or has failed at once.
     unfinished: int
     #: Its input, from JSON, by name: what was asked for.
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
     #: Its stages in the order of the plan; after each, if asked for, its children: `<stage>/0`, `<stage>/1`.
-    stages: Mapping[str, StageView] = field(default_factory=dict)
+    stages: Mapping[str, StageView] = field(default_factory=dict, repr=False)
     #: What it does; None: only `runs.get` reads that.
-    plan: Plan | None = None
+    plan: Plan | None = field(default=None, repr=False)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def read_facts(run_id: str, reply: Sequence[Any]) -> dict[str, Any]:
         "created": moment(int(facts["created"] or 0)),
         "ended": moment(int(ended)) if ended else None,
         "correlation": _text(facts["correlation"]) or None,
-        "error": _text(facts["error"]) or None if facts["state"] in {b"active", b"failed"} else None,
+        "error": _summary(_text(facts["error"])) if facts["state"] in {b"active", b"failed"} else None,
         "unfinished": int(facts["active"] or 0),
     }
 
@@ -153,6 +155,12 @@ def child_counts(text: bytes) -> dict[str, int] | None:
         "failed": failed,
         "cancelled": cancelled,
     }
+
+
+def _summary(error: str) -> str | None:
+    """Return the error of a run in a line; None: it has none."""
+    path, colon, text = error.partition(": ")
+    return f"{path}{colon}{summary_of(text)}" or None
 
 
 def _ended(counts: Mapping[str, int]) -> int:
