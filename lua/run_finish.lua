@@ -103,7 +103,9 @@ local function step(row, run, path)
     return 2
   elseif row.kind == 'fan' then
     local total = tonumber(row.value) or store_children(run, path, row.value, 0)
-    if total == 0 then
+    if not is_run_active(run) then
+      end_stage(run, path, 'c')
+    elseif total == 0 then
       end_stage(run, path, 'd', '[]')
     elseif not run_field(run, 'k:' .. path .. '/' .. total - 1) then
       return -1

@@ -227,7 +227,13 @@ local function resolve(run, todo)
       end
       read_fields(run, fields)
       local is_good = one.state == 'd'
-      if #names == 0 and (one.state == 'f' or one.state == 'c') and not has_text(run, 'error') then
+      if
+        #names == 0
+        and not is_good
+        and one.state ~= 'k'
+        and is_run_active(run)
+        and not has_text(run, 'error')
+      then
         set_run(run, 'error', one.reason) -- nothing tolerates it
       end
       for _, name in ipairs(names) do

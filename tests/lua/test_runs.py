@@ -425,3 +425,37 @@ async def test_the_rest_of_a_join_that_needs_no_more_is_reported(runs: Runs) -> 
     await runs.finish(rows["b/1"].failed())
     assert runs.rest == ["b/"]
     assert (await runs.states())["run"] == "failed"
+
+
+async def test_children_that_are_not_added_when_the_run_ends_keep_it_from_nothing(runs: Runs) -> None:
+    """The run has failed at once: it expires when the children that were added have ended."""
+    children = tuple(runs.child(i) for i in range(120))
+    await runs.start(
+        runs.stage("a"),
+        StagePlan("many", children=children),
+        runs.stage("b"),
+        runs.stage("c", "a", join="fail"),
+    )
+    rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
+    assert await runs.finish(rows.pop("a").failed(), rows.pop("b").fan(children)) == [1, 1]
+    assert (await runs.states())["run"] == "failed"
+    assert await runs.finish(rows.pop("many").more()) == [1]
+    states = await runs.states()
+    assert (states["many"], states["b"]) == ("c", "c")
+    ended = [row.done() for row in rows.values()]
+    for start in range(0, len(ended), 50):
+        await runs.finish(*ended[start : start + 50])
+    assert (await runs.hash())["active"] == "0"
+    assert isinstance((await runs.space.snapshot())["run:r"], Expiring)
+
+
+async def test_first_stages_that_are_not_added_when_the_run_ends_keep_it_from_nothing(runs: Runs) -> None:
+    names = [f"s{i}" for i in range(120)]
+    await runs.start(*map(runs.stage, names), runs.stage("end", *names, join="fail"))
+    rows = {row.path: row for row in await runs.lease()}
+    assert await runs.finish(rows.pop("s0").failed(), rows.pop("").more()) == [1, 1]
+    ended = [row.done() for row in rows.values()]
+    for start in range(0, len(ended), 50):
+        await runs.finish(*ended[start : start + 50])
+    found = await runs.hash()
+    assert (found["active"], found["state"], found["error"]) == ("0", "failed", "s0: ValueError: bad")
