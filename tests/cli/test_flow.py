@@ -145,7 +145,7 @@ async def test_show_prints_json_and_a_diagram(leasehold: Leasehold, program: Pro
         "state": "failed",
         **times,
         "correlation": None,
-        "error": f"check: {error}",
+        "error": "check: ValueError: no access",
         "progress": {"done": 1, "total": 3},
         "attributes": {"user_id": 62, "guilds": [1985, 7]},
         "stages": {
