@@ -202,20 +202,24 @@ class InvalidFlow(InvalidArgument, FlowError):
 
 
 class UnknownAttribute(InvalidArgument, FlowError):
-    """A flow has no attribute of this name. Nothing was sent.
+    """A flow has no attribute of this name, or finds no runs by it. Nothing was sent.
 
     Attributes:
         flow: The name of the flow.
         name: The name that was given.
-        known: The names of its attributes.
+        known: The names of its attributes, or of those by which it finds runs.
     """
 
-    def __init__(self, flow: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, flow: str, name: str, known: Iterable[str], *, found_by: bool = False) -> None:
         self.known = tuple(known)
-        super().__init__("attribute", name, ", ".join(self.known) or "none, as the flow has no attributes")
+        names = ", ".join(self.known)
+        super().__init__("attribute", name, names or "none, as the flow has no attributes")
         self.flow = flow
         self.name = name
-        Exception.__init__(self, f"the flow {flow!r} has no attribute {name!r}: it has {self.allowed}")
+        text = f"has no attribute {name!r}: it has {self.allowed}"
+        if found_by:
+            text = f"finds no runs by {name!r}: its lookup= has {names or 'no attributes'}"
+        Exception.__init__(self, f"the flow {flow!r} {text}")
 
 
 class RunGone(FlowError):

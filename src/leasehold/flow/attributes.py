@@ -20,6 +20,13 @@ OF_START = frozenset({"self", "id", "correlation", "priority"})
 OF_FIND = frozenset({"fields", "children", "count"})
 
 
+class _Nothing:
+    """Stands in an error for an attribute that was not given."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
 class Attributes:
     """The declared attributes of a flow.
 
@@ -67,7 +74,7 @@ class Attributes:
         """
         known = self.lookup if found_by else tuple(self.types)
         if name not in known:
-            raise UnknownAttribute(self._flow, name, known)
+            raise UnknownAttribute(self._flow, name, known, found_by=found_by)
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, bytes]:
         """Write the attributes of a run as JSON. One that is left out is null, if its type has None.
@@ -109,7 +116,9 @@ class Attributes:
     def _encoded(self, name: str, values: Mapping[str, Any]) -> bytes:
         kind = self.types[name]
         if name not in values and not accepts_none(kind):
-            raise InvalidArgument(name, None, f"{name_of(kind)}: flow {self._flow!r} has this attribute")
+            raise InvalidArgument(
+                name, _Nothing(), f"{name_of(kind)}: the flow {self._flow!r} needs this attribute"
+            )
         value = values.get(name)
         try:
             written = codec.encode(value)
