@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 
 #: These run in `make test`: one in Lua, one in Python, one in a setting.
 QUICK = [
-    Fault("RWQ-B3", "lua/lib/complete.lua", "first and token >= first and token <= last", "first"),
+    Fault("RWQ-B3", "lua/lib/current.lua", "first and token >= first and token <= last", "first"),
     Fault(
         "RWQ-B13",
         "src/leasehold/durations.py",
@@ -75,8 +75,8 @@ FAULTS = [
     Fault(
         "RWQ-B12",
         "src/leasehold/keys.py",
-        're.sub(rb"([\\\\*?\\[\\]])", rb"\\\\\\1", self.prefix)',
-        "self.prefix",
+        "return escaped(self.prefix)",
+        "return self.prefix",
     ),
     Fault(
         "RWQ-B16",
@@ -89,11 +89,11 @@ FAULTS = [
     Fault(
         "GLD-B6",
         "src/leasehold/worker/acknowledger.py",
-        "if not (isinstance(error, LeaseholdError) and error.transient):",
+        "if not (isinstance(error, LeaseholdError) and (error.transient or is_refusal(error))):",
         "if error:",
     ),
     Fault("GLD-B12", "lua/fail_many.lua", "is_current(id, token, scores[i], records[i])", "records[i]"),
-    Fault("GLD-G8", "lua/lib/complete.lua", "return not fenced or (", "return true or ("),
+    Fault("GLD-G8", "lua/lib/current.lua", "return not fenced or (", "return true or ("),
     Fault("GLD-B4", "lua/lib/complete.lua", "if answers[i] == 1 and #ARGV", "if #ARGV"),
     Fault(
         "WRQ-B3", "lua/release_many.lua", "enter_waiting(to_front, true)", "enter_waiting(to_front, false)"
