@@ -102,6 +102,8 @@ class Flow:
         self._hand_overs: list[str] = []
         #: What the parameters of all stages take; None: it is to be checked, as a stage is new.
         self._taken: dict[str, dict[str, Input]] | None = None
+        #: The stages in a plan, and the names of their queues.
+        self._planned: tuple[tuple[str, ...], Sequence[StagePlan]] | None = None
 
     @property
     def stages(self) -> tuple[Stage[Any], ...]:
@@ -162,7 +164,7 @@ class Flow:
             )
         made = declaration.with_own_task(made)  # which registers it, and is the last that may fail
         self._stages[made.name] = made
-        self._taken = None
+        self._taken = self._planned = None
         if result:
             self._result = made.name
         return made
@@ -340,15 +342,29 @@ class Flow:
         """
         if self._taken is None:
             self._taken = self._check()
-        stages = (self._stage_plan(stage, written, run_id) for stage in self._stages.values())
+        stages = tuple(
+            one
+            if stage.task is not None
+            else dataclasses.replace(one, data=self._own_data(stage, written, run_id))
+            for stage, one in zip(self._stages.values(), self._stage_plans(self._taken), strict=True)
+        )
         return Plan(
-            tuple(stages),
+            stages,
             result=self._result_stage(),
             attributes=written,
             flow=self.name,
             lookup=self._attributes.lookups(written) if written else {},
             keep_ms=self._keep_ms,
-        ).linked()
+        )
+
+    def _stage_plans(self, taken: Mapping[str, Mapping[str, Input]]) -> Sequence[StagePlan]:
+        """Return the stages as they are in each run; the data of those without a task is to be filled in."""
+        stages = self._stages.values()
+        queues = tuple(stage.queue for stage in stages)  # which a test may replace for a while
+        if self._planned is None or self._planned[0] != queues:
+            plans = (_stage_plan(stage, taken[stage.name]) for stage in stages)
+            self._planned = queues, Plan(tuple(plans)).linked().stages
+        return self._planned[1]
 
     def _check(self) -> dict[str, dict[str, Input]]:
         order = (StagePlan(one.name, after=one.after, join=one.join) for one in self._stages.values())
@@ -362,35 +378,9 @@ class Flow:
         }
         return Inputs(self.name, self._attributes.types, stages, nodes)
 
-    def _stage_plan(self, stage: Stage[Any], written: Mapping[str, bytes], run_id: str) -> StagePlan:
-        """Return a stage as it is stored in a run."""
-        taken = {} if self._taken is None else self._taken[stage.name]
-        options = stage.options
-        if stage.task is None:
-            group, data = options.group, self._own_data(stage, taken, written, run_id)
-        else:
-            limit = stage.task.definition.limit
-            group = options.group if limit is None else limit.group
-            needs = {name: one.need for name, one in taken.items()}
-            data = data_of(stage.task.name, stage.written, None, needs=needs)
-        return StagePlan(
-            stage.name,
-            stage.queue,
-            data,
-            after=stage.after,
-            join=stage.join,
-            choice=stage.chooses,
-            foreign=stage.foreign,
-            level=options.priority,
-            group=group,
-            delay_ms=options.delay_ms,
-            expires_ms=options.expires_ms,
-        )
-
-    def _own_data(
-        self, stage: Stage[Any], taken: Mapping[str, Input], written: Mapping[str, bytes], run_id: str
-    ) -> bytes:
+    def _own_data(self, stage: Stage[Any], written: Mapping[str, bytes], run_id: str) -> bytes:
         """Return the data of a stage without a task: what is known when the run starts."""
+        taken = {} if self._taken is None else self._taken[stage.name]
         known = {
             name: msgspec.Raw(written[one.need[1:]])
             for name, one in taken.items()
@@ -432,6 +422,29 @@ class Flow:
 
     def __repr__(self) -> str:
         return f"<flow {self.name!r} with {len(self._stages)} stages>"
+
+
+def _stage_plan(stage: Stage[Any], taken: Mapping[str, Input]) -> StagePlan:
+    """Return a stage as it is stored in a run."""
+    options, group, data = stage.options, stage.options.group, b""
+    if stage.task is not None:
+        limit = stage.task.definition.limit
+        group = options.group if limit is None else limit.group
+        needs = {name: one.need for name, one in taken.items()}
+        data = data_of(stage.task.name, stage.written, None, needs=needs)
+    return StagePlan(
+        stage.name,
+        stage.queue,
+        data,
+        after=stage.after,
+        join=stage.join,
+        choice=stage.chooses,
+        foreign=stage.foreign,
+        level=options.priority,
+        group=group,
+        delay_ms=options.delay_ms,
+        expires_ms=options.expires_ms,
+    )
 
 
 class StagesOfFlow:
