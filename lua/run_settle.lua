@@ -1,6 +1,6 @@
 -- Settle stages of flow runs whose items have ended by another way than `run_finish`: record what became of them, and add what follows.
 --
--- A dead letter is a failure with its error; a cancelled item is cancelled; one that has expired has failed. An item that has vanished
+-- An item that was completed as a plain one is done, with the result `null`. A dead letter is a failure with its error; a cancelled item is cancelled; one that has expired has failed. An item that has vanished
 -- otherwise has failed as well, except that of a foreign stage, which is done with the result `null`: clients of other libraries remove
 -- what they have done.
 --
@@ -65,7 +65,7 @@ else
 end
 
 -- End the stage of an item that has vanished.
-local function end_vanished(run, id, path)
+local function end_vanished(run, id, path, was_completed)
   local found = stage_definition(run, path)
   local dead_error = redis.call('EXISTS', dead_key(id)) == 1
     and (redis.call('HGET', dead_key(id), 'error') or '')
@@ -76,7 +76,7 @@ local function end_vanished(run, id, path)
     end_stage(run, path, 'c')
   elseif until_ then
     end_stage(run, path, 'f', 'expired: no worker had begun with it in time')
-  elseif found.foreign then
+  elseif run_field(run, 's:' .. path) == 'w' and (was_completed or found.foreign) then
     end_stage(run, path, 'd', 'null')
   elseif not is_run_active(run) then
     end_stage(run, path, 'c')
@@ -97,7 +97,8 @@ end
 
 local answers, over, notes = {}, {}, {}
 for i, id in ipairs(ids) do
-  local home, run_id, path = split_reference(reference_of[id] or '')
+  local of_stage, completed = string.match(reference_of[id] or '', '^(.-)(%z?)$')
+  local home, run_id, path = split_reference(of_stage)
   answers[i] = 0
   if is_rest(id) then
     notes[#notes + 1], answers[i] = id, reference_of[id] and 1 or 0
@@ -113,7 +114,7 @@ for i, id in ipairs(ids) do
       over[#over + 1] = id
       if run_field(run, 'state') and (state == 'w' or (state == 'x' and counts[2] < counts[1])) then
         answers[i] = 1
-        end_vanished(run, id, path)
+        end_vanished(run, id, path, completed ~= '')
       end
     end
   elseif home then

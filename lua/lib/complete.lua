@@ -57,11 +57,12 @@ local function leave_places(places)
 end
 
 -- Remove items with all their bookkeeping: `keys` are those of their data and leases, `leased` the ids under lease, and
--- `places` where the others wait. Call it after `check_processing`, and tell the watchers after it.
-local function remove_items(ids, leased, places, keys)
+-- `places` where the others wait; `answer_of`: see `forget_facts`. Call it after `check_processing`, and tell the watchers
+-- after it.
+local function remove_items(ids, leased, places, keys, answer_of)
   note_options(leased)
   in_chunks('UNLINK', nil, keys) -- decides
-  forget_facts(ids)
+  forget_facts(ids, answer_of)
   in_chunks('HDEL', ledger, ids)
   if places[1] then
     leave_places(places)
@@ -106,7 +107,7 @@ local function complete()
     -- Remove all bookkeeping of the item, no matter which client deleted its data.
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not handled[id] then
       count = count + 1
-      handled[id], finished[count] = true, id
+      handled[id], finished[count] = answers[i], id
       keys[3 * count - 2], keys[3 * count - 1] = data_key(id), prefix .. ':lease:' .. id
       keys[3 * count] = prefix .. ':leased_by_session:' .. id
       if scores[i] then
@@ -132,7 +133,7 @@ local function complete()
   for _, i in ipairs(results) do
     store_result(ids[i], ARGV[entries + 3 * i])
   end
-  remove_items(finished, leased, places, keys)
+  remove_items(finished, leased, places, keys, handled)
   notify_watchers(finished)
   return answers
 end

@@ -11,10 +11,9 @@
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
   -- Read before anything is written, as all keys are.
-  redis.call('HLEN', options)
-  redis.call('HLEN', errors)
-  redis.call('HLEN', progress_key)
-  redis.call('HLEN', unsettled_key)
+  for _, key in ipairs({ options, errors, progress_key, unsettled_key }) do
+    redis.call('HLEN', key)
+  end
 end
 
 -- Return the options in a text (false: none) as a table.
@@ -37,29 +36,30 @@ local function read_options(text)
   }
 end
 
--- Note those of the items that are of a stage of a flow run which has not ended: see `run_settle`.
-local function note_unsettled(ids)
+-- Note those of the items that are of a stage of a flow run which has not ended: see `run_settle`. The note of an item that was
+-- completed ends in NUL.
+local function note_unsettled(ids, answer_of)
   for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
-    local reference = string.find(text or '', '"run"', 1, true) and read_options(text).run or ''
-    local home, run_id, path = split_reference(reference)
+    local of_run = string.find(text or '', '"run"') and read_options(text).run or ''
+    local home, run_id, path = string.match(of_run, '^(%Z+)%z(%Z+)%z(.*)$')
     if home then
-      local stage = redis.pcall('HMGET', home .. ':run:' .. run_id, 's:' .. path, 'j:' .. path)
-      if
-        stage[1] == 'w'
-        or (stage[1] == 'x' and not string.find(stage[2] or '', '^(%d+) %1 ')) -- not all added
-      then
-        redis.call('HSET', unsettled_key, ids[i], reference)
+      local key = home .. ':run:' .. run_id
+      local stage, counts = unpack(redis.pcall('HMGET', key, 's:' .. path, 'j:' .. path))
+      if stage == 'w' or (stage == 'x' and not string.find(counts or '', '^(%d+) %1 ')) then
+        of_run = answer_of and answer_of[ids[i]] == 1 and of_run .. '\0' or of_run
+        redis.call('HSET', unsettled_key, ids[i], of_run)
       end
     end
   end
 end
 
-local function forget_facts(ids)
+-- Forget the facts of items that have ended. `answer_of`: id -> 1 if it was completed.
+local function forget_facts(ids, answer_of)
   if any_facts then
-    note_unsettled(ids)
-    in_chunks('HDEL', options, ids)
-    in_chunks('HDEL', errors, ids)
-    in_chunks('HDEL', progress_key, ids)
+    note_unsettled(ids, answer_of)
+    for _, key in ipairs({ options, errors, progress_key }) do
+      in_chunks('HDEL', key, ids)
+    end
   end
 end
 

@@ -124,7 +124,8 @@ MADE_KEYS = {
     "unsettled": Key(
         "hash",
         "id → the reference of its stage, for items of flow runs that have ended by another way than the "
-        "scripts for flow runs; `!<reference>` → `cancel`: what is left of this stage is to be cancelled",
+        "scripts for flow runs; it ends in NUL if the item was completed. `!<reference>` → `cancel`: what is "
+        "left of this stage is to be cancelled",
     ),
     "recent": Key(
         "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.lua.runs import Row, Runs, contents
-from tests.lua.space import NOW, Call, Space
+from tests.lua.space import NOW, Call, Expiring, Space
 
 
 @pytest.fixture
@@ -47,7 +47,6 @@ async def check_ended(runs: Runs, state: str, error: str = "") -> None:
 @pytest.mark.parametrize(
     ("call", "state", "error"),
     [
-        (Call("complete_many", [("r/a", 1, 0)]), "f", "lost: its item has vanished"),
         (Call("fail_many", [("r/a", 1, -1, "ValueError: bad")]), "f", "ValueError: bad"),
         (Call("cancel_many", [("r/a", 60_000)]), "c", ""),
         (Call("cancel_many", [("r/a", 0)]), "f", "lost: its item has vanished"),
@@ -64,6 +63,27 @@ async def test_an_item_that_ended_otherwise_is_noted_and_settled(
     await check_ended(runs, state, error)
     assert (await runs.states())["run"] == "failed"
     assert await settle(runs, "r/a") == ([0], [])
+
+
+@pytest.mark.parametrize("script", ["complete_many", "set_complete"])
+async def test_an_item_that_was_completed_as_a_plain_one_is_done(runs: Runs, script: str) -> None:
+    row = await two_stages(runs)
+    await runs.finish(row.fan([runs.child(i) for i in range(2)]))
+    first, second = sorted(await runs.lease())
+    await runs.finish(second.done("2"))
+    stream = {"stream": "s", "reader": "r"}
+    await runs.space.seed({"stream:s": Expiring({"reader": "r"})})
+    arguments = stream if script == "set_complete" else {}
+    assert (await runs.space.run(script, [(first.id, first.token, 0)], **arguments))[-1] == 1
+    assert await unsettled(runs) == {"r/a/0": f"{runs.home}\0r\0a/0\0"}
+    assert await settle(runs) == ([1], [])
+    found = await runs.hash()
+    assert (found["s:a/0"], found["r:a/0"], found["s:a"]) == ("d", "null", "d")
+    assert "unsettled" not in await runs.space.snapshot()
+    [row] = await runs.lease()
+    assert await runs.space.run("complete_many", [(row.id, row.token, 0)]) == [1]
+    assert await settle(runs) == ([1], [])
+    assert (await runs.states())["run"] == "completed"
 
 
 async def test_an_item_that_has_expired_is_settled(runs: Runs) -> None:
