@@ -227,9 +227,17 @@ async def test_delete_leaves_nothing_of_finished_runs(leasehold: Leasehold, prog
     assert await program.tasks.queue.dead_letters.count() == 0
 
 
-async def test_check_finds_what_cannot_go_on(leasehold: Leasehold, program: Program, redis: Any) -> None:
+async def test_check_finds_and_repairs_what_cannot_go_on(
+    leasehold: Leasehold, program: Program, redis: Any
+) -> None:
     assert await leasehold("flow", "check", program.name) == (0, "", "")
     await program.start("lost", drain=False)
     await redis.delete(f"{program.name}:item:lost/check", f"{program.name}:queue")
     outcome = await leasehold("flow", "check", program.name, "--dry-run", "--json")
     assert (outcome.code, outcome.document["repaired"]) == (3, False)
+    outcome = await leasehold("flow", "check", program.name)
+    assert outcome.code == 1
+    assert "lost/check" in outcome.out
+    assert await leasehold("flow", "check", program.name) == (0, "", "")
+    outcome = await leasehold("flow", "ls", program.name, "--state", "failed")
+    assert "check: lost: its item has vanished" in outcome.out
