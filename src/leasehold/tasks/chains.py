@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
-from leasehold.durations import Duration, check_int, check_list, to_ms
+from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.encoding import MAX_LEVEL
 from leasehold.queue.lookups import lookup_texts
@@ -252,7 +252,7 @@ def _plan_of(
         compiled.stages,
         compiled.result,
         lookup={name: lookup_texts(value) for name, value in lookup.items()},
-        keep_ms=to_ms("keep", keep, zero=True),
+        keep_ms=to_ms("keep", keep, zero=True, longest=LONGEST_KEPT_SECONDS),
         correlation=correlation,
         level=check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
     )
