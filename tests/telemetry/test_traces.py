@@ -54,12 +54,17 @@ async def test_each_stage_is_linked_to_the_call_that_started_its_run(
         async def same(number: int) -> int:
             return number
 
-        run = await group([same.call(1).then(same), same.call(2)]).add(id="7")
+        run = await group([same.call(1).then(same), same.call(2)]).add(id="7", correlation="c")
         async with working(new_worker(tasks)):
             assert await run.result(timeout=5) == [1, 2]
     (producer,) = recorded.producers
     assert producer.name == f"add {queue.name}"
     assert [links_of(one) for one in recorded.runs] == [[place_of(producer)]] * 3
+    for one in recorded.runs:
+        attributes = one.attributes or {}
+        assert (attributes["leasehold.flow"], attributes["leasehold.flow_run"]) == ("", "7")
+        assert attributes["messaging.message.conversation_id"] == "c"
+        assert attributes["messaging.message.id"] == "7/" + str(attributes["leasehold.stage"])
 
 
 async def test_a_run_is_linked_to_the_call_that_added_its_item(

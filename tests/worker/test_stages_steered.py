@@ -15,7 +15,7 @@ from tests.worker.flows import call, child, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from redis.asyncio import Redis
 
@@ -162,20 +162,20 @@ async def test_a_stage_is_released_while_its_run_cannot_be_read(
     proxy: Proxy, make_queue: MakeQueue, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection breaks when the worker reads the run. That is no attempt."""
-    reads: list[bytes] = []
+    reads: list[int] = []
     attempts: list[int] = []
 
-    async def read(queue: QueueObject, command: bytes, key: bytes, *arguments: bytes) -> Any:
-        reads.append(key)
+    async def read(queue: QueueObject, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        reads.append(len(commands))
         if len(reads) > 1:
-            return await slot.read_key(queue, command, key, *arguments)
+            return await slot.read_keys(queue, commands)
         await proxy.fail()
         try:
-            return await slot.read_key(queue, command, key, *arguments)
+            return await slot.read_keys(queue, commands)
         finally:
             await proxy.heal()
 
-    monkeypatch.setattr(stage_inputs, "read_key", read)
+    monkeypatch.setattr(stage_inputs, "read_keys", read)
     worker = new_worker()
 
     @worker.handler(make_queue(url=proxy.url))
@@ -186,7 +186,7 @@ async def test_a_stage_is_released_while_its_run_cannot_be_read(
     async with working(worker):
         await ended(queue)
     assert attempts == [1]
-    assert len(reads) == 2
+    assert reads == [1, 1]
 
 
 async def test_runs_of_another_type_fail_their_stages_alone(

@@ -212,6 +212,12 @@ class Engine:
             self._runner.read(self._script(name), command.encode(), self.keys[key], *values)
         )
 
+    async def read_many_at(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        """Send commands that read keys in the slot of the queue at once, and return the replies."""
+        self._expect_open()
+        replies: list[Any] = await self._noted(self._runner.read_many(self._script("run_finish"), commands))
+        return replies
+
     async def read_at(self, command: bytes, key: bytes, *arguments: bytes) -> Any:
         """Send a command that reads a key in the slot of the queue, and return the reply."""
         self._expect_open()

@@ -57,5 +57,14 @@ async def read_key(queue: QueueObject, command: bytes, key: bytes, *arguments: b
     return await _engine_of(queue).read_at(command, key, *arguments)
 
 
+async def read_keys(queue: QueueObject, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+    """Send commands that read keys in the slot of a queue at once, and return the replies.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    return await _engine_of(queue).read_many_at(commands)
+
+
 def _engine_of(queue: QueueObject) -> Engine:
     return queue._engine()  # noqa: SLF001 - what `AsyncWorkQueue` shares with this room alone

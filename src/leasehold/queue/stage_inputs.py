@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from leasehold.queue.slot import read_key
+from leasehold.queue.slot import read_key, read_keys
 from leasehold.queue.stage_ref import run_key
 
 if TYPE_CHECKING:
@@ -91,8 +91,11 @@ async def read_stages(queue: QueueObject, leases: Sequence[Lease]) -> list[Stage
         if (ref := lease.stage) is None:
             raise RuntimeError(f"{lease!r} is for no stage")
         runs.setdefault((ref.home, ref.run), []).append((at, lease, ref))
-    reading = [_read_run(_Fields(queue, *run), some) for run, some in runs.items()]
-    found = [await reading[0]] if len(reading) == 1 else await asyncio.gather(*reading)
+    reads = [_RunRead(_Fields(queue, *run), some) for run, some in runs.items()]
+    await _read_first(queue, [one.fields for one in reads])
+    # Most have all they need: a task for each would cost more than the rest.
+    found = [await one.states() for one in reads if not one.fields.without_result]
+    found += await asyncio.gather(*(one.states() for one in reads if one.fields.without_result))
     states = {at: state for part in found for at, state in part}
     return [states[at] for at in range(len(leases))]
 
@@ -108,20 +111,30 @@ async def read_needs(queue: QueueObject, run_id: str, needs: Sequence[Need]) -> 
     return [await _value_of(fields, need) for need in needs]
 
 
-async def _read_run(
-    fields: _Fields, leases: Sequence[tuple[int, Lease, StageRef]]
-) -> list[tuple[int, StageState]]:
-    """Read one run, and return the states of stages in it, each with its number."""
-    needs = [needs_of(lease.data) for _, lease, _ in leases]
-    fields.want(b"state", b"flow", b"correlation")
-    for _, _, ref in leases:
-        path = _bytes(ref.path)
-        fields.want(b"s:" + path, b"e:" + path)
-    await fields.read_needs([need for its in needs for need in its.values()])
-    return [
-        (at, await _state_of(fields, _bytes(ref.path), its))
-        for (at, _, ref), its in zip(leases, needs, strict=True)
-    ]
+class _RunRead:
+    """The stages of one run that are read, each with its number."""
+
+    def __init__(self, fields: _Fields, leases: Sequence[tuple[int, Lease, StageRef]]) -> None:
+        self.fields = fields
+        self._stages = [(at, _bytes(ref.path), needs_of(lease.data)) for at, lease, ref in leases]
+        fields.want(b"state", b"flow", b"correlation")
+        for _, path, needs in self._stages:
+            fields.want(b"s:" + path, b"e:" + path)
+            for need in needs.values():
+                fields.want(*_fields_of(need))
+
+    async def states(self) -> list[tuple[int, StageState]]:
+        """Return the states of the stages, after the fields for them were read."""
+        await self.fields.read_parents()
+        return [(at, await _state_of(self.fields, path, needs)) for at, path, needs in self._stages]
+
+
+async def _read_first(queue: QueueObject, several: Sequence[_Fields]) -> None:
+    """Read what is wanted of several runs, with one call of the system."""
+    steps = [(fields, step) for fields in several for step in fields.steps()]
+    replies = await read_keys(queue, [(b"HMGET", fields.key, *step) for fields, step in steps])
+    for (fields, step), values in zip(steps, replies, strict=True):
+        fields.note(step, values)
 
 
 async def _state_of(fields: _Fields, path: bytes, needs: Mapping[str, Need]) -> StageState:
@@ -145,7 +158,7 @@ class _Fields:
 
     def __init__(self, queue: QueueObject, home: str, run: str) -> None:
         self._queue = queue
-        self._key = run_key(home, run)
+        self.key = run_key(home, run)
         self._found: dict[bytes, bytes | None] = {}
         self._wanted: dict[bytes, None] = {}
 
@@ -153,24 +166,36 @@ class _Fields:
         """Read these fields next, unless they have been."""
         self._wanted.update(dict.fromkeys(name for name in names if name not in self._found))
 
+    def steps(self) -> list[list[bytes]]:
+        """Return what is wanted, in steps; it is wanted no more."""
+        wanted, self._wanted = [*self._wanted], {}
+        return [wanted[at : at + FIELDS_PER_READ] for at in range(0, len(wanted), FIELDS_PER_READ)]
+
+    def note(self, names: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Note fields that have been read."""
+        self._found.update(zip(names, values, strict=True))
+
     async def read(self, *names: bytes) -> None:
         """Read these fields, and what else is wanted."""
         self.want(*names)
-        wanted, self._wanted = [*self._wanted], {}
-        for at in range(0, len(wanted), FIELDS_PER_READ):
-            some = wanted[at : at + FIELDS_PER_READ]
-            values = await read_key(self._queue, b"HMGET", self._key, *some)
-            self._found.update(zip(some, values, strict=True))
+        for step in self.steps():
+            self.note(step, await read_key(self._queue, b"HMGET", self.key, *step))
 
     async def read_needs(self, needs: Sequence[Need]) -> None:
-        """Read the fields for needs, and for stages without a result whether they have children."""
+        """Read the fields for needs."""
         for need in needs:
             self.want(*_fields_of(need))
         await self.read()
-        without = [
-            name[2:] for name, value in self._found.items() if name.startswith(b"r:") and value is None
-        ]
-        if without:
+        await self.read_parents()
+
+    @property
+    def without_result(self) -> list[bytes]:
+        """The paths of the stages without a result among those that were read."""
+        return [name[2:] for name, value in self._found.items() if value is None and name.startswith(b"r:")]
+
+    async def read_parents(self) -> None:
+        """Read of stages without a result whether they have children."""
+        if without := self.without_result:
             await self.read(*(field for path in without for field in _of_parent(path)))
 
     def get(self, name: bytes) -> bytes | None:

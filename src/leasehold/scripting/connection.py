@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -110,6 +110,26 @@ class Connection(asyncio.Protocol):
             raise ConnectionLost(f"the call could not be encoded: {error!r}", maybe_applied=False) from error
         now = self._time()
         self._waiting.append((now, on_reply))
+        self._write(packed, now)
+
+    def post_many(self, posts: Sequence[tuple[tuple[bytes, ...], OnReply]]) -> None:
+        """Send commands with one call of the system, each as `post` does.
+
+        Raises:
+            ConnectionLost: As `post`; nothing was sent.
+        """
+        if self._ended or self._retired:
+            raise ConnectionLost("the connection has ended", maybe_applied=False)
+        try:
+            packed = b"".join([hiredis.pack_command(command) for command, _ in posts])  # type: ignore[arg-type]
+        except (MemoryError, hiredis.HiredisError) as error:
+            raise ConnectionLost(f"calls could not be encoded: {error!r}", maybe_applied=False) from error
+        now = self._time()
+        self._waiting.extend((now, on_reply) for _, on_reply in posts)
+        self._write(packed, now)
+
+    def _write(self, packed: bytes, now: float) -> None:
+        """Send calls whose replies are waited for since now."""
         self._bytes_posted += len(packed)
         try:
             self._transport.write(packed)

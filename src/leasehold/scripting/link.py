@@ -18,7 +18,7 @@ from leasehold.scripting.connection import Connection, OnReply, open_connection
 from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from leasehold.errors import LeaseholdError
     from leasehold.scripting.catalogue import Script
@@ -119,6 +119,19 @@ class Link:
                 call.fail(error)
         else:
             self._wait(call)
+
+    def post_many(self, calls: Sequence[Call]) -> None:
+        """Send calls, as `post` does, with one call of the system."""
+        connection = self._connection
+        if self._refusal is not None or connection is None or self._rights.refused:
+            for call in calls:
+                self.post(call)
+            return
+        try:
+            connection.post_many([(call.command, call) for call in calls])
+        except Exception as error:  # noqa: BLE001 - the callers get it
+            for call in calls:
+                call.fail(copy.copy(error))
 
     def _wait(self, call: Call) -> None:
         """Send a call once connected."""

@@ -25,7 +25,7 @@ from leasehold.scripting.rights import Rights
 from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from leasehold.keys import QueueKeys
     from leasehold.scripting.connection import Connection, OnReply
@@ -207,6 +207,21 @@ class Runner:
         future, on_reply = _future_reply()
         self._link.post(Call(self._link, script.script, command, on_reply))
         return await future
+
+    async def read_many(self, script: BoundScript, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        """Send commands as `read` does, all of them at once, and return the replies.
+
+        Raises:
+            LeaseholdError: As `run`, if one of them has failed.
+        """
+        answers = [_future_reply() for _ in commands]
+        self._link.post_many(
+            [
+                Call(self._link, script.script, command, on_reply)
+                for command, (_, on_reply) in zip(commands, answers, strict=True)
+            ]
+        )
+        return await asyncio.gather(*(future for future, _ in answers))
 
     async def ask(self, *commands: tuple[bytes, ...]) -> list[Any]:
         """Send plain commands about the server, all over one connection; return the replies and the errors.

@@ -176,7 +176,9 @@ async def once(key: str, function: Callable[..., Any], *args: Any, **kwargs: Any
         BaseException: What the function raises.
     """
     name = _check_key(key)
-    lease = current_stage().lease
+    if (stage := CURRENT.get()) is None:
+        raise NotAStage("once()")
+    lease = stage.lease
     read = _reader(function)
     queue = cast("AsyncWorkQueue", lease.queue)
     stored = await read_outcome(lease, queue, name)
