@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.lua.runs import Runs
 from tests.lua.space import ME, Space
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 def space(redis: Redis, name: str) -> Space:
     """Give an empty key space of a queue."""
     return Space(redis, name)
+
+
+@pytest.fixture
+def runs(space: Space) -> Runs:
+    """Give flow runs whose home queue is that key space."""
+    return Runs(space)
 
 
 @pytest.fixture

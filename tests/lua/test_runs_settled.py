@@ -10,11 +10,6 @@ from tests.lua.runs import Row, Runs, contents
 from tests.lua.space import NOW, Call, Expiring, Space
 
 
-@pytest.fixture
-def runs(space: Space) -> Runs:
-    return Runs(space)
-
-
 async def settle(runs: Runs, *ids: str, cursor: str = "0", at: int = NOW) -> tuple[list[int], list[str]]:
     """Settle stages; return the answers and the paths whose rest is to be cancelled."""
     rows = [(one,) for one in ids]
