@@ -49,7 +49,7 @@ end
 
 -- Return for how many ms from now on a set is needed; nil: it has an unfinished run, or no entry.
 local function needed_for(key)
-  local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+  local last = redis.call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')
   local until_ = tonumber(last[2])
   return until_ and until_ < math.huge and math.max(1, until_ - read_clock()) or nil
 end

@@ -27,7 +27,7 @@ local function place_after(key)
   local low, high = 0, redis.call('ZCARD', key)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local entry = redis.call('ZREVRANGE', key, middle, middle, 'WITHSCORES')
+    local entry = redis.call('ZRANGE', key, middle, middle, 'REV', 'WITHSCORES')
     local score = tonumber(entry[2])
     if score < at or (score == at and is_before(entry[1], id)) then
       high = middle
@@ -41,7 +41,7 @@ end
 -- Return ids, their scores (ms, or infinity), and the next cursor; '' if this is the last page.
 local function page_of_runs(key)
   local start = place_after(key)
-  local page = redis.call('ZREVRANGE', key, start, start + count - 1, 'WITHSCORES')
+  local page = redis.call('ZRANGE', key, start, start + count - 1, 'REV', 'WITHSCORES')
   local ids, scores = {}, {}
   for i = 1, #page, 2 do
     ids[#ids + 1], scores[#scores + 1] = page[i], page[i + 1]
