@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from leasehold import TaskQueue
 from leasehold.testing import Clock
 from tests.queue.fixtures import admin, make_queue, own, queue, tidy
 from tests.worker.processes import processes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 __all__ = ["admin", "clock", "make_queue", "own", "processes", "queue", "tidy"]
 
@@ -15,3 +21,10 @@ __all__ = ["admin", "clock", "make_queue", "own", "processes", "queue", "tidy"]
 def clock() -> Clock:
     """Give a clock that the test moves, for queues that are made with it."""
     return Clock()
+
+
+@pytest.fixture
+async def tasks(redis_url: str, name: str) -> AsyncIterator[TaskQueue]:
+    """Open a task queue on the queue of this test."""
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+        yield tasks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import FanOut, Lease, TaskQueue
+from leasehold import FanOut, Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.queue import slot, stage_inputs, stages
 from leasehold.queue.stages import StageRow, child_text, finish_stages, stage_children
 from tests.queue.asking import command, take
@@ -15,24 +15,17 @@ from tests.worker.flows import call, child, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasehold import AsyncWorkQueue, TaskQueue
     from leasehold.queue.slot import QueueObject
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 #: More than one call adds.
 CHILDREN = 300
-
-
-@pytest.fixture
-async def tasks(redis_url: str, name: str) -> AsyncIterator[TaskQueue]:
-    """Open a task queue on the queue of this test."""
-    async with TaskQueue.from_url(redis_url, name) as tasks:
-        yield tasks
 
 
 async def begin_to_fan_out(queue: AsyncWorkQueue, join: bytes = b"all") -> Lease:
