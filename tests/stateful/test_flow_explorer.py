@@ -30,6 +30,10 @@ def chain() -> Plan:
     return Plan((StagePlan("a", HOME, b"1"), StagePlan("b", OTHER, b"2", after=("a",))), result="b")
 
 
+def single() -> Plan:
+    return Plan((StagePlan("a", HOME, b"1"),), result="a")
+
+
 def joined(join: str) -> Plan:
     """Return a plan of two stages and one that joins them."""
     stages = (StagePlan("a", HOME, b"1"), StagePlan("b", OTHER, b"2"))
@@ -43,9 +47,8 @@ def group(policy: str) -> Plan:
 
 
 SMALL = {
-    "chain": Bound(chain(), states=25),
-    "join": Bound(joined("all"), states=12),
-    "fan": Bound(chain(), kinds=("fan",), workers=1, states=20),
+    "join": Bound(joined("all"), states=8),
+    "fan": Bound(chain(), kinds=("fan",), workers=1, states=10),
 }
 LARGE = {
     **{f"join by {join}": Bound(joined(join), states=600) for join in ("all", "settled", "fail", "n:1")},
@@ -53,6 +56,106 @@ LARGE = {
     **{f"group by {policy}": Bound(group(policy), states=600) for policy in ("all", "settled", "n:1")},
     "fan": Bound(chain(), kinds=("done", "fan"), states=600),
     "chain, retried": Bound(chain(), calls=("retry", "cancel"), states=600),
+}
+
+
+#: Faults, each with a bound within which it is found, and what is said of it.
+FAULTS = {
+    "the fields of a step are written one by one": (
+        "active is",
+        Bound(chain(), states=5),
+        Fault(
+            "lib/run_commit.lua",
+            "    redis.call('HSET', run.key, unpack(values))\n",
+            "    for i = 1, #values, 2 do\n"
+            "      redis.call('HSET', run.key, values[i], values[i + 1])\n"
+            "    end\n",
+        ),
+    ),
+}
+MORE_FAULTS = {
+    "a stage that has ended may end again": (
+        "the result of a was",
+        Bound(joined("all"), states=5),
+        Fault(
+            "run_finish.lua",
+            "  if state == 'w' then\n    answer = step",
+            "  if state ~= 'x' then\n    answer = step",
+        ),
+    ),
+    "an item is completed before its step": (
+        "nothing has failed",
+        Bound(chain(), states=5),
+        Fault(
+            "run_finish.lua",
+            "local refused = commit_runs()\nif refused then\n  return refused\nend\n"
+            "local done, dead_ = finish_items(completed, failed)\n",
+            "local done, dead_ = finish_items(completed, failed)\n"
+            "local refused = commit_runs()\nif refused then\n  return refused\nend\n",
+        ),
+    ),
+    "what was not added is not added again": (
+        "nothing has failed",
+        Bound(chain(), states=5),
+        Fault("lib/run.lua", "if run.is_healed then", "if run then"),
+    ),
+    "what follows is added before the step is written": (
+        "was not entered, and has an item",
+        Bound(chain(), states=20),
+        Fault("lib/run_commit.lua", "    write_run(run)\n  end\n  for _, there", "  end\n  for _, there"),
+        Fault(
+            "lib/run_commit.lua",
+            "    in_chunks('HDEL', run.key, run.dropped)\n    if run.ends",
+            "    write_run(run)\n    in_chunks('HDEL', run.key, run.dropped)\n    if run.ends",
+        ),
+    ),
+    "an edge is counted twice": (
+        "its join says",
+        Bound(joined("all"), states=5),
+        Fault(
+            "lib/run_step.lua",
+            "counts[1], counts[edge] = counts[1] + 1, counts[edge] + 1",
+            "counts[1], counts[edge] = counts[1] + 2, counts[edge] + 2",
+        ),
+    ),
+    "a join enters its stage for each edge": (
+        "active is 2",
+        Bound(joined("n:1"), states=5),
+        Fault(
+            "lib/run_step.lua",
+            "if decision == before or run_field(run, 's:' .. name) then",
+            "if not decision then",
+        ),
+    ),
+    "a holder whose lease was lost fails the stage": (
+        "has an item",
+        Bound(single(), kinds=("failed",), stops=False, states=100),
+        Fault("run_finish.lua", "is_valid = is_current(", "is_valid = true or is_current("),
+    ),
+    "a holder of an earlier incarnation ends the stage": (
+        "has an item",
+        Bound(single(), calls=("retry",), stops=False, states=300),
+        Fault("run_finish.lua", "is_valid = accepts_token(", "is_valid = true or accepts_token("),
+    ),
+    "a child is counted for a parent that has ended": (
+        "active is 0",
+        Bound(group("n:1"), states=5),
+        Fault(
+            "lib/run_step.lua",
+            "  if run_field(run, 's:' .. path) ~= 'x' then\n    return\n  end\n  if place",
+            "  if place",
+        ),
+        Fault(
+            "lib/run_step.lua",
+            "  if decision == before then\n    return\n  end\n  local reason",
+            "  local reason",
+        ),
+    ),
+    "a retried run keeps what a failed stage has told": (
+        "",
+        Bound(joined("all"), calls=("retry",), stops=False, workers=1, states=200),
+        Fault("run_reopen.lua", "      untell(path, state)\n", ""),
+    ),
 }
 
 
@@ -85,3 +188,21 @@ async def test_no_path_breaks_a_rule_of_flow_runs(make_server: MakeServer, name:
     result = await explore(make_server, LARGE[name])
     assert not result.wrong, result.wrong
     assert result.recoveries > 100
+
+
+@pytest.mark.parametrize(
+    ("what", "bound", "faults"),
+    [
+        *(pytest.param(one[0], one[1], one[2:], id=name) for name, one in FAULTS.items()),
+        *(
+            pytest.param(one[0], one[1], one[2:], id=name, marks=pytest.mark.long)
+            for name, one in MORE_FAULTS.items()
+        ),
+    ],
+)
+async def test_a_fault_in_flow_runs_is_found(
+    make_server: MakeServer, what: str, bound: Bound, faults: tuple[Fault, ...]
+) -> None:
+    result = await explore(make_server, bound, faults)
+    assert result.wrong
+    assert what in result.wrong, result.wrong

@@ -186,7 +186,7 @@ class FlowMachine(RuleBasedStateMachine):
         assert left == set()
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(400, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [5, pytest.param(400, marks=pytest.mark.long)])
 def test_every_run_keeps_to_its_plan(redis_url: str, examples: int) -> None:
     FlowMachine.url = redis_url
     with stoppable_scripts():

@@ -158,7 +158,7 @@ def problems(
         yield from _joined_children(path, letter, policies[path], run)
         if "/" in path and path.rpartition("/")[0] not in run.stages:
             yield f"{path} has no parent"
-    if run.state in {"completed", "failed"} and not open_paths and not retried:
+    if run.state in {"completed", "failed"} and not open_paths:
         expected = spec.outcome()
         # A parent whose children fail the run at once is `f`, whatever follows it.
         ended = any(

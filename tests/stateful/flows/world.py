@@ -201,11 +201,20 @@ class World:
             ]
             known.before = now
         self.choices.clear()
+        found += self.unentered()
         if not self.open_ends:
             found += self.misplaced()
         if found:
             found += [f"{run_id}: {dict(known.before.fields)}" for run_id, known in self.runs.items()]
         assert not found, "\n".join(found)
+
+    def unentered(self) -> Iterator[str]:
+        """Yield stages that were never entered, and have an item."""
+        for one in self.items():
+            run_id, _, path = one.partition("/")
+            known = self.runs.get(run_id)
+            if known and known.before.state and path not in known.before.stages:
+                yield f"{run_id}: {path} was not entered, and has an item"
 
     def misplaced(self) -> Iterator[str]:
         """Yield stages that are open without an item, and items of stages that have ended."""
