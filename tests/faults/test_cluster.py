@@ -375,18 +375,16 @@ async def test_readers_of_published_events_follow_the_slot(nodes: list[Redis], c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
-async def test_flow_runs_go_on_while_their_slot_is_being_moved(
+async def test_flow_runs_go_on_between_each_two_keys_that_are_moved(
     nodes: list[Redis], cluster: RedisCluster, tmp_path: Path
 ) -> None:
-    """Workers finish stages between each two keys that are moved; each run ends once, with all results."""
     flows, stop = Flows(tmp_path, "{moving}"), asyncio.Event()
     source = owner(nodes, flows.name)
     target = nodes[(nodes.index(source) + 1) % NODES]
     home, other = (AsyncWorkQueue(one, cluster) for one in flows.names)
     async with home, other, asyncio.timeout(60), asyncio.TaskGroup() as group:
         worker = flows.worker(home, other)
-        running = group.create_task(worker.run())
-        starting = group.create_task(flows.start_runs(home, stop))
+        running, starting = map(group.create_task, (worker.run(), flows.start_runs(home, stop)))
         for one, another in ((source, target), (target, source)):
             await until("runs are started", partial(flows.has_started, 10))
             await start_moving(flows.name, one, another)

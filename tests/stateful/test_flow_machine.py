@@ -181,6 +181,7 @@ class FlowMachine(RuleBasedStateMachine):
         for run, known in [*world.runs.items()]:
             assert known.before.state != "active", f"{run} has not ended: {known.before}"
             world.delete(run)
+        world.drop_letters()
         left = world.keys()
         world.close()
         assert left == set()

@@ -63,6 +63,8 @@ class World:
         self.queues = [AsyncWorkQueue.from_url(url, one, clock=lambda: self.now / 1000) for one in self.names]
         self.home = self.queues[0]
         self.runs: dict[str, Known] = {}
+        #: The ids of runs that were not kept when they ended.
+        self.fleeting: set[str] = set()
         #: What the last call has chosen, by run and stage: the run has it if it has ended the stage.
         self.choices: dict[tuple[str, str], tuple[str, ...]] = {}
         #: Whether a stopped call was not made good yet: an item may be missing, or there still.
@@ -104,6 +106,8 @@ class World:
         """Start a run; return whether it is new."""
         if run_id not in self.runs or not self.runs[run_id].before.state:
             self.runs[run_id] = Known(plan)
+            if not plan.keep_ms:
+                self.fleeting.add(run_id)
         return self.call(lambda: start_run(self.home, plan, run_id), stop=stop)
 
     def lease(self, queue: int, count: int = 1) -> list[Lease]:
@@ -150,7 +154,7 @@ class World:
         known = self.runs.get(run_id)
         if known is None:
             return
-        known.deleted = known.before.state != "active"
+        known.deleted = known.before.state != "active" and not known.before.active
         try:
             self.call(lambda: self.home.runs.delete(run_id), stop=stop)
         except RunUnfinished:
@@ -159,6 +163,14 @@ class World:
             assert known.deleted or not known.before.state
         if not self.state(run_id).fields:
             del self.runs[run_id]
+
+    def drop_letters(self) -> None:
+        """Drop the dead letters of runs that were not kept: such a run leaves them, as items do."""
+        for queue in self.queues:
+            letters = self.wait(queue.dead_letters.list())
+            left = [one.id for one in letters if one.id.partition("/")[0] in self.fleeting]
+            if left:
+                self.wait(queue.dead_letters.drop(*left))
 
     # ----------------------------------------------------------------------------------- checks
 
