@@ -86,11 +86,11 @@ async def test_ls_lists_the_newest_first(leasehold: Leasehold, program: Program)
     outcome = await leasehold("flow", "ls", program.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.table
-    assert titles == ["id", "flow", "state", "created", "ended", "done", "stages", "error"]
+    assert titles == ["id", "flow", "state", "created", "ended", "progress", "error"]
     assert [(row[:3], row[5:]) for row in rows] == [
-        (["new", "access", "active"], ["0", "3", "-"]),
-        (["bad", "access", "failed"], ["1", "3", "check:", "ValueError:", "no", "access"]),
-        (["good", "access", "completed"], ["5", "5", "-"]),
+        (["new", "access", "active"], ["0/3", "-"]),
+        (["bad", "access", "failed"], ["1/3", "check:", "ValueError:", "no", "access"]),
+        (["good", "access", "completed"], ["5/5", "-"]),
     ]
 
 
@@ -120,7 +120,7 @@ async def test_show_prints_a_run_with_its_stages(leasehold: Leasehold, program: 
     assert (outcome.code, outcome.err) == (0, "")
     facts, _, stages = outcome.out.partition("\n\n")
     shown = dict(line.strip().split(maxsplit=1) for line in facts.splitlines())
-    assert (shown["flow"], shown["state"], shown["done"]) == ("access", "completed", "5 of 5")
+    assert (shown["flow"], shown["state"], shown["progress"]) == ("access", "completed", "5/5")
     assert (shown["@user_id"], shown["@guilds"]) == ("62", "[1985,7]")
     _, *rows = [line.split() for line in stages.splitlines()]
     assert [row[:2] for row in rows] == [["check", "done"], ["rewards", "done"], ["finish", "done"]]
@@ -223,6 +223,9 @@ async def test_delete_leaves_nothing_of_finished_runs(leasehold: Leasehold, prog
     await program.start("new", drain=False)
     outcome = await leasehold("flow", "delete", program.name, "good", "bad", "new")
     assert (outcome.code, outcome.out, outcome.error) == (1, "2 deleted\n", "run 'new' is unfinished")
+    outcome = await leasehold("flow", "delete", program.name, "good", "--json")
+    assert (outcome.code, outcome.error) == (1, f"{program.name!r} has no run 'good'")
+    assert outcome.document == {"queue": program.name, "deleted": 0, "missed": ["good"]}
     assert [view.id for view in await program.flow.runs.list() if view] == ["new"]
     assert await program.tasks.queue.dead_letters.count() == 0
 

@@ -9,7 +9,6 @@ import typer
 
 from leasehold.cli.completion import complete_flow, complete_run
 from leasehold.cli.formatting import (
-    print_block,
     print_facts,
     print_json,
     print_table,
@@ -105,7 +104,8 @@ def _print_run(view: FlowRunView) -> None:
             "created": format_time(view.created),
             "ended": format_time(view.ended),
             "correlation": view.correlation,
-            "done": f"{done:,} of {total:,}",
+            "progress": f"{done:,}/{total:,}",
+            "error": view.error and _error_line(view.error),
             **{f"@{name}": shortened(dump_compact(value)) for name, value in view.attributes.items()},
         }
     )
@@ -113,8 +113,6 @@ def _print_run(view: FlowRunView) -> None:
     print_table(
         ("stage", "state", "ended", "children", "result or error"), map(_stage_row, view.stages.items())
     )
-    if view.error:
-        print_block("error", view.error)
 
 
 @app.command()
@@ -187,7 +185,7 @@ async def replay(
 @queue_command
 async def delete(queue: AsyncWorkQueue, ids: RunIds, *, as_json: AsJson = False) -> Code:
     """Delete finished runs with their results and dead letters. Cancel an unfinished one first."""
-    return await _change(queue, "deleted", queue.runs.delete, ids, "is unfinished", as_json=as_json)
+    return await _change(queue, "deleted", queue.runs.delete, ids, None, as_json=as_json)
 
 
 @app.command()
@@ -208,27 +206,40 @@ async def _change(
     verb: str,
     change: Callable[[str], Awaitable[bool]],
     ids: Sequence[str],
-    refused: str,
+    refused: str | None,
     *,
     as_json: bool,
 ) -> Code:
-    """Change runs one by one, and report which could not be changed."""
+    """Change runs one by one, and report which could not be changed.
+
+    Args:
+        queue: Their home.
+        verb: What is done to them.
+        change: Changes a run, and returns whether it did.
+        ids: The ids of the runs.
+        refused: Why a run was not changed; None: there was none.
+        as_json: Whether to print JSON.
+    """
     missed: list[tuple[str, str]] = []
     for one in ids:
         try:
             changed = await change(one)
         except RunGone:
-            missed.append((one, f"{queue.name!r} has no run {one!r}"))
+            missed.append((one, _absent(queue.name, one)))
         except RunUnfinished:
             missed.append((one, f"run {one!r} is unfinished"))
         else:
             if not changed:
-                missed.append((one, f"run {one!r} {refused}"))
+                missed.append((one, f"run {one!r} {refused}" if refused else _absent(queue.name, one)))
     return report_changes(queue.name, verb, len(ids) - len(missed), missed, as_json=as_json)
 
 
 def _gone(queue: str, run_id: str) -> Code:
-    return fail(f"{queue!r} has no run {run_id!r}", Code.MISSED)
+    return fail(_absent(queue, run_id), Code.MISSED)
+
+
+def _absent(queue: str, run_id: str) -> str:
+    return f"{queue!r} has no run {run_id!r}"
 
 
 def _attribute(text: str) -> tuple[str, str]:
@@ -245,17 +256,20 @@ def _print_runs(queue: str, views: Sequence[FlowRunView], *, as_json: bool) -> N
         for view in views:
             print_json({"queue": queue, **_document(view)})
     elif views:
-        print_table(("id", "flow", "state", "created", "ended", "done", "stages", "error"), map(_row, views))
+        print_table(("id", "flow", "state", "created", "ended", "progress", "error"), map(_row, views))
 
 
 def _row(view: FlowRunView) -> list[Any]:
     done, total = view.progress
-    error = None
-    if view.error:  # `<stage>: <traceback>`
-        stage, _, text = view.error.partition(": ")
-        error = _fitting(f"{stage}: {summary_of(text)}")
+    error = view.error and _fitting(_error_line(view.error))
     created, ended = format_time(view.created), format_time(view.ended)
-    return [view.id, view.flow or None, view.state, created, ended, done, total, error]
+    return [view.id, view.flow or None, view.state, created, ended, f"{done:,}/{total:,}", error]
+
+
+def _error_line(error: str) -> str:
+    """Return the error of a run, which begins with the path of a stage, in one line."""
+    path, _, text = error.partition(": ")
+    return f"{path}: {summary_of(text)}"
 
 
 def _stage_row(named: tuple[str, StageView]) -> list[Any]:
