@@ -144,6 +144,14 @@ async def test_the_commands_of_the_page_run(redis_url: str) -> None:
         result, *diagram = (await ended("guild.join", "62", "1", url=redis_url)).splitlines()
         assert result == "user 62: 1 roles, discord, telegram"
         assert diagram[0].startswith("flowchart")
+        found = await ended(
+            "leasehold.cli", "flow", "find", "{guild}:access", "access", "user_id=62", url=redis_url
+        )
+        assert "completed" in found
+        active = await ended(
+            "leasehold.cli", "flow", "ls", "{guild}:access", "--state", "active", url=redis_url
+        )
+        assert "access" not in active.replace("{guild}:access", "")
         worker.send_signal(signal.SIGTERM)
         assert await worker.wait() == 0
     finally:
