@@ -107,6 +107,7 @@ async def about(redis: Redis, *, quick: bool, **more: object) -> dict[str, Any]:
         "server": f"{name} {server.get(f'{name}_version', server['redis_version'])}",
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "load": f"{os.getloadavg()[0]:.1f} at the start",
         "quick": quick,
         **more,
     }
