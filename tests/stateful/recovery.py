@@ -127,7 +127,7 @@ def differences(before: View, after: View, call: Call) -> Iterator[str]:
             yield f"the data of item {item_id!r} was {data!r}, and is {now!r}"
     for item_id, letter in before.dead.items():
         requeued = call.script == "requeue_many" and after.items.get(item_id, "").rstrip() == letter["data"]
-        dropped = call.script in {"drop_many", "drop_old"}
+        dropped = call.script in {"drop_many", "drop_old", "run_forget"}
         deleted = call.script == "delete_queue"
         if item_id not in after.dead and not (requeued or dropped or deleted):
             yield f"the dead letter {item_id!r} is gone"
