@@ -84,7 +84,7 @@ async def test_a_run_that_has_ended_or_is_gone_is_not_cancelled(runs: Runs) -> N
 
 
 def diamond(runs: Runs, join: str) -> list[StagePlan]:
-    """Return stages: a and b are followed by c, that by d, and b also by e."""
+    """Return stages: a and b are followed by c, that by d, b also by e, and d and e by f."""
     stage = runs.stage
     return [
         stage("a"),
@@ -92,6 +92,7 @@ def diamond(runs: Runs, join: str) -> list[StagePlan]:
         stage("c", "a", "b", join=join),
         stage("d", "c"),
         stage("e", "b", join=join),
+        stage("f", "d", "e"),
     ]
 
 
