@@ -25,6 +25,13 @@ _IDS: dict[str, Kind] = {"requeue_many": "requeue", "drop_many": "drop"}
 #: Scripts with rows about stages: how many values a row has, and which of them says how the stage has
 #: ended; -1: it fans out.
 _STAGE_ROWS = {"run_finish": (7, 4), "run_fan": (4, -1)}
+#: Scripts about one flow run.
+_RUNS: dict[str, Kind] = {
+    "run_start": "start",
+    "run_cancel": "run_cancel",
+    "run_reopen": "run_retry",
+    "run_delete": "run_delete",
+}
 _STAGE_ENDS: dict[bytes, Kind] = {
     b"done": "stage_done",
     b"fan": "stage_fanned",
@@ -117,15 +124,15 @@ class _RecordingEngine(Engine):
 
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         calls = self._write_calls(name, [(item_id,) for item_id in rest]) if name in _IDS else []
-        if name == "run_start" or name in _STAGE_ROWS:
+        if name in _RUNS or name in _STAGE_ROWS:
             calls = self._write_flow_calls(name, rest, arguments)
         called_at = time.monotonic_ns()
         with self._recorded(calls) as values:
             value = await super().run(name, rest, **arguments)
             if name in _STAGE_ROWS:
                 values.extend(answer == 1 for answer in value[0])
-            elif name == "run_start":
-                values.extend([value] * len(calls))
+            elif name in _RUNS:
+                values.extend([(value[0] if isinstance(value, list) else value) == 1] * len(calls))
             else:
                 values.extend(value if calls else ())
         if name == "cancel_data":
@@ -174,10 +181,11 @@ class _RecordingEngine(Engine):
         self, name: str, rest: Sequence[bytes], arguments: Mapping[str, bytes | int]
     ) -> list[Event]:
         now, calls = time.monotonic_ns(), []
-        if name == "run_start":
-            run = arguments["of_run"]
-            if arguments["seal"] and isinstance(run, bytes):
-                calls = [Event(now, "start", self._name, _text(run))]
+        if name in _RUNS:
+            run = arguments.get("of_run", arguments.get("run"))
+            is_whole = arguments.get("seal", 1) if name != "run_delete" else arguments.get("is_last", 1)
+            if is_whole and isinstance(run, bytes):
+                calls = [Event(now, _RUNS[name], self._name, _text(run))]
         else:
             size, place = _STAGE_ROWS[name]
             for at in range(0, len(rest), size):
