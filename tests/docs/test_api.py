@@ -60,6 +60,7 @@ class Unquoted(str):
 def test_the_reference_lists_the_public_modules() -> None:
     assert MODULES == [
         "leasehold",
+        "leasehold.flow",
         "leasehold.telemetry",
         "leasehold.testing",
         "leasehold.testing.history",
