@@ -330,7 +330,7 @@ def _complete(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     if run.stages is not None and lease.stage is not None:
         return stage_done(run, lease, value)
     keep = run.handler.keep_result
-    if value.__class__ in STAGE_RETURNS:
+    if type(value) in STAGE_RETURNS:
         return _decide(run, ResultMismatch(lease.id, f"{value!r:.100}: it is no stage of a flow run"), lease)
     if keep is None:
         return DONE

@@ -187,13 +187,13 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     chosen: tuple[str, ...] | None = None
     may_return = run.handler.may_return
     for kind in (FanOut, Next):
-        if isinstance(value, kind) and may_return is not None and not may_return(kind):
+        if issubclass(type(value), kind) and may_return is not None and not may_return(kind):
             raise ResultMismatch(lease.id, f"its function does not say that it returns {kind.__name__}")
-    if isinstance(value, Next):
+    if issubclass(type(value), Next):
         chosen, value = value.stages, value.value
-        if isinstance(value, FanOut):
+        if issubclass(type(value), FanOut):
             raise ResultMismatch(lease.id, "a stage that fans out cannot choose what follows")
-    if isinstance(value, FanOut):
+    if issubclass(type(value), FanOut):
         return _fanned(lease, value)
     written = codec.encode(value)
     if len(written) > MAX_DATA_BYTES:
