@@ -252,7 +252,7 @@ async def _fans(bench: Bench) -> list[Row]:
     together = bench.scaled(ALL_CHILDREN, 200)
     fans = {
         children: _Fan(bench, children, max(1, together // children))
-        for children in bench.scaled(FANS, (10, 100))
+        for children in bench.scaled(FANS, (FANS[0], FANS[-1]))
     }
     await take_turns(bench.scaled(3, 1), [fan.round for fan in fans.values()])
     await bench.redis.config_set("slowlog-log-slower-than", 10_000)
