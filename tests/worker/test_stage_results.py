@@ -32,8 +32,8 @@ from tests.worker.working import counted, new_worker, working
     [
         (object(), "ResultError: .* cannot be written"),
         (float("nan"), "ResultError: .* cannot be written"),
-        ("text", "ResultMismatch: .* is no result of it"),
-        (Next(1, "missing"), "ResultMismatch: .* chooses .*missing"),
+        ("text", "ResultMismatch: the result of stage 'first' .* is no result of it"),
+        (Next(1, "missing"), "ResultMismatch: the result of stage 'first' .* chooses .*missing"),
         (Next(FanOut([]), "second"), "ResultMismatch: .* cannot choose"),
         (FanOut([], join="n:1"), "ResultMismatch: .* no children"),
     ],

@@ -188,11 +188,11 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     may_return = run.handler.may_return
     for kind in (FanOut, Next):
         if issubclass(type(value), kind) and may_return is not None and not may_return(kind):
-            raise ResultMismatch(lease.id, f"its function does not say that it returns {kind.__name__}")
+            raise ResultMismatch(_name(lease), f"its function does not say that it returns {kind.__name__}")
     if issubclass(type(value), Next):
         chosen, value = value.stages, value.value
         if issubclass(type(value), FanOut):
-            raise ResultMismatch(lease.id, "a stage that fans out cannot choose what follows")
+            raise ResultMismatch(_name(lease), "a stage that fans out cannot choose what follows")
     if issubclass(type(value), FanOut):
         return _fanned(lease, value)
     written = codec.encode(value)
@@ -203,9 +203,14 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
             run.handler.fits(written)
         except Exception as error:
             raise ResultMismatch(
-                lease.id, f"{shown(value):.200} is no result of it: {text_of(error)}"
+                _name(lease), f"{shown(value):.200} is no result of it: {text_of(error)}"
             ) from error
     return StageDone(written, chosen=chosen)
+
+
+def _name(lease: Lease) -> str:
+    """Return the path of the stage of a lease."""
+    return lease.id if lease.stage is None else lease.stage.path
 
 
 def _fanned(lease: Lease, value: FanOut[Any]) -> Outcome:
@@ -215,10 +220,10 @@ def _fanned(lease: Lease, value: FanOut[Any]) -> Outcome:
     try:
         children = tuple(child_text(ref, child) for child in value.children)
     except InvalidArgument as error:
-        raise ResultMismatch(lease.id, f"its children cannot be added: {error}") from error
+        raise ResultMismatch(_name(lease), f"its children cannot be added: {error}") from error
     if not children:
         if value.join.startswith("n:"):
-            raise ResultMismatch(lease.id, f"it has no children, and its join {value.join!r} needs some")
+            raise ResultMismatch(_name(lease), f"it has no children, and its join {value.join!r} needs some")
         return StageDone(b"[]")
     return StageFanned(children, value.join)
 
