@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from leasehold.queue.encoding import SLOW_ROWS
 from leasehold.queue.findings import Problem, read_repairs
+from leasehold.queue.run_reads import RUNS_PER_STEP
 from leasehold.queue.settling import settle_at
 from leasehold.queue.slot import run_at
 from leasehold.queue.stage_ref import StageRef
 from leasehold.queue.views import CleanReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from leasehold.queue.run_reads import RunReader
     from leasehold.queue.slot import QueueObject
@@ -22,18 +23,25 @@ _FIELDS = 12
 
 
 async def check_stages(
-    queue: QueueObject, reader: RunReader, run_ids: Iterable[str], *, repair: bool
+    queue: QueueObject, reader: RunReader, run_ids: Sequence[str], *, repair: bool
 ) -> CleanReport:
     """Find the stages of unfinished runs that wait for items which exist nowhere, and end them.
 
     Args:
         queue: The home queue.
         reader: Reads its runs.
-        run_ids: The ids of the runs.
+        run_ids: The ids of runs; those that have ended are left alone.
         repair: Whether to end the stages.
     """
     report = CleanReport()
-    for run_id in run_ids:
+    # Most of them have ended: their children are not read.
+    unfinished = [
+        view.id
+        for at in range(0, len(run_ids), RUNS_PER_STEP)
+        for view in await reader.views(run_ids[at : at + RUNS_PER_STEP], (), children=False)
+        if view is not None and view.unfinished
+    ]
+    for run_id in unfinished:
         [view] = await reader.views([run_id], (), children=True)
         if view is None or not view.unfinished:
             continue

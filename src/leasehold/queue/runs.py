@@ -272,7 +272,7 @@ class Runs:
         report = await check_runs(self._engine()) if repair else CleanReport()
         for state in RUN_STATES:
             ids = await self._listed(state, None, MAX_CHECKED)
-            report += await check_stages(self._queue, self._reader, ids, repair=repair)
+            report += await check_stages(self._queue, self._reader, [*ids], repair=repair)
         return report
 
     async def replay(self, run_id: str, *, new_id: str | None = None) -> str:
