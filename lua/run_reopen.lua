@@ -59,9 +59,9 @@ local function untell_successors(path)
     local of, policy = found.of or 1, found.join or 'all'
     local counts = of > 1 and counts_of(it, 'i:' .. name) or { 1, 0, 1, 0 }
     if (counts[3] or 0) > 0 then
-      local before = join_decision(policy, of, counts[2], counts[3], counts[4])
+      local was_told = of == 1 or counts[5] == 1
       counts[1], counts[3] = counts[1] - 1, counts[3] - 1
-      local after = join_decision(policy, of, counts[2], counts[3], counts[4])
+      counts[5] = nil
       if of > 1 then
         set_counts(it, 'i:' .. name, counts)
       end
@@ -69,7 +69,7 @@ local function untell_successors(path)
         if counts[3] == 0 then
           clear('e:' .. name)
         end
-        if before == 'dead' and after ~= 'dead' then
+        if was_told then
           untell_successors(name)
         end
       end

@@ -127,7 +127,9 @@ local function enter_stage(run, name, todo)
   end
 end
 
--- Count an edge of a join, and enter or skip the stage if that decides. `edge`: the place of its count in `i:<stage>`.
+-- Count an edge of a join, and enter or skip the stage if that decides. `edge`: the place of its count in `i:<stage>`. After a
+-- retry of some of the edges, the failures of the others still count: a success waits for their retries. The fifth number is 1 if
+-- the stages that follow were told that this one can never be entered.
 local function arrive(run, name, edge, reason, todo)
   local found = stage_definition(run, name)
   local of, policy = found.of or 1, found.join or 'all'
@@ -139,13 +141,18 @@ local function arrive(run, name, edge, reason, todo)
   counts[1], counts[edge] = counts[1] + 1, counts[edge] + 1
   local decision = join_decision(policy, of, counts[2], counts[3], counts[4])
   local by_number = string.sub(policy, 1, 2) == 'n:'
+  local is_decided = decision ~= before or edge == 3 or counts[1] >= of
+  local is_told = decision == 'dead' and counts[5] == 1
+  if decision == 'dead' and is_decided then
+    counts[5] = 1
+  end
   if of > 1 then
     set_counts(run, 'i:' .. name, counts)
     if edge == 3 and policy == 'all' and not has_text(run, 'e:' .. name) then
       set_run(run, 'e:' .. name, reason) -- why it will not be entered
     end
   end
-  if decision == before or run_field(run, 's:' .. name) then
+  if not decision or not is_decided or is_told or run_field(run, 's:' .. name) then
     return
   elseif decision == 'enter' then
     enter_stage(run, name, todo)
@@ -189,7 +196,9 @@ local function tell_parent(run, path, one, todo)
   if place > 3 and policy == 'all' and not has_text(run, 'e:' .. path) then
     set_run(run, 'e:' .. path, one.reason)
   end
-  if decision == before then
+  -- After a retry of some of the children, the failures of the others still count: a success waits for their retries.
+  local are_left = counts[3] + counts[4] + counts[5] < counts[1]
+  if not decision or (decision == before and place == 3 and are_left) then
     return
   end
   local reason = one.reason
@@ -205,7 +214,6 @@ local function tell_parent(run, path, one, todo)
     fail_run(run, reason)
   end
   todo[#todo + 1] = { path = path, state = decision == 'd' and 'd' or 'f', reason = reason }
-  local are_left = counts[3] + counts[4] + counts[5] < counts[1]
   if are_left and (policy == 'fail_fast' or (decision == 'd' and policy ~= 'settled')) then
     run.rest[#run.rest + 1] = path .. '/'
   end

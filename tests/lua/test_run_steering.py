@@ -200,3 +200,31 @@ async def test_a_call_that_was_stopped_at_any_write_is_repeated(runs: Runs, redi
             expected, writes = found, run.writes
         assert found == expected, run.commands
         writes -= 1
+
+
+@pytest.mark.parametrize("policy", ["fail", "fail_fast", "n:3"])
+@pytest.mark.parametrize("in_a_fan", [True, False])
+async def test_what_fails_again_before_a_retry_has_reopened_all_fails_the_run_again(
+    runs: Runs, policy: str, *, in_a_fan: bool
+) -> None:
+    """A retry takes several calls, between which workers go on: no run stays open, or ends as completed."""
+    if in_a_fan:
+        parts = ["a/0", "a/1", "a/2"]
+        children = tuple(runs.child(number) for number in range(3))
+        first = [runs.stage("a", children=children, policy=policy)]
+        await runs.start(*first, runs.stage("end", "a"), runs.stage("last", "end"))
+    else:
+        parts = ["a", "b", "c"]
+        first = [runs.stage(name) for name in parts]
+        await runs.start(*first, runs.stage("end", *parts, join=policy), runs.stage("last", "end"))
+    await finish_all(runs, parts)
+    assert (await runs.states())["run"] == "failed"
+    assert await reopen(runs, parts[0], is_last=0) == [1, 1]
+    await finish_all(runs, parts)
+    await reopen(runs, *parts[1:])
+    await finish_all(runs)
+    assert (await runs.states())["run"] == "failed"
+    assert await reopen(runs, *parts, caller="d") == [1, 1]
+    await finish_all(runs)
+    assert (await runs.states())["run"] == "completed"
+    assert (await runs.fields())["s:last"] == "d"
