@@ -55,8 +55,7 @@ end
 -- Take back what a failed stage has told those that follow it, and what could not be entered because of it.
 local function untell_successors(path)
   for _, name in ipairs(stage_definition(it, path)['then'] or {}) do
-    local found = stage_definition(it, name)
-    local of, policy = found.of or 1, found.join or 'all'
+    local of = stage_definition(it, name).of or 1
     local counts = of > 1 and counts_of(it, 'i:' .. name) or { 1, 0, 1, 0 }
     if (counts[3] or 0) > 0 then
       local was_told = of == 1 or counts[5] == 1
