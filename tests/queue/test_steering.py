@@ -9,8 +9,9 @@ import pytest
 
 from leasehold import FlowCancelled, FlowFailed, InvalidFlow, RunGone, RunUnfinished
 from leasehold.queue.findings import Problem
-from leasehold.queue.plan import Plan, StagePlan
-from leasehold.queue.stages import StageRow, finish_stages
+from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasehold.queue.stage_ref import StageRef
+from leasehold.queue.stages import StageRow, child_text, fan_all, finish_stages, stage_children
 from tests.eventually import eventually
 from tests.lua.space import Call, Space
 from tests.queue.keyspace import left_over
@@ -315,3 +316,21 @@ async def test_no_key_of_an_unfinished_run_expires(queue: AsyncWorkQueue, redis:
     keys = [f"{queue.name}:run:r", f"{queue.name}:runs:by:access\0user_id\x0062", f"{queue.name}:runs:ends"]
     keys.append(f"{queue.name}:runs:completed")
     assert [await redis.pttl(key) for key in keys] == [-1] * 4
+
+
+async def test_a_stale_holder_changes_nothing(queue: AsyncWorkQueue) -> None:
+    """Also a holder whose work is done, if its lease was reclaimed: the current one decides."""
+    await queue.runs.start(chain(queue.name, "a", "b"), "r")
+    [stale] = await queue.lease_many(1, 0.05, block=False)
+    while not (await queue.counts()).waiting:
+        await queue.light_clean()
+    [lease] = await queue.lease_many(1, 60, block=False)
+    before = await states(queue)
+    definition = child_text(StageRef(queue.name, "r", "a"), ChildPlan(queue.name, b"{}"))
+    assert await fan_all(queue, [(stale, [definition], b"all")]) == [False]
+    assert await stage_children(queue, stale, [definition]) is False
+    assert await finish_stages(queue, [StageRow(stale, "done", b'"stale"')]) == [False]
+    assert await states(queue) == before
+    assert await finish_stages(queue, [StageRow(lease, "done", b'"current"')]) == [True]
+    await work(queue)
+    assert (await queue.runs.get("r")).results["a"] == "current"

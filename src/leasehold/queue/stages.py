@@ -71,7 +71,7 @@ class StageRow(NamedTuple):
     kind: Kind
     value: bytes = b""
     extra: bytes = b""
-    fenced: bool = False
+    fenced: bool = True
 
     def encode(self) -> tuple[bytes, ...]:
         """Return the values of the row."""
