@@ -186,7 +186,12 @@ local function commit_runs()
       return refused
     end
   end
-  begin_writes() -- finished work must be able to leave even then
+  local first = opened_runs[1]
+  if first and first.starts and not first.reopens then
+    redis.call('ZADD', first.home .. ':runs:active', 'XX', 0, first.id) -- changes nothing; refused if the server is full
+  else
+    begin_writes() -- finished work must be able to leave even then
+  end
   for _, run in ipairs(opened_runs) do
     if run.prepare then
       run.prepare() -- what is removed before the hash is written

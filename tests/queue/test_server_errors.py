@@ -23,10 +23,12 @@ from leasehold import (
     ServerRefused,
     ServerTooOld,
 )
+from leasehold.queue.stages import StageRow, finish_stages
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, command, take
 from tests.queue.keyspace import audit, snapshot
 from tests.queue.pretender import Pretender, bulk
+from tests.queue.run_hashes import chain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -133,6 +135,23 @@ async def test_a_full_server_refuses_adds_and_still_leases_and_completes(
     await admin.config_set("maxmemory", 0)
     assert await queue.add_item(Item(b"x", id="new"))
     await take(queue)
+
+
+async def test_a_full_server_refuses_new_flow_runs_and_finishes_those_it_has(
+    admin: Redis, started: tuple[AsyncWorkQueue, Lease]
+) -> None:
+    queue, lease = started
+    await queue.complete(lease)
+    await take(queue)
+    await queue.runs.start(chain(queue.name, "a", "b"), "r")
+    await admin.config_set("maxmemory", 1)
+    before = await snapshot(admin)
+    with pytest.raises(ServerOutOfMemory, match="nothing was applied"):
+        await queue.runs.start(chain(queue.name, "a", "b"), "other")
+    assert await snapshot(admin) == before
+    for _ in "ab":
+        assert await finish_stages(queue, [StageRow(await take(queue), "done", b"1")]) == [True]
+    assert (await queue.runs.get("r")).state == "completed"
 
 
 async def test_an_item_that_falls_due_while_the_server_is_full_is_leased(
