@@ -12,6 +12,7 @@ import pytest
 from leasehold import (
     AtLeast,
     Call,
+    FanOut,
     InvalidArgument,
     InvalidCall,
     InvalidFlow,
@@ -60,6 +61,21 @@ async def halves(numbers: list[int]) -> list[float]:
 @tasks.task
 async def choose(number: int) -> Next[int]:
     return Next(number, "one")
+
+
+@tasks.task
+async def add_up(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@tasks.task
+async def split(number: int) -> FanOut[int]:
+    return fan_out([one.call(number)])
+
+
+@tasks.task
+async def untyped(number):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - as users write it
+    return number
 
 
 NOTHING: list[Call[int]] = []
@@ -192,7 +208,7 @@ def test_a_batch_task_may_be_in_a_chain() -> None:
 def test_a_chain_is_a_value() -> None:
     begin = one.call(1).then(one)
     assert len(begin.then(two).plan().stages) == 3
-    assert len(begin.then(total).then(one).plan().stages) == 4  # type: ignore[call-overload] # a list is wanted
+    assert len(begin.then(one).then(one).plan().stages) == 4
     assert len(begin.plan().stages) == 2
     assert len(begin.then(begin).plan().stages) == 4
 
@@ -238,6 +254,51 @@ def test_what_does_not_fit_is_refused_when_the_chain_is_built() -> None:
         group([begin], join="some")  # type: ignore[call-overload]
     with pytest.raises(InvalidArgument, match="calls"):
         group([begin, one])  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="at most the number of the calls, 1"):
+        group([begin], join=AtLeast(2))
+    with pytest.raises(InvalidArgument, match="at most the number of the calls, 0"):
+        group(NOTHING, join=AtLeast(1))
+    assert group([begin, begin], join=AtLeast(2)).plan().stages[-1].policy == "n:2"
+
+
+@pytest.mark.parametrize(
+    ("before", "task", "taken", "given"),
+    [
+        (one.call(1), add_up, "'numbers' takes list[int]", "int"),
+        (one.call(1).then(two), one, "'number' takes int", "str"),
+        (group([one.call(1)]), one, "'number' takes int", "list[int]"),
+        (group([two.call(1).then(two.call(2))]), add_up, "'numbers' takes list[int]", "list[str]"),
+        (group([one.call(1), two.call(2)]), add_up, "'numbers' takes list[int]", "list[Union[int, str]]"),
+        (group([group([one.call(1)])]), add_up, "'numbers' takes list[int]", "list[list[int]]"),
+        (group(NOTHING), one, "'number' takes int", "list[Any]"),
+        (one.call(1).then(group([two.call(1)])), add_up, "'numbers' takes list[int]", "list[str]"),
+        (split.call(1), one, "'number' takes int", "list[int]"),
+        (halves.call(1), halves, "'numbers' takes int", "float"),
+    ],
+)
+def test_a_result_of_another_type_is_refused_when_the_chain_is_built(
+    before: Any, task: Any, taken: str, given: str
+) -> None:
+    with pytest.raises(InvalidCall) as refused:
+        before.then(task)
+    assert refused.value.task == task.name
+    assert refused.value.problem == f"its parameter {taken}, and the result before it is {given}"
+
+
+def test_what_is_not_annotated_fits_everything() -> None:
+    chains: list[Any] = [
+        one.call(1).then(untyped).then(add_up),
+        group([untyped.call(1), one.call(1)]).then(add_up),
+        split.call(1).then(total),
+        split.call(1).then(add_up),
+        group(NOTHING).then(add_up),
+        two.call(1).then(untyped),
+        two.call(1).then(one.call(1)),  # takes no result
+    ]
+    for chain in chains:
+        chain.plan().check()
+    with pytest.raises(InvalidCall, match=r"list\[Union\[Any, str\]\]"):
+        group([untyped.call(1), two.call(1)]).then(add_up)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from leasehold import codec
 from leasehold.describing import text_of
 from leasehold.durations import check_list
 from leasehold.errors import InvalidArgument, InvalidFlow, UnknownAttribute
-from leasehold.flow.fitting import accepts_none, name_of, plain
 from leasehold.queue.lookups import lookup_texts
+from leasehold.tasks.fitting import accepts_none, name_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

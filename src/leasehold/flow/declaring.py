@@ -10,12 +10,12 @@ from leasehold import codec
 from leasehold.describing import text_of
 from leasehold.durations import check_bool, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument, InvalidCall, InvalidFlow
-from leasehold.flow.fitting import name_of
 from leasehold.flow.stage import Member, Stage, StageOptions
 from leasehold.keys import check_prefix, hash_tag
 from leasehold.queue.encoding import MAX_LEVEL, check_group
 from leasehold.queue.plan import check_stage_name, join_text
 from leasehold.queue.queue import AsyncWorkQueue
+from leasehold.tasks.fitting import name_of
 from leasehold.tasks.task import Task, options_of
 from leasehold.worker.returns import FanOut, Next
 

@@ -11,8 +11,8 @@ import inspect
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leasehold.flow.fitting import accepts_none
 from leasehold.tasks.definition import Definition, Settings
+from leasehold.tasks.fitting import accepts_none
 from leasehold.tasks.task import AsyncTask
 from leasehold.worker.stage_context import current_stage
 

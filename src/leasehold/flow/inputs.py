@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold.errors import InvalidFlow
-from leasehold.flow.fitting import fits, name_of
 from leasehold.flow.graph import ancestors, certain
 from leasehold.flow.stage import Member, Stage
+from leasehold.tasks.fitting import list_of, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,12 +81,8 @@ class Inputs:
             self._check_order(stage, found, before)
         types = _types_of(stage)
         for name, one in found.items():
-            if name in types and not fits(one.type, types[name]):
-                raise self._error(
-                    stage,
-                    f"its parameter {name!r} takes {name_of(types[name])}, and {one.shown} is "
-                    f"{name_of(one.type)}",
-                )
+            if name in types and (problem := misfit(name, types[name], one.shown, one.type)):
+                raise self._error(stage, problem)
         return found
 
     def _by_name(self, stage: Stage[Any], before: frozenset[str] | None, *, final: bool) -> dict[str, Input]:
@@ -170,10 +166,9 @@ def _result_of(stage: Stage[Any]) -> Input:
 
 
 def _list_of(parts: list[Input]) -> Input:
-    kind = Union[tuple(one.type for one in parts)] if parts else Any  # noqa: UP007 - known at run time only
     return Input(
         [one.need for one in parts],
-        list[kind],  # type: ignore[valid-type] # known at run time only
+        list_of(one.type for one in parts),
         f"the list of {', '.join(one.shown for one in parts)}",
         tuple(name for one in parts for name in one.stages),
         whole=False,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from leasehold.errors import InvalidFlow
-from leasehold.flow.fitting import member_of, name_of
+from leasehold.tasks.fitting import member_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,9 +9,9 @@ from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check
 from leasehold.errors import InvalidArgument
 from leasehold.queue.encoding import MAX_LEVEL
 from leasehold.queue.lookups import lookup_texts
-from leasehold.queue.plan import Join, Plan, check_run_id, join_text
+from leasehold.queue.plan import Join, Plan, check_run_id
 from leasehold.tasks.flow_run import FlowRun
-from leasehold.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan
+from leasehold.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan, join_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,7 +62,8 @@ class Step(Generic[R_co]):
             kwargs: Its further arguments by name.
 
         Raises:
-            InvalidCall: If the task has no positional argument, or the further arguments do not fit it.
+            InvalidCall: If the task has no positional argument, its type is not that of the result, or the
+                further arguments do not fit it.
             InvalidArgument: If `task` is none.
         """
         before = self._node()
@@ -73,18 +74,18 @@ class Step(Generic[R_co]):
             return Chain((*parts, task._node()))  # noqa: SLF001 - of this file
         if not isinstance(task, Linkable):
             raise InvalidArgument("task", task, "a task, or a call, a chain or a group")
-        return Chain((*parts, task._link(args, kwargs)))  # noqa: SLF001 - of this file
+        return Chain((*parts, task._link(args, kwargs, before.returns)))  # noqa: SLF001 - of this file
 
 
 @runtime_checkable
 class Linkable(Protocol):
     """A task, with which a chain can go on."""
 
-    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
-        """Return a call without its first argument.
+    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> Leaf:
+        """Return a call without its first argument, which takes a value of a type.
 
         Raises:
-            InvalidCall: If the arguments do not fit the task.
+            InvalidCall: If the type or the arguments do not fit the task.
         """
         ...
 
@@ -229,13 +230,14 @@ def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
             group fails.
 
     Raises:
-        InvalidArgument: If one is no call, chain or group, or `join` is none of these.
+        InvalidArgument: If one is no call, chain or group, or `join` is none of these, or wants more
+            than there are.
     """
     steps = check_list("calls", calls, "calls, chains or groups")
     for one in steps:
         if not isinstance(one, Step):
             raise InvalidArgument("calls", one, "calls, chains or groups: task.call(…)")
-    return Group(tuple(one._node() for one in steps), join_text(join))  # noqa: SLF001 - of this file
+    return Group(tuple(one._node() for one in steps), join_of(join, len(steps)))  # noqa: SLF001 - of this file
 
 
 def _plan_of(

@@ -165,7 +165,7 @@ class Definition:
                 self.name, f"its name, that of its schedule, is to be {error.allowed}"
             ) from error
 
-    @property
+    @functools.cached_property
     def result_type(self) -> Any:
         """What the function returns to one call; Any if it does not say that."""
         annotation = self._answer_type

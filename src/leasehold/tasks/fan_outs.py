@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from leasehold.durations import check_list
 from leasehold.errors import InvalidArgument, InvalidCall
-from leasehold.queue.plan import Join, join_text
-from leasehold.tasks.plans import child_of
+from leasehold.tasks.plans import child_of, join_of
 from leasehold.tasks.task import Call
 from leasehold.worker.returns import FanOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasehold.queue.plan import ChildPlan
+    from leasehold.queue.plan import ChildPlan, Join
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -48,10 +47,7 @@ def fan_out(calls: Iterable[Call[Any]], *, join: Join = "all") -> FanOut[Any]:
         InvalidCall: If a call cannot be a child.
     """
     children = [_child(call) for call in check_list("calls", calls, "calls of tasks")]
-    text = join_text(join)
-    if text.startswith("n:") and int(text[2:]) > len(children):
-        raise InvalidArgument("join", join, f"at most the number of the calls, {len(children)}")
-    return FanOut(tuple(children), text)
+    return FanOut(tuple(children), join_of(join, len(children)))
 
 
 def _child(call: object) -> ChildPlan:

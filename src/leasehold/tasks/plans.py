@@ -10,7 +10,8 @@ import msgspec
 
 from leasehold.errors import InvalidArgument, InvalidCall
 from leasehold.keys import hash_tag
-from leasehold.queue.plan import ChildPlan, StagePlan
+from leasehold.queue.plan import ChildPlan, StagePlan, join_text
+from leasehold.tasks.fitting import list_of
 from leasehold.tasks.wire import data_of
 
 if TYPE_CHECKING:
@@ -61,10 +62,12 @@ class Leaf:
 
     Attributes:
         prepare: Gives it; its queue may have been moved since the chain was built.
+        returns: The type of its result.
         takes: The argument that takes the result of the part before; None: none does.
     """
 
     prepare: Callable[[], StageCall]
+    returns: Any
     takes: str | None = None
 
 
@@ -74,6 +77,11 @@ class Sequence:
 
     parts: tuple[Node, ...]
 
+    @property
+    def returns(self) -> Any:
+        """The type of the result: that of the last part."""
+        return self.parts[-1].returns
+
 
 @dataclass(frozen=True)
 class Parallel:
@@ -81,6 +89,11 @@ class Parallel:
 
     parts: tuple[Node, ...]
     join: str
+
+    @property
+    def returns(self) -> Any:
+        """The type of the result: a list of those of the parts."""
+        return list_of(part.returns for part in self.parts)
 
 
 Node: TypeAlias = "Leaf | Sequence | Parallel"
@@ -271,6 +284,18 @@ class _Compiler:
             if count == 1 or name not in self._names:
                 self._names.setdefault(name, 1)
                 return name
+
+
+def join_of(join: object, calls: int) -> str:
+    """Return the join of so many calls as it is stored.
+
+    Raises:
+        InvalidArgument: If it is none, or waits for more calls than there are.
+    """
+    text = join_text(join)
+    if text.startswith("n:") and int(text[2:]) > calls:
+        raise InvalidArgument("join", join, f"at most the number of the calls, {calls}")
+    return text
 
 
 def child_of(call: StageCall, *, first: bool) -> ChildPlan:

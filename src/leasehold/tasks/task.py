@@ -15,6 +15,7 @@ from leasehold.item import Item, check_id
 from leasehold.queue.cancelling import KEEP_SECONDS
 from leasehold.queue.encoding import AddOptions, adding, refuse_options
 from leasehold.tasks.chains import Chain, Step
+from leasehold.tasks.fitting import misfit
 from leasehold.tasks.job import Job
 from leasehold.tasks.plans import Leaf, StageCall
 from leasehold.tasks.wire import content_id_of, data_of
@@ -168,7 +169,7 @@ class Call(Step[R_co]):
             raise InvalidCall(task, "the id of a stage is new: leave out `dedupe_for` and `replace`")
         if self._definition.returns(Next):
             raise InvalidCall(task, "it returns a Next, and a chain has no choice: use a Flow")
-        return Leaf(self._stage, takes)
+        return Leaf(self._stage, self._definition.result_type, takes)
 
     def _stage(self) -> StageCall:
         definition, options = self._definition, self._options
@@ -315,9 +316,11 @@ class Task(Generic[P, R_co]):
         """
         return _job(self._definition, id, created=None)
 
-    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> Leaf:
         arguments = self._definition.arguments
         first = arguments.first
+        if problem := misfit(first, arguments.types[first], "the result before it", given):
+            raise InvalidCall(self.name, problem)
         written = arguments.encode(args, kwargs, filled=(first,))
         return Call(self._definition, written, self._options, self._clock)._node(first)  # noqa: SLF001 - of this file
 

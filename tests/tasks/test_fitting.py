@@ -13,7 +13,7 @@ import msgspec
 import pydantic
 import pytest
 
-from leasehold.flow.fitting import accepts_none, fits, member_of, name_of
+from leasehold.tasks.fitting import accepts_none, fits, member_of, name_of
 
 T = TypeVar("T")
 

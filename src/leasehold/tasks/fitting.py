@@ -13,9 +13,12 @@ import datetime as dt
 import types
 import typing
 from inspect import Signature
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _ARRAYS = (
     list,
@@ -71,6 +74,27 @@ def _one_fits(given: Any, wanted: Any) -> bool:
     if (given, wanted) == (int, float):
         return True
     return (given, wanted) not in _APART and _is_subclass(given, wanted)
+
+
+def misfit(parameter: str, wanted: Any, shown: str, given: Any) -> str | None:
+    """Return what is wrong if a parameter takes a value of a type that does not fit; None if it fits.
+
+    Args:
+        parameter: The name of the parameter.
+        wanted: Its type.
+        shown: What the value is called.
+        given: The type of the value.
+    """
+    if fits(given, wanted):
+        return None
+    return f"its parameter {parameter!r} takes {name_of(wanted)}, and {shown} is {name_of(given)}"
+
+
+def list_of(kinds: Iterable[Any]) -> Any:
+    """Return the type of a list of which each element has one of these types; without any, of all."""
+    distinct = {id(kind): kind for kind in kinds}
+    element = Union[tuple(distinct.values())] if distinct else Any  # noqa: UP007 - known at run time only
+    return list[element]  # type: ignore[valid-type] # as above
 
 
 def accepts_none(kind: Any) -> bool:
