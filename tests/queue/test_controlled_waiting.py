@@ -100,7 +100,8 @@ async def test_a_slot_that_is_freed_is_used_by_one_waiting_session(
             assert (await queue.counts()).leased == 2
             await queue.complete(held.pop(0))
             held.append(await leased.get())
-        assert trips.count <= 60
+        # Two calls an item, one of the session that is woken, and some that cross; waking all would be 1,800.
+        assert trips.count <= 80
 
 
 @pytest.mark.parametrize("sessions", [1, 100])
