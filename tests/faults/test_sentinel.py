@@ -87,8 +87,9 @@ async def watched(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[W
 
         async def run(*options: str) -> tuple[Redis, int]:
             port = unused_tcp_port_factory()
-            words = ("--bind", "127.0.0.1", "--port", str(port), "--save", "", *options)
-            return await stack.enter_async_context(started(port, *words)), port
+            folder = private_folder()  # a replica writes what it receives of its primary there
+            words = ("--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder), *options)
+            return await stack.enter_async_context(started(port, *words, folder=folder)), port
 
         primary, primary_port = await run()
         replica, _ = await run("--replicaof", f"127.0.0.1 {primary_port}", "--repl-diskless-sync-delay", "0")
