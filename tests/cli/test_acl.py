@@ -13,8 +13,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from leasehold import AccessDenied, AsyncWorkQueue, Fleet, Item
+from leasehold import AccessDenied, AsyncWorkQueue, Fleet, Item, TaskQueue
 from leasehold.queue.internals import ask_server, expect_rights
+from leasehold.queue.plan import Plan, StagePlan
 from leasehold.scripting.access import Role, ServerFacts, commands_of, questions
 from leasehold.scripting.catalogue import load
 from leasehold.scripting.discovery import find_queues
@@ -103,7 +104,7 @@ async def test_a_user_with_these_rules_can_do_everything(
 
 @core
 async def test_each_script_runs_with_these_rules(admin: Redis, permit: Permit) -> None:
-    async with Redis.from_url(await permit(NAME, "other")) as client:
+    async with Redis.from_url(await permit(NAME, "other", "home")) as client:
         await client.ping()
         await command(admin, "ACL", "LOG", "RESET")  # what redis-py sends when it connects is not ours
         for script, (rows, arguments) in CALLS.items():
@@ -257,6 +258,48 @@ async def test_a_producer_can_add_wait_and_cancel_but_not_lease(
     assert await queue.counts() == (0, 0, 0, 0)
     with pytest.raises(AccessDenied, match="leasehold acl q --user bob"):
         await queue.lease(30, block=False)
+
+
+@core
+async def test_a_producer_starts_and_steers_flow_runs_which_a_watcher_reads(
+    permit: Permit, own: EmbeddedServer, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    """The second stage is on another queue, and its item is added by the worker that finishes the first."""
+    url = await permit("{q}", "{q}other", role="producer")
+    owner, queue = TaskQueue("{q}", Redis.from_url(own.url)), opened(url, "{q}")
+
+    @owner.task()
+    async def double(number: int) -> int:
+        return 2 * number
+
+    plan = Plan(
+        (
+            StagePlan("a", "{q}", b'{"task":"double","args":{"number":1}}', then=("b",)),
+            StagePlan("b", "{q}other", b"{}", after=("a",)),
+        ),
+        result="b",
+        flow="f",
+        attributes={"n": b"1"},
+        lookup={"n": ("1",)},
+    )
+    async with owner:
+        for run_id in ("r", "s"):
+            assert await queue.runs.start(plan, run_id)
+        assert await queue.runs.cancel("s")
+        assert await queue.runs.replay("r", new_id="t") == "t"
+        assert await queue.runs.cancel("t")
+        await new_worker(owner).drain()
+        assert await queue.runs.report("r", "b", 7)
+        assert await queue.runs.result("r", timeout=20) == 7
+        url = await permit("{q}", "{q}other", role="watcher")
+        watcher = opened(url, "{q}")
+        assert (await watcher.runs.get("r", children=True)).results == {"a": 2, "b": 7}
+        assert [run.id for run in await watcher.runs.list(state="completed") if run] == ["r"]
+        assert len(await watcher.runs.find("f", n=1)) == 3
+        for change in (watcher.runs.start(plan, "u"), watcher.runs.cancel("r"), watcher.runs.delete("r")):
+            with pytest.raises(AccessDenied):
+                await change
+        assert await owner.queue.runs.list(["u"]) == [None]
 
 
 @core

@@ -24,7 +24,7 @@ class Role(StrEnum):
 
     #: All that Leasehold can do.
     WORKER = "worker"
-    #: Add items, wait for results, cancel, and read.
+    #: Add items, start flow runs, wait for results, cancel, report, and read.
     PRODUCER = "producer"
     #: Read: counts, items, workers, events.
     WATCHER = "watcher"
@@ -52,7 +52,10 @@ CONNECTIONS = {
     "client|setname": Sent("name the connections of a worker", "its death is noticed when its leases expire"),
     "eval": Sent("send a script that the server does not know yet", REFUSED),
     "evalsha": Sent("run a script", REFUSED),
-    "hget": Sent("read what a worker says of itself", "its death is noticed when its leases expire"),
+    "hget": Sent(
+        "read what a worker says of itself, and flow runs", "its death is noticed when its leases expire"
+    ),
+    "hmget": Sent("read flow runs", REFUSED),
     "info": Sent("read the server's version", "it is not checked; dead workers are noticed later"),
     "lrange": Sent("list ids", REFUSED),
     "ping": Sent("notice a connection that fell silent", "each connection counts as lost after a while"),
@@ -70,7 +73,10 @@ CONNECTIONS = {
 CLUSTER = ("cluster|slots", "command")
 #: The scripts of producers, besides those that only read.
 PRODUCING = frozenset(
-    {"add_items", "add_once", "await_results", "cancel_data", "cancel_many", "once_drop", "once_run"}
+    {
+        *("add_items", "add_once", "await_results", "cancel_data", "cancel_many", "once_drop", "once_run"),
+        *("run_cancel", "run_report", "run_settle", "run_start"),
+    }
 )
 #: The scripts that read the queue, and note something under one key, by that key. Others who read may call
 #: them only where rules can permit writing to this key alone.
