@@ -1,6 +1,7 @@
 -- End stages of flow runs that were handed over to other systems, no matter which client holds their items, or whether any does.
 --
--- The item is removed as by `cancel_many`: a worker that runs its handler all the same is told.
+-- The item is removed as by `cancel_many`: a worker that runs its handler all the same is told. If it has become a dead letter before,
+-- and the stage is done now, that is dropped.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:
@@ -12,7 +13,7 @@
 -- Cost: O(log n) per row, and O(1) per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 100 items.
 -- Needs: check
--- Calls: cancel_many
+-- Calls: cancel_many, run_forget
 
 redis.call('HLEN', watchers)
 redis.call('HLEN', options)
@@ -20,7 +21,9 @@ redis.call('HLEN', errors)
 redis.call('ZCARD', cancelled_key)
 redis.call('XLEN', events)
 opened_runs.checked = prefix
-local answers, cancelled = {}, {}
+redis.call('ZCARD', prefix .. ':dead')
+redis.call('HLEN', unsettled_key)
+local answers, cancelled, done = {}, {}, {}
 for at = entries + 1, #ARGV, 3 do
   local home, run_id, path = split_reference(ARGV[at])
   local answer = 0
@@ -37,6 +40,7 @@ for at = entries + 1, #ARGV, 3 do
     local state = run_field(run, 's:' .. path)
     if state == 'd' or state == 'f' then -- or an interrupted call has left its item
       cancelled[#cancelled + 1], cancelled[#cancelled + 2] = run_id .. '/' .. path, '0'
+      done[#done + 1] = state == 'd' and run_id .. '/' .. path or nil
     end
   end
   answers[#answers + 1] = answer
@@ -48,5 +52,8 @@ if refused then
 end
 if cancelled[1] then
   call_cancel_many(keys_at(prefix, keys_of_cancel_many), arguments_at(prefix, cancelled))
+end
+if done[1] then
+  call_run_forget(keys_at(prefix, keys_of_run_forget), arguments_at(prefix, done))
 end
 return { answers, rest_of_runs() }

@@ -2,7 +2,7 @@
 --
 -- An item that was completed as a plain one is done, with the result `null`. A dead letter is a failure with its error; a cancelled item is cancelled; one that has expired has failed. An item that has vanished
 -- otherwise has failed as well, except that of a foreign stage, which is done with the result `null`: clients of other libraries remove
--- what they have done.
+-- what they have done. A dead letter of a stage that is done, or has fanned out, is dropped: its item had done its work before.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
 -- Arguments:
@@ -15,6 +15,7 @@
 -- Cost: O(1) per id, and per item that follows.
 -- Limits: at most 1,000 ids a call; about 100 noted ones, 100 others are looked at; it adds about 100 items.
 -- Needs: check
+-- Calls: run_forget
 
 redis.call('ZCARD', dead)
 redis.call('HLEN', watchers)
@@ -95,7 +96,7 @@ local function is_adding(run, path)
   return false
 end
 
-local answers, over, notes = {}, {}, {}
+local answers, over, notes, letters = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local of_stage, completed = string.match(reference_of[id] or '', '^(.-)(%z?)$')
   local home, run_id, path = split_reference(of_stage)
@@ -115,6 +116,8 @@ for i, id in ipairs(ids) do
       if run_field(run, 'state') and (state == 'w' or (state == 'x' and counts[2] < counts[1])) then
         answers[i] = 1
         end_vanished(run, id, path, completed ~= '')
+      elseif state == 'd' or state == 'x' then
+        letters[#letters + 1] = id
       end
     end
   elseif home then
@@ -128,6 +131,9 @@ if refused then
 end
 forget_facts(over)
 in_chunks('HDEL', ledger, over)
+if letters[1] then
+  call_run_forget(keys_at(prefix, keys_of_run_forget), arguments_at(prefix, letters))
+end
 in_chunks('HDEL', unsettled_key, notes)
 for _, reference in ipairs(rest_of_runs()) do
   rest[#rest + 1] = reference

@@ -8,6 +8,7 @@ import pytest
 
 from tests.lua.runs import Row, Runs, contents
 from tests.lua.space import NOW, Call, Expiring, Space
+from tests.stateful.interruption import Interrupter
 
 
 async def settle(runs: Runs, *ids: str, cursor: str = "0", at: int = NOW) -> tuple[list[int], list[str]]:
@@ -184,6 +185,33 @@ async def test_a_stage_that_was_handed_over_is_ended_by_a_report(runs: Runs) -> 
     assert await runs.space.run("run_report", [(reference, "failed", "late")]) == [[0], []]
     assert await runs.finish(row.done()) == [0]
     assert await runs.step() == ["b"]
+
+
+async def test_a_report_drops_the_dead_letter_of_the_item(runs: Runs) -> None:
+    await two_stages(runs)
+    await runs.space.run("fail_many", [("r/a", 1, -1, "plainly")])
+    reference = f"{runs.home}\0r\0a"
+    assert await runs.space.run("run_report", [(reference, "done", "1")]) == [[1], []]
+    after = await runs.space.snapshot()
+    assert after.keys().isdisjoint({"dead", "dead:r/a", "unsettled"})
+    assert (await runs.states())["a"] == "d"
+
+
+async def test_the_dead_letter_is_dropped_even_if_the_report_is_interrupted(runs: Runs, redis: Any) -> None:
+    rows = [(f"{runs.home}\0r\0a", "done", "1")]
+    report, allowed, ended = Call("run_report", rows), 0, False
+    while not ended:
+        await redis.flushdb()
+        await two_stages(runs)
+        await runs.space.run("fail_many", [("r/a", 1, -1, "plainly")])
+        ended = (await Interrupter(runs.space).run(report, allowed)).ended
+        state = (await runs.states())["a"]
+        await settle(runs)
+        after = await runs.space.snapshot()
+        assert after.keys().isdisjoint({"dead", "dead:r/a"}) == (state == "d"), allowed
+        assert "unsettled" not in after
+        allowed += 1
+    assert allowed > 3
 
 
 async def test_a_report_of_a_failure(runs: Runs) -> None:
