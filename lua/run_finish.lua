@@ -197,7 +197,7 @@ for i, row in ipairs(rows) do
   end
 end
 
-local refused = commit_runs()
+local refused = commit_runs(true)
 if refused then
   return refused
 end

@@ -46,7 +46,7 @@ for at = entries + 1, #ARGV, 3 do
   answers[#answers + 1] = answer
 end
 
-local refused = commit_runs()
+local refused = commit_runs(true)
 if refused then
   return refused
 end

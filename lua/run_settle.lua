@@ -125,7 +125,7 @@ for i, id in ipairs(ids) do
   end
 end
 
-local refused = commit_runs()
+local refused = commit_runs(true)
 if refused then
   return refused
 end

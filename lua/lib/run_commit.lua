@@ -69,6 +69,46 @@ local function check_queue(there)
   end
 end
 
+-- Return why no items can be added to a queue now, with its name; nil: they can.
+local function why_refused(there)
+  local reply = redis.pcall('HEXISTS', there .. ':control', 'closed')
+  if reply == 1 then
+    return 'the queue ' .. there .. ' is being deleted'
+  end
+  local text = type(reply) == 'table' and reply.err or ''
+  if
+    string.find(text, 'NOPERM')
+    or string.find(text, '[Aa]ccess')
+    or string.find(text, 'ermission')
+  then
+    return 'the access rules of the client that finished the stage before forbid the queue '
+      .. there
+  end
+end
+
+-- Fail the stages and children whose queues cannot be used, and what then follows of these: another try would be refused, too.
+local function fail_refused(run)
+  local known, is_over = {}, false
+  while not is_over do
+    local added, failed = run.added, {}
+    run.added = {}
+    for _, one in ipairs(added) do
+      if known[one.queue] == nil then
+        known[one.queue] = why_refused(one.queue) or false
+      end
+      local list = known[one.queue] and one.path ~= '' and failed or run.added
+      list[#list + 1] = one
+    end
+    for _, one in ipairs(failed) do
+      local state = run_field(run, 's:' .. one.path)
+      if state == 'w' or state == 'x' then
+        end_stage(run, one.path, 'f', 'it could not be added: ' .. known[one.queue])
+      end
+    end
+    is_over = #failed == 0
+  end
+end
+
 -- Note which items a step adds, as it may be interrupted before it has: see `heal_run`.
 local function note_adding(run)
   local paths = {}
@@ -170,9 +210,13 @@ local function write_run(run)
   end
 end
 
--- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted.
-local function commit_runs()
+-- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted. `goes_on`: instead, the
+-- stages fail whose queues are being deleted or forbidden.
+local function commit_runs(goes_on)
   for _, run in ipairs(opened_runs) do
+    if goes_on then
+      fail_refused(run)
+    end
     note_adding(run)
     close_run(run)
     if #run.rest > 0 then

@@ -288,16 +288,48 @@ async def test_a_run_spans_queues_of_one_slot(runs: Runs) -> None:
     assert await other.snapshot() == {"fence": "2"}
 
 
-async def test_a_queue_that_is_being_deleted_refuses_the_step(runs: Runs) -> None:
+async def test_a_queue_that_is_being_deleted_refuses_the_start(runs: Runs) -> None:
     other = Space(runs.space.redis, f"{runs.home}-other")
     await other.seed({"control": {"closed": "deleted 1"}})
-    plan = Plan((runs.stage("a"), StagePlan("b", other.prefix, b"b", ("a",))))
-    await runs.space.run_all([runs.starting(plan)])
-    [row] = await runs.lease()
     before = await runs.space.snapshot()
     with pytest.raises(Exception, match=f"QUEUEDELETED the queue {other.prefix} is being deleted"):
-        await runs.finish(row.done())
+        await runs.space.run_all([runs.starting(Plan((StagePlan("b", other.prefix, b"b"),)))])
     assert await runs.space.snapshot() == before
+
+
+@pytest.mark.parametrize("join", ["all", "settled"])
+async def test_a_stage_whose_queue_is_being_deleted_fails(runs: Runs, join: str) -> None:
+    """Another try of the stage before it would be refused, too. What tolerates the failure goes on."""
+    other = Space(runs.space.redis, f"{runs.home}-other")
+    await other.seed({"control": {"closed": "deleted 1"}})
+    b = StagePlan("b", other.prefix, b"b", ("a",))
+    await runs.start(runs.stage("a"), b, runs.stage("c", "a"), runs.stage("d", "b", "c", join=join))
+    assert await runs.step() == ["a"]
+    assert (await runs.states())["b"] == "f"
+    error = f"it could not be added: the queue {other.prefix} is being deleted"
+    assert (await runs.fields())["e:b"] == error
+    assert await runs.step() == ["c"]
+    assert await runs.step() == (["d"] if join == "settled" else [])
+    fields = await runs.hash()
+    assert (fields["state"], fields["active"]) == ("completed" if join == "settled" else "failed", "0")
+    assert fields.get("error") == (None if join == "settled" else f"b: {error}")
+    assert [*await other.snapshot()] == ["control"]
+
+
+@pytest.mark.parametrize(("policy", "state"), [("all", "failed"), ("settled", "completed")])
+async def test_children_whose_queue_is_being_deleted_fail(runs: Runs, policy: str, state: str) -> None:
+    """Also those that are added by further calls."""
+    other = Space(runs.space.redis, f"{runs.home}-other")
+    await other.seed({"control": {"closed": "deleted 1"}})
+    await runs.start(runs.stage("a"), result="a")
+    [row] = await runs.lease()
+    children = [ChildPlan(other.prefix, b"1")] * 119 + [runs.child(2)]
+    assert await runs.finish(row.fan(children, policy)) == [2]
+    assert await runs.finish(row.more()) == [1]
+    assert (await runs.fields())["j:a"] == "120 120 0 119 0 0"
+    assert await runs.step() == ["a/119"]
+    assert (await runs.states())["run"] == state
+    assert [*await other.snapshot()] == ["control"]
 
 
 async def test_a_run_that_is_not_kept_leaves_nothing(runs: Runs) -> None:

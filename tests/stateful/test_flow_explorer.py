@@ -88,10 +88,10 @@ MORE_FAULTS = {
         Bound(chain(), states=5),
         Fault(
             "run_finish.lua",
-            "local refused = commit_runs()\nif refused then\n  return refused\nend\n"
+            "local refused = commit_runs(true)\nif refused then\n  return refused\nend\n"
             "local done, dead_ = finish_items(completed, failed)\n",
             "local done, dead_ = finish_items(completed, failed)\n"
-            "local refused = commit_runs()\nif refused then\n  return refused\nend\n",
+            "local refused = commit_runs(true)\nif refused then\n  return refused\nend\n",
         ),
     ),
     "what was not added is not added again": (

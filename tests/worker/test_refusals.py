@@ -12,11 +12,13 @@ from leasehold import (
     AccessDenied,
     AsyncWorkQueue,
     DatabaseMissing,
+    FanOut,
     Item,
     LoginRefused,
     ServerRefused,
     ServerTooOld,
 )
+from leasehold.queue.plan import ChildPlan, Plan, StagePlan
 from leasehold.worker import health
 from tests.eventually import eventually
 from tests.queue.asking import command, until
@@ -224,3 +226,38 @@ async def test_a_worker_that_is_refused_later_works_on_when_it_is_accepted_again
         await finished(queue)
         await eventually("it is healthy", lambda: worker.health().ok)
     assert gate.begun == gate.done == ["1", "2", "3", "after"]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("kind", ["successor", "children", "deleted"])
+async def test_a_stage_whose_queue_the_worker_may_not_use_fails(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str, kind: str
+) -> None:
+    """The worker that would add its item ends the work before it all the same, and names the queue."""
+    there = f"other-{name}"
+    owner = make_queue(url=own.url)
+    await command(admin, "ACL", "SETUSER", "bob", "on", ">pw", f"~{name}:*", "&*", "+@all")
+    if kind == "deleted":
+        await command(admin, "ACL", "SETUSER", "bob", "allkeys")
+        await command(admin, "HSET", f"{there}:control", "closed", "deleted 1")
+    queue = make_queue(url=own.url.replace("redis://", "redis://bob:pw@"))
+    b = [StagePlan("b", there, b"{}", after=("a",))] if kind == "successor" else []
+    assert await owner.runs.start(Plan((StagePlan("a", name, b"{}"), *b)), "r")
+    worker = new_worker()
+    runs = 0
+
+    @worker.handler(queue)
+    async def fan(item: Item) -> object:
+        nonlocal runs
+        assert item.data == b"{}"
+        runs += 1
+        return 1 if b else FanOut([ChildPlan(there, b"{}")] * 120)
+
+    async with asyncio.timeout(TIMEOUT):
+        await worker.drain()
+    view = await owner.runs.get("r")
+    assert (view.state, runs) == ("failed", 1)
+    assert view.error is not None
+    assert there in view.error
+    assert ("is being deleted" if kind == "deleted" else "access rules") in view.error
+    assert (await owner.counts()).total == 0
