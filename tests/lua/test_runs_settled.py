@@ -214,6 +214,22 @@ async def test_the_dead_letter_is_dropped_even_if_the_report_is_interrupted(runs
     assert allowed > 3
 
 
+async def test_the_holder_of_an_item_of_an_earlier_run_of_the_same_id_completes_it(runs: Runs) -> None:
+    """A finish that was interrupted leaves its item; the run has ended, is deleted, and started again."""
+    await runs.start(runs.stage("a"))
+    [row] = await runs.lease()
+    call = Call("run_finish", [row.done()])
+    assert not (await Interrupter(runs.space).run(call, 6)).ended
+    for is_last in (0, 1):
+        assert await runs.space.run("run_delete", run="r", is_last=is_last) == 1
+    await runs.start(runs.stage("b"))
+    before = await runs.hash()
+    assert "item:r/a" in await runs.space.snapshot()
+    assert await runs.finish(row.done()) == [1]
+    assert await runs.hash() == before
+    assert "item:r/a" not in await runs.space.snapshot()
+
+
 async def test_a_report_of_a_failure(runs: Runs) -> None:
     await two_stages(runs)
     rows = [(f"{runs.home}\0r\0a", "failed", "refused"), (f"{runs.home}\0gone\0a", "done", "1")]

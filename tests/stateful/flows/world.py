@@ -65,6 +65,7 @@ class World:
         self.runs: dict[str, Known] = {}
         #: The ids of runs that were not kept when they ended.
         self.fleeting: set[str] = set()
+        self.left_behind: set[str] = set()
         #: What the last call has chosen, by run and stage: the run has it if it has ended the stage.
         self.choices: dict[tuple[str, str], tuple[str, ...]] = {}
         #: Whether a stopped call was not made good yet: an item may be missing, or there still.
@@ -105,6 +106,8 @@ class World:
     def start(self, plan: Plan, run_id: str, *, stop: int | None = None) -> bool | None:
         """Start a run; return whether it is new."""
         if run_id not in self.runs or not self.runs[run_id].before.state:
+            # Items that stopped calls of an earlier run of this id have left: their holders complete them.
+            self.left_behind |= {one for one in self.items() if one.startswith(f"{run_id}/")}
             self.runs[run_id] = Known(plan)
             if not plan.keep_ms:
                 self.fleeting.add(run_id)
@@ -225,7 +228,12 @@ class World:
         for one in self.items():
             run_id, _, path = one.partition("/")
             known = self.runs.get(run_id)
-            if known and known.before.state and path not in known.before.stages:
+            if (
+                known
+                and known.before.state
+                and path not in known.before.stages
+                and one not in self.left_behind
+            ):
                 yield f"{run_id}: {path} was not entered, and has an item"
 
     def misplaced(self) -> Iterator[str]:
@@ -266,6 +274,7 @@ class World:
                 for lease in self.lease(number, 100):
                     self.work(number, lease)
                 self.call(partial(settle, queue))
+                self.call(queue.light_clean)
             self.cancel_rests()
             self.call(self.home.runs.check)
             if all(known.before.state != "active" for known in self.runs.values()) and not self.items():
