@@ -295,3 +295,10 @@ async def test_runs_that_are_not_there(tasks: TaskQueue, part: Part) -> None:
             return (await short.status()) == "gone"
 
         await until("the run is gone", is_gone)
+
+
+async def test_the_result_of_a_run_says_that_a_flow_run_is_unfinished(tasks: TaskQueue, part: Part) -> None:
+    run = await part.task.call(1).then(part.task).add(id="r")
+    for wait in (run.result(timeout=0.05), tasks.queue.runs.result("r", timeout=0.05)):
+        with pytest.raises(TimeoutError, match=r"the flow run 'r' is still unfinished after 0\.05 s"):
+            await wait

@@ -70,7 +70,9 @@ class Results:
         code, _ = await self._engine().run("await_results", [encoded_id(item_id)], keep_ms=KEEP_MS)
         return bool(code == CANCELLED)
 
-    async def wait(self, item_id: str, timeout: Duration | None = None) -> bytes | None:
+    async def wait(
+        self, item_id: str, timeout: Duration | None = None, *, what: str = "item"
+    ) -> bytes | None:
         """Wait until an item is completed, and return its result.
 
         The client that completes the item notifies this process, if that client is a Leasehold one too; of an
@@ -80,6 +82,7 @@ class Results:
         Args:
             item_id: The item's id.
             timeout: The maximum to wait, in seconds; None: no limit.
+            what: What the text of `TimeoutError` calls it.
 
         Returns:
             The result; None if the item was completed without one, or was removed.
@@ -102,4 +105,4 @@ class Results:
             async with asyncio.timeout(limit):
                 return await wait
         except TimeoutError as error:
-            raise TimeoutError(f"the item {item_id!r} is still unfinished after {limit:g} s") from error
+            raise TimeoutError(f"the {what} {item_id!r} is still unfinished after {limit:g} s") from error

@@ -368,7 +368,7 @@ class Runs:
             InvalidArgument: If an argument cannot be used.
         """
         try:
-            data = await self._results.wait(check_run_id(run_id), timeout=timeout)
+            data = await self._results.wait(check_run_id(run_id), timeout=timeout, what="flow run")
         except ItemUnknown as error:
             raise RunGone(run_id) from error
         return await read_result(self._queue, run_id, data)

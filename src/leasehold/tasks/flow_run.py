@@ -70,7 +70,7 @@ class FlowRun(Generic[R_co]):
             QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
         """
         try:
-            data = await self._queue.results.wait(self.id, timeout=timeout)
+            data = await self._queue.results.wait(self.id, timeout=timeout, what="flow run")
             raw = None if data is None else raw_result(self.id, data)
         except JobFailed as error:
             kind, _, message = error.error.partition(": ")
