@@ -167,7 +167,12 @@ end
 
 -- Publish what became of a run, and have it expire. Repeating it changes nothing.
 local function publish_end(run)
-  local keep, watchers_key = tonumber(run.fields.keep or 0) or 0, run.home .. ':watchers'
+  local watchers_key = run.home .. ':watchers'
+  local waiters = redis.pcall('HGET', watchers_key, run.id)
+  if type(waiters) == 'string' and (tonumber(run.fields.keep or 0) or 0) == 0 then
+    run.fields.keep = '60000' -- those who wait are still to read it
+  end
+  local keep = tonumber(run.fields.keep or 0) or 0
   if keep > 0 then
     redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep)
   end
@@ -180,7 +185,6 @@ local function publish_end(run)
       redis.call('PEXPIRE', run.key, keep)
     end
   end
-  local waiters = redis.pcall('HGET', watchers_key, run.id)
   if type(waiters) == 'string' then
     for waits in string.gmatch(waiters, '%S+') do
       redis.pcall('PUBLISH', run.home .. ':push:' .. waits, 'ended ' .. run.id)

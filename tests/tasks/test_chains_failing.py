@@ -20,6 +20,7 @@ from leasehold import (
     fan_out,
     group,
 )
+from leasehold.queue.slot import read_key
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.working import counted, new_worker, working
@@ -302,3 +303,29 @@ async def test_the_result_of_a_run_says_that_a_flow_run_is_unfinished(tasks: Tas
     for wait in (run.result(timeout=0.05), tasks.queue.runs.result("r", timeout=0.05)):
         with pytest.raises(TimeoutError, match=r"the flow run 'r' is still unfinished after 0\.05 s"):
             await wait
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_caller_that_waits_gets_the_end_of_a_run_that_is_not_kept(
+    tasks: TaskQueue, *, fails: bool
+) -> None:
+    @tasks.task(retry=None)
+    async def work(number: int) -> int:
+        if fails:
+            raise ValueError("bad")
+        return number + 1
+
+    run = await group([work.call(1), work.call(2)]).add(id="r", keep=0)
+    waiting = [asyncio.create_task(one) for one in (run.result(timeout=20), run.result(timeout=20))]
+
+    async def is_noted() -> bool:
+        return int(await read_key(tasks.queue, b"HLEN", f"{tasks.queue.name}:watchers".encode())) == 1
+
+    await until("the server knows who waits", is_noted)
+    async with working(new_worker(tasks)):
+        for one in waiting:
+            if fails:
+                with pytest.raises(FlowFailed, match="ValueError: bad"):
+                    await one
+            else:
+                assert await one == [2, 3]

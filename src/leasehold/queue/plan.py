@@ -188,7 +188,8 @@ class Plan:
         attributes: The input of the run: raw JSON by the attribute's name.
         flow: The name of the flow; it may be empty.
         lookup: The texts by which the run is found, by the attribute's name.
-        keep_ms: How long the run is kept when it has ended; 0: it is deleted at once.
+        keep_ms: How long the run is kept when it has ended; 0: it is deleted at once, or
+            after a minute if a caller waits for its result.
         correlation: What logs and traces of its stages carry.
         level: The shift of the priorities of its stages.
         trace: The `traceparent` of who started it.

@@ -357,7 +357,7 @@ class Runs:
 
         Returns:
             The result; of a stage that has fanned out, the list of those of its children that have succeeded;
-            None if the run has no result stage, or it ended while the caller waited and is not kept.
+            None if the run has no result stage.
 
         Raises:
             FlowFailed: If it has failed.
