@@ -123,7 +123,7 @@ MORE_FAULTS = {
         Bound(joined("n:1"), states=5),
         Fault(
             "lib/run_step.lua",
-            "if decision == before or run_field(run, 's:' .. name) then",
+            "if not decision or not is_decided or is_told or run_field(run, 's:' .. name) then",
             "if not decision then",
         ),
     ),
@@ -147,8 +147,8 @@ MORE_FAULTS = {
         ),
         Fault(
             "lib/run_step.lua",
-            "  if decision == before then\n    return\n  end\n  local reason",
-            "  local reason",
+            "if not decision or (decision == before and place == 3 and are_left) then",
+            "if not decision then",
         ),
     ),
     "a retried run keeps what a failed stage has told": (
