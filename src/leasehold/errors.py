@@ -258,7 +258,10 @@ class NotAStage(FlowError):
 
     def __init__(self, function: str) -> None:
         self.function = function
-        super().__init__(f"{function} was called outside of a stage of a flow run")
+        super().__init__(
+            f"{function} was called outside of a stage of a flow run, or in a batch, which has several: "
+            "each item has its own `Lease.stage`"
+        )
 
 
 class ResultMismatch(FlowError):

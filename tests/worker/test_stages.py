@@ -214,7 +214,7 @@ async def test_the_correlation_id_is_in_the_context_and_in_the_log(
     @tasks.task(batch=10)
     async def many(numbers: list[int]) -> None:
         seen.extend((correlation_id.get(), None) for _ in numbers)
-        with pytest.raises(NotAStage):
+        with pytest.raises(NotAStage, match="in a batch, which has several"):
             current_stage()
 
     @tasks.task
