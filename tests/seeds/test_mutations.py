@@ -37,6 +37,9 @@ class Fault(NamedTuple):
 #: These run in `make test`: one in Lua, one in Python, one in a setting.
 QUICK = [
     Fault("RWQ-B3", "lua/lib/current.lua", "first and token >= first and token <= last", "first"),
+]
+
+FAULTS = [
     Fault(
         "RWQ-B13",
         "src/leasehold/durations.py",
@@ -44,9 +47,6 @@ QUICK = [
         "math.ceil(seconds(argument, value, zero=zero, longest=longest)) * 1000",
     ),
     Fault("RWQ-B18", "pyproject.toml", "dependencies = [\n", 'dependencies = [\n    "uuid",\n'),
-]
-
-FAULTS = [
     Fault(
         "RWQ-B1",
         "lua/lib/processing.lua",

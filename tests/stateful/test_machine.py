@@ -291,9 +291,7 @@ def _list(reply: Any) -> list[Any]:
     return list(reply)
 
 
-@pytest.mark.parametrize(
-    "examples", [15, pytest.param(60, marks=pytest.mark.slow), pytest.param(500, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("examples", [15, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.seed("RWQ-G1", "RWQ-G2", "RWQ-G3", "RWQ-B6")
 def test_a_queue_equals_its_model(redis_url: str, examples: int) -> None:
     QueueMachine.url = redis_url
