@@ -71,14 +71,16 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     before, engine = session(queue), running_engine(queue)
     assert engine is not None
     proxy.stall()
-    calls = [asyncio.create_task(queue.counts()), asyncio.create_task(queue.peek(1))]
+    calls = [asyncio.create_task(queue.counts()) for _ in range(2)]
     await asyncio.sleep(0)
     replaced = await replace_session(queue)
     assert replaced != before.id
     assert queue.session == replaced
     await asyncio.sleep(0.2)
+    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 0.5)
     proxy.resume()
     await asyncio.gather(*calls)
+    await asyncio.sleep(0.1)  # longer than until the timer looks next; the time without a call begins anew
     assert await engine.run("counts")
     await eventually("its connection is closed", lambda: not before.connections)
     assert before not in list(SESSIONS)

@@ -281,14 +281,16 @@ class Engine:
         """Close as soon as no call has been made for a while, and no caller waits for a result.
 
         Args:
-            calls: How many calls there had been a while ago.
+            calls: How many calls there had been a while ago, when none was in flight; otherwise -1.
         """
         if self._closing is not None:
             return
-        if (self._in_flight, self._calls, self.result_waits.count) == (0, calls, 0):
+        in_use = self._in_flight > 0 or self.result_waits.count > 0
+        if not in_use and self._calls == calls:
             self.start_closing()
         else:
-            self._unused_timer = self.loop.call_later(UNUSED_SECONDS, self.close_when_unused, self._calls)
+            seen = -1 if in_use else self._calls
+            self._unused_timer = self.loop.call_later(UNUSED_SECONDS, self.close_when_unused, seen)
 
     async def end(self) -> None:
         """See `Member`."""
