@@ -1,0 +1,151 @@
+"""What is known and what is wished: the values that the autoscaler's functions take. One concept.
+
+A **worker** is what runs one item at a time. A **unit** is what a back end starts and stops, a process, a pod or a
+machine, with a number of workers in it. A **job** is the work of one queue. A **deployment** is what does the work of one
+or several jobs; it has one or several **tiers** of units, for instance steady and pre-emptible machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """What is known of one job at one moment."""
+
+    #: Items that wait, those included that became due and those whose lease expired.
+    waiting: int = 0
+    #: Items that are leased, and how many of them no live worker holds.
+    leased: int = 0
+    abandoned: int = 0
+    #: Items that become due within the look-ahead: spin-up time plus age target.
+    due_soon: int = 0
+    #: For how long the oldest waiting item has waited (s).
+    oldest_age: float = 0.0
+    #: Items per second that come to wait, smoothed, and by how much that changes each second.
+    arrival_rate: float = 0.0
+    arrival_trend: float = 0.0
+    #: The squared coefficient of variation of the times between arrivals; 1: at random.
+    arrival_variation: float = 1.0
+    #: How long a worker takes for one item (s), the mean; None: not known yet.
+    service_time: float | None = None
+    #: Its squared coefficient of variation; 0: always the same, 1: exponential.
+    service_variation: float = 1.0
+    #: Workers that can work now.
+    ready: int = 0
+    #: Workers that have been asked for, those that are ready included.
+    requested: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPolicy:
+    """What is wished for one job."""
+
+    #: How long an item may wait until its run begins (s).
+    age_target: float = 60.0
+    #: How long one item takes (s); None: measured.
+    service_time: float | None = None
+    #: The share of items that wait no longer than the age target, when items arrive at random.
+    confidence: float = 0.99
+    #: Whether items are left out that are leased, and that no live worker holds.
+    ignore_abandoned: bool = False
+    #: How many items of other jobs one item adds on average, by the names of these jobs; None: measured.
+    children: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierPolicy:
+    """What is wished for one tier. Units, not workers."""
+
+    name: str
+    min_units: int = 0
+    max_units: int = 10
+    workers_per_unit: int = 1
+    #: From the request of a unit until it works (s); after twice the time it counts as not delivered.
+    spin_up: float = 30.0
+    #: Whether the platform may take a unit away at any time.
+    preemptible: bool = False
+    #: For how long (s) fewer must have been enough before fewer are asked for.
+    slow_down: float = 300.0
+    #: For how long (s) more must have been needed before more are asked for.
+    slow_up: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentPolicy:
+    """What is wished for one deployment."""
+
+    name: str
+    #: The names of its jobs. Their workers are shared: one unit works on all of them.
+    jobs: tuple[str, ...]
+    #: Filled in this order.
+    tiers: tuple[TierPolicy, ...]
+    #: The share of the wanted workers (0 to 1) that must not be on pre-emptible tiers.
+    steady_share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What is wished for all."""
+
+    jobs: Mapping[str, JobPolicy]
+    deployments: Mapping[str, DeploymentPolicy]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How many workers one job needs, and why. The largest of the parts, at least 0."""
+
+    workers: int
+    #: What arrives in the long run, with the age target kept in the wished share of cases.
+    for_rate: int = 0
+    #: What waits now, begun within the age target.
+    for_backlog: int = 0
+    #: What will wait when workers that are asked for now are ready.
+    for_forecast: int = 0
+    #: One line for people: which part decided, with its figures.
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierUnits:
+    """The units of one tier, as its back end says. None: the back end could not say."""
+
+    ready: int | None
+    requested: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierRequest:
+    """What one pass wants of one tier, and what became of it. Units."""
+
+    deployment: str
+    tier: str
+    ready: int | None
+    #: What was asked for before this pass.
+    requested: int | None
+    wanted: int
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobReport:
+    """What one pass saw of one job, and what it answered."""
+
+    job: str
+    signals: Signals
+    answer: Answer
+    #: Its share of the deployment's ready workers; the shares of a deployment add up.
+    share: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The result of one pass: what to ask for, and the memory for the next pass."""
+
+    jobs: tuple[JobReport, ...]
+    tiers: tuple[TierRequest, ...]
+    #: What the next pass is to be given: JSON values only.
+    memory: Mapping[str, object]
