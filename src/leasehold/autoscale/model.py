@@ -1,14 +1,18 @@
 """What is known and what is wished: the values that the autoscaler's functions take. One concept.
 
-A **worker** is what runs one item at a time. A **unit** is what a back end starts and stops, a process, a pod or a
-machine, with a number of workers in it. A **job** is the work of one queue. A **deployment** is what does the work of one
-or several jobs; it has one or several **tiers** of units, for instance steady and pre-emptible machines.
+A **worker** is what runs one item at a time. A **unit** is what a back end starts and stops: a process, a
+pod or a machine, with a number of workers in it. A **job** is the work of one queue. A **deployment** is what
+does the work of one or several jobs; it has one or several **tiers** of units, for instance steady and
+pre-emptible machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, kw_only=True)
