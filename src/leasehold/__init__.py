@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from leasehold.embedded import EmbeddedServer
     from leasehold.errors import (
         AccessDenied,
+        BackendError,
         ConnectionLost,
         DatabaseMissing,
         EmbeddedServerError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         InsideEventLoop,
         InvalidArgument,
         InvalidCall,
+        InvalidConfig,
         InvalidFlow,
         InvalidTask,
         ItemCancelled,
@@ -127,6 +129,7 @@ __all__ = [
     "AccessDenied",
     "AsyncWorkQueue",
     "AtLeast",
+    "BackendError",
     "Call",
     "Chain",
     "CleanReport",
@@ -157,6 +160,7 @@ __all__ = [
     "InsideEventLoop",
     "InvalidArgument",
     "InvalidCall",
+    "InvalidConfig",
     "InvalidFlow",
     "InvalidTask",
     "Item",

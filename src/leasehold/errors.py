@@ -51,7 +51,9 @@ LeaseholdError
 ├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
 ├── NoCurrentRun               `current_run` was called outside of a run
 ├── ExtraMissing               an optional library is not installed
-└── EmbeddedServerError        no server program was found, or it did not start
+├── EmbeddedServerError        no server program was found, or it did not start
+├── InvalidConfig              the configuration of the autoscaler cannot be used
+└── BackendError               a back end of the autoscaler could not answer, or do what it was asked
 
 Errors that only Spark raises are in `leasehold.spark`: StreamTakenOver, OutputTakenOver,
 QueryStopped; the one of applications with FastAPI is in `leasehold.fastapi`: DependencyMissing.
@@ -735,6 +737,43 @@ class ExtraMissing(LeaseholdError, ImportError):
 
 class EmbeddedServerError(LeaseholdError):
     """No server program was found on this machine, or the one that was found did not start."""
+
+
+class InvalidConfig(LeaseholdError, ValueError):
+    """The configuration of the autoscaler cannot be used. Nothing was started.
+
+    Attributes:
+        path: The file.
+        place: Where in it, as `deployments.gpu.tiers[1].max_units`, with `, line 7` if that is known; empty:
+            the whole file.
+        problem: What is wrong there.
+        expected: What is accepted there; empty: the problem says it.
+    """
+
+    def __init__(self, path: object, place: str, problem: str, expected: str = "") -> None:
+        self.path = str(path)
+        self.place = place
+        self.problem = problem
+        self.expected = expected
+        at = f": {place}" if place else ""
+        wanted = f"; expected {expected}" if expected else ""
+        super().__init__(f"{self.path}{at}: {problem}{wanted}")
+
+
+class BackendError(LeaseholdError):
+    """A back end of the autoscaler could not answer, or could not do what it was asked.
+
+    Attributes:
+        backend: The kind of back end: `"kubernetes"`.
+        target: What it was asked about: the deployment and the tier, `"media/spot"`.
+        problem: What went wrong.
+    """
+
+    def __init__(self, backend: str, target: str, problem: str) -> None:
+        self.backend = backend
+        self.target = target
+        self.problem = problem
+        super().__init__(f"{backend}, {target}: {problem}")
 
 
 class EvictionWarning(UserWarning):

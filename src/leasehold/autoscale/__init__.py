@@ -1,1 +1,39 @@
 """The autoscaler: how many workers the work needs, asked again and again, on whatever runs them."""
+
+from typing import TYPE_CHECKING
+
+from leasehold.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from leasehold.autoscale.backends import Backend
+    from leasehold.autoscale.model import (
+        Answer,
+        DeploymentPolicy,
+        JobPolicy,
+        JobReport,
+        Plan,
+        Policy,
+        Signals,
+        TierPolicy,
+        TierRequest,
+        TierUnits,
+    )
+
+__all__ = [
+    "Answer",
+    "Backend",
+    "DeploymentPolicy",
+    "JobPolicy",
+    "JobReport",
+    "Plan",
+    "Policy",
+    "Signals",
+    "TierPolicy",
+    "TierRequest",
+    "TierUnits",
+]
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    # A module that others depend on comes first; a function of a module's name is not shadowed by it.
+    _MODULES = ("model", "backends")
+    __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -1,0 +1,5 @@
+"""What starts and stops units: a small protocol, and its implementations."""
+
+from leasehold.autoscale.backends.protocol import Backend
+
+__all__ = ["Backend"]
