@@ -6,6 +6,7 @@ from leasehold.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leasehold.autoscale.backends import Backend
+    from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure
     from leasehold.autoscale.model import (
         Answer,
         DeploymentPolicy,
@@ -25,15 +26,19 @@ __all__ = [
     "DeploymentPolicy",
     "JobPolicy",
     "JobReport",
+    "Measured",
     "Plan",
     "Policy",
+    "Sample",
     "Signals",
     "TierPolicy",
     "TierRequest",
     "TierUnits",
+    "WorkerSample",
+    "measure",
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
-    _MODULES = ("model", "backends")
+    _MODULES = ("model", "backends", "measuring")
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

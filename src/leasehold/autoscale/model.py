@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 class Signals:
     """What is known of one job at one moment."""
 
-    #: Items that wait, those included that became due and those whose lease expired.
+    #: Items that wait, those included that became due and those that a dead worker has left.
     waiting: int = 0
-    #: Items that are leased, and how many of them no live worker holds.
+    #: Items that live workers hold.
     leased: int = 0
+    #: How many of the waiting ones have been left: their lease expired, or their worker is dead.
     abandoned: int = 0
     #: Items that become due within the look-ahead: spin-up time plus age target.
     due_soon: int = 0
@@ -33,6 +34,8 @@ class Signals:
     arrival_trend: float = 0.0
     #: The squared coefficient of variation of the times between arrivals; 1: at random.
     arrival_variation: float = 1.0
+    #: Items per second that workers have begun lately.
+    lease_rate: float = 0.0
     #: How long a worker takes for one item (s), the mean; None: not known yet.
     service_time: float | None = None
     #: Its squared coefficient of variation; 0: always the same, 1: exponential.
@@ -41,6 +44,8 @@ class Signals:
     ready: int = 0
     #: Workers that have been asked for, those that are ready included.
     requested: int = 0
+    #: How many items may be leased at once; 0: the queue is paused; None: any number.
+    limit: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,300 @@
+"""Measure a job: from the counters of its queue, seen again and again, to the signals of `wanted_workers`.
+
+Pure: what is remembered between two samples is a JSON object, which another copy of the autoscaler can go on
+with.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from leasehold.autoscale.arrivals import Arrivals, Count, arrivals, follow
+from leasehold.autoscale.model import Signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: Two samples that are further apart (s) are not compared: the loop was away, or a clock was set.
+LONGEST_INTERVAL = 3600.0
+#: The service time is the mean of about so many items, or of four times as many as are leased at once; and an
+#: item that a worker did before it was first seen counts as so many at most.
+FEWEST_ITEMS, NEW_ITEMS = 100.0, 30.0
+#: How many items the assumption is worth that service times vary as those of an exponential distribution.
+PRIOR_ITEMS = 5.0
+#: The limits of a squared coefficient of variation of service times.
+MOST_VARIED = 100.0
+#: Of how many workers the counters are remembered. It is always the same ones, as long as they are there.
+REMEMBERED = 32
+#: How many leases there must have been until the time they are held is an estimate.
+FEWEST_LEASES = 5.0
+#: No count of a server and no time is larger.
+LARGEST = 1e15
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSample:
+    """What one worker says of its work on one queue, since it started."""
+
+    id: str
+    #: How many items its runs had, for how many seconds these ran, and the sum of the squares. A batch counts
+    #: as if each of its items had taken its part of the time.
+    items: int = 0
+    seconds: float = 0.0
+    squares: float = 0.0
+    #: How many items it may work on at once, and the ages (s) of the runs that it has, or of some of them.
+    concurrency: int = 1
+    running: tuple[float, ...] = ()
+    #: Whether it is alive, and takes items.
+    alive: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The counters of one queue at one moment."""
+
+    #: Items that wait, items that are leased, and how many leases there have been, ever: the last token.
+    waiting: int
+    leased: int
+    leases: int
+    #: Scheduled items; those of them whose time has passed, and those whose time comes within the look-ahead.
+    scheduled: int = 0
+    due: int = 0
+    due_soon: int = 0
+    #: Of the leased ones: those whose lease has expired, and others whose worker has died.
+    expired: int = 0
+    orphaned: int = 0
+    oldest_age: float = 0.0
+    #: How many items may be leased at once; 0: the queue is paused; None: any number.
+    limit: int | None = None
+    workers: tuple[WorkerSample, ...] = ()
+
+
+class Measured(NamedTuple):
+    """What `measure` returns."""
+
+    signals: Signals
+    #: What the next call is to be given: JSON values, of about 2 kB.
+    memory: dict[str, object]
+
+
+class _Memory(msgspec.Struct, forbid_unknown_fields=True):
+    """What is remembered of one job. The times are those of the caller's clock."""
+
+    at: float
+    demand: float
+    leases: float
+    leased: float
+    #: What arrived, and in how many seconds: see `arrivals`.
+    window: list[tuple[float, float]]
+    recent: list[tuple[float, float]]
+    #: In how many seconds how many items were leased lately.
+    begun: tuple[float, float]
+    #: Items, seconds and squares of the runs of workers that say so, faded out.
+    done: tuple[float, float, float]
+    workers: dict[str, tuple[float, float, float]]
+    #: For how many seconds items were leased, and how many: for workers that say nothing.
+    held: tuple[float, float]
+
+
+def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measured:
+    """Return what is known of a job, given a new sample of its queue.
+
+    Any sample and any memory will do: counters that go back, a clock that jumps and a memory of another make
+    are left out. One sample alone has no rates; from the second on, the rate of arrivals is exact in the
+    mean, as a token is given with each lease.
+
+    Args:
+        sample: The counters.
+        memory: What the last call returned; empty: this is the first.
+        now: The time of the sample in seconds, by a clock that all copies share: best that of the server.
+    """
+    last = _read(memory)
+    seen = _Seen.of(sample)
+    interval = now - last.at
+    known = 0 < interval <= LONGEST_INTERVAL and seen.leases >= last.leases
+    window, recent = [Count(*one) for one in last.window], [Count(*one) for one in last.recent]
+    begun, held = last.begun, last.held
+    if known:
+        leases = seen.leases - last.leases
+        entered = max(0.0, seen.demand - last.demand + leases)
+        window, recent = follow(window, recent, Count(round(interval, 3), entered))
+        begun = _faded(begun, interval, leases)
+        held = _fade(held, leases, (interval * (last.leased + seen.leased) / 2, leases))
+    done, workers = _work_done(sample, last)
+    rates = arrivals(window, recent)
+    after = _Memory(
+        at=now,
+        demand=seen.demand,
+        leases=seen.leases,
+        leased=seen.leased,
+        window=[*window],
+        recent=[*recent],
+        begun=begun,
+        done=done,
+        workers=workers,
+        held=held,
+    )
+    return Measured(_signals(sample, seen, rates, after), _write(after))
+
+
+class _Seen(NamedTuple):
+    """The counters of a sample, within sensible limits."""
+
+    #: All that a worker should begin: what waits, is due, or was left by a worker.
+    demand: float
+    #: What live workers hold.
+    leased: float
+    abandoned: float
+    leases: float
+
+    @classmethod
+    def of(cls, sample: Sample) -> _Seen:
+        leased = _number(sample.leased)
+        abandoned = min(leased, _number(sample.expired) + _number(sample.orphaned))
+        due = min(_number(sample.due), _number(sample.scheduled))
+        demand = _number(sample.waiting) + due + abandoned
+        return cls(demand, leased - abandoned, abandoned, _number(sample.leases))
+
+
+def _signals(sample: Sample, seen: _Seen, rates: Arrivals, known: _Memory) -> Signals:
+    service_time, variation = _service(sample, known)
+    begun_in, begun = known.begun
+    return Signals(
+        waiting=int(seen.demand),
+        leased=int(seen.leased),
+        abandoned=int(seen.abandoned),
+        due_soon=int(_number(sample.due_soon)),
+        oldest_age=_number(sample.oldest_age) if seen.demand else 0.0,
+        arrival_rate=rates.rate,
+        arrival_trend=rates.trend,
+        arrival_variation=rates.variation,
+        lease_rate=begun / begun_in if begun_in > 0 else 0.0,
+        service_time=service_time,
+        service_variation=variation,
+        ready=int(sum(_number(one.concurrency) for one in sample.workers if one.alive)),
+        limit=sample.limit,
+    )
+
+
+def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
+    """Return how long a worker takes for one item, and the squared coefficient of variation of that.
+
+    Runs that are longer than the mean of those that have ended count as if they ended now, so that
+    a few quick runs do not hide many long ones.
+    """
+    items, seconds, squares = known.done
+    mean = seconds / items if items > 0 else 0.0
+    chosen = {one.id for one in _remembered(sample.workers)}
+    ages = [_number(age) for one in sample.workers if one.id in chosen for age in one.running]
+    # Until one has ended, the oldest run is the best that is known.
+    longer = [age for age in ages if age > mean] if items > 0 else [max(ages, default=0.0)]
+    counted = items + sum(age > 0 for age in longer)
+    if counted > 0:
+        seconds, squares = seconds + sum(longer), squares + sum(age * age for age in longer)
+        mean = seconds / counted
+        if mean <= 0:
+            return 0.0, 1.0
+        found = max(0.0, squares / counted / (mean * mean) - 1)
+        return mean, min((found * counted + PRIOR_ITEMS) / (counted + PRIOR_ITEMS), MOST_VARIED)
+    held, leases = known.held
+    return (held / leases if leases >= FEWEST_LEASES else None), 1.0
+
+
+def _work_done(
+    sample: Sample, last: _Memory
+) -> tuple[tuple[float, float, float], dict[str, tuple[float, float, float]]]:
+    """Return items, seconds and squares of runs, with those since the last sample, and the counters."""
+    more, first = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
+    workers: dict[str, tuple[float, float, float]] = {}
+    for one in _remembered(sample.workers):
+        counters = _number(one.items), _number(one.seconds), _number(one.squares)
+        before = workers[_short(one.id)] = last.workers.get(_short(one.id), (0.0, 0.0, 0.0))
+        workers[_short(one.id)] = _rounded(counters)
+        if _short(one.id) not in last.workers:
+            first = _plus(first, counters)  # all that it ever did
+        elif counters[0] >= before[0]:
+            since = (counters[0] - before[0], counters[1] - before[1], counters[2] - before[2])
+            # A worker may be another one of the same id, or its counters were cut off at different digits.
+            more = _plus(more, since) if min(since) >= 0 else more
+    if first[0] > NEW_ITEMS:
+        part = NEW_ITEMS / first[0]
+        first = first[0] * part, first[1] * part, first[2] * part
+    more = _plus(more, first)
+    most = max(FEWEST_ITEMS, 4 * _number(sample.leased))
+    kept = min(1.0, max(0.0, most - more[0]) / last.done[0]) if last.done[0] > 0 else 0.0
+    done = (last.done[0] * kept, last.done[1] * kept, last.done[2] * kept)
+    return _rounded(_plus(done, more)), workers
+
+
+def _remembered(workers: Iterable[WorkerSample]) -> list[WorkerSample]:
+    """Return the workers whose counters are remembered: a choice that changes little if others come or go."""
+    return sorted(workers, key=lambda one: (_short(one.id), one.id))[:REMEMBERED]
+
+
+def _short(name: str) -> str:
+    """Return a short text for the name of a worker, which is a draw as well."""
+    return f"{zlib.crc32(name.encode(errors='surrogateescape')):08x}"
+
+
+def _plus(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def _rounded(values: tuple[float, float, float]) -> tuple[float, float, float]:
+    return round(values[0], 3), round(values[1], 6), round(values[2], 9)
+
+
+def _faded(begun: tuple[float, float], interval: float, leases: float) -> tuple[float, float]:
+    """Return in how many seconds how many items were leased, of the last half minute or two passes."""
+    kept = min(1.0, max(30.0 - interval, interval) / begun[0]) if begun[0] > 0 else 0.0
+    return round(begun[0] * kept + interval, 3), round(begun[1] * kept + leases, 3)
+
+
+def _fade(held: tuple[float, float], leases: float, more: tuple[float, float]) -> tuple[float, float]:
+    """Return for how many seconds how many items were leased, of about the last 100 leases."""
+    kept = min(1.0, max(0.0, FEWEST_ITEMS - leases) / held[1]) if held[1] > 0 else 1.0
+    return round(held[0] * kept + more[0], 6), round(held[1] * kept + more[1], 3)
+
+
+def _number(value: float) -> float:
+    """Return a count or a time within sensible limits; 0 for any other value."""
+    return float(min(value, LARGEST)) if value > 0 else 0.0  # not a number is not above 0
+
+
+def _read(memory: Mapping[str, object]) -> _Memory:
+    """Return what is remembered; of what no call can have written: nothing."""
+    try:
+        found = msgspec.convert(memory, _Memory)
+    except (msgspec.ValidationError, OverflowError):
+        return _nothing()
+    pairs = [*found.window, *found.recent, found.begun, found.held]
+    values = [value for row in (*pairs, found.done, *found.workers.values()) for value in row]
+    values += [found.demand, found.leases, found.leased]
+    sound = all(0 <= value <= LARGEST for value in values) and math.isfinite(found.at)
+    sound = sound and all(row[0] > 0 for row in (*found.window, *found.recent))
+    return found if sound else _nothing()
+
+
+def _nothing() -> _Memory:
+    return _Memory(
+        at=math.inf,
+        demand=0.0,
+        leases=0.0,
+        leased=0.0,
+        window=[],
+        recent=[],
+        begun=(0.0, 0.0),
+        done=(0.0, 0.0, 0.0),
+        workers={},
+        held=(0.0, 0.0),
+    )
+
+
+def _write(memory: _Memory) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(memory)
+    return found
