@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leasehold.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from leasehold.autoscale.answer import wanted_workers
     from leasehold.autoscale.backends import Backend
     from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure
     from leasehold.autoscale.model import (
@@ -36,9 +37,10 @@ __all__ = [
     "TierUnits",
     "WorkerSample",
     "measure",
+    "wanted_workers",
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
-    _MODULES = ("model", "backends", "measuring")
+    _MODULES = ("model", "answer", "backends", "measuring")
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

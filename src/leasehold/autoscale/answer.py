@@ -1,0 +1,215 @@
+"""The answer: how many workers one job needs now. A pure function of what is seen and what is wished.
+
+It is the largest of three parts: what arrives, what waits, and what will wait when workers that are asked for
+now can work. docs/pages/reference/autoscale.md has the formulas and their sources.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leasehold.autoscale.model import Answer
+from leasehold.autoscale.waiting import Demand, fewest_workers
+
+if TYPE_CHECKING:
+    from leasehold.autoscale.model import JobPolicy, Signals
+
+#: Counts, rates and times above it are taken for it: a lie of a server must not become an endless sum.
+_MAXIMUM = 1e18
+#: The least share of the age target within which old items are begun: the older, the less time is left.
+_LEAST_TIME_LEFT = 0.5
+#: By how much of itself the rate may grow within the spin-up time, as the trend has it.
+_MOST_GROWTH = 1.0
+#: Rounding errors below this are no further worker.
+_ROUNDING = 1e-9
+
+
+def wanted_workers(signals: Signals, policy: JobPolicy, *, spin_up: float) -> Answer:
+    """Return how many workers a job needs, and why.
+
+    Args:
+        signals: What is known of the job now. NaN and negative numbers count as 0.
+        policy: What is wished for it.
+        spin_up: How long it takes (s) until a worker works that is asked for now.
+
+    Returns:
+        0 if nothing waits and nothing arrives, else at least 1.
+    """
+    job = _Job.of(signals, policy, spin_up)
+    if job.waiting + job.due_soon <= 0 and not job.arrives:
+        return Answer(workers=0, why="nothing waits and nothing arrives")
+    if job.service_time is None:
+        return _while_unknown(job)
+    for_rate = _for_rate(job, job.service_time)
+    for_backlog = _for_backlog(job, job.service_time)
+    for_forecast = _for_forecast(job, job.service_time)
+    workers = max(1, for_rate, for_backlog, for_forecast)
+    if workers == for_rate:
+        why = f"{job.rate:,.4g} items/s of {job.service_time:,.4g} s arrive"
+    elif workers == for_backlog:
+        why = f"{job.waiting:,.0f} items of {job.service_time:,.4g} s wait, the oldest for {job.age:,.4g} s"
+    elif workers == for_forecast:
+        why = f"{_forecast(job, job.service_time):,.0f} items will wait in {job.spin_up:,.4g} s"
+    else:
+        why = "one worker for what waits or arrives"
+    return Answer(
+        workers=workers, for_rate=for_rate, for_backlog=for_backlog, for_forecast=for_forecast, why=why
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """The signals and the policy of a job, with numbers that can be calculated with: finite, 0 or more."""
+
+    waiting: float
+    busy: float
+    due_soon: float
+    age: float
+    rate: float
+    #: The rate when workers that are asked for now can work, if it grows.
+    coming_rate: float
+    arrival_variation: float
+    service_time: float | None
+    service_variation: float
+    ready: float
+    requested: float
+    spin_up: float
+    age_target: float
+    confidence: float
+
+    @classmethod
+    def of(cls, signals: Signals, policy: JobPolicy, spin_up: float) -> _Job:
+        """Take the numbers that can be calculated with."""
+        service_time = policy.service_time
+        if service_time is None:
+            service_time = signals.service_time
+        rate = _sound(signals.arrival_rate)
+        ready = _sound(signals.ready)
+        ignored = _sound(signals.abandoned) if policy.ignore_abandoned else 0.0
+        growth = _sound(signals.arrival_trend) * _sound(spin_up)
+        return cls(
+            waiting=max(0.0, _sound(signals.waiting) - ignored),
+            busy=_sound(signals.leased),
+            due_soon=_sound(signals.due_soon),
+            age=_sound(signals.oldest_age),
+            rate=rate,
+            coming_rate=rate + min(growth, _MOST_GROWTH * rate),
+            arrival_variation=_sound(signals.arrival_variation),
+            service_time=None if service_time is None or math.isnan(service_time) else _sound(service_time),
+            service_variation=_sound(signals.service_variation),
+            ready=ready,
+            requested=max(ready, _sound(signals.requested)),
+            spin_up=_sound(spin_up),
+            age_target=_sound(policy.age_target),
+            confidence=min(_sound(policy.confidence), 1 - 1e-12),
+        )
+
+    @property
+    def horizon(self) -> float:
+        """How far the answer looks ahead (s)."""
+        return self.spin_up + self.age_target
+
+    @property
+    def arrives(self) -> bool:
+        """Whether an item is likely enough to arrive within the time that the answer looks ahead."""
+        return self.rate > 0 and self.rate * self.horizon >= 1 - self.confidence
+
+
+def _sound(number: float) -> float:
+    """Return a number that can be calculated with: finite, 0 or more."""
+    return min(float(number), _MAXIMUM) if number > 0 else 0.0  # NaN is not more than 0
+
+
+def _while_unknown(job: _Job) -> Answer:
+    """Return the answer while no run has ended and no service time is given.
+
+    One worker finds it out. As long as all are busy and the oldest item has waited longer than wished, twice
+    as many: an item takes longer than was waited for. Never more than there are items; else never fewer than
+    were asked for already.
+    """
+    items = math.ceil(job.waiting + job.busy + job.due_soon)
+    late = job.age > job.age_target + job.spin_up and job.busy >= job.ready
+    wanted = max(1, math.ceil(job.requested), math.ceil(2 * job.ready) if late else 0)
+    workers = max(1, min(wanted, items))
+    why = "no run has ended yet: the service time is not known"
+    return Answer(workers=workers, for_backlog=workers, why=why)
+
+
+def _for_rate(job: _Job, service_time: float) -> int:
+    """Return how many workers keep the age target in the long run, at the rate that is to come."""
+    if not job.arrives:
+        return 0
+    demand = Demand(
+        rate=job.coming_rate,
+        service_time=service_time,
+        arrival_variation=job.arrival_variation,
+        service_variation=job.service_variation,
+    )
+    return fewest_workers(demand, wait=job.age_target, share=job.confidence)
+
+
+def _for_backlog(job: _Job, service_time: float) -> int:
+    """Return how many workers begin all that waits in the time that is left.
+
+    All items count as old as the oldest. The spin-up time does not count: nothing could be done in it.
+    """
+    age = max(0.0, job.age - job.spin_up)
+    left = max(job.age_target - age, _LEAST_TIME_LEFT * job.age_target)
+    return _to_begin(job.waiting, left, service_time, busy=job.busy)
+
+
+def _for_forecast(job: _Job, service_time: float) -> int:
+    """Return how many workers begin what will wait once they can work.
+
+    They have the age target for it, or as long as it took to gather if that is longer.
+    """
+    waiting = _forecast(job, service_time)
+    within = max(job.age_target, job.spin_up)
+    return _to_begin(waiting, within, service_time, busy=max(job.busy, job.requested))
+
+
+def _forecast(job: _Job, service_time: float) -> float:
+    """Return how many items will wait when workers that are asked for now can work, 0 or more.
+
+    The workers that are coming count for half of the time. Items that become due count with what the rate
+    does not explain: retries are part of the rate already.
+    """
+    arriving = (job.rate + job.coming_rate) / 2 * job.spin_up if job.arrives else 0.0
+    due = max(0.0, job.due_soon - job.rate * job.horizon)
+    workers = (job.ready + job.requested) / 2
+    begun = _begun(workers, job.spin_up, service_time, busy=job.busy)
+    return max(0.0, job.waiting + arriving + due - begun)
+
+
+def _begun(workers: float, within: float, service_time: float, *, busy: float) -> float:
+    """Return how many items workers can begin within a time, of whom some are busy at its start.
+
+    A busy worker becomes free after a part of the service time that is not known; each moment is equally
+    likely. A free one begins an item at once.
+    """
+    if service_time <= 0:
+        return math.inf if workers > 0 else 0.0
+    rounds = within / service_time
+    busy = min(busy, workers)
+    return busy * rounds + (workers - busy) * max(1.0, rounds)
+
+
+def _to_begin(items: float, within: float, service_time: float, *, busy: float) -> int:
+    """Return the fewest workers that begin so many items within a time: the inverse of `_begun`.
+
+    It is never more than the busy workers and one more for each item, however little time there is.
+    """
+    if items <= 0:
+        return 0
+    if within >= service_time:
+        return max(1, _ceil(items * service_time / within)) if within > 0 else 1
+    rounds = within / service_time
+    if items <= busy * rounds:
+        return max(1, _ceil(items / rounds))
+    return max(1, _ceil(busy + items - busy * rounds))
+
+
+def _ceil(number: float) -> int:
+    return math.ceil(number * (1 - _ROUNDING))

@@ -1,0 +1,183 @@
+"""The answer: how many workers a job needs, for loads of any size and for numbers that make no sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.autoscale import JobPolicy, Signals, wanted_workers
+
+POLICY = JobPolicy(age_target=60)
+anything = st.one_of(st.floats(), st.just(0.0), st.floats(0, 1e6))
+counts = st.integers(0, 1_000_000)
+signals = st.builds(
+    Signals,
+    waiting=counts,
+    leased=st.integers(0, 10_000),
+    due_soon=st.integers(0, 10_000),
+    oldest_age=st.floats(0, 10_000),
+    arrival_rate=st.floats(0, 100),
+    arrival_trend=st.floats(-1, 1),
+    arrival_variation=st.floats(0, 10),
+    service_time=st.floats(0.001, 3600),
+    service_variation=st.floats(0, 10),
+    ready=st.integers(0, 10_000),
+    requested=st.integers(0, 10_000),
+)
+policies = st.builds(JobPolicy, age_target=st.floats(0, 3600), confidence=st.floats(0, 0.999))
+
+
+def workers(seen: Signals, policy: JobPolicy = POLICY, *, spin_up: float = 30) -> int:
+    """Return the answer's number alone."""
+    return wanted_workers(seen, policy, spin_up=spin_up).workers
+
+
+@pytest.mark.seed("RWQ-B14")
+def test_a_hundred_thousand_items_of_half_a_minute_need_fifty_thousand_workers() -> None:
+    answer = wanted_workers(Signals(waiting=100_000), JobPolicy(age_target=60, service_time=30), spin_up=30)
+    assert answer.workers == answer.for_backlog == 50_000
+    assert "100,000 items of 30 s" in answer.why
+
+
+@pytest.mark.seed("RWQ-B14")
+@pytest.mark.parametrize("waiting", [10**3, 10**6, 10**9, 2**31, 2**53, 10**12])
+def test_any_backlog_is_answered_in_proportion(waiting: int) -> None:
+    assert workers(Signals(waiting=waiting, service_time=30)) == pytest.approx(waiting / 2, rel=1e-6)
+
+
+def test_nothing_needs_nothing_and_anything_needs_one() -> None:
+    assert workers(Signals(service_time=1)) == 0
+    assert workers(Signals(service_time=1, leased=1, ready=5)) == 0
+    assert workers(Signals(service_time=1, waiting=1)) == 1
+    assert workers(Signals(service_time=1, arrival_rate=0.01)) == 1
+    assert workers(Signals(service_time=1, due_soon=1)) == 1
+
+
+def test_the_rate_needs_more_workers_than_are_busy_on_average() -> None:
+    answer = wanted_workers(Signals(arrival_rate=100, service_time=1), POLICY, spin_up=30)
+    assert answer.workers == answer.for_rate == 101
+    assert workers(Signals(arrival_rate=100, service_time=1), JobPolicy(age_target=0)) == 125
+
+
+@pytest.mark.seed("RWQ-T7")
+def test_a_predicted_queue_of_nothing_asks_for_nothing() -> None:
+    """What waits will be done by workers that are ready when new ones can work."""
+    seen = Signals(waiting=100, service_time=1, ready=10, requested=10, leased=10)
+    answer = wanted_workers(seen, POLICY, spin_up=30)
+    assert answer.for_forecast == 0
+    assert answer.workers == 2
+    assert wanted_workers(replace(seen, waiting=1_000), POLICY, spin_up=30).for_forecast == 12
+
+
+@pytest.mark.seed("RWQ-B15")
+@given(
+    seen=st.builds(
+        Signals,
+        waiting=counts,
+        leased=st.integers(-5, 5),
+        abandoned=st.integers(-5, 5),
+        due_soon=st.integers(-5, 5),
+        oldest_age=anything,
+        arrival_rate=anything,
+        arrival_trend=anything,
+        arrival_variation=anything,
+        service_time=st.one_of(st.none(), anything),
+        service_variation=anything,
+        ready=st.integers(-5, 5),
+        requested=st.integers(-5, 5),
+    ),
+    age_target=anything,
+    service_time=st.one_of(st.none(), anything),
+    confidence=anything,
+    spin_up=anything,
+    ignored=st.booleans(),
+)
+def test_numbers_that_make_no_sense_have_an_answer(
+    *,
+    seen: Signals,
+    age_target: float,
+    service_time: float | None,
+    confidence: float,
+    spin_up: float,
+    ignored: bool,
+) -> None:
+    policy = JobPolicy(
+        age_target=age_target, service_time=service_time, confidence=confidence, ignore_abandoned=ignored
+    )
+    assert workers(seen, policy, spin_up=spin_up) >= 0
+
+
+@given(seen=signals, policy=policies, spin_up=st.floats(0, 600), factor=st.floats(1, 100))
+def test_more_that_waits_arrives_or_takes_longer_never_needs_fewer(
+    seen: Signals, policy: JobPolicy, spin_up: float, factor: float
+) -> None:
+    seen = replace(seen, due_soon=0)  # a higher rate explains more of what becomes due
+    before = workers(seen, policy, spin_up=spin_up)
+    assert before >= 0
+    assert seen.service_time is not None
+    for more in (
+        replace(seen, waiting=math.ceil(seen.waiting * factor)),
+        replace(seen, arrival_rate=seen.arrival_rate * factor),
+        replace(seen, service_time=seen.service_time * factor),
+        replace(seen, oldest_age=seen.oldest_age * factor),
+    ):
+        assert workers(more, policy, spin_up=spin_up) >= before, more
+
+
+@given(seen=signals, ignored=st.booleans())
+def test_abandoned_items_count_unless_they_are_ignored(seen: Signals, *, ignored: bool) -> None:
+    seen = replace(seen, abandoned=seen.waiting // 2)
+    answer = workers(seen, replace(POLICY, ignore_abandoned=ignored))
+    left = replace(seen, abandoned=0, waiting=seen.waiting - seen.abandoned if ignored else seen.waiting)
+    assert answer == workers(left)
+
+
+def test_long_jobs_with_a_short_target_need_no_more_workers_than_items() -> None:
+    """An hour each, a minute to begin: ten that wait need ten, beside those that are busy."""
+    busy = Signals(waiting=10, leased=36, ready=36, requested=36, service_time=3600)
+    assert workers(busy) == 46
+    assert workers(replace(busy, leased=0, ready=0, requested=0)) == 10
+    assert workers(busy, JobPolicy(age_target=0)) == 46
+
+
+def test_many_short_jobs_are_one_worker() -> None:
+    assert workers(Signals(waiting=10_000, arrival_rate=500, service_time=0.001)) == 1
+    assert workers(Signals(waiting=100_000, arrival_rate=10_000, service_time=0.001)) == 11
+
+
+def test_while_no_run_has_ended_one_worker_finds_the_service_time_out() -> None:
+    seen = Signals(waiting=1_000, arrival_rate=5)
+    assert workers(seen) == 1
+    busy = replace(seen, ready=1, requested=1, leased=1, oldest_age=80)
+    assert workers(busy) == 1
+    assert workers(replace(busy, oldest_age=91)) == 2
+    assert workers(replace(busy, oldest_age=91, requested=2)) == 2
+    assert workers(replace(busy, oldest_age=91, waiting=0)) == 1
+    assert workers(replace(busy, oldest_age=91, leased=0)) == 1
+    assert workers(replace(seen, requested=7)) == 7
+    assert workers(Signals()) == 0
+
+
+@pytest.mark.seed("RWQ-K5")
+def test_a_given_service_time_goes_before_the_measured_one() -> None:
+    seen = Signals(waiting=100, service_time=1)
+    assert workers(seen, JobPolicy(age_target=50)) == 2
+    assert workers(seen, JobPolicy(age_target=50, service_time=10)) == 20
+
+
+def test_items_that_become_due_count_with_what_the_rate_does_not_explain() -> None:
+    retries = Signals(arrival_rate=10, service_time=1, due_soon=900, ready=11, requested=11)
+    assert wanted_workers(retries, POLICY, spin_up=30).for_forecast == 0
+    batch = replace(retries, due_soon=10_900)
+    assert wanted_workers(batch, POLICY, spin_up=30).for_forecast == pytest.approx(10_000 / 60, rel=0.1)
+
+
+def test_a_growing_rate_counts_as_it_will_be_when_new_workers_can_work() -> None:
+    growing = Signals(arrival_rate=100, arrival_trend=1, service_time=1)
+    assert wanted_workers(growing, POLICY, spin_up=30).for_rate == 131
+    assert wanted_workers(growing, POLICY, spin_up=3_000).for_rate == 201
+    assert wanted_workers(replace(growing, arrival_trend=-1), POLICY, spin_up=30).for_rate == 101

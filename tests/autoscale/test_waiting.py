@@ -1,0 +1,167 @@
+"""The waiting times: published values, a simulated queue, and the edges."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from itertools import pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.autoscale.waiting import (
+    EXACT_LOAD,
+    Demand,
+    erlang_b,
+    erlang_c,
+    fewest_workers,
+    longer_wait,
+    mean_wait,
+    wait_of_share,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+shares = st.floats(0, 0.999)
+loads = st.floats(0.001, 3_000)
+
+
+def waits_of(
+    workers: int, gap: Callable[[], float], service: Callable[[], float], *, items: int
+) -> list[float]:
+    """Simulate one queue, first in, first out: return how long each item waits."""
+    free = [0.0] * workers
+    now, waits = 0.0, []
+    for _ in range(items):
+        now += gap()
+        begin = max(now, free[0])
+        waits.append(begin - now)
+        heapq.heapreplace(free, begin + service())
+    return waits
+
+
+def plain_erlang_b(workers: int, load: float) -> float:
+    """Add up all of Erlang's recursion, from no worker on."""
+    blocked = 1.0
+    for number in range(1, workers + 1):
+        blocked = load * blocked / (number + load * blocked)
+    return blocked
+
+
+@pytest.mark.parametrize(
+    ("workers", "load"), [(1, 0.0101), (5, 1.361), (10, 4.461), (20, 12.031), (100, 84.064), (200, 179.74)]
+)
+def test_the_table_of_erlang_b_for_one_percent(workers: int, load: float) -> None:
+    assert erlang_b(workers, load) == pytest.approx(0.01, rel=2e-3)
+
+
+def test_the_clinic_of_gross_and_harris() -> None:
+    """Fundamentals of Queueing Theory, M/M/c: three doctors, six patients an hour, 20 minutes each."""
+    clinic = Demand(rate=6 / 3600, service_time=20 * 60)
+    assert erlang_c(3, clinic.load) == pytest.approx(4 / 9)
+    assert mean_wait(3, clinic) == pytest.approx(4 / 27 * 3600)
+
+
+def test_one_worker_is_m_m_1_and_with_equal_service_times_half_of_it() -> None:
+    """M/M/1: rho/(1 - rho) x S; M/D/1, by Pollaczek and Khinchine: half of it."""
+    assert mean_wait(1, Demand(rate=0.8, service_time=1)) == pytest.approx(4)
+    assert mean_wait(1, Demand(rate=0.8, service_time=1, service_variation=0)) == pytest.approx(2)
+    assert longer_wait(1, Demand(rate=0.8, service_time=1), 5) == pytest.approx(0.8 * math.exp(-1))
+
+
+@pytest.mark.parametrize(("workers", "rate"), [(1, 0.6), (4, 2.8), (20, 15.0)])
+def test_a_simulated_queue_waits_as_long_as_the_formulas_say(workers: int, rate: float) -> None:
+    numbers = random.Random(workers)
+    demand = Demand(rate=rate, service_time=1)
+    waits = waits_of(
+        workers, lambda: numbers.expovariate(rate), lambda: numbers.expovariate(1), items=200_000
+    )
+    assert fmean(waits) == pytest.approx(mean_wait(workers, demand), rel=0.1)
+    for wait in (0.0, 0.5, 2.0):
+        simulated = sum(each > wait for each in waits) / len(waits)
+        assert simulated == pytest.approx(longer_wait(workers, demand, wait), abs=0.02)
+
+
+def test_the_fewest_workers_keep_the_target_in_a_simulated_queue_and_one_less_does_not() -> None:
+    numbers = random.Random(3)
+    demand = Demand(rate=12.0, service_time=1, service_variation=0)
+    fewest = fewest_workers(demand, wait=0.5, share=0.99)
+    kept = []
+    for workers in (fewest - 1, fewest):
+        waits = waits_of(workers, lambda: numbers.expovariate(12.0), lambda: 1.0, items=60_000)
+        kept.append(sum(each <= 0.5 for each in waits) / len(waits))
+    assert kept[0] < 0.99 <= kept[1]
+
+
+@given(workers=st.integers(0, 4_000), load=loads)
+def test_the_short_sum_is_the_whole_sum(workers: int, load: float) -> None:
+    assert erlang_b(workers, load) == pytest.approx(plain_erlang_b(workers, load), rel=1e-9, abs=1e-290)
+
+
+@given(load=loads, spare=st.floats(1.001, 4), wait=st.floats(0, 100), service_time=st.floats(0.001, 3600))
+def test_chances_are_chances_and_the_wait_of_a_share_is_the_inverse(
+    load: float, spare: float, wait: float, service_time: float
+) -> None:
+    workers = math.ceil(load * spare)
+    demand = Demand(rate=load / service_time, service_time=service_time)
+    longer = longer_wait(workers, demand, wait)
+    assert 0 <= longer <= erlang_c(workers, demand.load) <= 1
+    if longer > 1e-9:
+        assert wait_of_share(workers, demand, 1 - longer) == pytest.approx(wait, rel=1e-3, abs=1e-3)
+
+
+@given(
+    rate=st.floats(0.001, 1_000),
+    service_time=st.floats(0.001, 100),
+    wait=st.floats(0, 100),
+    share=shares,
+    variation=st.floats(0, 20),
+)
+def test_the_fewest_are_enough_and_one_less_is_not(
+    rate: float, service_time: float, wait: float, share: float, variation: float
+) -> None:
+    if rate * service_time > 5_000:
+        service_time = 5_000 / rate
+    demand = Demand(rate=rate, service_time=service_time, service_variation=variation)
+    fewest = fewest_workers(demand, wait=wait, share=share)
+    assert longer_wait(fewest, demand, wait) <= 1 - share + 1e-9
+    assert fewest - 1 <= demand.load or longer_wait(fewest - 1, demand, wait) > 1 - share - 1e-9
+
+
+def test_the_limit_for_very_many_workers_continues_the_sum() -> None:
+    for wait in (0.0, 0.001, 0.01, 1.0):
+        below, above = (
+            fewest_workers(Demand(rate=EXACT_LOAD * factor, service_time=1), wait=wait, share=0.99)
+            for factor in (1, 1 + 1e-9)
+        )
+        assert abs(above - below) <= 2
+
+
+def test_more_of_anything_needs_more_workers_up_to_absurd_loads() -> None:
+    needed = [
+        fewest_workers(Demand(rate=10.0**power, service_time=1), wait=1, share=0.99)
+        for power in range(-6, 16)
+    ]
+    assert all(few <= many for few, many in pairwise(needed))
+    assert needed[-1] >= 10**15
+
+
+def test_no_work_and_too_few_workers_have_an_answer() -> None:
+    nothing, something = Demand(rate=0, service_time=1), Demand(rate=2, service_time=1)
+    assert fewest_workers(nothing, wait=1, share=0.99) == 0
+    assert fewest_workers(Demand(rate=5, service_time=0), wait=0, share=0.99) == 1
+    assert longer_wait(1, nothing, 0) == 0
+    assert longer_wait(0, nothing, 0) == 1
+    assert longer_wait(2, something, 100) == 1
+    assert mean_wait(2, something) == wait_of_share(2, something, 0.5) == math.inf
+    assert wait_of_share(3, something, 0.1) == 0
+    assert wait_of_share(3, something, 1) == math.inf
+    assert erlang_b(0, 0) == erlang_c(0, 0) == erlang_c(2, 2) == 1
+    assert erlang_b(1, 0) == erlang_c(1, 0) == 0
+    assert erlang_b(100_000, 1) == 0
+    assert erlang_b(1_000_000, 1e9) == pytest.approx(0.999)
