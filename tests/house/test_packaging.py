@@ -27,10 +27,18 @@ pytestmark = pytest.mark.timeout(300)
 
 
 #: The extras for users.
-USERS = ("embedded", "cli", "schedules", "fastapi", "telemetry", "prometheus", "spark", "testing")
-#: Imported without a requirement: redis[hiredis], pyspark and fastapi bring them. The semantic conventions
-#: share the namespace `opentelemetry` with the API.
-BROUGHT = {"hiredis", "opentelemetry-semantic-conventions", "py4j", "pydantic", "starlette"}
+USERS = ("embedded", "cli", "schedules", "fastapi", "telemetry", "prometheus", "spark", "kubernetes", "testing")
+#: Imported without a requirement: redis[hiredis], lightkube, pyspark and fastapi bring them. The semantic
+#: conventions share the namespace `opentelemetry` with the API.
+BROUGHT = {
+    "hiredis",
+    "httpx2",
+    "lightkube-models",
+    "opentelemetry-semantic-conventions",
+    "py4j",
+    "pydantic",
+    "starlette",
+}
 
 
 @dataclass(frozen=True)

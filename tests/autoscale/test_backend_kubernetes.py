@@ -1,0 +1,431 @@
+"""The back end for Kubernetes, against an API server that speaks real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+from lightkube import KubeConfig
+
+from leasehold.autoscale.backends import kubernetes
+from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
+from leasehold.errors import BackendError
+from tests.autoscale.kubernetes_server import Fault, KubernetesServer, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from leasehold.autoscale.backends import Backend
+
+#: Pauses of a few milliseconds, so that a test of eight attempts is quick. The other limits are generous.
+QUICK = Limits(first_pause=0.001, longest_pause=0.002)
+SCALE = "/apis/apps/v1/namespaces/prod/deployments/media/scale"
+UNAVAILABLE = Fault(status=503, body=b"{}", headers=("Content-Type: application/json",))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[KubernetesServer]:
+    async with KubernetesServer([Workload("media", replicas=3, ready=2)]).serving() as one:
+        yield one
+
+
+@pytest.fixture
+def kubeconfig(server: KubernetesServer, tmp_path: Path) -> str:
+    file = tmp_path / "config"
+    file.write_text(server.kubeconfig())
+    return str(file)
+
+
+@pytest.fixture
+async def backend(kubeconfig: str) -> AsyncIterator[KubernetesBackend]:
+    one = KubernetesBackend("media/spot", name="media", namespace="prod", kubeconfig=kubeconfig, limits=QUICK)
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+def media(server: KubernetesServer) -> Workload:
+    return server.workloads[0]
+
+
+# ----------------------------------------------------------------------------------------------- the protocol
+
+
+@pytest.mark.seed("RWQ-O24")
+async def test_it_is_a_back_end(backend: KubernetesBackend, media: Workload) -> None:
+    protocol: Backend = backend
+    assert (await protocol.ready(), await protocol.requested()) == (2, 3)
+    await protocol.request(7)
+    assert (media.replicas, await protocol.ready(), await protocol.requested()) == (7, 2, 7)
+    await protocol.close()
+    await protocol.close()
+
+
+@pytest.mark.parametrize("units", [0, 1, 100_000])
+async def test_a_number_is_asked_for_and_read_again(backend: KubernetesBackend, units: int) -> None:
+    # What is 0 is left out by Kubernetes, in its answers.
+    await backend.request(units)
+    assert await backend.requested() == units
+
+
+async def test_no_ready_pods_are_0(backend: KubernetesBackend, media: Workload) -> None:
+    media.ready = 0
+    assert await backend.ready() == 0
+
+
+async def test_the_same_number_writes_nothing(
+    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+) -> None:
+    await backend.request(3)
+    assert server.requests == [("GET", SCALE)]
+    assert media.version == 100
+
+
+async def test_a_request_changes_the_scale_alone(
+    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+) -> None:
+    await backend.request(4)
+    assert server.requests == [("GET", SCALE), ("PUT", SCALE)]
+    [sent] = server.bodies
+    assert sent["spec"] == {"replicas": 4}
+    assert sent["metadata"] == {
+        "name": "media",
+        "namespace": "prod",
+        "uid": media.uid,
+        "resourceVersion": "100",
+    }
+
+
+async def test_a_stateful_set_is_scaled_too(server: KubernetesServer, kubeconfig: str) -> None:
+    server.workloads.append(Workload("media", plural="statefulsets", replicas=1, ready=1))
+    backend = KubernetesBackend(
+        "media/default", name="media", namespace="prod", kind="StatefulSet", kubeconfig=kubeconfig
+    )
+    await backend.request(5)
+    assert (await backend.ready(), await backend.requested()) == (1, 5)
+    assert server.workloads[0].replicas == 3
+    await backend.close()
+
+
+# -------------------------------------------------------------------------------------------------- conflicts
+
+
+@pytest.mark.seed("RWQ-O24")
+@pytest.mark.parametrize("conflicts", [1, ATTEMPTS - 1])
+async def test_a_conflict_is_read_and_tried_again(
+    backend: KubernetesBackend, server: KubernetesServer, media: Workload, conflicts: int
+) -> None:
+    changes = iter(range(conflicts))
+
+    def its_controller() -> None:
+        if next(changes, None) is not None:
+            media.touch()
+
+    server.before_write = its_controller
+    await backend.request(9)
+    assert media.replicas == 9
+    assert server.requests == [("GET", SCALE), ("PUT", SCALE)] * (conflicts + 1)
+
+
+@pytest.mark.seed("RWQ-O24")
+async def test_after_eight_conflicts_it_gives_up(
+    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+) -> None:
+    server.before_write = media.touch
+    with pytest.raises(
+        BackendError, match=r"no success in 8 attempts; at last: 409: Operation cannot"
+    ) as caught:
+        await backend.request(9)
+    assert (caught.value.backend, caught.value.target) == ("kubernetes", "media/spot")
+    assert media.replicas == 3
+    assert len(server.bodies) == 8
+
+
+async def test_a_number_that_another_client_has_set_meanwhile_is_not_written_again(
+    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+) -> None:
+    def another() -> None:
+        media.replicas = 9
+        media.touch()
+
+    server.before_write = another
+    await backend.request(9)
+    assert len(server.bodies) == 1
+
+
+async def test_an_object_that_was_made_anew_is_not_scaled_by_what_was_read_of_the_old_one(
+    backend: KubernetesBackend, server: KubernetesServer
+) -> None:
+    def replace() -> None:
+        server.before_write = None
+        server.workloads[:] = [Workload("media", replicas=9, uid="another")]
+
+    server.before_write = replace
+    await backend.request(9)
+    assert len(server.bodies) == 1, "rejected, although the version is the same"
+
+
+# ----------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        UNAVAILABLE,
+        Fault(status=429, headers=("Retry-After: 0",)),
+        Fault(status=500, body=b"etcdserver: leader changed", headers=("Content-Type: text/plain",)),
+        Fault(status=502, body=b"<html>bad gateway</html>"),
+        Fault(status=504, body=b"", headers=("Content-Type: application/json",)),
+        Fault(status=500, body=b'{"message": 3, "code": []}', headers=("Content-Type: application/json",)),
+        Fault(status=200, body=b"<html>hello</html>", headers=("Content-Type: application/json",)),
+        Fault(cut=True),
+    ],
+)
+async def test_what_passes_is_tried_again(
+    backend: KubernetesBackend, server: KubernetesServer, media: Workload, fault: Fault
+) -> None:
+    server.faults = [fault, fault]
+    assert await backend.ready() == 2
+    server.faults = [fault, None, fault]
+    await backend.request(6)
+    assert (media.replicas, server.faults) == (6, [])
+
+
+async def test_a_lost_reply_does_not_write_twice(
+    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+) -> None:
+    server.faults = [None, Fault(cut=True, applied=True)]
+    await backend.request(6)
+    assert (media.replicas, len(server.bodies)) == (6, 1)
+
+
+async def test_a_server_that_stays_unavailable_is_an_error(
+    backend: KubernetesBackend, server: KubernetesServer
+) -> None:
+    server.faults = [UNAVAILABLE] * 20
+    with pytest.raises(
+        BackendError, match=r"Deployment media in namespace prod: no success in 8 attempts.*503"
+    ):
+        await backend.ready()
+    assert len(server.requests) == ATTEMPTS
+    server.faults = []
+    assert await backend.ready() == 2
+
+
+async def test_a_silent_server_is_tried_again(
+    server: KubernetesServer, kubeconfig: str, media: Workload
+) -> None:
+    limits = Limits(request=0.1, call=60, first_pause=0.001)
+    backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
+    server.faults = [Fault(silent=True), None, Fault(silent=True, applied=True)]
+    await backend.request(6)
+    assert (media.replicas, len(server.bodies)) == (6, 1)
+    await backend.close()
+
+
+async def test_a_server_that_stays_silent_is_an_error_in_the_end(
+    server: KubernetesServer, kubeconfig: str
+) -> None:
+    limits = Limits(request=60, call=0.2)
+    backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
+    server.faults = [Fault(silent=True)] * 20
+    with pytest.raises(BackendError, match=r"no success within 0.2 s"):
+        await backend.ready()
+    await backend.close()
+
+
+async def test_a_server_that_asks_for_time_is_given_it(server: KubernetesServer, kubeconfig: str) -> None:
+    backend = KubernetesBackend(
+        "m/t",
+        name="media",
+        namespace="prod",
+        kubeconfig=kubeconfig,
+        limits=Limits(call=0.5, first_pause=0.001),
+    )
+    server.faults = [Fault(status=429, headers=("Retry-After: 600",))] * 20
+    with pytest.raises(BackendError, match=r"within 0.5 s; at last: 429"):
+        await backend.ready()
+    assert len(server.requests) == 1
+    await backend.close()
+
+
+async def test_a_server_that_is_down_is_an_error_that_names_it(
+    backend: KubernetesBackend, server: KubernetesServer, tmp_path: Path
+) -> None:
+    server.port = 1
+    (tmp_path / "config").write_text(server.kubeconfig())
+    with pytest.raises(BackendError, match=r"8 attempts; at last: ConnectError: .*, http://127\.0\.0\.1:1$"):
+        await backend.requested()
+
+
+@pytest.mark.parametrize("call", ["ready", "requested", "request"])
+async def test_a_deployment_that_vanishes_is_an_error_that_names_it(
+    backend: KubernetesBackend, server: KubernetesServer, call: str
+) -> None:
+    assert await backend.ready() == 2
+    gone = server.workloads.pop()
+    with pytest.raises(BackendError) as caught:
+        await (backend.request(5) if call == "request" else getattr(backend, call)())
+    assert str(caught.value) == (
+        "kubernetes, media/spot: Deployment media in namespace prod: there is none. Create it, or correct "
+        '`name` and `namespace` in the configuration (404: deployments.apps "media" not found)'
+    )
+    server.workloads.append(gone)
+    assert await backend.ready() == 2
+
+
+async def test_a_deployment_that_vanishes_before_the_write_is_an_error(
+    backend: KubernetesBackend, server: KubernetesServer
+) -> None:
+    server.before_write = server.workloads.clear
+    with pytest.raises(BackendError, match="there is none"):
+        await backend.request(5)
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "call"),
+    [
+        ("get", "deployments", "ready"),
+        ("get", "deployments/scale", "requested"),
+        ("update", "deployments/scale", "request"),
+    ],
+)
+async def test_a_missing_right_is_named(
+    backend: KubernetesBackend, server: KubernetesServer, verb: str, resource: str, call: str
+) -> None:
+    server.denied = {(verb, resource)}
+    with pytest.raises(
+        BackendError, match=f"the right to {verb} {resource} is missing. Grant it: "
+    ) as caught:
+        await (backend.request(5) if call == "request" else getattr(backend, call)())
+    assert f'cannot {verb} resource "{resource}"' in caught.value.problem
+    assert len(server.requests) <= 2, "it is not tried again"
+
+
+async def test_anything_else_that_is_refused_is_not_tried_again(
+    backend: KubernetesBackend, server: KubernetesServer
+) -> None:
+    server.faults = [None, Fault(status=422, body=b"too many", headers=("Content-Type: text/plain",))]
+    with pytest.raises(BackendError, match=r"refuses to update deployments/scale with 422 \(422: too many\)"):
+        await backend.request(5)
+    assert len(server.requests) == 2
+
+
+# ------------------------------------------------------------------------------------------------ credentials
+
+
+async def test_credentials_that_are_not_accepted_are_an_error(
+    backend: KubernetesBackend, server: KubernetesServer
+) -> None:
+    server.accepted = "another"
+    with pytest.raises(BackendError, match="does not accept these credentials"):
+        await backend.ready()
+
+
+async def test_a_program_may_give_the_credentials(
+    server: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
+) -> None:
+    server.accepted = "made"
+    program = 'print(\'{"status": {"token": "made"}}\')'
+    exec_ = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": sys.executable,
+        "args": ["-c", program],
+    }
+    (tmp_path / "config").write_text(server.kubeconfig(exec=exec_))
+    assert await backend.ready() == 2
+
+
+async def test_a_program_that_gives_none_is_an_error(
+    server: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
+) -> None:
+    exec_ = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": str(tmp_path / "absent")}
+    (tmp_path / "config").write_text(server.kubeconfig(exec=exec_))
+    with pytest.raises(BackendError, match="FileNotFoundError"):
+        await backend.ready()
+
+
+async def test_inside_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "namespace").write_text("prod")
+    server = KubernetesServer([Workload("media", ready=4)], accepted="first")
+    async with server.serving(tls):
+        monkeypatch.setattr(kubernetes, "SERVICE_ACCOUNT", str(tmp_path))
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+        backend = KubernetesBackend("media/spot", name="media", namespace="prod", limits=QUICK)
+        assert await backend.ready() == 4
+        server.accepted = "second"
+        (tmp_path / "token").write_text("second\n")
+        assert await backend.ready() == 4
+        await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "context"),
+    [
+        (None, None),
+        ("{", None),
+        ("[]", None),
+        ("{}", None),
+        ('{"clusters": null, "contexts": 3}', None),
+        ('{"clusters": [], "contexts": []}', None),
+        ("here", "no-such-context"),
+        ("here", "elsewhere"),
+    ],
+)
+async def test_a_kubeconfig_that_is_none_is_an_error_until_it_is_one(
+    server: KubernetesServer, tmp_path: Path, text: str | None, context: str | None
+) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(server.kubeconfig() if text == "here" else text)
+    backend = KubernetesBackend(
+        "media/spot", name="media", namespace="prod", kubeconfig=str(file), context=context, limits=QUICK
+    )
+    with pytest.raises(BackendError, match="Deployment media in namespace prod: no connection can be made: "):
+        await backend.ready()
+    if context is None:
+        file.write_text(server.kubeconfig())
+        assert await backend.ready() == 2
+    await backend.close()
+
+
+async def test_files_are_read_and_certificates_loaded_in_a_thread(
+    backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = KubeConfig.from_file
+    threads = []
+
+    def watched(file: str) -> KubeConfig:
+        threads.append(threading.get_ident())
+        return read(file)
+
+    monkeypatch.setattr(KubeConfig, "from_file", watched)
+    await asyncio.gather(backend.ready(), backend.requested())
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+
+
+async def test_a_cancelled_call_leaves_a_back_end_that_works(
+    backend: KubernetesBackend, server: KubernetesServer
+) -> None:
+    server.faults = [Fault(silent=True)]
+    call = asyncio.create_task(backend.ready())
+    await server.arrived.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await backend.ready() == 2
