@@ -27,7 +27,17 @@ pytestmark = pytest.mark.timeout(300)
 
 
 #: The extras for users.
-USERS = ("embedded", "cli", "schedules", "fastapi", "telemetry", "prometheus", "spark", "kubernetes", "testing")
+USERS = (
+    "embedded",
+    "cli",
+    "schedules",
+    "fastapi",
+    "telemetry",
+    "prometheus",
+    "spark",
+    "kubernetes",
+    "testing",
+)
 #: Imported without a requirement: redis[hiredis], lightkube, pyspark and fastapi bring them. The semantic
 #: conventions share the namespace `opentelemetry` with the API.
 BROUGHT = {
