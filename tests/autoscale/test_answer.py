@@ -181,3 +181,12 @@ def test_a_growing_rate_counts_as_it_will_be_when_new_workers_can_work() -> None
     assert wanted_workers(growing, POLICY, spin_up=30).for_rate == 131
     assert wanted_workers(growing, POLICY, spin_up=3_000).for_rate == 201
     assert wanted_workers(replace(growing, arrival_trend=-1), POLICY, spin_up=30).for_rate == 101
+
+
+def test_a_queue_takes_no_more_workers_than_may_lease_from_it() -> None:
+    seen = Signals(waiting=1_000, service_time=60, limit=5)
+    answer = wanted_workers(seen, POLICY, spin_up=30)
+    assert (answer.workers, answer.for_backlog) == (5, 1_000)
+    assert "5 items may be leased at once" in answer.why
+    assert workers(replace(seen, limit=0)) == 0
+    assert workers(replace(seen, limit=5_000)) == 1_000

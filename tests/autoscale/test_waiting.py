@@ -74,17 +74,15 @@ def test_one_worker_is_m_m_1_and_with_equal_service_times_half_of_it() -> None:
     assert longer_wait(1, Demand(rate=0.8, service_time=1), 5) == pytest.approx(0.8 * math.exp(-1))
 
 
-@pytest.mark.parametrize(("workers", "rate"), [(1, 0.6), (4, 2.8), (20, 15.0)])
+@pytest.mark.parametrize(("workers", "rate"), [(1, 0.6), (4, 2.8), (10, 7.0)])
 def test_a_simulated_queue_waits_as_long_as_the_formulas_say(workers: int, rate: float) -> None:
     numbers = random.Random(workers)
     demand = Demand(rate=rate, service_time=1)
-    waits = waits_of(
-        workers, lambda: numbers.expovariate(rate), lambda: numbers.expovariate(1), items=200_000
-    )
-    assert fmean(waits) == pytest.approx(mean_wait(workers, demand), rel=0.1)
+    waits = waits_of(workers, lambda: numbers.expovariate(rate), lambda: numbers.expovariate(1), items=60_000)
+    assert fmean(waits) == pytest.approx(mean_wait(workers, demand), rel=0.15)
     for wait in (0.0, 0.5, 2.0):
         simulated = sum(each > wait for each in waits) / len(waits)
-        assert simulated == pytest.approx(longer_wait(workers, demand, wait), abs=0.02)
+        assert simulated == pytest.approx(longer_wait(workers, demand, wait), abs=0.03)
 
 
 def test_the_fewest_workers_keep_the_target_in_a_simulated_queue_and_one_less_does_not() -> None:

@@ -7,6 +7,7 @@ from leasehold.lazy import lazy_names
 if TYPE_CHECKING:
     from leasehold.autoscale.answer import wanted_workers
     from leasehold.autoscale.backends import Backend
+    from leasehold.autoscale.estimating import Estimate, estimate
     from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure
     from leasehold.autoscale.model import (
         Answer,
@@ -25,6 +26,7 @@ __all__ = [
     "Answer",
     "Backend",
     "DeploymentPolicy",
+    "Estimate",
     "JobPolicy",
     "JobReport",
     "Measured",
@@ -36,11 +38,12 @@ __all__ = [
     "TierRequest",
     "TierUnits",
     "WorkerSample",
+    "estimate",
     "measure",
     "wanted_workers",
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
-    _MODULES = ("model", "answer", "backends", "measuring")
+    _MODULES = ("model", "answer", "backends", "estimating", "measuring")
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -7,7 +7,7 @@ now can work. docs/pages/reference/autoscale.md has the formulas and their sourc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leasehold.autoscale.model import Answer
@@ -35,23 +35,32 @@ def wanted_workers(signals: Signals, policy: JobPolicy, *, spin_up: float) -> An
         spin_up: How long it takes (s) until a worker works that is asked for now.
 
     Returns:
-        0 if nothing waits and nothing arrives, else at least 1.
+        0 if nothing waits and nothing arrives or the queue is paused, else at least 1, and never more than
+        the items that may be leased at once.
     """
     job = _Job.of(signals, policy, spin_up)
     if job.waiting + job.due_soon <= 0 and not job.arrives:
         return Answer(workers=0, why="nothing waits and nothing arrives")
-    if job.service_time is None:
-        return _while_unknown(job)
-    for_rate = _for_rate(job, job.service_time)
-    for_backlog = _for_backlog(job, job.service_time)
-    for_forecast = _for_forecast(job, job.service_time)
+    answer = _while_unknown(job) if job.service_time is None else _largest(job, job.service_time)
+    limit = signals.limit
+    if limit is None or answer.workers <= limit:
+        return answer
+    why = f"{limit:,} items may be leased at once" if limit > 0 else "the queue is paused"
+    return replace(answer, workers=max(0, limit), why=f"{why}; else {answer.workers:,} workers: {answer.why}")
+
+
+def _largest(job: _Job, service_time: float) -> Answer:
+    """Return the largest part of the answer, and which it is."""
+    for_rate = _for_rate(job, service_time)
+    for_backlog = _for_backlog(job, service_time)
+    for_forecast = _for_forecast(job, service_time)
     workers = max(1, for_rate, for_backlog, for_forecast)
     if workers == for_rate:
-        why = f"{job.rate:,.4g} items/s of {job.service_time:,.4g} s arrive"
+        why = f"{job.rate:,.4g} items/s of {service_time:,.4g} s arrive"
     elif workers == for_backlog:
-        why = f"{job.waiting:,.0f} items of {job.service_time:,.4g} s wait, the oldest for {job.age:,.4g} s"
+        why = f"{job.waiting:,.0f} items of {service_time:,.4g} s wait, the oldest for {job.age:,.4g} s"
     elif workers == for_forecast:
-        why = f"{_forecast(job, job.service_time):,.0f} items will wait in {job.spin_up:,.4g} s"
+        why = f"{_forecast(job, service_time):,.0f} items will wait in {job.spin_up:,.4g} s"
     else:
         why = "one worker for what waits or arrives"
     return Answer(

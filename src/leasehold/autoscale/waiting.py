@@ -143,7 +143,8 @@ def _start(below: float, load: float) -> tuple[int, float]:
 
 
 def _c_from_b(blocked: float, workers: int, load: float) -> float:
-    return blocked / (1 - load / workers * (1 - blocked))
+    idle = workers - load + load * blocked
+    return min(1.0, blocked * workers / idle) if idle > 0 else 1.0  # not above 0: too much for a float
 
 
 def _tail(spare: float, demand: Demand, wait: float) -> float:
