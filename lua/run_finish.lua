@@ -18,7 +18,7 @@
 --   that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the item goes on: children are to be added by `more`, or were stored; -4
 --   nothing has changed, as it chooses a stage that is no successor; -2 not handled as the call adds enough already, send it again. And the references of stages whose rest is to be cancelled.
 -- Cost: O(1) per item, and per item that follows.
--- Limits: at most 1,000 rows a call; it adds about 100 items, and changes 60 runs.
+-- Limits: at most 1,000 rows a call; it adds about 60 items, and changes 30 runs.
 -- Needs: check
 
 redis.call('ZCARD', dead)
@@ -158,7 +158,7 @@ local function is_full(row)
   if
     room_to_add() == 0
     or (run and run.changes > 1000)
-    or (run and not run.is_in and changed_runs == 60)
+    or (run and not run.is_in and changed_runs == 30)
   then
     return true
   elseif run and not run.is_in then

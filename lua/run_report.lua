@@ -11,7 +11,7 @@
 -- Reply: two lists: an entry per row: 1 ended, 0 the stage was not waiting for its item, -2 not handled, send it again; and the references of
 --   stages whose rest is to be cancelled.
 -- Cost: O(log n) per row, and O(1) per item that follows.
--- Limits: at most 1,000 rows a call; it adds about 100 items.
+-- Limits: at most 1,000 rows a call; it adds about 60 items.
 -- Needs: check
 -- Calls: cancel_many, run_forget
 

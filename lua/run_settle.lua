@@ -13,7 +13,7 @@
 -- Reply: three lists: an entry per id: 1 settled, or forgotten, 0 there was nothing to settle, -2 not handled, send it again; the references of stages
 --   whose rest is to be cancelled; the next cursor (0: all were looked at).
 -- Cost: O(1) per id, and per item that follows.
--- Limits: at most 1,000 ids a call; about 100 noted ones, 100 others are looked at; it adds about 100 items.
+-- Limits: at most 1,000 ids a call; about 100 noted ones, 100 others are looked at; it adds about 60 items.
 -- Needs: check
 -- Calls: run_forget
 

@@ -15,7 +15,7 @@
 -- Reply: 1 stored, or started by this call; 0 there is a run of this id; -1 another caller has removed what was stored: begin
 --   with the first call again.
 -- Cost: O(1) per field and per first stage.
--- Limits: at most 1,000 fields a call; it adds about 100 items. If there are more first stages, the holder of the item `<run>/` adds the others.
+-- Limits: at most 1,000 fields a call; it adds about 60 items. If there are more first stages, the holder of the item `<run>/` adds the others.
 -- Needs: check
 
 redis.call('HLEN', watchers)

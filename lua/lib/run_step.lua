@@ -15,9 +15,9 @@ local function has_text(run, name)
   return (run_field(run, name) or '') ~= ''
 end
 
--- Return how many items may still be added: 100 in one call, except that the successors of one stage are added together.
+-- Return how many items may still be added: 60 in one call, except that the successors of one stage are added together.
 local function room_to_add()
-  return math.max(0, 100 - opened_runs.added)
+  return math.max(0, 60 - opened_runs.added)
 end
 
 -- Fail a run at once: nothing follows any more.

@@ -18,28 +18,28 @@ async def test_more_children_than_one_call_adds(runs: Runs) -> None:
     """The definitions are stored first; a holder that dies between two calls is followed by another."""
     await runs.start(runs.stage("a"), runs.stage("b", "a"), result="a")
     [row] = await runs.lease()
-    children = [runs.child(i) for i in range(240)]
-    for first in range(0, 240, 80):
-        text = b"[" + b",".join(child.json() for child in children[first : first + 80]) + b"]"
+    children = [runs.child(i) for i in range(180)]
+    for first in range(0, 180, 60):
+        text = b"[" + b",".join(child.json() for child in children[first : first + 60]) + b"]"
         assert await runs.finish(row.ending("stage", text, str(first))) == [2]
-    assert await runs.finish(row.ending("fan", "241", "all")) == [-1]
-    assert await runs.finish(row.ending("fan", "240", "all")) == [2]
+    assert await runs.finish(row.ending("fan", "181", "all")) == [-1]
+    assert await runs.finish(row.ending("fan", "180", "all")) == [2]
     found = await runs.hash()
-    assert (found["j:a"], found["active"], found["s:a"]) == ("240 100 0 0 0 0", "101", "x")
+    assert (found["j:a"], found["active"], found["s:a"]) == ("180 60 0 0 0 0", "61", "x")
     at = 1_000_000 + 60_001
-    leased = {one.path: one for one in await runs.lease(101, at=at)}
+    leased = {one.path: one for one in await runs.lease(61, at=at)}
     while "a" not in leased:
         leased |= {one.path: one for one in await runs.lease(250, at=at)}
     assert await runs.finish(leased["a"].more(), at=at) == [2]
     assert await runs.finish(leased["a"].more(), at=at) == [1]
-    assert (await runs.hash())["j:a"] == "240 240 0 0 0 0"
+    assert (await runs.hash())["j:a"] == "180 180 0 0 0 0"
     del leased["a"]
-    while len(leased) < 240:
+    while len(leased) < 180:
         leased |= {one.path: one for one in await runs.lease(250, at=at)}
     rows = [row.done(row.path.partition("/")[2]) for row in leased.values()]
-    for start in range(0, 240, 80):
-        assert await runs.finish(*rows[start : start + 80], at=at) == [1] * 80
-    assert (await runs.hash())["j:a"] == "240 240 240 0 0 0"
+    for start in range(0, 180, 60):
+        assert await runs.finish(*rows[start : start + 60], at=at) == [1] * 60
+    assert (await runs.hash())["j:a"] == "180 180 180 0 0 0"
     [row] = await runs.lease(at=at)
     assert row.path == "b"
     await runs.finish(row.done(), at=at)
@@ -49,9 +49,9 @@ async def test_more_children_than_one_call_adds(runs: Runs) -> None:
 async def test_many_children_of_the_plan_are_added_by_the_holder_of_an_item(runs: Runs) -> None:
     children = tuple(runs.child(i) for i in range(120))
     await runs.start(StagePlan("all", children=children), runs.stage("b", "all"))
-    assert (await runs.hash())["j:all"] == "120 100 0 0 0 1"
+    assert (await runs.hash())["j:all"] == "120 60 0 0 0 1"
     rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
-    assert len(rows) == 101
+    assert len(rows) == 61
     assert await runs.finish(rows.pop("all").more()) == [1]
     rows |= {row.path: row for row in await runs.lease()}
     assert len(rows) == 120
@@ -65,11 +65,11 @@ async def test_many_first_stages(runs: Runs) -> None:
     names = [f"s{i}" for i in range(120)]
     await runs.start(*map(runs.stage, names), runs.stage("end", *names))
     rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
-    assert len(rows) == 101
-    assert await runs.finish(*(rows[name].done() for name in names[:80])) == [1] * 80
+    assert len(rows) == 61
+    assert await runs.finish(*(rows[name].done() for name in names[:50])) == [1] * 50
     assert await runs.finish(rows[""].more()) == [1]
-    assert await runs.finish(*(rows[name].done() for name in names[80:100])) == [1] * 20
-    assert await runs.step() == sorted(names[100:])
+    assert await runs.finish(*(rows[name].done() for name in names[50:60])) == [1] * 10
+    assert await runs.step() == sorted(names[60:])
     assert await runs.step() == ["end"]
     assert (await runs.states())["run"] == "completed"
 

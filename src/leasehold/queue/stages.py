@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 #: How many stages one call finishes: about 3 ms of the server.
-STAGE_ROWS = 50
+STAGE_ROWS = 30
 #: The answers to rows: more children are to be added; the row chooses a stage that does not follow.
 MORE, NO_SUCCESSOR = 2, -4
 #: The answer to a caller that starts a large run: another one has begun to store it anew.
