@@ -43,10 +43,16 @@ class Delivery:
         return (self.ready or 0) * self.policy.workers_per_unit
 
     @property
-    def coming(self) -> float:
-        """How many workers are ready or coming; those that are halfway through their spin-up count half.
+    def workers_asked(self) -> int:
+        """How many workers are ready or asked for, those left out that are overdue."""
+        missing = sum(n for _, n in self.missing)
+        return self.workers + (missing - self.overdue) * self.policy.workers_per_unit
 
-        What is overdue does not count.
+    @property
+    def workers_coming(self) -> float:
+        """How many workers work within the next spin-up time, on average; none of those that are overdue.
+
+        A unit that is halfway through its spin-up works for half of that time.
         """
         coming = 0.0
         for since, n in self.missing:

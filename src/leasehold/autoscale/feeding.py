@@ -48,7 +48,7 @@ class Feeder:
         more = max(0.0, self.future - max(self.ready, busy))
 
         def within(delay: float) -> float:
-            """Return 1 for what begins before the workers are ready, 0 for what comes after the look-ahead."""
+            """Return 1 for what comes before the workers are ready, 0 for what comes after the look-ahead."""
             return min(1.0, max(0.0, (spin_up + target - delay) / target if target > 0 else 0.0))
 
         able = busy + idle * within(self.service_time) + more * within(self.spin_up + self.service_time)

@@ -44,6 +44,11 @@ class Signals:
     ready: int = 0
     #: Workers that have been asked for, those that are ready included.
     requested: int = 0
+    #: The workers that work until those that are asked for now are ready, on average: one that is halfway
+    #: through its spin-up counts half. `plan` sets it; None: not known.
+    coming: float | None = None
+    #: How many items of other jobs one item adds on average, as measured, by the names of these jobs.
+    children: Mapping[str, float] = field(default_factory=dict)
     #: How many items may be leased at once; 0: the queue is paused; None: any number.
     limit: int | None = None
 

@@ -1,8 +1,8 @@
 """Several jobs in one deployment: shares of its workers, and what the jobs need together.
 
 Jobs that share workers need fewer than the sum of what each would need alone: one worker is enough for ten
-jobs of one item an hour. `pooled` describes the jobs as one job, whose work, in seconds, is the sum of theirs.
-That is a heuristic: it takes the items as if they waited in one line.
+jobs of one item an hour. `pooled` describes the jobs as one, whose seconds of work are the sum of theirs. That is a
+heuristic: it takes the items as if they waited in one line.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ class Member:
     service_time: float
 
     @property
+    def age_target(self) -> float:
+        """Its age target (s), above 0."""
+        return max(self.policy.age_target, 1e-3)
+
+    @property
     def waiting(self) -> int:
         """The items that wait and are to be done."""
         ignored = self.signals.abandoned if self.policy.ignore_abandoned else 0
@@ -35,7 +40,7 @@ class Member:
     @property
     def begun(self) -> float:
         """The items per second that are to be begun: those that arrive, and those that wait."""
-        return self.signals.arrival_rate + (self.waiting + self.signals.leased) / self.policy.age_target
+        return self.signals.arrival_rate + (self.waiting + self.signals.leased) / self.age_target
 
 
 def shares(total: int, weights: Sequence[float]) -> list[int]:
@@ -59,7 +64,7 @@ def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
 
     What waits is counted in items of the mean service time, and less for a job whose age target is larger.
     """
-    target = min(member.policy.age_target for member in members)
+    target = min(member.age_target for member in members)
     begun = math.fsum(member.begun for member in members)
     weights = [member.begun / begun if begun > 0 else 1 / len(members) for member in members]
     times = [member.service_time for member in members]
@@ -69,21 +74,19 @@ def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
         for weight, member in zip(weights, members, strict=True)
     )
     in_items = [time / mean for time in times]
-    urgent = [
-        part * target / member.policy.age_target for part, member in zip(in_items, members, strict=True)
-    ]
+    urgent = [part * target / member.age_target for part, member in zip(in_items, members, strict=True)]
     rates = [member.signals.arrival_rate for member in members]
     rate = math.fsum(rates)
-    variation = math.fsum(r * member.signals.arrival_variation for r, member in zip(rates, members, strict=True))
 
     def total(parts: Sequence[float], values: Sequence[float]) -> float:
         return math.fsum(part * value for part, value in zip(parts, values, strict=True))
 
+    variation = total(rates, [member.signals.arrival_variation for member in members])
     signals = Signals(
         waiting=math.ceil(total(urgent, [member.waiting for member in members]) - 1e-9),
         leased=sum(member.signals.leased for member in members),
         due_soon=math.ceil(total(urgent, [member.signals.due_soon for member in members]) - 1e-9),
-        oldest_age=max(member.signals.oldest_age * target / member.policy.age_target for member in members),
+        oldest_age=max(member.signals.oldest_age * target / member.age_target for member in members),
         arrival_rate=total(in_items, rates),
         arrival_trend=total(in_items, [member.signals.arrival_trend for member in members]),
         arrival_variation=variation / rate if rate > 0 else 1.0,
@@ -91,6 +94,7 @@ def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
         service_variation=max(0.0, square / mean**2 - 1),
         ready=sum(member.signals.ready for member in members),
         requested=sum(member.signals.requested for member in members),
+        coming=math.fsum(member.signals.coming or 0.0 for member in members),
     )
     confidence = max(member.policy.confidence for member in members)
     return signals, JobPolicy(age_target=target, service_time=mean, confidence=confidence)

@@ -81,9 +81,14 @@ class Tiers:
         return sum(tier.workers for tier in self._tiers)
 
     @property
-    def coming(self) -> int:
-        """The workers that are ready or coming."""
-        return math.floor(sum(tier.coming for tier in self._tiers) + 1e-6)
+    def requested(self) -> int:
+        """The workers that are ready or have been asked for; what is overdue does not count."""
+        return sum(tier.workers_asked for tier in self._tiers)
+
+    @property
+    def coming(self) -> float:
+        """The workers that work until those that are asked for now are ready, on average."""
+        return math.fsum(tier.workers_coming for tier in self._tiers)
 
     @property
     def present(self) -> int:
@@ -109,7 +114,8 @@ class Tiers:
             workers: How many workers are needed.
             keep: Whether no tier is asked for fewer units than before, since not all is known.
         """
-        requests, memory = [], {}
+        requests: list[TierRequest] = []
+        memory: dict[str, object] = {}
         for i, tier in enumerate(self._tiers):
             most, least = self._windows(i, workers)
             wanted, why = self._wanted(i, most.value(), least.value(), workers)
@@ -156,9 +162,9 @@ class Tiers:
         now = self._units(workers)[i]
         why = f"for {workers} workers"
         if wanted > now:
-            why += f": {wanted - now} more than that takes, until fewer were enough for {policy.slow_down:g} s"
+            why += f" and {wanted - now} units more, until fewer were enough for {policy.slow_down:g} s"
         elif wanted < now:
-            why += f": {now - wanted} fewer than that takes, until more were needed for {policy.slow_up:g} s"
+            why += f" but {now - wanted} units fewer, until more were needed for {policy.slow_up:g} s"
         elif covers := [t.policy.name for t in self._tiers if t.overdue and t is not tier]:
             more = now - fill(workers, [_room(t) for t in self._tiers], self.policy.steady_share)[i]
             why += f": {more} of them in place of {', '.join(covers)}" if more > 0 else ""
@@ -167,15 +173,15 @@ class Tiers:
         return wanted, why
 
     def _units(self, workers: int) -> list[int]:
-        """Return how many units of each tier it takes for so many workers; other tiers cover what is overdue."""
+        """Return how many units of each tier it takes for so many workers. Others cover what is overdue."""
         rooms = [_room(tier) for tier in self._tiers]
         whole = fill(workers, rooms, self.policy.steady_share)
         if not any(tier.overdue for tier in self._tiers):
             return whole
-        left = []
-        for tier, room, n in zip(self._tiers, rooms, whole, strict=True):
-            usable = min(n, max(0, max(n, tier.asked or 0) - tier.overdue))
-            left.append(replace(room, minimum=min(room.minimum, usable), maximum=usable) if tier.overdue else room)
+        left = [
+            _usable(tier, room, n) if tier.overdue else room
+            for tier, room, n in zip(self._tiers, rooms, whole, strict=True)
+        ]
         covered = fill(workers, left, self.policy.steady_share)
         return [
             n if tier.overdue else more for tier, n, more in zip(self._tiers, whole, covered, strict=True)
@@ -204,6 +210,12 @@ def _room(tier: Delivery) -> Room:
         workers_per_unit=policy.workers_per_unit,
         preemptible=policy.preemptible,
     )
+
+
+def _usable(tier: Delivery, room: Room, units: int) -> Room:
+    """Return how many units a tier counts with that is asked for so many, and some of whose are overdue."""
+    usable = min(units, max(0, max(units, tier.asked or 0) - tier.overdue))
+    return replace(room, minimum=min(room.minimum, usable), maximum=usable)
 
 
 def _within(policy: TierPolicy, units: int) -> int:

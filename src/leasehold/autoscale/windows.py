@@ -27,7 +27,12 @@ class Window:
     """
 
     def __init__(
-        self, length: float, slots: Sequence[tuple[float, int]], *, now: float, choose: Callable[[int, int], int]
+        self,
+        length: float,
+        slots: Sequence[tuple[float, int]],
+        *,
+        now: float,
+        choose: Callable[[int, int], int],
     ) -> None:
         self._choose = choose
         self._width = length / SLOTS if length > 0 else 0.0
