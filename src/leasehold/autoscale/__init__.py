@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TierRequest,
         TierUnits,
     )
+    from leasehold.autoscale.planning import plan
 
 __all__ = [
     "Answer",
@@ -40,10 +41,11 @@ __all__ = [
     "WorkerSample",
     "estimate",
     "measure",
+    "plan",
     "wanted_workers",
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
-    _MODULES = ("model", "answer", "backends", "estimating", "measuring")
+    _MODULES = ("model", "answer", "backends", "estimating", "measuring", "planning")
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from leasehold.autoscale.remembered import count_in, mapping_in, number_in, pairs_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasehold.autoscale.model import TierPolicy, TierUnits
 
-#: At most so many groups of units that are missing since different times.
-GROUPS = 6
-#: A unit that is missing for longer than so many spin-up times is overdue.
-PATIENCE = 2
+#: Units that began to be missing within this part of a spin-up time are one group, as of the first of them.
+GROUP = 0.25
+#: A group that is missing for longer than so many spin-up times is overdue, its last unit for `GROUP` less.
+PATIENCE = 2 + GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +66,21 @@ class Delivery:
     def memory(self, wanted: int) -> dict[str, object]:
         """Return what the next pass is to be given, when `wanted` units are asked for."""
         memory: dict[str, object] = {"asked": wanted, "at": self.at}
+        missing: Sequence[tuple[float, int]] = self.missing
         if self.ready is not None:
             memory["ready"] = self.ready
-        if self.missing:
-            memory["missing"] = [[since, n] for since, n in self.missing]
+            missing = _missing(missing, wanted - self.ready, self.at, self.policy.spin_up)
+        if missing:
+            memory["missing"] = [[since, n] for since, n in missing]
         return memory
 
 
 def delivered(policy: TierPolicy, units: TierUnits | None, memory: object, now: float) -> Delivery:
     """Return what a tier delivered, from what its back end says now and from what was known before.
 
-    A unit is missing from the first pass that sees that it was asked for, or that it was lost. What becomes
-    ready is what is missing the longest. What the last pass asked for decides, not what the back end has been
-    asked for: a request that never reached it is one that it does not deliver, either.
+    A unit is missing from the pass that asks for it, or from the first pass that sees that it was lost. What
+    becomes ready is what is missing the longest. What the last pass asked for decides, not what the back end
+    has been asked for: it does not deliver a request that never reached it, either.
     """
     asked = count_in(mapping_in(memory).get("asked"))
     at = number_in(mapping_in(memory).get("at"))
@@ -89,7 +93,7 @@ def delivered(policy: TierPolicy, units: TierUnits | None, memory: object, now: 
         asked = max(0, requested)
     if not failed:
         at = now
-        missing = [] if ready is None else _missing(missing, (asked or 0) - ready, now)
+        missing = [] if ready is None else _missing(missing, (asked or 0) - ready, now, policy.spin_up)
     return Delivery(
         policy=policy,
         asked=asked,
@@ -100,18 +104,27 @@ def delivered(policy: TierPolicy, units: TierUnits | None, memory: object, now: 
     )
 
 
-def _missing(missing: list[tuple[float, int]], total: int, now: float) -> list[tuple[float, int]]:
-    """Return the groups of missing units, now that `total` units are missing."""
-    groups = sorted(missing)
-    surplus = sum(n for _, n in groups) - max(0, total)
-    while surplus > 0:
-        since, n = groups.pop(0)
-        if n > surplus:
-            groups.insert(0, (since, n - surplus))
-        surplus -= n
-    if surplus < 0:
-        groups.append((now, -surplus))
-    while len(groups) > GROUPS:  # the two that are closest to each other, as of the later time
-        i = min(range(1, len(groups)), key=lambda i: groups[i][0] - groups[i - 1][0])
-        groups[i - 1 : i + 1] = [(groups[i][0], groups[i - 1][1] + groups[i][1])]
+def _missing(
+    missing: Sequence[tuple[float, int]], total: int, now: float, spin_up: float
+) -> list[tuple[float, int]]:
+    """Return the groups of missing units, now that `total` units are missing.
+
+    All that are overdue are one group, so that there are never more than a few.
+    """
+    found = max(0, sum(n for _, n in missing) - max(0, total))
+    groups: list[tuple[float, int]] = []
+    for since, n in sorted(missing):
+        gone = min(n, found)
+        found -= gone
+        if gone == n:
+            continue
+        if groups and now - since > PATIENCE * spin_up:
+            groups[-1] = (since, groups[-1][1] + n - gone)
+        else:
+            groups.append((since, n - gone))
+    added = total - sum(n for _, n in groups)
+    if added > 0 and groups and now - groups[-1][0] <= GROUP * spin_up:
+        groups[-1] = (groups[-1][0], groups[-1][1] + added)
+    elif added > 0:
+        groups.append((now, added))
     return groups

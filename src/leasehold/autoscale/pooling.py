@@ -1,8 +1,8 @@
 """Several jobs in one deployment: shares of its workers, and what the jobs need together.
 
 Jobs that share workers need fewer than the sum of what each would need alone: one worker is enough for ten
-jobs of one item an hour. `pooled` describes the jobs as one, whose seconds of work are the sum of theirs. That is a
-heuristic: it takes the items as if they waited in one line.
+jobs of one item an hour. `pooled` describes the jobs as one, whose seconds of work are the sum of theirs. It
+is a heuristic: it takes the items as if they waited in one line.
 """
 
 from __future__ import annotations
