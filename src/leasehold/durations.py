@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +18,20 @@ _DURATION_TYPES = (int, float, timedelta)
 LONGEST_SECONDS = 30 * 24 * 3600.0
 #: The longest time for which finished things are kept: some 100 years, in seconds.
 LONGEST_KEPT_SECONDS = 36_500 * 24 * 3600.0
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_PARTS = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w` or a number; None: it is none."""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if not _PARTS.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
 def seconds(argument: str, value: Duration, *, zero: bool, longest: float = LONGEST_SECONDS) -> float:

@@ -744,20 +744,32 @@ class InvalidConfig(LeaseholdError, ValueError):
 
     Attributes:
         path: The file.
-        place: Where in it, as `deployments.gpu.tiers[1].max_units`, with `, line 7` if that is known; empty:
-            the whole file.
+        place: Where in it, as `deployments.gpu.tiers[1].max_units`; empty: the whole file.
         problem: What is wrong there.
         expected: What is accepted there; empty: the problem says it.
+        line: The number of the line; None: it is not known.
+        others: What else is wrong in the file.
     """
 
-    def __init__(self, path: object, place: str, problem: str, expected: str = "") -> None:
+    def __init__(
+        self,
+        path: object,
+        place: str,
+        problem: str,
+        expected: str = "",
+        *,
+        line: int | None = None,
+        others: Iterable[InvalidConfig] = (),
+    ) -> None:
         self.path = str(path)
         self.place = place
         self.problem = problem
         self.expected = expected
-        at = f": {place}" if place else ""
+        self.line = line
+        self.others = tuple(others)
+        where = ", ".join(filter(None, (self.path, f"line {line}" if line else "", place)))
         wanted = f"; expected {expected}" if expected else ""
-        super().__init__(f"{self.path}{at}: {problem}{wanted}")
+        super().__init__("\n".join([f"{where}: {problem}{wanted}", *map(str, self.others)]))
 
 
 class BackendError(LeaseholdError):

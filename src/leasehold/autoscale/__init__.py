@@ -7,6 +7,7 @@ from leasehold.lazy import lazy_names
 if TYPE_CHECKING:
     from leasehold.autoscale.answer import wanted_workers
     from leasehold.autoscale.backends import Backend
+    from leasehold.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig, load_config
     from leasehold.autoscale.estimating import Estimate, estimate
     from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure
     from leasehold.autoscale.model import (
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "Backend",
+    "Config",
+    "DeploymentConfig",
     "DeploymentPolicy",
     "Estimate",
+    "JobConfig",
     "JobPolicy",
     "JobReport",
     "Measured",
@@ -35,11 +39,13 @@ __all__ = [
     "Policy",
     "Sample",
     "Signals",
+    "TierConfig",
     "TierPolicy",
     "TierRequest",
     "TierUnits",
     "WorkerSample",
     "estimate",
+    "load_config",
     "measure",
     "plan",
     "wanted_workers",
@@ -47,5 +53,5 @@ __all__ = [
 
 if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
-    _MODULES = ("model", "answer", "backends", "estimating", "measuring", "planning")
+    _MODULES = ("model", "answer", "backends", "estimating", "measuring", "planning", "config")
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 import typer
 
+from leasehold import durations
 from leasehold.durations import LONGEST_SECONDS
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
-_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 def parse_duration(text: str | float | None) -> float | None:
     """Parse a duration: `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w`, or a number of seconds."""
     if not isinstance(text, str):
         return text  # the default of an option
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if not _WHOLE.fullmatch(text):
+    if (seconds := durations.parse_duration(text)) is None:
         raise typer.BadParameter(f"{text!r} is not a duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return seconds
 
 
 def duration_option(
