@@ -9,15 +9,18 @@
 -- In `by_lane` are, by the name of the lane (empty: ids without a level and a group), `ids`, when each was noted (`times`), which
 -- token it gets if no other item returns to the front (`tokens`; empty: unknown), and `floor`: all that was added until then was leased (-1: unknown).
 --
--- Keys: queue, deadlines, scheduled, ledger, fence, sessions, dead, sample
+-- Keys: queue, deadlines, scheduled, ledger, fence, sessions, dead, sample, heartbeats
 -- Arguments:
---   prefix  text     the queue's name
---   now_ms  integer  the time; empty: the server's time
+--   prefix      text     the queue's name
+--   now_ms      integer  the time; empty: the server's time
+--   horizon_ms  integer  for how long to look ahead; empty: not at all
 -- Reply: the time in ms; how many items are waiting, leased and scheduled, and how many dead letters there are, as in `counts`;
---   the last token; for how many ms the oldest waiting item has waited at least; by how many ms it may be more (-1: unknown); the pause, rate and
---   concurrency of the queue (see `read_control`; false: none); then how long ids waited that were leased in the last 5 minutes, in ms.
--- Cost: O(log n), plus O(1) per noted id and per waiting process.
--- Limits: 128 ids of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so the older ones are further apart.
+--   the last token; for how many ms the oldest waiting item has waited at least; by how many ms it may be more (-1: unknown); how many of the
+--   scheduled items are due, and how many others will be within the time ahead; how many of the leases have expired, and how many others
+--   dead workers hold; the pause, rate and concurrency of the queue (see `read_control`; false: none); then how long ids waited that were
+--   leased in the last 5 minutes, in ms.
+-- Cost: O(log n), plus O(1) per noted id and per waiting process; with a dead worker also per lease that is looked at.
+-- Limits: if a worker is dead, the 128 leases that expire next are looked at, as it renews none. 128 ids of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so the older ones are further apart.
 
 local held, laned, levels = prefix .. ':held', prefix .. ':lanes', prefix .. ':levels'
 local control = prefix .. ':control'
@@ -27,6 +30,7 @@ local letters = redis.call('ZCARD', dead)
 local newest_token = tonumber(redis.call('GET', fence) or '') or 0
 local is_plain = redis.call('EXISTS', levels, control) == 0
 local settings = redis.call('HMGET', control, 'paused', 'rate', 'concurrency')
+local any_dead = redis.call('ZCOUNT', heartbeats, '-inf', now) > 0
 redis.call('HLEN', ledger) -- each key is read before anything is written
 local kept_text = redis.call('GET', sample)
 
@@ -231,6 +235,20 @@ local function oldest_of(state)
   return math.floor(now - since), before > -math.huge and math.ceil(since - before) or -1
 end
 
+-- Return how many leases, that have not expired, are held by workers whose registration has passed.
+local function count_orphaned()
+  local count, next_ends = 0, {}
+  if any_dead then
+    next_ends = redis.call('ZRANGEBYSCORE', deadlines, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 128)
+  end
+  for _, id in ipairs(next_ends) do
+    local holder = redis.pcall('GET', prefix .. ':lease:' .. id) -- a key of another type is no lease
+    local alive_until = type(holder) == 'string' and redis.call('ZSCORE', heartbeats, holder)
+    count = count + (alive_until and tonumber(alive_until) <= now and 1 or 0)
+  end
+  return count
+end
+
 -- Refuse times and waits that no call can have noted.
 local function check_numbers(values, most)
   for _, value in ipairs(values) do
@@ -278,7 +296,10 @@ if not is_known then -- there is none, or another client has written it
     found = {},
   })
 end
-local reply = { now, waiting, leased, later, letters, newest_token, age, more }
+local due = redis.call('ZCOUNT', scheduled, '-inf', now)
+local due_soon = redis.call('ZCOUNT', scheduled, '-inf', now + math.max(0, horizon_ms or 0)) - due
+local expired = redis.call('ZCOUNT', deadlines, '-inf', now)
+local reply = { now, waiting, leased, later, letters, newest_token, age, more, due, due_soon, expired, count_orphaned() }
 for _, value in ipairs(settings) do
   reply[#reply + 1] = value
 end

@@ -63,6 +63,12 @@ async def test_a_worker_says_what_it_is_and_does_and_leaves_nothing_behind(
         assert (seen.id, seen.name, seen.dead, seen.concurrency) == (one.id, one.name, False, 7)
         assert (seen.runs, seen.failures, seen.running) == (one.runs, one.failures, 1)
         assert seen.run_seconds > 0
+        [of_other] = (await other.stats()).workers
+        assert (seen.items, seen.item_seconds, seen.item_squares) == (0, 0, 0), "none has ended on this queue"
+        assert (of_other.items, of_other.item_seconds) == (3, of_other.run_seconds)
+        assert 0 < of_other.item_squares <= of_other.item_seconds**2
+        assert len(seen.ages) == 1
+        assert (seen.ages[0] >= 0, of_other.ages, seen.quiet) == (True, (), False)
         assert (one.concurrency, one.runs, one.failures) == (7, 3, 3)
         (run,) = one.running
         assert (run.queue, run.item_id) == (queue.name, "1")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from leasehold.autoscale.backends import Backend
     from leasehold.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig, load_config
     from leasehold.autoscale.estimating import Estimate, estimate
-    from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure
+    from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure, sample_of
     from leasehold.autoscale.model import (
         Answer,
         DeploymentPolicy,
@@ -48,6 +48,7 @@ __all__ = [
     "load_config",
     "measure",
     "plan",
+    "sample_of",
     "wanted_workers",
 ]
 

@@ -19,6 +19,8 @@ from leasehold.autoscale.model import Signals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from leasehold.queue import QueueStats
+
 #: Two samples that are further apart (s) are not compared: the loop was away, or a clock was set.
 LONGEST_INTERVAL = 3600.0
 #: The service time is the mean of about so many items, or of four times as many as are leased at once; and an
@@ -140,6 +142,38 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
         held=held,
     )
     return Measured(_signals(sample, seen, rates, after), _write(after))
+
+
+def sample_of(stats: QueueStats) -> Sample:
+    """Return the counters that the statistics of a queue contain."""
+    counts = stats.counts
+    limit = 0 if stats.paused is not None else stats.limit.concurrency
+    error = stats.oldest_age_error or 0.0
+    return Sample(
+        waiting=counts.waiting,
+        leased=counts.leased,
+        leases=stats.leases,
+        scheduled=counts.scheduled,
+        due=stats.due,
+        due_soon=stats.due_soon,
+        expired=stats.expired,
+        orphaned=stats.orphaned,
+        # It is known that the oldest item began to wait between two calls.
+        oldest_age=stats.oldest_age + error / 2,
+        limit=limit,
+        workers=tuple(
+            WorkerSample(
+                id=one.id,
+                items=one.items,
+                seconds=one.item_seconds,
+                squares=one.item_squares,
+                concurrency=one.concurrency,
+                running=one.ages,
+                alive=not one.dead and not one.quiet,
+            )
+            for one in stats.workers
+        ),
+    )
 
 
 class _Seen(NamedTuple):

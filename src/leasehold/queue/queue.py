@@ -684,17 +684,23 @@ class AsyncWorkQueue:
         """Return how many items are waiting, leased, scheduled and dead, at one instant."""
         return Counts(*await self._engine().run("counts"))
 
-    async def stats(self) -> QueueStats:
+    async def stats(self, *, horizon: Duration | None = None) -> QueueStats:
         """Return the counts of the queue, for how long its items wait, its limits and its workers.
 
         When an item began to wait is not stored, so `oldest_age` is known within an error, from the ids that
         earlier calls saw: call this every few seconds, as `leasehold stats` does, from any number of clients.
         What they note, at most 128 ids, is kept for an hour after the last call.
 
+        Args:
+            horizon: How far to look ahead: `due_soon` says how many scheduled items fall due within it. None:
+                not at all.
+
         Raises:
+            InvalidArgument: If `horizon` cannot be used.
             QueueClosed, ServerError: As in `counts`. Repeating is safe.
         """
-        return await read_stats(self._engine(), self.name)
+        horizon_ms = None if horizon is None else to_ms("horizon", horizon, zero=True)
+        return await read_stats(self._engine(), self.name, horizon_ms)
 
     async def queue_len(self) -> int:
         """Return how many items are waiting; items under lease are not counted."""

@@ -11,7 +11,7 @@ from leasehold.queue.registry import Registry
 from leasehold.queue.views import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from leasehold.queue.engine import Engine
     from leasehold.queue.registry import Registration
@@ -45,6 +45,15 @@ class WorkerStats:
     runs: int
     failures: int
     run_seconds: float
+    #: Whether it fetches nothing more.
+    quiet: bool = False
+    #: How many items of this queue its runs had, for how many seconds these ran, and the sum of the squares.
+    #: Each item of a batch counts as if it had taken its part of the time.
+    items: int = 0
+    item_seconds: float = 0.0
+    item_squares: float = 0.0
+    #: For how many seconds its runs of this queue had run, of up to 100 of them, the longest first.
+    ages: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +79,16 @@ class QueueStats:
     limit: Limit
     #: Its workers.
     workers: tuple[WorkerStats, ...]
+    #: When this was so, by the server's clock, in seconds since 1970.
+    at: float = 0.0
+    #: How many of the scheduled items are due, though not reclaimed yet, and how many others will be within
+    #: the time ahead that was asked for.
+    due: int = 0
+    due_soon: int = 0
+    #: How many of the leases have expired, though they are not reclaimed yet, and how many others are held by
+    #: workers whose time without a heartbeat has passed: of the 128 that expire next.
+    expired: int = 0
+    orphaned: int = 0
 
     @property
     def workers_alive(self) -> int:
@@ -77,14 +96,14 @@ class QueueStats:
         return sum(not one.dead for one in self.workers)
 
 
-async def read_stats(engine: Engine, name: str) -> QueueStats:
+async def read_stats(engine: Engine, name: str, horizon_ms: int | None) -> QueueStats:
     """Return what is known of a queue. See `AsyncWorkQueue.stats`."""
     reply, registrations = await asyncio.gather(
-        engine.run("sample_queue"), Registry(lambda: engine).workers()
+        engine.run("sample_queue", horizon_ms=b"" if horizon_ms is None else horizon_ms),
+        Registry(lambda: engine).workers(),
     )
-    now_ms, waiting, leased, scheduled, dead, token, age_ms, error_ms, paused, rate, concurrency, *waits = (
-        reply
-    )
+    now_ms, waiting, leased, scheduled, dead, token, age_ms, error_ms, *others = reply
+    due, due_soon, expired, orphaned, paused, rate, concurrency, *waits = others
     pause = read_pause(_text(paused))
     if pause is not None and pause.until is not None and pause.until <= now_ms / 1000:
         pause = None
@@ -98,6 +117,11 @@ async def read_stats(engine: Engine, name: str) -> QueueStats:
         paused=pause,
         limit=read_limit(_text(rate), _text(concurrency)),
         workers=tuple(sorted(map(_worker, registrations), key=lambda one: (one.name, one.id))),
+        at=now_ms / 1000,
+        due=due,
+        due_soon=due_soon,
+        expired=expired,
+        orphaned=orphaned,
     )
 
 
@@ -126,7 +150,21 @@ def _worker(one: Registration) -> WorkerStats:
         runs=int(_number(about.get("runs"))),
         failures=int(_number(about.get("failures"))),
         run_seconds=_number(about.get("run_seconds")),
+        quiet=about.get("quiet") is True,
+        items=int(_number(about.get("items"))),
+        item_seconds=_number(about.get("item_seconds")),
+        item_squares=_number(about.get("item_squares")),
+        ages=tuple(_ages(about)),
     )
+
+
+def _ages(about: Mapping[str, Any]) -> Iterator[float]:
+    """Yield for how long the runs of a registration had run, when the worker said so, by its own clock."""
+    at, running = _number(about.get("at")), about.get("running")
+    for row in running if isinstance(running, list) else ():
+        since = _number(row[2]) if isinstance(row, list) and len(row) == 3 else 0
+        if 0 < since <= at:
+            yield (at - since) / 1000
 
 
 def _number(value: Any) -> float:

@@ -7,6 +7,7 @@ import contextvars
 import logging
 import math
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from leasehold import telemetry
@@ -29,6 +30,7 @@ from leasehold.worker.payload import encode_error
 from leasehold.worker.returns import FanOut, Next
 from leasehold.worker.run import RUNNING, Interruption
 from leasehold.worker.stages import StageReader, enter, leave, prepare, stage_done, stage_failed
+from leasehold.worker.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -65,7 +67,7 @@ class Executor:
         running: The runs that occupy a slot, by the task of the slot.
         finished: How many runs have ended, interrupted ones included.
         log_runs: Whether each run that has returned is a line of the log.
-        run_seconds: For how many seconds they ran, all together.
+        work: The runs that were called, by their handlers.
         interrupted: How many runs were interrupted because the worker stopped.
     """
 
@@ -91,7 +93,7 @@ class Executor:
         self._stopping = False
         self.running: dict[asyncio.Task[None], ActiveRun] = {}
         self.finished = 0
-        self.run_seconds = 0.0
+        self.work: defaultdict[Handler, Work] = defaultdict(Work)
         self.interrupted = 0
         self._abandoned: set[ActiveRun] = set()
         #: Read once, since it is needed after each run.
@@ -244,7 +246,11 @@ class Executor:
         finally:
             RUNNING.reset(running)
             ended = time.monotonic()
-            self.run_seconds += ended - run.began
+            seconds, items = ended - run.began, len(run.leases)
+            work = self.work[run.handler]
+            work.items += items
+            work.seconds += seconds
+            work.squares += seconds * seconds / items
             if active is not None:
                 end(active, span, run, failure, ended)
 

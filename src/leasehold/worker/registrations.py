@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 #: How many runs a registration names.
 MAX_NAMED = 100
 #: What is added up of the workers that share a registration.
-SUMMED = ("concurrency", "active", "runs", "failures", "run_seconds")
+SUMMED = (
+    *("concurrency", "active", "runs", "failures", "run_seconds"),
+    *("items", "item_seconds", "item_squares"),
+)
 
 
 class Owner(Protocol):

@@ -258,7 +258,9 @@ class ServedQueues(Owner):
 
     def about(self, consumer: Consumer) -> Mapping[str, Any]:
         """See `Owner`."""
-        now = time.monotonic()
+        now, clock = time.monotonic(), time.time()
+        work = [*self._parts.executor.work.items()]
+        ours = [one for handler, one in work if handler.consumer is consumer]
         active = [*self._parts.executor.running.values()]
         running = [run for run in active if run.handler.consumer is consumer]
         running.sort(key=lambda run: run.began or now)
@@ -270,17 +272,21 @@ class ServedQueues(Owner):
             "server": vouched.server,
             "quiet": self._parts.fetcher.quiet,
             "runs": self._parts.executor.finished,
-            "run_seconds": round(self._parts.executor.run_seconds, 6),
+            "run_seconds": round(sum(one.seconds for _, one in work), 6),
+            "items": sum(one.items for one in ours),
+            "item_seconds": round(sum(one.seconds for one in ours), 6),
+            "item_squares": round(sum(one.squares for one in ours), 9),
             "active": len(active),
             "failures": sum(one.counts["failed"] for one in [*self._parts.acknowledgers.values()]),
             "running": [
                 [
                     run.lease.id[:MAX_ID],
                     run.handler.name,
-                    round((time.time() - (now - (run.began or now))) * 1000),
+                    round((clock - (now - (run.began or now))) * 1000),
                 ]
                 for run in running[:MAX_NAMED]
             ],
+            "at": round(clock * 1000),
         }
 
     def told(self, what: str) -> None:
