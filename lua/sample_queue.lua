@@ -239,7 +239,8 @@ end
 local function count_orphaned()
   local count, next_ends = 0, {}
   if any_dead then
-    next_ends = redis.call('ZRANGEBYSCORE', deadlines, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 128)
+    next_ends =
+      redis.call('ZRANGEBYSCORE', deadlines, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 128)
   end
   for _, id in ipairs(next_ends) do
     local holder = redis.pcall('GET', prefix .. ':lease:' .. id) -- a key of another type is no lease
@@ -299,7 +300,20 @@ end
 local due = redis.call('ZCOUNT', scheduled, '-inf', now)
 local due_soon = redis.call('ZCOUNT', scheduled, '-inf', now + math.max(0, horizon_ms or 0)) - due
 local expired = redis.call('ZCOUNT', deadlines, '-inf', now)
-local reply = { now, waiting, leased, later, letters, newest_token, age, more, due, due_soon, expired, count_orphaned() }
+local reply = {
+  now,
+  waiting,
+  leased,
+  later,
+  letters,
+  newest_token,
+  age,
+  more,
+  due,
+  due_soon,
+  expired,
+  count_orphaned(),
+}
 for _, value in ipairs(settings) do
   reply[#reply + 1] = value
 end
