@@ -14,6 +14,7 @@
 --   prefix      text     the queue's name
 --   now_ms      integer  the time; empty: the server's time
 --   horizon_ms  integer  for how long to look ahead; empty: not at all
+--   note        flag     1: note what waits; else nothing is written
 -- Reply: the time in ms; how many items are waiting, leased and scheduled, and how many dead letters there are, as in `counts`;
 --   the last token; for how many ms the oldest waiting item has waited at least; by how many ms it may be more (-1: unknown); how many of the
 --   scheduled items are due, and how many others will be within the time ahead; how many of the leases have expired, and how many others
@@ -321,6 +322,8 @@ for _, wait in ipairs(waits) do
   reply[#reply + 1] = wait
 end
 
-begin_writes() -- a full queue must be watched too
-redis.call('SET', sample, text, 'PX', 3600000)
+if note then
+  begin_writes() -- a full queue must be watched too
+  redis.call('SET', sample, text, 'PX', 3600000)
+end
 return reply

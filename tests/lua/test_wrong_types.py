@@ -161,7 +161,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
         {"of_run": "new", "builder": "", "is_first": 1, "seal": 1},
     ),
     "runs_read": ([("r1",), ("r2",)], {}),
-    "sample_queue": ([], {"horizon_ms": 60_000}),
+    "sample_queue": ([], {"horizon_ms": 60_000, "note": 1}),
     "schedule_drop": ([("s1",), ("missing",)], {}),
     "schedule_put": (
         [],

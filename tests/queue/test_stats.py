@@ -196,6 +196,23 @@ async def test_what_is_due_or_has_expired_counts_as_waiting(queue: AsyncWorkQueu
     assert bounds(await queue.stats()) == (4, 4), "of the lease"
 
 
+async def test_a_call_that_notes_nothing_changes_nothing(
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis
+) -> None:
+    await queue.stats()
+    await queue.add_item(Item(b"x"))
+    await queue.stats()
+    noted = await redis.get(f"{queue.name}:sample")
+    await redis.expire(f"{queue.name}:sample", 50)
+    clock.now += 7
+    for _ in range(2):
+        assert bounds(await queue.stats(note=False)) == (7, 7)
+        assert await redis.get(f"{queue.name}:sample") == noted
+    assert await redis.ttl(f"{queue.name}:sample") <= 50
+    with pytest.raises(InvalidArgument, match="note"):
+        await queue.stats(note=1)  # type: ignore[arg-type]
+
+
 @pytest.mark.core
 async def test_what_is_due_soon_is_counted_up_to_a_horizon(queue: AsyncWorkQueue, clock: Clock) -> None:
     for delay in (5, 10, 10, 60):

@@ -221,7 +221,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "runs_find": _call(lambda _: [("user_id", "62")], flow="", cursor=""),
     "runs_list": _call(state=["active", "failed"], of_all=[0, 1], flow="", cursor=""),
     "runs_read": _call(lambda _: [("run",), ("ended",)]),
-    "sample_queue": _call(horizon_ms=["", 0, SHORT]),
+    "sample_queue": _call(horizon_ms=["", 0, SHORT], note=[0, 1]),
     "schedule_drop": _call(lambda _: [("hourly",), ("missing",)]),
     "schedule_put": _call(
         schedule=["hourly", "weekly"],

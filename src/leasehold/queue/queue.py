@@ -684,7 +684,7 @@ class AsyncWorkQueue:
         """Return how many items are waiting, leased, scheduled and dead, at one instant."""
         return Counts(*await self._engine().run("counts"))
 
-    async def stats(self, *, horizon: Duration | None = None) -> QueueStats:
+    async def stats(self, *, horizon: Duration | None = None, note: bool = True) -> QueueStats:
         """Return the counts of the queue, for how long its items wait, its limits and its workers.
 
         When an item began to wait is not stored, so `oldest_age` is known within an error, from the ids that
@@ -694,13 +694,15 @@ class AsyncWorkQueue:
         Args:
             horizon: How far to look ahead: `due_soon` says how many scheduled items fall due within it. None:
                 not at all.
+            note: Whether to note what waits now, for the next call. False changes nothing on the server.
 
         Raises:
-            InvalidArgument: If `horizon` cannot be used.
+            InvalidArgument: If an argument cannot be used.
             QueueClosed, ServerError: As in `counts`. Repeating is safe.
         """
         horizon_ms = None if horizon is None else to_ms("horizon", horizon, zero=True)
-        return await read_stats(self._engine(), self.name, horizon_ms)
+        check_bool("note", note)
+        return await read_stats(self._engine(), self.name, horizon_ms=horizon_ms, note=note)
 
     async def queue_len(self) -> int:
         """Return how many items are waiting; items under lease are not counted."""

@@ -96,10 +96,10 @@ class QueueStats:
         return sum(not one.dead for one in self.workers)
 
 
-async def read_stats(engine: Engine, name: str, horizon_ms: int | None) -> QueueStats:
+async def read_stats(engine: Engine, name: str, *, horizon_ms: int | None, note: bool) -> QueueStats:
     """Return what is known of a queue. See `AsyncWorkQueue.stats`."""
     reply, registrations = await asyncio.gather(
-        engine.run("sample_queue", horizon_ms=b"" if horizon_ms is None else horizon_ms),
+        engine.run("sample_queue", horizon_ms=b"" if horizon_ms is None else horizon_ms, note=int(note)),
         Registry(lambda: engine).workers(),
     )
     now_ms, waiting, leased, scheduled, dead, token, age_ms, error_ms, *others = reply
