@@ -1,0 +1,219 @@
+"""The fewest workers by hindsight: what a rule could have asked for that knew all items beforehand. One concept.
+
+The work of an item can be done from when it comes to wait (or from one spin-up after an unannounced jump:
+`Load.known`), and one worker that begins it within the target ends it by then plus its run time. The work
+done by a time so lies between two curves. Of all ways between them, the *taut string* changes its slope
+least: it has the lowest peaks that keep all deadlines, and it spreads what can wait (the schedule of Yao,
+Demers and Shenker 1995, for deadlines in the order of arrival). Its slope, rounded up to whole units, is how
+many workers are needed, if they start at once. As a rule may scale in only after `slow_down`, so must
+hindsight: it keeps the largest of this time.
+
+This takes work for a liquid, so it can be too few. It is simulated: where items are late, units are added,
+until 99 % of the items begin within the target. A constant number of units is tried as well, and the slope
+times a factor; the cheapest of these that keeps the target is taken. No real rule can do the same: it
+neither knows the items, nor do its workers start at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.autoscale.simulation.simulate import Outcome, World, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tests.autoscale.simulation.load import Load, Times
+
+    #: The share of items within the target, the worker-seconds and all else that comes of some units.
+    Try = Callable[[Times], tuple[float, float, Outcome]]
+
+#: The time between two changes (s), and the share of items that must begin within the target.
+STEP, SHARE = 10.0, 0.99
+#: How often units are added, or a factor is halved, until the target is kept.
+TRIES, HALVINGS = 40, 6
+
+
+class Schedule:
+    """A rule that follows given units."""
+
+    every, first = STEP, 0.0
+
+    def __init__(self, units: Mapping[str, Times]) -> None:
+        self._units = units
+
+    def decide(self, world: World, now: float) -> Mapping[tuple[str, int], int]:
+        """Return the units of this time."""
+        return {
+            (name, 0): int(its[min(int(now / STEP), len(its) - 1)])
+            for name, its in self._units.items()
+            if name in world.pools
+        }
+
+
+def hindsight(load: Load) -> Outcome:
+    """Return what comes of a load with the fewest workers by hindsight."""
+    free = _without_spin_up(load)
+    units: dict[str, Times] = {}
+    for name in load.policy.deployments:  # those that feed others come first
+        units |= {name: _cheapest(load, free, name, units)}
+    return replace(simulate(free, Schedule(units)), load=load)
+
+
+def _without_spin_up(load: Load) -> Load:
+    """Return the load on one tier whose units start at once, as many as are wished."""
+    deployments = {
+        name: replace(
+            one, tiers=(replace(one.tiers[0], min_units=0, max_units=10**9, spin_up=0.0),), steady_share=0.0
+        )
+        for name, one in load.policy.deployments.items()
+    }
+    return replace(load, policy=replace(load.policy, deployments=deployments), lifetimes={}, away={})
+
+
+def _cheapest(load: Load, free: Load, name: str, before: Mapping[str, Times]) -> Times:
+    """Return the units of one deployment over time, given those of the deployments that feed it."""
+    tier = load.policy.deployments[name].tiers[0]
+    jobs = load.policy.deployments[name].jobs
+    came = simulate(free, Schedule(before)).came if before else {}
+
+    def tried(units: Times) -> tuple[float, float, Outcome]:
+        outcome = replace(simulate(free, Schedule({**before, name: units})), load=load)
+        waits = [(outcome.waits(job), job) for job in jobs]
+        total = sum(load.jobs[job].weight * len(its) for its, job in waits)
+        met = sum(
+            load.jobs[job].weight * np.count_nonzero(its <= load.policy.jobs[job].age_target)
+            for its, job in waits
+        )
+        return met / max(1, total), outcome.worker_seconds, outcome
+
+    slope = _slope(load, jobs, came) / tier.workers_per_unit
+    cells = int(tier.slow_down / STEP)
+    found = [_window(_whole(slope), cells)]
+    share, *_ = tried(found[0])
+    if share < SHARE:
+        found = [*_repaired(load, jobs, slope, cells, tried), *_scaled(slope, cells, tried)]
+    found += _constant(slope, tried, min(tried(units)[1] for units in found))
+    return min(found, key=lambda units: tried(units)[1])
+
+
+def _whole(units: Times) -> Times:
+    return np.ceil(units - 1e-6)
+
+
+def _window(units: Times, cells: int) -> Times:
+    """Return the largest of this and so many cells before."""
+    largest = units.copy()
+    for shift in range(1, min(cells, len(units) - 1) + 1):
+        np.maximum(largest[shift:], units[:-shift], out=largest[shift:])
+    return largest
+
+
+def _scaled(slope: Times, cells: int, tried: Try) -> Iterator[Times]:
+    """Look for the smallest factor of the slope that keeps the target."""
+    low, high = 1.0, 4.0
+    best = None
+    for _ in range(HALVINGS + 2):
+        factor = (low + high) / 2
+        units = _window(_whole(slope * factor), cells)
+        if tried(units)[0] >= SHARE:
+            high, best = factor, units
+        else:
+            low = factor
+    if best is not None:
+        yield best
+
+
+def _constant(slope: Times, tried: Try, cheapest: float) -> Iterator[Times]:
+    """Look for the smallest constant number of units, if it can be cheaper."""
+    low, high = int(np.mean(slope)), int(np.max(slope)) * 2 + 1
+    best = None
+    while low < high - 1:
+        number = (low + high) // 2
+        share, cost, _ = tried(units := np.full(len(slope), float(number)))
+        if share >= SHARE or cost > cheapest:
+            high, best = number, units if share >= SHARE else best
+        else:
+            low = number
+    if best is not None:
+        yield best
+
+
+def _repaired(load: Load, jobs: tuple[str, ...], slope: Times, cells: int, tried: Try) -> Iterator[Times]:
+    """Add units where items are late, again and again."""
+    units = _whole(slope)
+    for _ in range(TRIES):
+        share, _, outcome = tried(_window(units, cells))
+        if share >= SHARE:
+            yield _window(units, cells)
+            return
+        more = np.zeros(len(units) + 1)
+        for job in jobs:
+            known = load.known(job, outcome.came[job])
+            target = load.policy.jobs[job].age_target
+            late = known[outcome.begun[job] - known > target]
+            first = np.minimum((late / STEP).astype(int), len(units) - 1)
+            last = np.minimum(((late + target) / STEP).astype(int) + 1, len(units))
+            np.add.at(more, first, 1)
+            np.add.at(more, last, -1)
+        units += np.where(np.cumsum(more)[:-1] > 0, 1 + np.floor(units * 0.02), 0)
+
+
+def _slope(load: Load, jobs: tuple[str, ...], came: Mapping[str, Times]) -> Times:
+    """Return the slope of the taut string: the workers that are needed in each step until the end."""
+    known, due, work = (np.concatenate(its) for its in zip(*(_work(load, job, came) for job in jobs), strict=True))
+    steps = int(max(load.end, due.max(initial=0.0)) / STEP) + 2
+    upper, lower = (_done_by(at, work, steps) for at in (known, due))
+    lower[-1] = upper[-1]
+    return np.diff(taut_string(lower, upper))[: int(load.end / STEP) + 1] / STEP
+
+
+def _work(load: Load, job: str, came: Mapping[str, Times]) -> tuple[Times, Times, Times]:
+    """Return from when, and until when, the work of each item can be done (s), and how long it takes (s)."""
+    items = load.jobs[job]
+    arrivals, seconds = items.arrivals, items.seconds
+    if len(items.child_seconds):
+        added = came[job]
+        arrivals = np.sort(added)
+        seconds = np.resize(items.child_seconds, len(added))
+    known = load.known(job, arrivals)
+    return known, known + load.policy.jobs[job].age_target + seconds, seconds
+
+
+def _done_by(at: Times, work: Times, steps: int) -> Times:
+    """Return the sum of the work by the end of each step."""
+    cells = np.ceil(at / STEP).astype(int)
+    return np.cumsum(np.bincount(np.minimum(cells, steps - 1), work, steps))
+
+
+def taut_string(lower: Times, upper: Times) -> Times:
+    """Return the string that is pulled taut between two curves, from their common start to their common end."""
+    string = np.zeros(len(upper))
+    at, height = 0, upper[0]
+    string[0] = height
+    while at < len(upper) - 1:
+        reach = 256
+        while True:
+            steps = np.arange(1, min(reach, len(upper) - 1 - at) + 1)
+            most = (upper[at + steps] - height) / steps
+            least = (lower[at + steps] - height) / steps
+            flattest, steepest = np.minimum.accumulate(most), np.maximum.accumulate(least)
+            crossed = np.flatnonzero(steepest > flattest + 1e-9)
+            if len(crossed) or at + reach >= len(upper) - 1:
+                break
+            reach *= 4
+        if not len(crossed):
+            # Nothing is in the way of the straight line to the end.
+            touch, slope = len(steps), most[-1]
+        elif least[crossed[0]] > flattest[crossed[0]] + 1e-9 and least[crossed[0]] == steepest[crossed[0]]:
+            touch = 1 + int(np.flatnonzero(most[: crossed[0] + 1] <= flattest[crossed[0]])[-1])
+            slope = flattest[crossed[0]]
+        else:
+            touch = 1 + int(np.flatnonzero(least[: crossed[0] + 1] >= steepest[crossed[0]])[-1])
+            slope = steepest[crossed[0]]
+        string[at + 1 : at + touch + 1] = height + slope * steps[:touch]
+        at, height = at + touch, height + slope * touch
+    return string
