@@ -1,4 +1,4 @@
-"""The fewest workers by hindsight: what a rule could have asked for that knew all items beforehand. One concept.
+"""The fewest workers by hindsight: what a rule could have asked for that knew all items. One concept.
 
 The work of an item can be done from when it comes to wait (or from one spin-up after an unannounced jump:
 `Load.known`), and one worker that begins it within the target ends it by then plus its run time. The work
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 #: The time between two changes (s), and the share of items that must begin within the target.
 STEP, SHARE = 10.0, 0.99
 #: How often units are added, or a factor is halved, until the target is kept.
-TRIES, HALVINGS = 40, 6
+TRIES, HALVINGS = 40, 9
+#: So many steps ahead are looked at when units are asked for as late as possible.
+AHEAD = (10, 30, 90)
 
 
 class Schedule:
@@ -90,12 +92,14 @@ def _cheapest(load: Load, free: Load, name: str, before: Mapping[str, Times]) ->
         )
         return met / max(1, total), outcome.worker_seconds, outcome
 
-    slope = _slope(load, jobs, came) / tier.workers_per_unit
-    cells = int(tier.slow_down / STEP)
-    found = [_window(_whole(slope), cells)]
-    share, *_ = tried(found[0])
-    if share < SHARE:
-        found = [*_repaired(load, jobs, slope, cells, tried), *_scaled(slope, cells, tried)]
+    lower, upper = (curve / tier.workers_per_unit for curve in _curves(load, jobs, came))
+    steps, cells = int(load.end / STEP) + 1, int(tier.slow_down / STEP)
+    slope = np.diff(taut_string(lower, upper))[:steps] / STEP
+    foreseen = _foreseen(load, jobs, upper)
+    first = [_whole(slope), *(_lazy(lower, upper, foreseen, cells, ahead)[:steps] for ahead in AHEAD)]
+    found = [*_scaled(slope, cells, tried)]
+    for units in first:
+        found += _repaired(load, jobs, units, cells, tried)
     found += _constant(slope, tried, min(tried(units)[1] for units in found))
     return min(found, key=lambda units: tried(units)[1])
 
@@ -114,9 +118,9 @@ def _window(units: Times, cells: int) -> Times:
 
 def _scaled(slope: Times, cells: int, tried: Try) -> Iterator[Times]:
     """Look for the smallest factor of the slope that keeps the target."""
-    low, high = 1.0, 4.0
+    low, high = 0.5, 4.0
     best = None
-    for _ in range(HALVINGS + 2):
+    for _ in range(HALVINGS):
         factor = (low + high) / 2
         units = _window(_whole(slope * factor), cells)
         if tried(units)[0] >= SHARE:
@@ -142,9 +146,33 @@ def _constant(slope: Times, tried: Try, cheapest: float) -> Iterator[Times]:
         yield best
 
 
-def _repaired(load: Load, jobs: tuple[str, ...], slope: Times, cells: int, tried: Try) -> Iterator[Times]:
+def _foreseen(load: Load, jobs: tuple[str, ...], upper: Times) -> Times:
+    """Return up to which work hindsight may look ahead in each step: not beyond an unannounced jump."""
+    foreseen = np.full(len(upper), upper[-1])
+    for jump in sorted(load.jumps, reverse=True):
+        end = int((jump + load.spin_up(jobs[0])) / STEP)
+        foreseen[:end] = upper[end]
+    return foreseen
+
+
+def _lazy(lower: Times, upper: Times, foreseen: Times, cells: int, ahead: int) -> Times:
+    """Return the fewest units, in each step, that keep the deadlines of so many steps ahead if they stay.
+
+    What they do beyond that, as units are kept for a time, needs not be done later.
+    """
+    units = np.zeros(len(lower) - 1)
+    done = 0.0
+    for step in range(len(units)):
+        missing = np.minimum(lower[step + 1 : step + 1 + ahead], foreseen[step]) - done
+        units[step] = np.ceil(max(0.0, np.max(missing / np.arange(1, len(missing) + 1))) / STEP - 1e-6)
+        there = np.max(units[max(0, step - cells) : step + 1])
+        done = min(upper[step + 1], done + there * STEP)
+    return units
+
+
+def _repaired(load: Load, jobs: tuple[str, ...], units: Times, cells: int, tried: Try) -> Iterator[Times]:
     """Add units where items are late, again and again."""
-    units = _whole(slope)
+    units = units.copy()
     for _ in range(TRIES):
         share, _, outcome = tried(_window(units, cells))
         if share >= SHARE:
@@ -162,13 +190,15 @@ def _repaired(load: Load, jobs: tuple[str, ...], slope: Times, cells: int, tried
         units += np.where(np.cumsum(more)[:-1] > 0, 1 + np.floor(units * 0.02), 0)
 
 
-def _slope(load: Load, jobs: tuple[str, ...], came: Mapping[str, Times]) -> Times:
-    """Return the slope of the taut string: the workers that are needed in each step until the end."""
-    known, due, work = (np.concatenate(its) for its in zip(*(_work(load, job, came) for job in jobs), strict=True))
+def _curves(load: Load, jobs: tuple[str, ...], came: Mapping[str, Times]) -> tuple[Times, Times]:
+    """Return the work that must, and that can, have been done by the end of each step (s)."""
+    known, due, work = (
+        np.concatenate(its) for its in zip(*(_work(load, job, came) for job in jobs), strict=True)
+    )
     steps = int(max(load.end, due.max(initial=0.0)) / STEP) + 2
-    upper, lower = (_done_by(at, work, steps) for at in (known, due))
-    lower[-1] = upper[-1]
-    return np.diff(taut_string(lower, upper))[: int(load.end / STEP) + 1] / STEP
+    # What is done in a step must be known at its start.
+    upper = _done_by(known + STEP, work, steps)
+    return np.minimum(_done_by(due, work, steps), upper), upper
 
 
 def _work(load: Load, job: str, came: Mapping[str, Times]) -> tuple[Times, Times, Times]:
@@ -190,7 +220,7 @@ def _done_by(at: Times, work: Times, steps: int) -> Times:
 
 
 def taut_string(lower: Times, upper: Times) -> Times:
-    """Return the string that is pulled taut between two curves, from their common start to their common end."""
+    """Return the string that is pulled taut between two curves, from their start to their common end."""
     string = np.zeros(len(upper))
     at, height = 0, upper[0]
     string[0] = height

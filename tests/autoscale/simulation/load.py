@@ -53,6 +53,13 @@ class Load:
         deployment = next(one for one in self.policy.deployments.values() if job in one.jobs)
         return deployment.tiers[0].spin_up
 
+    def mean_seconds(self) -> dict[str, float]:
+        """Return how long an item of each job runs, the true mean (s)."""
+        return {
+            name: float(np.mean(np.concatenate([its.seconds, its.child_seconds]))) / its.weight
+            for name, its in self.jobs.items()
+        }
+
     def known(self, job: str, arrivals: Times) -> Times:
         """Return from when the waits of items count (s).
 

@@ -81,9 +81,7 @@ def bursts(*, short: bool) -> Load:
     moments = np.arange(600.0, end, 1200.0)
     arrivals = np.sort(np.concatenate([at_random(rng, 1, 0, end), np.repeat(moments, 2_000)]))
     items = Items(arrivals=arrivals, seconds=run_times(rng, 1, len(arrivals)))
-    return Load(
-        name="", jobs={"job": items}, policy=one_job(), end=end, jumps=(0.0, *moments.tolist())
-    )
+    return Load(name="", jobs={"job": items}, policy=one_job(), end=end, jumps=(0.0, *moments.tolist()))
 
 
 def scheduled_bursts(*, short: bool) -> Load:
@@ -158,9 +156,7 @@ def feeding(*, short: bool) -> Load:
     )
     policy = Policy(
         jobs={"a": JobPolicy(age_target=60, children={"b": 3.0}), "b": JobPolicy(age_target=60)},
-        deployments={
-            name: DeploymentPolicy(name=name, jobs=(name,), tiers=(TIER,)) for name in ("a", "b")
-        },
+        deployments={name: DeploymentPolicy(name=name, jobs=(name,), tiers=(TIER,)) for name in ("a", "b")},
     )
     return Load(name="", jobs={"a": first, "b": second}, policy=policy, end=end, jumps=(0.0, jump))
 
@@ -176,9 +172,7 @@ def several(*, short: bool) -> Load:
         jobs[name] = Items(arrivals=arrivals, seconds=run_times(rng, seconds, len(arrivals)))
     tier = TierPolicy(name="units", max_units=250, workers_per_unit=4, spin_up=30.0, slow_down=300.0)
     deployment = DeploymentPolicy(name="all", jobs=tuple(rates), tiers=(tier,))
-    policy = Policy(
-        jobs={name: JobPolicy(age_target=60) for name in rates}, deployments={"all": deployment}
-    )
+    policy = Policy(jobs={name: JobPolicy(age_target=60) for name in rates}, deployments={"all": deployment})
     return Load(name="", jobs=jobs, policy=policy, end=end)
 
 
@@ -188,9 +182,7 @@ def a_hundred_thousand(*, short: bool) -> Load:
     items = Items(arrivals=np.full(count, 60.0), seconds=run_times(np.random.default_rng(10), 30, count, 0))
     tier = TierPolicy(name="units", max_units=100_000, spin_up=30.0, slow_down=300.0)
     policy = one_job(60, tier)
-    policy = Policy(
-        jobs={"job": JobPolicy(age_target=60, service_time=30)}, deployments=policy.deployments
-    )
+    policy = Policy(jobs={"job": JobPolicy(age_target=60, service_time=30)}, deployments=policy.deployments)
     return Load(name="", jobs={"job": items}, policy=policy, end=900, jumps=(60.0,))
 
 

@@ -204,9 +204,7 @@ class Pool:
 
     def next_event(self, now: float) -> float:
         """Return when a unit becomes ready, or is taken away, next."""
-        ready = [
-            unit.ready_at for tier in self.tiers for unit in tier.starting[:1] if unit.ready_at > now
-        ]
+        ready = [unit.ready_at for tier in self.tiers for unit in tier.starting[:1] if unit.ready_at > now]
         away = [at for tier in self.tiers for period in tier.away for at in period if at > now]
         return min([inf, *ready, *away, *(death[0] for death in self._deaths[:1])])
 
@@ -289,5 +287,7 @@ class Pool:
         """Return for how many seconds workers were there in all, whether they ran items or not."""
         there = [(unit.ready_at, until, len(unit.workers)) for tier in self.tiers for unit in tier.ready]
         return sum(
-            (min(last, until) - first) * workers for first, last, workers in self.paid + there if first < until
+            (min(last, until) - first) * workers
+            for first, last, workers in self.paid + there
+            if first < until
         )

@@ -1,23 +1,17 @@
-"""The rules that are compared: ours, that of redis-work-queue's autoscaler, and KEDA's by the length."""
+"""Other rules: that of redis-work-queue's autoscaler, and KEDA's by the length."""
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from dataclasses import replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-
-from leasehold.autoscale import TierUnits
-#from leasehold.autoscale.measuring import Sample, WorkerSample, measure
-#from leasehold.autoscale.planning import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from leasehold.autoscale import Signals, TierPolicy
+    from leasehold.autoscale import TierPolicy
     from tests.autoscale.simulation.pool import Line, Pool, Tier
     from tests.autoscale.simulation.simulate import World
 
@@ -25,69 +19,11 @@ if TYPE_CHECKING:
 
 #: When the first pass is (s), so that passes and jumps are not in step.
 FIRST_PASS = 3.7
-#: The ages of so many runs are told, as a registration has them.
-AGES = 1_000
 
 
-class Ours:
-    """`plan`, given what `measure` makes of the counters that a queue has. The memory is JSON at each pass."""
-
-    every, first = 10.0, FIRST_PASS
-
-    def __init__(self) -> None:
-        self._memory: dict[str, Any] = {}
-        self._measured: dict[str, Any] = {}
-
-    def decide(self, world: World, now: float) -> Requests:
-        """Do what one pass of the loop does."""
-        seen: dict[str, Signals] = {}
-        units: dict[tuple[str, str], TierUnits] = {}
-        for name, pool in world.pools.items():
-            ready = pool.workers_ready()
-            for line in pool.lines:
-                look_ahead = world.load.spin_up(line.name) + world.load.policy.jobs[line.name].age_target
-                signals, memory = measure(
-                    sample(line, pool, now, look_ahead), self._measured.get(line.name, {}), now
-                )
-                requested = sum(tier.requested * tier.policy.workers_per_unit for tier in pool.tiers)
-                seen[line.name] = replace(signals, ready=ready, requested=requested)
-                self._measured[line.name] = json.loads(json.dumps(memory))
-            for tier in pool.tiers:
-                units[name, tier.policy.name] = TierUnits(ready=len(tier.ready), requested=tier.requested)
-        planned = plan(world.load.policy, seen, units, self._memory, now)
-        self._memory = json.loads(json.dumps(planned.memory))
-        numbers = {
-            (name, tier.policy.name): (name, number)
-            for name, pool in world.pools.items()
-            for number, tier in enumerate(pool.tiers)
-        }
-        return {numbers[tier.deployment, tier.tier]: tier.wanted for tier in planned.tiers}
-
-
-def sample(line: Line, pool: Pool, now: float, look_ahead: float) -> Sample:
-    """Return the counters of a queue, as a server has them."""
-    runs = pool.running(line)
-    next_at = line.next_at()
-    workers = WorkerSample(
-        id="all",
-        items=line.ended * line.weight,
-        seconds=line.ran_seconds,
-        squares=line.ran_squares,
-        concurrency=pool.workers_ready(),
-        running=tuple(now - run.start for run in runs[:AGES]),
-    )
-    return Sample(
-        waiting=line.waiting(now),
-        leased=len(runs) * line.weight,
-        leases=len(line.begun) * line.weight,
-        scheduled=(len(line.arrivals) - line.position) * line.weight if line.scheduled else 0,
-        due_soon=line.due_within(now, look_ahead),
-        oldest_age=max(0.0, now - next_at),
-        workers=(workers,),
-    )
-
-
-def in_order(name: str, tiers: Sequence[Tier], wanted: Callable[[Tier], int]) -> Iterator[tuple[tuple[str, int], int]]:
+def in_order(
+    name: str, tiers: Sequence[Tier], wanted: Callable[[Tier], int]
+) -> Iterator[tuple[tuple[str, int], int]]:
     """Fill tiers one after the other: each is asked for what it wants beyond the workers of those before."""
     before = 0
     for number, tier in enumerate(tiers):
@@ -96,6 +32,10 @@ def in_order(name: str, tiers: Sequence[Tier], wanted: Callable[[Tier], int]) ->
         units = max(policy.min_units, min(policy.max_units, units))
         before += units * policy.workers_per_unit
         yield (name, number), units
+
+
+def _always(workers: int) -> Callable[[Tier], int]:
+    return lambda _: workers
 
 
 class Window:
@@ -160,7 +100,14 @@ class Seed:
         return found
 
     def _ideal(
-        self, world: World, line: Line, pool: Pool, tier: TierPolicy, ready: float, incoming: float, now: float
+        self,
+        world: World,
+        line: Line,
+        pool: Pool,
+        tier: TierPolicy,
+        ready: float,
+        incoming: float,
+        now: float,
     ) -> int:
         seconds, target = self._seconds[line.name], world.load.policy.jobs[line.name].age_target
         length = _length(line, pool, now)
@@ -224,8 +171,7 @@ class Keda:
                 wanted = 0
             elif not current:
                 wanted = 1
-            workers = wanted * per_unit
-            found |= dict(in_order(name, pool.tiers, lambda _, workers=workers: workers))
+            found |= dict(in_order(name, pool.tiers, _always(wanted * per_unit)))
         return found
 
     def _wanted(self, world: World, line: Line, per_unit: int, current: int, now: float) -> int:

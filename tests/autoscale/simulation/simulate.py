@@ -112,11 +112,11 @@ class Outcome:
 
     def worst_job(self) -> float:
         """Return the same share, of the job that has the lowest."""
-        shares = [1.0]
-        for job in self.came:
-            if len(waits := self.waits(job)):
-                shares.append(float(np.mean(waits <= self.load.policy.jobs[job].age_target)))
-        return min(shares)
+        waits = {job: self.waits(job) for job in self.came}
+        targets = {job: self.load.policy.jobs[job].age_target for job in waits}
+        return min(
+            (float(np.mean(its <= targets[job])) for job, its in waits.items() if len(its)), default=1.0
+        )
 
     def longest(self) -> float:
         """Return the longest wait (s), counted from when the item came to wait."""
@@ -149,7 +149,10 @@ def simulate(load: Load, rule: Rule) -> Outcome:
             next_pass = now + rule.every
             ready = sum(pool.workers_ready() for pool in world.pools.values())
             history.append((now, ready, sum(line.waiting(now) for line in world.lines.values())))
-    never = {name: np.array([at for at in line.never_begun() if at < load.end]) for name, line in world.lines.items()}
+    never = {
+        name: np.array([at for at in line.never_begun() if at < load.end])
+        for name, line in world.lines.items()
+    }
     at, ready_then, waited = np.array(history, dtype=float).T
     return Outcome(
         load=load,

@@ -1,0 +1,79 @@
+"""Our rule: the real `measure` and `plan`, given the counters of simulated queues."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from leasehold.autoscale import TierUnits
+from leasehold.autoscale.measuring import Sample, WorkerSample, measure
+from leasehold.autoscale.planning import plan
+from tests.autoscale.simulation.rules import FIRST_PASS
+
+if TYPE_CHECKING:
+    from leasehold.autoscale import Signals
+    from tests.autoscale.simulation.pool import Line, Pool
+    from tests.autoscale.simulation.rules import Requests
+    from tests.autoscale.simulation.simulate import World
+
+#: The ages of so many runs are told, as a registration has them.
+AGES = 1_000
+
+
+class Ours:
+    """`plan`, given what `measure` makes of the counters that a queue has. Its memory is JSON."""
+
+    every, first = 10.0, FIRST_PASS
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Any] = {}
+        self._measured: dict[str, Any] = {}
+
+    def decide(self, world: World, now: float) -> Requests:
+        """Do what one pass of the loop does."""
+        seen: dict[str, Signals] = {}
+        units: dict[tuple[str, str], TierUnits] = {}
+        for name, pool in world.pools.items():
+            ready = pool.workers_ready()
+            for line in pool.lines:
+                look_ahead = world.load.spin_up(line.name) + world.load.policy.jobs[line.name].age_target
+                signals, memory = measure(
+                    sample(line, pool, now, look_ahead), self._measured.get(line.name, {}), now
+                )
+                requested = sum(tier.requested * tier.policy.workers_per_unit for tier in pool.tiers)
+                seen[line.name] = replace(signals, ready=ready, requested=requested)
+                self._measured[line.name] = json.loads(json.dumps(memory))
+            for tier in pool.tiers:
+                units[name, tier.policy.name] = TierUnits(ready=len(tier.ready), requested=tier.requested)
+        planned = plan(world.load.policy, seen, units, self._memory, now)
+        self._memory = json.loads(json.dumps(planned.memory))
+        numbers = {
+            (name, tier.policy.name): (name, number)
+            for name, pool in world.pools.items()
+            for number, tier in enumerate(pool.tiers)
+        }
+        return {numbers[tier.deployment, tier.tier]: tier.wanted for tier in planned.tiers}
+
+
+def sample(line: Line, pool: Pool, now: float, look_ahead: float) -> Sample:
+    """Return the counters of a queue, as a server has them."""
+    runs = pool.running(line)
+    next_at = line.next_at()
+    workers = WorkerSample(
+        id="all",
+        items=line.ended * line.weight,
+        seconds=line.ran_seconds,
+        squares=line.ran_squares,
+        concurrency=pool.workers_ready(),
+        running=tuple(now - run.start for run in runs[:AGES]),
+    )
+    return Sample(
+        waiting=line.waiting(now),
+        leased=len(runs) * line.weight,
+        leases=len(line.begun) * line.weight,
+        scheduled=(len(line.arrivals) - line.position) * line.weight if line.scheduled else 0,
+        due_soon=line.due_within(now, look_ahead),
+        oldest_age=max(0.0, now - next_at),
+        workers=(workers,),
+    )
