@@ -43,7 +43,7 @@ class Verdict:
 
 
 def fewest(load: Load, outcomes: Sequence[Outcome] = ()) -> tuple[Outcome, float]:
-    """Return what hindsight does, and the fewest worker-seconds: its own, or of a rule that keeps the target."""
+    """Return what hindsight does, and the fewest worker-seconds: its own, or of a rule that keeps it."""
     best = hindsight(load)
     kept = [one.worker_seconds for one in (best, *outcomes) if one.within() >= SHARE]
     return best, min(kept, default=best.worker_seconds)

@@ -12,7 +12,9 @@ from leasehold.autoscale.planning import plan
 from tests.autoscale.simulation.rules import FIRST_PASS
 
 if TYPE_CHECKING:
-    from leasehold.autoscale import Signals
+    from collections.abc import Callable
+
+    from leasehold.autoscale import Plan, Signals
     from tests.autoscale.simulation.pool import Line, Pool
     from tests.autoscale.simulation.rules import Requests
     from tests.autoscale.simulation.simulate import World
@@ -26,7 +28,8 @@ class Ours:
 
     every, first = 10.0, FIRST_PASS
 
-    def __init__(self) -> None:
+    def __init__(self, log: Callable[[str], object] | None = None) -> None:
+        self._log = log
         self._memory: dict[str, Any] = {}
         self._measured: dict[str, Any] = {}
 
@@ -48,12 +51,33 @@ class Ours:
                 units[name, tier.policy.name] = TierUnits(ready=len(tier.ready), requested=tier.requested)
         planned = plan(world.load.policy, seen, units, self._memory, now)
         self._memory = json.loads(json.dumps(planned.memory))
+        if self._log is not None:
+            self._write(planned, now)
         numbers = {
             (name, tier.policy.name): (name, number)
             for name, pool in world.pools.items()
             for number, tier in enumerate(pool.tiers)
         }
         return {numbers[tier.deployment, tier.tier]: tier.wanted for tier in planned.tiers}
+
+    def _write(self, planned: Plan, now: float) -> None:
+        """Log what a pass saw and wants."""
+        assert self._log is not None
+        for job in planned.jobs:
+            its = job.signals
+            seconds = "?" if its.service_time is None else f"{its.service_time:.3g}"
+            self._log(
+                f"{now:8.1f} {job.job}: waiting {its.waiting} leased {its.leased} oldest {its.oldest_age:.1f}"
+                f" rate {its.arrival_rate:.4g} trend {its.arrival_trend:.3g}"
+                f" variation {its.arrival_variation:.2g} seconds {seconds} ({its.service_variation:.2g})"
+                f" ready {its.ready} requested {its.requested} -> {job.answer.workers}: {job.answer.why}"
+            )
+        for tier in planned.tiers:
+            if tier.wanted != tier.requested:
+                self._log(
+                    f"{now:8.1f} {tier.deployment}/{tier.tier}: ready {tier.ready}"
+                    f" requested {tier.requested} -> {tier.wanted} ({tier.why})"
+                )
 
 
 def sample(line: Line, pool: Pool, now: float, look_ahead: float) -> Sample:

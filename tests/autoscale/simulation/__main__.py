@@ -1,0 +1,43 @@
+"""Simulate loads and print what each rule does: `python -m tests.autoscale.simulation --only bursts --log`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.autoscale.simulation.judge import HINDSIGHT, OURS, RULES, compare
+from tests.autoscale.simulation.loads import LOADS
+from tests.autoscale.simulation.ours import Ours
+from tests.autoscale.simulation.simulate import simulate
+
+
+def main() -> None:
+    """Print a line per load and rule, or what each of our passes sees and wants."""
+    parser = argparse.ArgumentParser(prog="python -m tests.autoscale.simulation", description=__doc__)
+    add = parser.add_argument
+    add("--only", nargs="+", choices=[*LOADS], default=[*LOADS], metavar="LOAD", help=", ".join(LOADS))
+    add("--rules", nargs="+", choices=[*RULES], default=[OURS], metavar="RULE", help=", ".join(RULES))
+    add("--long", action="store_true", help="the loads of the benchmark, not the short ones of the tests")
+    add("--log", action="store_true", help="print each of our passes instead")
+    asked = parser.parse_args()
+    for name in asked.only:
+        load = LOADS[name](short=not asked.long)
+        sys.stdout.write(f"{name}\n")
+        if asked.log:
+            simulate(load, Ours(log=lambda line: sys.stdout.write(f"  {line}\n")))
+            continue
+        started = time.process_time()
+        for one in compare(load, asked.rules):
+            its, passes = one.outcome, len(one.outcome.at)
+            sys.stdout.write(
+                f"  {one.rule:22} within {its.within():7.2%}  worst job {its.worst_job():7.2%}  "
+                f"x fewest {one.ratio:6.3f}  requests/h {its.requests_per_hour():6.1f}  "
+                f"longest {its.longest():7.1f} s  most {its.ready.max():7,.0f}  passes {passes}\n"
+            )
+            if one.rule == HINDSIGHT:
+                sys.stdout.write(f"  {time.process_time() - started:.1f} s of CPU\n")
+
+
+if __name__ == "__main__":
+    main()
