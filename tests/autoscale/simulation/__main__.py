@@ -1,4 +1,4 @@
-"""Simulate loads and print what each rule does: `python -m tests.autoscale.simulation --only bursts --log`."""
+"""Print what each rule does on simulated loads: `python -m tests.autoscale.simulation --only bursts`."""
 
 from __future__ import annotations
 
