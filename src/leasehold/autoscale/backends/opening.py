@@ -1,0 +1,40 @@
+"""Opening the back end of a tier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.errors import BackendError
+
+if TYPE_CHECKING:
+    from leasehold.autoscale.backends.protocol import Backend
+    from leasehold.autoscale.config import Config
+
+
+def open_backend(config: Config, deployment: str, tier: str) -> Backend:
+    """Open the back end of one tier. It connects on its first call.
+
+    Args:
+        config: The configuration.
+        deployment: The name of the deployment.
+        tier: The name of the tier.
+
+    Raises:
+        BackendError: If there is no back end of that kind, or its settings cannot be used.
+        ExtraMissing: If it needs a library that is not installed.
+    """
+    found = config.deployments[deployment].tiers[tier]
+    # Each branch imports only what it needs.
+    if found.backend == "processes":
+        from leasehold.autoscale.backends.processes import ProcessBackend
+
+        return ProcessBackend(config, deployment, tier)
+    if found.backend == "command":
+        from leasehold.autoscale.backends.command import CommandBackend
+
+        return CommandBackend(config, deployment, tier)
+    if found.backend == "http":
+        from leasehold.autoscale.backends.http import HttpBackend
+
+        return HttpBackend(config, deployment, tier)
+    raise BackendError(found.backend, f"{deployment}/{tier}", "there is no back end of this kind")

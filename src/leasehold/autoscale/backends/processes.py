@@ -1,0 +1,393 @@
+"""The back end of processes: the units of a tier are `leasehold worker` processes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from leasehold.autoscale.backends.failures import Failures
+from leasehold.autoscale.backends.registered import Registered
+from leasehold.autoscale.backends.settings import ProcessSettings, settings_of
+from leasehold.autoscale.backends.units import Unit, adopt, find_units, leader_of, start_unit
+from leasehold.errors import BackendError, WorkerUnknown
+from leasehold.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from leasehold.autoscale.config import Config
+    from leasehold.fleet import Fleet, WorkerView
+
+#: A unit that ends sooner, and was not told to, is a failure (s); one that lives longer ends a row of them.
+LONG_LIFE = 30.0
+#: So long after an order, a worker has heard it and says so (s).
+HEARD_SECONDS = 15.0
+#: When the last request is older (s), another copy leads, and closing stops nothing.
+LEADS_SECONDS = 600.0
+#: How often `close` looks whether the units have ended (s).
+LOOK_SECONDS = 0.05
+#: The longest name of a worker.
+MAX_NAME = 200
+
+log = Log("leasehold.autoscale")
+
+
+class ProcessBackend:
+    """Runs the units of one tier as processes on this machine, and nothing else.
+
+    A unit is a worker whose name is `<autoscaler>.<deployment>.<tier>-<number>`. Units outlive the
+    autoscaler; the next one adopts them: it finds them by the workers' registrations and, on Linux, by a
+    variable of their environment, so also those that have not registered yet. Processes of other users, and
+    workers that only bear such a name, are left alone.
+
+    Units are stopped in two steps. First a unit is told to fetch nothing more, those without runs first and
+    then the youngest. When its runs have ended, it is told to stop. So scaling in interrupts no run, however
+    long it takes, and nothing runs twice; and a unit in the first step works on when it is needed again.
+    All happens inside `request`.
+
+    Args:
+        config: The configuration.
+        deployment: The name of the deployment.
+        tier: The name of the tier, with the settings of `ProcessSettings`.
+
+    Raises:
+        BackendError: If the settings cannot be used.
+    """
+
+    def __init__(self, config: Config, deployment: str, tier: str) -> None:
+        self._target = f"{deployment}/{tier}"
+        settings = config.deployments[deployment].tiers[tier].settings
+        self._settings = settings_of(ProcessSettings, settings, "processes", self._target)
+        if not self._settings.command:
+            raise self._error("its setting `command` is empty")
+        self._prefix = f"{config.name}.{deployment}.{tier}-"
+        if len(self._prefix) > MAX_NAME - 6:
+            raise self._error(f"the workers' names would be too long: {self._prefix}1")
+        self._mark = _mark(config.url, self._prefix)
+        urls = {config.jobs[one].url for one in config.deployments[deployment].policy.jobs}
+        self._environment = {**os.environ, **self._settings.env}
+        if len(urls) == 1 and "LEASEHOLD_URL" not in self._settings.env:
+            self._environment["LEASEHOLD_URL"] = urls.pop()
+        self._registered = Registered(config, deployment)
+        self._units: dict[int, Unit] = {}
+        #: The registrations of each unit, by its process.
+        self._views: dict[int, list[tuple[Fleet, WorkerView]]] = {}
+        #: The numbers in names that are registered, by whomever.
+        self._taken: set[int] = set()
+        self._looked = False
+        self._wanted = 0
+        self._requested_at: float | None = None
+        self._failures = Failures()
+
+    async def ready(self) -> int:
+        """Return how many units are at work: registered, and neither quiet nor stopping.
+
+        Raises:
+            BackendError: If no registrations can be read.
+        """
+        await self._look()
+        return sum(self._works(one) for one in self._active())
+
+    async def requested(self) -> int:
+        """Return how many units run and were not told to leave, with those that wait after a failure.
+
+        Raises:
+            BackendError: If no registrations could be read yet.
+        """
+        if not self._looked:
+            await self._look()
+        self._note_ends()
+        active = len(self._active())
+        return max(active, self._wanted) if self._failures.count else active
+
+    async def request(self, units: int) -> None:
+        """Start, replace and stop units until so many run.
+
+        After a unit that failed at its start, there is a pause before the next start, which grows to a
+        minute. It ends when a unit has lived for 30 s.
+
+        Args:
+            units: How many there shall be, 0 or more.
+
+        Raises:
+            BackendError: If units fail, cannot be started, or do not stop in time. All else was done.
+        """
+        await self._look()
+        self._wanted, self._requested_at = units, time.monotonic()
+        for unit in self._active():
+            if unit.captured is not None and self._works(unit):  # the next one may write where all do
+                self._failures.at_start = False
+                await self._quiet(unit)
+        active = self._active()
+        if len(active) < units:
+            await self._resume(units - len(active))
+            self._start(units - len(self._active()))
+        else:
+            for unit in sorted(active, key=self._leaves_first)[: len(active) - units]:
+                await self._quiet(unit)
+        for unit in [*self._units.values()]:
+            if unit.quieted and unit.stopped is None and self._may_stop(unit):
+                await self._stop(unit)
+        problems = self._overdue()
+        if self._failures.count and len(self._active()) < units:
+            problems.insert(0, self._failures.text(time.monotonic()))
+        if problems:
+            raise self._error("; ".join(problems))
+
+    async def close(self) -> None:
+        """Disconnect; leave the units to the next autoscaler, or stop them.
+
+        They are stopped if the setting `on_exit` is `"stop"`, and left if it is `"leave"`. Without it, they
+        are stopped if standard error is a terminal, where Ctrl-C is expected to end everything, and if this
+        is the first process of a container, with which they would be killed. Only the leader stops units.
+        They have the time `stop_within` for their runs. If this is cancelled, they go on stopping.
+        """
+        try:
+            if self._stops_on_exit():
+                await self._stop_all()
+        finally:
+            self._requested_at = None
+            for unit in self._units.values():
+                unit.last_words()
+            await self._registered.close()
+
+    # -------------------------------------------------------------------------- looking
+
+    async def _look(self) -> None:
+        """Read which units there are, and what they do."""
+        found = await self._registered.workers("processes", self._target)
+        self._note_ends()
+        if not self._looked:
+            for pid, name in await asyncio.to_thread(lambda: [*find_units(self._mark)]):
+                self._adopt(pid, name)
+        self._views, self._taken = {}, set()
+        host = socket.gethostname()
+        for fleet, view in found:
+            number = self._number(view.name)
+            if number is None:
+                continue
+            self._taken.add(number)
+            if view.dead or view.host != host:
+                continue
+            # A supervisor of several processes adds a number of its own.
+            leader = leader_of(view.pid, f"{self._prefix}{number}")
+            if leader is not None:
+                self._adopt(leader, f"{self._prefix}{number}")
+                self._views.setdefault(leader, []).append((fleet, view))
+        for unit in self._units.values():
+            self._read(unit)
+        self._looked = True
+
+    def _read(self, unit: Unit) -> None:
+        """Note what the workers of a unit say of themselves."""
+        views = self._views.get(unit.pid)
+        if not views:
+            return
+        unit.was_ready = True
+        if unit.stopped is None and any(view.stopping for _, view in views):
+            unit.stopped = time.monotonic()
+        if time.monotonic() - unit.told > HEARD_SECONDS:
+            unit.quieted = self._is_quiet(unit)
+
+    def _adopt(self, pid: int, name: str) -> None:
+        number = self._number(name)
+        if pid not in self._units and number is not None:
+            self._units[pid] = adopt(name, number, pid)
+            log.info("%s: adopted the unit %s, process %d", self._target, name, pid)
+
+    def _number(self, name: str) -> int | None:
+        """Return the number of a unit by the name of its worker; None: the name is none of ours."""
+        if not name.startswith(self._prefix):
+            return None
+        found = re.fullmatch(r"([1-9]\d{0,5})(-\d+)?", name.removeprefix(self._prefix))
+        return None if found is None else int(found[1])
+
+    def _note_ends(self) -> None:
+        """Forget the units that have ended. Those that were not told to are failures if they ended soon."""
+        now = time.monotonic()
+        failed = ""
+        at_start = False
+        for pid, unit in [*self._units.items()]:
+            if unit.alive():
+                if unit.began > self._failures.since and now - unit.began >= LONG_LIFE:
+                    self._failures.end()
+                continue
+            del self._units[pid]
+            lived = (unit.ended or now) - unit.began
+            written = unit.last_words()
+            if unit.leaving:
+                log.info("%s: the unit %s has stopped%s", self._target, unit.name, written and f": {written}")
+                continue
+            text = f"the unit {unit.name} ended after {lived:.1f} s with {unit.how()}"
+            text += written and f": {written}"
+            log.warning("%s: %s", self._target, text)
+            # One that another client has stopped is replaced at once.
+            stopped = unit.was_ready and unit.child is not None and unit.child.returncode == 0
+            if lived < LONG_LIFE and unit.child is not None and not stopped:
+                failed, at_start = text, not unit.was_ready
+        if failed:
+            self._failures.add(failed, now, at_start=at_start)
+
+    def _active(self) -> list[Unit]:
+        return [one for one in self._units.values() if one.alive() and not one.leaving]
+
+    def _works(self, unit: Unit) -> bool:
+        return bool(self._views.get(unit.pid))
+
+    def _runs(self, unit: Unit) -> int:
+        """Return how many runs it had at its last heartbeat."""
+        return sum(len(view.running) for _, view in self._views.get(unit.pid, ()))
+
+    def _leaves_first(self, unit: Unit) -> tuple[bool, int, float]:
+        """Return what to sort by: those not at work first, then those with few runs, then the youngest."""
+        started = [view.started or 0.0 for _, view in self._views.get(unit.pid, ())]
+        return self._works(unit), self._runs(unit), -max(started, default=math.inf)
+
+    def _is_quiet(self, unit: Unit) -> bool:
+        return all(view.quiet for _, view in self._views.get(unit.pid, ()))
+
+    def _may_stop(self, unit: Unit) -> bool:
+        """Return whether a unit has said that it fetches nothing more and that no run is left."""
+        if not self._works(unit):  # it is ending, or its server is away
+            return time.monotonic() - unit.told > HEARD_SECONDS
+        return self._is_quiet(unit) and not self._runs(unit)
+
+    def _overdue(self) -> list[str]:
+        """Return which units have not stopped in time. Kill them, if that is wished."""
+        found = []
+        kill_after = math.inf if self._settings.kill_after is None else self._settings.kill_after
+        for unit in self._units.values():
+            late = 0.0 if unit.stopped is None else time.monotonic() - unit.stopped
+            if late <= self._settings.stop_within or not unit.alive():
+                continue
+            text = f"the unit {unit.name}, process {unit.pid}, was told to stop {late:.0f} s ago"
+            found.append(text)
+            if late >= kill_after:
+                log.error("%s: %s: killing it", self._target, text)
+                unit.signal(signal.SIGKILL)
+        return found
+
+    # -------------------------------------------------------------------------- acting
+
+    def _start(self, count: int) -> None:
+        if count <= 0 or self._failures.pauses(time.monotonic()):
+            return
+        trial = self._failures.trial
+        numbers = self._taken | {one.number for one in self._units.values()}
+        free = (number for number in range(1, len(numbers) + count + 1) if number not in numbers)
+        for number, _ in zip(free, range(1 if trial else count), strict=False):
+            name = f"{self._prefix}{number}"
+            try:
+                unit = start_unit(
+                    name,
+                    number,
+                    self._command(name),
+                    mark=self._mark,
+                    environment=self._environment,
+                    directory=self._settings.directory,
+                    captured=trial,
+                )
+            except (OSError, ValueError) as error:
+                problem = f"a unit cannot be started: {error}"
+                self._failures.add(problem, time.monotonic(), at_start=True)
+                return
+            self._units[unit.pid] = unit
+            log.info("%s: started the unit %s, process %d", self._target, name, unit.pid)
+
+    def _command(self, name: str) -> list[str]:
+        command = self._settings.command
+        if any("{name}" in one for one in command):
+            command = [one.replace("{name}", name) for one in command]
+        else:
+            command = [*command, "--name", name]
+        if command[0] == "leasehold":  # the one that runs this, also if it is not on PATH
+            command = [sys.executable, "-P", "-m", "leasehold.cli", *command[1:]]
+        return command
+
+    async def _resume(self, count: int) -> None:
+        """Let units work on that were only told to fetch nothing more, the oldest first."""
+        quiet = [one for one in self._units.values() if one.quieted and one.stopped is None and one.alive()]
+        for unit in sorted((one for one in quiet if one.captured is None), key=self._leaves_first)[::-1][
+            :count
+        ]:
+            if await self._tell(unit, lambda fleet: fleet.resume):
+                unit.quieted, unit.told = False, time.monotonic()
+                log.info("%s: the unit %s works on", self._target, unit.name)
+
+    async def _quiet(self, unit: Unit) -> None:
+        """Have a unit fetch nothing more; one that is not at work yet is stopped."""
+        if not self._works(unit):
+            await self._stop(unit)
+        elif await self._tell(unit, lambda fleet: fleet.quiet):
+            unit.quieted, unit.told = True, time.monotonic()
+            log.info("%s: the unit %s fetches nothing more", self._target, unit.name)
+
+    async def _stop(self, unit: Unit) -> None:
+        """Stop a unit gracefully.
+
+        By the server, as that may be said twice. A signal only goes to a process that has not registered, and
+        to one that supervises the worker and would restart it.
+        """
+        told = await self._tell(unit, lambda fleet: fleet.stop)
+        pids = {view.pid for _, view in self._views.get(unit.pid, ())}
+        if (not told or unit.pid not in pids) and not unit.signalled:
+            unit.signalled = True
+            unit.signal(signal.SIGTERM)
+        unit.stopped = unit.stopped or time.monotonic()
+        log.info("%s: stopping the unit %s", self._target, unit.name)
+
+    async def _tell(
+        self, unit: Unit, what: Callable[[Fleet], Callable[[WorkerView], Awaitable[None]]]
+    ) -> bool:
+        """Tell the workers of a unit what to do; return whether any of them is registered."""
+        told = False
+        for fleet, view in self._views.get(unit.pid, ()):
+            try:
+                await what(fleet)(view)
+            except WorkerUnknown:  # it has just ended
+                continue
+            told = True
+        return told
+
+    def _stops_on_exit(self) -> bool:
+        now = time.monotonic()
+        if self._requested_at is None or now - self._requested_at > LEADS_SECONDS:
+            return False
+        if self._settings.on_exit is not None:
+            return self._settings.on_exit == "stop"
+        return os.getpid() == 1 or os.isatty(2)
+
+    async def _stop_all(self) -> None:
+        self._note_ends()
+        units = [one for one in self._units.values() if one.alive()]
+        for unit in units:
+            if not unit.signalled:
+                unit.signalled = True
+                unit.signal(signal.SIGTERM)
+        if units:
+            log.info("%s: stopping %d units, which finish their runs", self._target, len(units))
+        until = time.monotonic() + self._settings.stop_within
+        while any(one.alive() for one in units) and time.monotonic() < until:  # noqa: ASYNC110 - processes
+            await asyncio.sleep(LOOK_SECONDS)
+        for unit in units:
+            if unit.alive():
+                log.error("%s: the unit %s, process %d, has not stopped", self._target, unit.name, unit.pid)
+
+    def _error(self, problem: str) -> BackendError:
+        return BackendError("processes", self._target, problem)
+
+
+def _mark(url: str, prefix: str) -> str:
+    """Return what marks the processes of a tier. Two servers may have autoscalers of the same name."""
+    parts = urlsplit(url)
+    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return hashlib.sha256(f"{place}\0{prefix}".encode()).hexdigest()[:16]

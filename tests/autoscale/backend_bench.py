@@ -1,0 +1,136 @@
+"""A configuration with one tier, for the tests of back ends, and the units that they start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leasehold.autoscale.backends import open_backend
+from leasehold.autoscale.backends.units import MARK
+from leasehold.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig
+from leasehold.autoscale.model import DeploymentPolicy, TierPolicy
+from leasehold.errors import BackendError
+from tests.queue.asking import until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from leasehold.autoscale.backends import Backend
+
+PROGRAM = Path(__file__).with_name("unit_program.py")
+
+
+def config_of(
+    url: str,
+    queue: str,
+    backend: str,
+    settings: Mapping[str, object],
+    *,
+    tiers: int = 1,
+    workers_per_unit: int = 1,
+) -> Config:
+    """Return a configuration with the deployment `work`, whose tiers are `t1`, `t2` and so on."""
+    policies = [TierPolicy(name=f"t{one}", workers_per_unit=workers_per_unit) for one in range(1, tiers + 1)]
+    return Config(
+        name=f"scale-{queue}",
+        url=url,
+        jobs={"job": JobConfig(queue=queue, url=url)},
+        deployments={
+            "work": DeploymentConfig(
+                policy=DeploymentPolicy(name="work", jobs=("job",), tiers=tuple(policies)),
+                tiers={
+                    one.name: TierConfig(policy=one, backend=backend, settings=settings) for one in policies
+                },
+            )
+        },
+    )
+
+
+class ProcessBench:
+    """A tier of processes: opens back ends for it, and kills what they have left."""
+
+    def __init__(self, folder: Path, url: str, queue: str) -> None:
+        self.folder, self.url, self.queue = folder, url, queue
+        self.record = folder / "record"
+        self.command = ["leasehold", "worker", f"{PROGRAM}:worker", "--log-level", "error"]
+        self.opened: list[Backend] = []
+
+    @property
+    def prefix(self) -> str:
+        """How the names of units begin."""
+        return f"scale-{self.queue}.work.t1-"
+
+    def open(self, command: list[str] | None = None, **settings: object) -> Backend:
+        """Open another back end of the tier, as a loop that starts does."""
+        environment = {
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "QUEUE": self.queue,
+            "RECORD": str(self.record),
+        }
+        found = {
+            "command": self.command if command is None else command,
+            "env": environment,
+            "on_exit": "leave",
+        }
+        config = config_of(self.url, self.queue, "processes", {**found, **settings})
+        self.opened.append(open_backend(config, "work", "t1"))
+        return self.opened[-1]
+
+    async def settled(self, backend: Backend, units: int) -> None:
+        """Make passes until so many units are at work, and no others are left."""
+
+        async def are_ready() -> bool:
+            await backend.request(units)
+            await asyncio.sleep(0.05)  # leave the time to the workers
+            return await backend.ready() == units and len(self.pids()) == units
+
+        await until(f"{units} units are at work", are_ready, within=30)
+
+    def pids(self) -> list[int]:
+        """Return the processes that lead units of this tier, as the system knows them; no zombies."""
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                marks = [
+                    one.decode().rpartition("/")[2]
+                    for one in (place / "environ").read_bytes().split(b"\0")
+                    if one.startswith(f"{MARK}=".encode())
+                ]
+                if (
+                    marks
+                    and marks[0].startswith(self.prefix)
+                    and os.getsid(int(place.name)) == int(place.name)
+                ):
+                    found.append(int(place.name))
+            except OSError:
+                continue
+        return sorted(found)
+
+    def recorded(self, event: str) -> list[str]:
+        """Return the ids of the items whose runs have this event in the record."""
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        return [line.split()[1] for line in lines if line.startswith(event)]
+
+    def release(self) -> None:
+        """Let the runs continue that hold."""
+        (self.folder / "release").touch()
+
+    async def end(self) -> None:
+        """Close the back ends and kill the units that are left."""
+        for one in self.opened:
+            await one.close()
+        for pid in self.pids():
+            os.kill(pid, signal.SIGKILL)
+
+
+async def refusal(backend: Backend, units: int) -> str:
+    """Request units; return the problem that the back end raises, or nothing."""
+    try:
+        await backend.request(units)
+    except BackendError as error:
+        return error.problem
+    return ""

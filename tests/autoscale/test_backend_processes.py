@@ -1,0 +1,267 @@
+"""The back end of processes, with real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Fleet, Item, Worker
+from leasehold.autoscale.backends import failures, open_backend, units
+from leasehold.errors import BackendError
+from tests.autoscale.backend_bench import ProcessBench, config_of, refusal
+from tests.eventually import eventually
+from tests.queue.asking import until
+from tests.queue.fixtures import make_queue, queue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from leasehold import AsyncWorkQueue
+
+__all__ = ["make_queue", "queue"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, redis_url: str, name: str) -> AsyncIterator[ProcessBench]:
+    """Give a tier of processes."""
+    bench = ProcessBench(tmp_path, redis_url, name)
+    try:
+        yield bench
+    finally:
+        await bench.end()
+
+
+async def runs_of(queue: AsyncWorkQueue) -> list[str]:
+    """Return the items that run, as the workers' last heartbeats say."""
+    return [run.item_id for worker in await Fleet(queue).workers() for run in worker.running]
+
+
+@pytest.mark.seed("RWQ-O24", "RWQ-K6", "RWQ-B17")
+async def test_units_live_on_are_adopted_at_once_and_replaced_when_killed(bench: ProcessBench) -> None:
+    first = bench.open()
+    assert (await first.ready(), await first.requested()) == (0, 0)
+    await first.request(2)
+    await eventually("both have their environment", lambda: len(bench.pids()) == 2)
+    started = bench.pids()
+    await first.close()
+
+    second = bench.open()
+    assert await second.requested() == 2, "also those that have not registered yet"
+    await bench.settled(second, 2)
+    assert bench.pids() == started, "asking again changes nothing"
+
+    os.kill(started[0], signal.SIGKILL)
+    await eventually("it leaves no zombie", lambda: bench.pids() == started[1:])
+    await until("its end is noticed", lambda: noticed(second, 1))
+    await bench.settled(second, 2)
+    assert started[1] in bench.pids()
+
+
+async def noticed(backend: object, requested: int) -> bool:
+    """Return whether a back end says that so many units were requested."""
+    return bool(await backend.requested() == requested)  # type: ignore[attr-defined]
+
+
+async def test_scaling_in_takes_idle_units_first_and_interrupts_no_run(
+    bench: ProcessBench, queue: AsyncWorkQueue
+) -> None:
+    backend = bench.open([*bench.command, "--grace", "0"])
+    await bench.settled(backend, 2)
+    await queue.add_item(Item(b"hold", id="long"))
+    await eventually("it runs", lambda: bench.recorded("began") == ["long"])
+
+    async def says_so() -> bool:
+        return await runs_of(queue) == ["long"]
+
+    await until("its worker says so", says_so)
+    await bench.settled(backend, 1)
+    [busy] = bench.pids()
+
+    await backend.request(0)
+    for _ in range(3):
+        await backend.request(0)
+        assert (await backend.ready(), await backend.requested()) == (0, 0)
+    assert bench.pids() == [busy], "it finishes its run, though its grace time is 0 s"
+    await backend.request(1)
+    await bench.settled(backend, 1)
+    assert bench.pids() == [busy], "it works on"
+
+    await backend.request(0)
+    restarted = bench.open()
+    assert await restarted.requested() == 0, "that it is to leave is known after a restart"
+    bench.release()
+    await bench.settled(restarted, 0)
+    assert bench.recorded("began") == bench.recorded("ended") == ["long"]
+    assert (await queue.counts()).total == 0
+
+
+@pytest.mark.long
+async def test_a_supervisor_is_stopped_with_its_workers(bench: ProcessBench) -> None:
+    """It would start another worker for one that only the server has stopped."""
+    backend = bench.open([*bench.command, "--max-runs", "1000"])
+    await bench.settled(backend, 1)
+    await bench.settled(backend, 0)
+    assert await backend.requested() == 0
+
+
+async def test_units_that_fail_are_started_one_by_one_and_the_error_quotes_them(
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = bench.open(["sh", "-c", "echo no database >&2; exit 3"])
+    assert await refusal(backend, 3) == ""
+    await eventually("they end", lambda: not bench.pids())
+    text = await refusal(backend, 3)
+    assert text.startswith("the unit scale-")
+    assert "with exit code 3 (failures in a row: 1; the next start is in 1 s)" in text
+    assert not bench.pids(), "there is a pause"
+    assert await backend.requested() == 3, "they are still wanted"
+
+    monkeypatch.setattr(failures, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(failures, "MAX_PAUSE", 0.0)
+    again = bench.open(["sh", "-c", "echo no database >&2; exit 3"])
+    texts = []
+    for _ in range(4):
+        texts.append(await refusal(again, 3))
+        assert len(bench.pids()) <= (3 if len(texts) < 3 else 1), "from the third on, one at a time"
+        await eventually("they end", lambda: not bench.pids())
+    assert "exit code 3 (failures in a row: 2;" in texts[2]
+    assert "exit code 3: no database (failures in a row: 3;" in texts[3]
+
+
+async def test_after_a_trial_that_works_all_units_are_started_with_the_usual_output(
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "MAX_PAUSE", 0.0)
+    fails = bench.folder / "database"
+    backend = bench.open(
+        [
+            "sh",
+            "-c",
+            f'test -e {fails} || exit 3; exec "$0" "$@"',
+            sys.executable,
+            "-P",
+            "-m",
+            "leasehold.cli",
+            *bench.command[1:],
+        ]
+    )
+    for _ in range(2):
+        await refusal(backend, 1)
+        await eventually("it ends", lambda: not bench.pids())
+    fails.touch()
+    await bench.settled(backend, 1)
+
+    async def writes_as_usual() -> bool:
+        await backend.request(1)
+        pids = bench.pids()
+        return [error_file(pid) for pid in pids] == [error_file(os.getpid())]
+
+    await until("its output is not captured", writes_as_usual)
+    await bench.settled(backend, 1)
+
+
+async def test_a_program_that_is_missing_is_an_error_with_its_name(bench: ProcessBench) -> None:
+    text = await refusal(bench.open(["./no-such-program"]), 1)
+    assert text.startswith(
+        "a unit cannot be started: [Errno 2] No such file or directory: './no-such-program'"
+    )
+
+
+async def test_a_unit_that_does_not_stop_is_reported_and_only_killed_if_that_is_wished(
+    bench: ProcessBench,
+) -> None:
+    stubborn = [sys.executable, "-S", "-c", STUBBORN, str(bench.folder / "up")]
+    patient = bench.open(stubborn, stop_within=0.0)
+    await patient.request(1)
+    await eventually("it ignores signals", (bench.folder / "up").exists)
+    [pid] = bench.pids()
+    assert f"work.t1-1, process {pid}, was told to stop 0 s ago" in await refusal(patient, 0)
+    assert bench.pids() == [pid]
+    await patient.close()
+
+    killing = bench.open(stubborn, stop_within=0.0, kill_after=0.0)
+    assert "was told to stop" in await refusal(killing, 0)
+    await eventually("it is killed", lambda: not bench.pids())
+    assert await refusal(killing, 0) == ""
+
+
+def error_file(pid: int) -> Path:
+    """Return where the standard error of a process goes."""
+    return Path(f"/proc/{pid}/fd/2").readlink()
+
+
+SLEEP = ["sh", "-c", "exec sleep 60"]
+STUBBORN = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+signal.pause()
+"""
+
+
+async def test_workers_that_only_have_such_a_name_are_left_alone(
+    bench: ProcessBench, queue: AsyncWorkQueue
+) -> None:
+    """This process is no unit, though a worker of it is called like one."""
+    worker = Worker(name=f"{bench.prefix}1")
+
+    @worker.handler(queue)
+    async def handle(_: bytes) -> None:
+        raise AssertionError
+
+    running = asyncio.create_task(worker.run())
+    await worker.started()
+    backend = bench.open(SLEEP)
+    assert (await backend.ready(), await backend.requested()) == (0, 0)
+    await backend.request(1)
+    await eventually("a unit has started", lambda: len(bench.pids()) == 1)
+    assert [units.unit_name(pid, None) for pid in bench.pids()] == [f"{bench.prefix}2"], "1 is taken"
+    await bench.settled(backend, 0)
+    assert not worker.stopping
+    worker.stop()
+    await running
+
+
+def test_a_process_with_the_id_of_a_former_unit_is_not_touched() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        unit = units.adopt("former", 1, other.pid)
+        assert unit.start is not None
+        unit.start -= 1
+        assert not unit.alive()
+        unit.signal(signal.SIGKILL)
+        assert other.poll() is None
+        other.kill()
+
+
+@pytest.mark.parametrize("on_exit", ["stop", "leave", None])
+async def test_closing_stops_the_units_only_where_that_is_wished(
+    bench: ProcessBench, on_exit: str | None
+) -> None:
+    """Here, standard error is no terminal."""
+    idle = bench.open(SLEEP, on_exit="stop")
+    backend = bench.open(SLEEP, on_exit=on_exit)
+    await backend.request(1)
+    await idle.ready()
+    await idle.close()
+    await eventually("it is left: the other one has requested", lambda: len(bench.pids()) == 1)
+    await backend.close()
+    assert len(bench.pids()) == (0 if on_exit == "stop" else 1)
+
+
+async def test_settings_that_cannot_be_used_are_refused(bench: ProcessBench) -> None:
+    with pytest.raises(BackendError, match=r"`\$\.on_exit`"):
+        bench.open(on_exit="kill")
+    with pytest.raises(BackendError, match="`command` is empty"):
+        bench.open([])
+    config = config_of(bench.url, bench.queue, "balloons", {})
+    with pytest.raises(BackendError, match="there is no back end of this kind"):
+        open_backend(config, "work", "t1")

@@ -1,0 +1,39 @@
+"""A program whose workers are units: each run is recorded, and may hold until a file exists.
+
+QUEUE names the queue, RECORD the file of the record, and FAILS a file without which the program fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
+
+if "FAILS" in os.environ and not Path(os.environ["FAILS"]).exists():
+    sys.exit("no database")
+
+RECORD = Path(os.environ["RECORD"])
+RELEASE = RECORD.with_name("release")
+
+worker = Worker(concurrency=1, dead_after=3, retry=RetryPolicy(attempts=10, first=0.05))
+
+
+def write(*words: object) -> None:
+    """Append a line to the record in one write."""
+    with RECORD.open("ab", buffering=0) as file:
+        file.write((" ".join(map(str, words)) + "\n").encode())
+
+
+@worker.handler(AsyncWorkQueue.from_url(os.environ["LEASEHOLD_URL"], os.environ["QUEUE"]))
+async def do(order: str, lease: Lease) -> None:
+    """Sleep for some seconds, or hold."""
+    write("began", lease.id, os.getpid())
+    if order == "hold":
+        while not RELEASE.exists():  # noqa: ASYNC110 - the test creates the file
+            await asyncio.sleep(0.01)
+    else:
+        await asyncio.sleep(float(order))
+    write("ended", lease.id, os.getpid())
