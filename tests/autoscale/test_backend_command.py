@@ -187,3 +187,21 @@ def lives(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - as above
+
+
+async def test_the_back_end_of_kubernetes_is_opened_with_its_settings() -> None:
+    """It connects on its first call."""
+    settings = {
+        "name": "media",
+        "namespace": "prod",
+        "kind": "StatefulSet",
+        "context": None,
+        "kubeconfig": "/none",
+    }
+    backend = open_backend(config_of("redis://127.0.0.1:1", "jobs", "kubernetes", settings), "work", "t1")
+    with pytest.raises(BackendError, match=r"^kubernetes, work/t1: "):
+        await backend.ready()
+    await backend.close()
+    config = config_of("redis://127.0.0.1:1", "jobs", "kubernetes", {"name": "media", "kind": "Pod"})
+    with pytest.raises(BackendError, match=r"its settings cannot be used: Invalid enum value 'Pod'"):
+        open_backend(config, "work", "t1")

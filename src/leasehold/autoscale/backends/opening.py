@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leasehold.autoscale.backends.settings import KubernetesSettings, settings_of
 from leasehold.errors import BackendError
 
 if TYPE_CHECKING:
@@ -37,4 +38,17 @@ def open_backend(config: Config, deployment: str, tier: str) -> Backend:
         from leasehold.autoscale.backends.http import HttpBackend
 
         return HttpBackend(config, deployment, tier)
+    if found.backend == "kubernetes":
+        from leasehold.autoscale.backends.kubernetes import KubernetesBackend
+
+        target = f"{deployment}/{tier}"
+        settings = settings_of(KubernetesSettings, found.settings, "kubernetes", target)
+        return KubernetesBackend(
+            target,
+            name=settings.name,
+            namespace=settings.namespace,
+            kind=settings.kind,
+            context=settings.context,
+            kubeconfig=settings.kubeconfig,
+        )
     raise BackendError(found.backend, f"{deployment}/{tier}", "there is no back end of this kind")

@@ -55,6 +55,16 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     workers: str | None = None
 
 
+class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of Kubernetes: the arguments of `KubernetesBackend`."""
+
+    name: str
+    namespace: str = "default"
+    kind: Literal["Deployment", "StatefulSet"] = "Deployment"
+    context: str | None = None
+    kubeconfig: str | None = None
+
+
 def settings_of(
     kind: type[AnySettings], settings: Mapping[str, object], backend: str, target: str
 ) -> AnySettings:
