@@ -39,9 +39,9 @@ class Limits:
     """How long to try. Seconds."""
 
     #: For how long one request may be silent.
-    request: float = 5.0
-    #: How long one call may take, with all its attempts.
-    call: float = 20.0
+    request: float = 4.0
+    #: How long one call may take, with all its attempts. The loop cancels it a second later.
+    call: float = 9.0
     #: The pause before the second attempt, which doubles from there on, and the longest pause.
     first_pause: float = 0.05
     longest_pause: float = 1.0
