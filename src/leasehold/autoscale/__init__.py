@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from leasehold.autoscale.backends import Backend
     from leasehold.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig, load_config
     from leasehold.autoscale.estimating import Estimate, estimate
+    from leasehold.autoscale.flow_children import FlowChildren
     from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure, sample_of
     from leasehold.autoscale.model import (
         Answer,
@@ -31,6 +32,7 @@ __all__ = [
     "DeploymentConfig",
     "DeploymentPolicy",
     "Estimate",
+    "FlowChildren",
     "JobConfig",
     "JobPolicy",
     "JobReport",
@@ -54,5 +56,8 @@ __all__ = [
 
 if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
-    _MODULES = ("model", "answer", "backends", "estimating", "measuring", "planning", "config")
+    _MODULES = (
+        *("model", "answer", "backends", "estimating", "measuring", "planning", "config"),
+        "flow_children",
+    )
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -11,6 +11,7 @@ from leasehold.queue.bulk import Bulk
 from leasehold.queue.encoding import encoded
 from leasehold.queue.engine import BATCHED, LEASING
 from leasehold.queue.registry import Registry
+from leasehold.queue.run_reads import RunReader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -70,6 +71,11 @@ def new_worker_id(queue: AsyncWorkQueue) -> str:
 def registry(queue: AsyncWorkQueue) -> Registry:
     """Return the calls that register, list and fail the workers of a queue."""
     return Registry(_lifecycle(queue).engine)
+
+
+def run_reader(queue: AsyncWorkQueue) -> RunReader:
+    """Return the calls that read the flow runs of a queue."""
+    return RunReader(_lifecycle(queue).engine)
 
 
 def assist(queue: AsyncWorkQueue, session: str, *, reply_timeout: float) -> None:
