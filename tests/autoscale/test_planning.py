@@ -313,10 +313,11 @@ def test_a_hundred_jobs_need_little_memory() -> None:
         deployments={name: DeploymentPolicy(name=name, jobs=(name,), tiers=tiers) for name in jobs},
     )
     memory: dict[str, object] = {}
-    for n in range(12):
+    for n in range(6):
         seen = {
-            name: Signals(waiting=100_000 - 7000 * n, arrival_rate=1000.0, service_time=30.0) for name in jobs
+            name: Signals(waiting=100_000 - 15_000 * n, arrival_rate=1000.0, service_time=30.0)
+            for name in jobs
         }
         units = {(name, tier.name): TierUnits(ready=0, requested=n) for name in jobs for tier in tiers}
-        memory = dict(plan(policy, seen, units, memory, 1_763_845_352.25 + 50 * n).memory)
+        memory = dict(plan(policy, seen, units, memory, 1_763_845_352.25 + 40 * n).memory)
     assert len(json.dumps(memory, separators=(",", ":"))) < 100_000

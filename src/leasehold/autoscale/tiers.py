@@ -145,8 +145,8 @@ class Tiers:
         policy, memory = self._tiers[i].policy, self._memory[i]
         most = Window(policy.slow_down, pairs_in(memory.get("most")), now=self._now, choose=max)
         least = Window(policy.slow_up, pairs_in(memory.get("least")), now=self._now, choose=min)
-        for window, length in ((most, policy.slow_down), (least, policy.slow_up)):
-            if window.empty and length > 0:
+        for window in (most, least):
+            if window.empty:
                 window.add(self.present)
             window.add(workers)
         return most, least

@@ -7,6 +7,7 @@ the window: for at least the length of the window, and for at most one slot long
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Window:
     """What was wanted within the last `length` seconds.
 
     Args:
-        length: The length of the window (s); 0: only the present counts.
+        length: The length of the window (s). Up to a millisecond: only the present counts.
         slots: What `slots` gave in an earlier pass: slots of time and numbers.
         now: The present (s).
         choose: `max` or `min`.
@@ -35,7 +36,7 @@ class Window:
         choose: Callable[[int, int], int],
     ) -> None:
         self._choose = choose
-        self._width = length / SLOTS if length > 0 else 0.0
+        self._width = length / SLOTS if 1e-3 < length < math.inf else 0.0
         self._slot = int(now // self._width) if self._width else 0
         first = self._slot - SLOTS
         kept = [(int(slot), n) for slot, n in slots if first <= slot <= self._slot] if self._width else []
@@ -43,8 +44,8 @@ class Window:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is known of the window."""
-        return not self._slots
+        """Whether this is a window of which nothing is known yet."""
+        return self._width > 0 and not self._slots
 
     def add(self, workers: int) -> None:
         """Add what is wanted now."""
