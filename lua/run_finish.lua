@@ -27,13 +27,13 @@ redis.call('HLEN', options)
 redis.call('HLEN', errors)
 redis.call('XLEN', events)
 opened_runs.checked = prefix
-local rows, ids = {}, {}
+local rows, ids, data_keys = {}, {}, {}
 for at = entries + 1, #ARGV, 7 do
   local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4] }
   row.value, row.extra = ARGV[at + 5], ARGV[at + 6]
   local home, run_id, path = split_reference(ARGV[at + 3])
   row.run, row.path = home and open_run(home, run_id), path
-  rows[#rows + 1], ids[#ids + 1] = row, row.id
+  rows[#rows + 1], ids[#ids + 1], data_keys[#data_keys + 1] = row, row.id, data_key(row.id)
 end
 
 -- Read of each run what most of its rows need.
@@ -168,6 +168,7 @@ local function is_full(row)
 end
 
 read_runs()
+local all_exist = redis.call('EXISTS', unpack(data_keys)) == #ids
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 local answers, completed, completed_at, failed, failed_at, seen = {}, {}, {}, {}, {}, {}
@@ -178,7 +179,7 @@ for i, row in ipairs(rows) do
     is_valid = is_current(id, tonumber(row.token), scores[i], records[i])
   else
     is_valid = accepts_token(id, row.token, row.fenced == '1', records[i], scores[i])
-      and redis.call('EXISTS', data_key(id)) == 1
+      and (all_exist or redis.call('EXISTS', data_key(id)) == 1)
   end
   if is_valid and not seen[id] then
     seen[id] = true

@@ -86,9 +86,12 @@ local function why_refused(there)
   end
 end
 
+-- Why no items can be added to a queue, by its name; false: they can.
+local known_refusals = {}
+
 -- Fail the stages and children whose queues cannot be used, and what then follows of these: another try would be refused, too.
 local function fail_refused(run)
-  local known, is_over = {}, false
+  local known, is_over = known_refusals, false
   while not is_over do
     local added, failed = run.added, {}
     run.added = {}
