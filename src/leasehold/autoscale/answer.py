@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from leasehold.autoscale.model import Answer
@@ -22,6 +23,13 @@ _MAXIMUM = 1e18
 _LEAST_TIME_LEFT = 0.5
 #: By how much of itself the rate may grow within the spin-up time, as the trend has it.
 _MOST_GROWTH = 1.0
+#: How many items are to be expected within the look-ahead, at least, for a worker to be there before them.
+_RARE = 0.1
+#: The workers that keep up with a load: by so much more than it, less what it may be measured too high, a
+#: share of it and at most so many workers. If they are too few after all, the backlog tells in time.
+_RESERVE, _LOAD_ERROR, _MOST_LOAD_ERROR = 1.02, 0.07, 0.5
+#: How long it is, about, until the next pass (s).
+_PASS = 10.0
 #: Rounding errors below this are no further worker.
 _ROUNDING = 1e-9
 
@@ -54,13 +62,15 @@ def _largest(job: _Job, service_time: float) -> Answer:
     for_rate = _for_rate(job, service_time)
     for_backlog = _for_backlog(job, service_time)
     for_forecast = _for_forecast(job, service_time)
-    workers = max(1, for_rate, for_backlog, for_forecast)
+    workers = max(1, min(max(for_rate, for_backlog, for_forecast), _items(job)))
     if workers == for_rate:
         why = f"{job.rate:,.4g} items/s of {service_time:,.4g} s arrive"
     elif workers == for_backlog:
         why = f"{job.waiting:,.0f} items of {service_time:,.4g} s wait, the oldest for {job.age:,.4g} s"
     elif workers == for_forecast:
         why = f"{_forecast(job, service_time):,.0f} items will wait in {job.spin_up:,.4g} s"
+    elif workers > 1:
+        why = "one worker for each item that there is, or will be soon"
     else:
         why = "one worker for what waits or arrives"
     return Answer(
@@ -84,6 +94,8 @@ class _Job:
     service_variation: float
     ready: float
     requested: float
+    #: The workers that work within the spin-up time, on average.
+    coming: float
     spin_up: float
     age_target: float
     confidence: float
@@ -97,6 +109,7 @@ class _Job:
         rate = _sound(signals.arrival_rate)
         ready = _sound(signals.ready)
         ignored = _sound(signals.abandoned) if policy.ignore_abandoned else 0.0
+        requested = max(ready, _sound(signals.requested))
         growth = _sound(signals.arrival_trend) * _sound(spin_up)
         return cls(
             waiting=max(0.0, _sound(signals.waiting) - ignored),
@@ -109,11 +122,27 @@ class _Job:
             service_time=None if service_time is None or math.isnan(service_time) else _sound(service_time),
             service_variation=_sound(signals.service_variation),
             ready=ready,
-            requested=max(ready, _sound(signals.requested)),
+            requested=requested,
+            coming=(ready + requested) / 2 if signals.coming is None else _sound(signals.coming),
             spin_up=_sound(spin_up),
             age_target=_sound(policy.age_target),
             confidence=min(_sound(policy.confidence), 1 - 1e-12),
         )
+
+    @property
+    def reaction(self) -> float:
+        """How long it takes (s) until the workers work that the next pass asks for."""
+        return self.spin_up + _PASS
+
+    @property
+    def deviations(self) -> float:
+        """How many standard deviations the wished share of items is."""
+        return max(0.0, NormalDist().inv_cdf(self.confidence)) if self.confidence > 0 else 0.0
+
+    @property
+    def diffusion(self) -> float:
+        """The variance of arrivals less begun items, per second."""
+        return self.coming_rate * (self.arrival_variation + self.service_variation)
 
     @property
     def horizon(self) -> float:
@@ -122,8 +151,12 @@ class _Job:
 
     @property
     def arrives(self) -> bool:
-        """Whether an item is likely enough to arrive within the time that the answer looks ahead."""
-        return self.rate > 0 and self.rate * self.horizon >= 1 - self.confidence
+        """Whether it is likely enough that an item arrives within the time that the answer looks ahead.
+
+        If a worker can be there in time after an item has come, it need not be there before.
+        """
+        likely = _RARE if self.reaction <= self.age_target else 1 - self.confidence
+        return self.rate > 0 and self.rate * self.horizon >= likely
 
 
 def _sound(number: float) -> float:
@@ -147,7 +180,11 @@ def _while_unknown(job: _Job) -> Answer:
 
 
 def _for_rate(job: _Job, service_time: float) -> int:
-    """Return how many workers keep the age target in the long run, at the rate that is to come."""
+    """Return how many workers keep the age target at the rate that is to come.
+
+    The smaller of two numbers, each of which is enough. With the first, it is kept if they stay as they are
+    for ever. With the second, they keep up with the rate, and it is kept until more of them can work.
+    """
     if not job.arrives:
         return 0
     demand = Demand(
@@ -156,26 +193,74 @@ def _for_rate(job: _Job, service_time: float) -> int:
         arrival_variation=job.arrival_variation,
         service_variation=job.service_variation,
     )
-    return fewest_workers(demand, wait=job.age_target, share=job.confidence)
+    always = fewest_workers(demand, wait=job.age_target, share=job.confidence)
+    until = job.reaction
+    worst = _worst(job, until)
+    stable = _ceil(_RESERVE * demand.load - min(_LOAD_ERROR * demand.load, _MOST_LOAD_ERROR))
+    meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in (worst, until)]
+    return max(1, min(always, max(stable, *meanwhile)))
 
 
 def _for_backlog(job: _Job, service_time: float) -> int:
-    """Return how many workers begin all that waits in the time that is left.
+    """Return how many workers begin all that waits in the time that is left, and keep up until more can work.
 
-    All items count as old as the oldest. The spin-up time does not count: nothing could be done in it.
+    All items count as old as the oldest. The spin-up time does not count: nothing could be done in it. And
+    never more than have been asked for: others would come too late for what waits now.
     """
+    if job.waiting <= 0:
+        return 0
     age = max(0.0, job.age - job.spin_up)
     left = max(job.age_target - age, _LEAST_TIME_LEFT * job.age_target)
-    return _to_begin(job.waiting, left, service_time, busy=job.busy)
+    needed = max(_to_keep(job, service_time, job.waiting, left, at) for at in (0.0, job.reaction))
+    if job.spin_up > job.age_target:
+        needed = min(needed, max(1, _ceil(job.requested)))
+    return needed
+
+
+def _to_keep(job: _Job, service_time: float, waiting: float, left: float, at: float) -> int:
+    """Return how many workers begin, within a time that is left, what will wait some time from now.
+
+    What waits now and what arrives until then, more of it than is likely: as many standard deviations as the
+    wished share of items has.
+    """
+    items = waiting
+    if job.arrives:
+        items += job.coming_rate * at + job.deviations * math.sqrt(job.diffusion * at)
+    return _to_begin(items, left + at, service_time, busy=job.busy)
+
+
+def _items(job: _Job) -> int:
+    """Return how many items there can be when workers can work that the next pass asks for.
+
+    That is as many workers as can be busy then.
+    """
+    items = job.busy + job.waiting + job.due_soon
+    if job.arrives:
+        more = job.coming_rate * job.reaction
+        items += max(1.0, more + job.deviations * math.sqrt(more * job.arrival_variation))
+    return _ceil(items)
+
+
+def _worst(job: _Job, until: float) -> float:
+    """Return after which time (s) chance asks for most workers, if nothing waits now.
+
+    In a time h, r x h + z x sqrt(d x h) items arrive, and are to be begun within target + h.
+    """
+    chance = job.deviations * math.sqrt(job.diffusion)
+    if chance <= 0:
+        return until
+    sure = job.coming_rate * job.age_target
+    root = (sure + math.sqrt(sure * sure + chance * chance * job.age_target)) / chance
+    return min(until, root * root)
 
 
 def _for_forecast(job: _Job, service_time: float) -> int:
     """Return how many workers begin what will wait once they can work.
 
-    They have the age target for it, or as long as it took to gather if that is longer.
+    They have the age target for it, and at least until the next pass.
     """
     waiting = _forecast(job, service_time)
-    within = max(job.age_target, job.spin_up)
+    within = max(job.age_target, _PASS)
     return _to_begin(waiting, within, service_time, busy=max(job.busy, job.requested))
 
 
@@ -187,8 +272,7 @@ def _forecast(job: _Job, service_time: float) -> float:
     """
     arriving = (job.rate + job.coming_rate) / 2 * job.spin_up if job.arrives else 0.0
     due = max(0.0, job.due_soon - job.rate * job.horizon)
-    workers = (job.ready + job.requested) / 2
-    begun = _begun(workers, job.spin_up, service_time, busy=job.busy)
+    begun = _begun(job.coming, job.spin_up, service_time, busy=job.busy)
     return max(0.0, job.waiting + arriving + due - begun)
 
 

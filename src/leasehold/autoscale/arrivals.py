@@ -45,9 +45,17 @@ class Arrivals(NamedTuple):
 
 
 def follow(window: Sequence[Count], recent: Sequence[Count], count: Count) -> tuple[list[Count], list[Count]]:
-    """Return the window and the single counts of the last passes after one more count."""
+    """Return the window and the single counts of the last passes after one more count.
+
+    A count that is much higher than those before may be a batch, whose items wait now, or a new rate: it is
+    put aside until the next count shows which. Of a batch, nothing is to be expected of the future.
+    """
     passes = [*recent, count][-RECENT:]
-    counts = [*window, count]
+    high = _is_high(window, recent, count)
+    aside = recent[-1] if recent and window and window[-1] != recent[-1] else None
+    if high and aside is None:
+        return [*window], passes
+    counts = [aside, count] if high and aside is not None else [*window, count]
     while len(counts) > 1 and sum(one.seconds for one in counts[1:]) > LONGEST:
         del counts[0]
     if len(counts) > MOST:
@@ -56,6 +64,16 @@ def follow(window: Sequence[Count], recent: Sequence[Count], count: Count) -> tu
         counts = [*merged, *counts[half:]]
     # What is steadier than at random must not make chance look like a change.
     return counts[_begin(counts, max(1.0, _dispersion(passes))) :], passes
+
+
+def _is_high(window: Sequence[Count], recent: Sequence[Count], count: Count) -> bool:
+    """Whether a count is higher than those before by more than chance explains."""
+    if not window:
+        return False
+    seconds, items = _sum(window)
+    error = math.sqrt(max(1.0, _dispersion(recent)) * (1 / seconds + 1 / count.seconds)) / 2
+    before = math.sqrt((items + 0.375) / seconds)
+    return math.sqrt((count.items + 0.375) / count.seconds) - before > UP * error
 
 
 def arrivals(window: Sequence[Count], recent: Sequence[Count]) -> Arrivals:
