@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from leasehold import AsyncWorkQueue
+    from leasehold.autoscale.backends import Backend
 
 __all__ = ["make_queue", "queue"]
 
@@ -66,9 +67,9 @@ async def test_units_live_on_are_adopted_at_once_and_replaced_when_killed(bench:
     assert started[1] in bench.pids()
 
 
-async def noticed(backend: object, requested: int) -> bool:
+async def noticed(backend: Backend, requested: int) -> bool:
     """Return whether a back end says that so many units were requested."""
-    return bool(await backend.requested() == requested)  # type: ignore[attr-defined]
+    return await backend.requested() == requested
 
 
 async def test_scaling_in_takes_idle_units_first_and_interrupts_no_run(
@@ -199,13 +200,32 @@ def error_file(pid: int) -> Path:
     return Path(f"/proc/{pid}/fd/2").readlink()
 
 
-SLEEP = ["sh", "-c", "exec sleep 60"]
+SLEEP = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 STUBBORN = """
 import pathlib, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path(sys.argv[1]).touch()
 signal.pause()
 """
+
+
+async def test_what_a_unit_has_started_is_no_unit(bench: ProcessBench) -> None:
+    """It has the same environment, and leads a session, too."""
+    script = "trap 'exit' TERM; setsid sh -c 'echo $$ > child; exec sleep 60' & wait"
+    backend = bench.open(["sh", "-c", script], directory=str(bench.folder))
+    await backend.request(1)
+    child = bench.folder / "child"
+    await eventually("it has started a program", lambda: child.exists() and child.read_text() != "")
+    again = bench.open(["sh", "-c", script])
+    assert await again.requested() == 1
+    await until("it ends", lambda: noticed_after(again, 0))
+    os.kill(int(child.read_text()), signal.SIGKILL)
+
+
+async def noticed_after(backend: Backend, units: int) -> bool:
+    """Request a number of units; return whether so many are left."""
+    await backend.request(units)
+    return await noticed(backend, units)
 
 
 async def test_workers_that_only_have_such_a_name_are_left_alone(

@@ -46,12 +46,13 @@ class ProcessBackend:
 
     A unit is a worker whose name is `<autoscaler>.<deployment>.<tier>-<number>`. Units outlive the
     autoscaler; the next one adopts them: it finds them by the workers' registrations and, on Linux, by a
-    variable of their environment, so also those that have not registered yet. Processes of other users, and
-    workers that only bear such a name, are left alone.
+    variable of their environment, so also those that have not registered yet. Processes of other users are
+    left alone.
 
     Units are stopped in two steps. First a unit is told to fetch nothing more, those without runs first and
     then the youngest. When its runs have ended, it is told to stop. So scaling in interrupts no run, however
-    long it takes, and nothing runs twice; and a unit in the first step works on when it is needed again.
+    long it takes, and nothing runs twice; and a unit in the first step works on when it is needed again. A
+    unit that another client has told to fetch nothing more is in the first step, too.
     All happens inside `request`.
 
     Args:
@@ -370,8 +371,8 @@ class ProcessBackend:
         self._note_ends()
         units = [one for one in self._units.values() if one.alive()]
         for unit in units:
-            if not unit.signalled:
-                unit.signalled = True
+            if unit.stopped is None:  # a second signal would interrupt its runs
+                unit.signalled, unit.stopped = True, time.monotonic()
                 unit.signal(signal.SIGTERM)
         if units:
             log.info("%s: stopping %d units, which finish their runs", self._target, len(units))

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -173,21 +172,25 @@ def find_units(mark: str) -> Iterator[tuple[int, str]]:
 def unit_name(pid: int, mark: str | None) -> str | None:
     """Return the name of the unit that a process leads; None: it leads none, or the system does not say.
 
+    Programs that a unit has started inherit the variable, and may lead a session, too: those are no units,
+    as their arguments do not have the name.
+
     Args:
         pid: The process id.
         mark: The mark of the unit's tier; None: any.
     """
     place = Path(f"/proc/{pid}")
     try:
-        if place.stat().st_uid != os.geteuid() or os.getsid(pid) != pid:
+        if not _is_leader(pid):
             return None
         variables = (place / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended
+        arguments = (place / "cmdline").read_bytes()
+    except OSError:  # it has ended, or is of another user
         return None
     for one in variables:
         if one.startswith(MARK.encode() + b"="):
             found, _, name = one.decode(errors="replace").removeprefix(f"{MARK}=").partition("/")
-            return name if mark in (None, found) else None
+            return name if mark in (None, found) and name.encode() in arguments else None
     return None
 
 
@@ -199,15 +202,23 @@ def adopt(name: str, number: int, pid: int) -> Unit:
 def leader_of(pid: int, name: str) -> int | None:
     """Return the process that leads a unit, by that of its worker; None: it is no unit of ours, or has ended.
 
-    The two differ if a supervisor or a launcher runs the worker.
+    The two differ if a supervisor or a launcher runs the worker; then only Linux tells whether it is a unit.
+
+    Args:
+        pid: The process id of a worker that is registered under the unit's name, on this machine.
+        name: The name.
     """
     try:
         leader = os.getsid(pid)
-    except OSError:
+        os.kill(leader, 0)
+    except OSError:  # it has ended, or is of another user
         return None
-    if sys.platform != "linux":
-        return leader if leader == pid else None
-    return leader if unit_name(leader, None) == name else None
+    return leader if leader == pid or unit_name(leader, None) == name else None
+
+
+def _is_leader(pid: int) -> bool:
+    """Return whether a process is of this user, and leads a session."""
+    return Path(f"/proc/{pid}").stat().st_uid == os.geteuid() and os.getsid(pid) == pid
 
 
 def _start_of(pid: int) -> int | None:
