@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from leasehold.autoscale import (
     TierUnits,
     plan,
 )
+from leasehold.autoscale.pooling import shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,6 +198,22 @@ def test_jobs_of_one_deployment_get_shares_of_its_workers_that_add_up() -> None:
     result = first(policy_of(steady(workers_per_unit=5), jobs=jobs), seen, 2)
     assert [report.share for report in result.jobs] == [4, 3, 3]
     assert [report.signals.ready for report in result.jobs] == [4, 3, 3]
+
+
+@pytest.mark.seed("RWQ-B17")
+@pytest.mark.parametrize("total", [0, 1, 2, 7, 100_001, 10**30 + 1])
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1e-9, 1.0, 1e9], [0.1] * 7, [1e300, 1.0]])
+def test_shares_add_up_and_are_off_by_less_than_one(total: int, weights: list[float]) -> None:
+    parts = shares(total, weights)
+    assert sum(parts) == total
+    whole = sum(map(Fraction, weights))
+    for part, weight in zip(parts, weights, strict=True):
+        exact = total * Fraction(weight) / whole if whole else Fraction(total, len(weights))
+        assert abs(part - exact) < 1
+
+
+def test_nothing_has_no_shares() -> None:
+    assert shares(3, []) == []
 
 
 @pytest.mark.seed("RWQ-O26")

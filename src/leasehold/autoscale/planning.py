@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from leasehold.autoscale.model import DeploymentPolicy, Policy, TierRequest, TierUnits
 
+#: Counts, rates and times above it are taken for it.
+_MAXIMUM = 1e12
+
 
 def plan(
     policy: Policy,
@@ -238,10 +241,13 @@ def _service_time(signals: Signals, policy: JobPolicy) -> float | None:
 
 def _sound(signals: Signals) -> Signals:
     """Return the signals with numbers that can be calculated with: those that are not count as not known."""
-    wrong: dict[str, Any] = {
-        field.name: field.default
-        for field in fields(signals)
-        if isinstance(value := getattr(signals, field.name), int | float)
-        and not (math.isfinite(value) and (value >= 0 or field.name == "arrival_trend"))
-    }
-    return replace(signals, **wrong) if wrong else signals
+    changes: dict[str, Any] = {}
+    for field in fields(signals):
+        value = getattr(signals, field.name)
+        if not isinstance(value, int | float):
+            continue
+        if not math.isfinite(value) or (value < 0 and field.name != "arrival_trend"):
+            changes[field.name] = field.default
+        elif value > _MAXIMUM:
+            changes[field.name] = type(value)(_MAXIMUM)
+    return replace(signals, **changes) if changes else signals

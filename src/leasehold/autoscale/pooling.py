@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from leasehold.autoscale.model import JobPolicy, Signals
@@ -48,14 +49,14 @@ def shares(total: int, weights: Sequence[float]) -> list[int]:
 
     Among equal remainders, the first ones are preferred. Weights of 0 share equally if there are no others.
     """
-    if not weights:
-        return []
-    whole = math.fsum(weights)
-    exact = [total * (weight / whole if whole > 0 else 1 / len(weights)) for weight in weights]
+    whole = sum(map(Fraction, weights))  # exact, however large the numbers are
+    exact = [
+        total * (Fraction(weight) / whole if whole > 0 else Fraction(1, len(weights))) for weight in weights
+    ]
     parts = [math.floor(part) for part in exact]
     by_remainder = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
-    for n in range(total - sum(parts)):
-        parts[by_remainder[n % len(parts)]] += 1
+    for i in by_remainder[: total - sum(parts)]:
+        parts[i] += 1
     return parts
 
 
