@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from wsgiref.types import WSGIEnvironment
 
+    from leasehold.testing import Proxy
     from tests.cli.program import Leasehold
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
@@ -175,6 +176,18 @@ async def test_a_queue_that_cannot_be_sampled_has_no_metrics_but_one(
         await make_server(port=server.port)
         await until("it is sampled again", lambda: sampled(exporter, up))
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+async def test_the_log_says_when_a_server_is_silent(
+    proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with exporting(proxy.url, name) as exporter:
+        await exporter.sample_all()
+        monkeypatch.setattr(exporter_module, "SAMPLE_SECONDS", 0.2)
+        proxy.stall()
+        await exporter.sample_all()
+        proxy.resume()
+    assert caplog.messages == [f"{name} cannot be sampled: no answer within 0.2 s"]
 
 
 async def sampled(exporter: Exporter, up: str) -> bool:

@@ -35,7 +35,7 @@ async def test_the_queues_of_one_client_share_a_session_and_its_connection(
         assert len({queue.session for queue in queues}) == 1
         assert names_of(await redis.client_list()) == [f"leasehold:commands:{host}"]
         mine = session(queues[0])
-        assert (mine.pid, mine.host, mine.worker) == (os.getpid(), socket.gethostname(), None)
+        assert (mine.pid, mine.host) == (os.getpid(), socket.gethostname())
         assert session_origin(queues[0].session) == (socket.gethostname(), os.getpid())
         [connection] = mine.connections
         ids = {client["name"]: int(client["id"]) for client in await redis.client_list()}

@@ -13,6 +13,7 @@ from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from leasehold.describing import text_of
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 from leasehold.queue import AsyncWorkQueue
@@ -137,7 +138,7 @@ class Exporter:
         try:
             found = await find_queues(self._url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
         except LeaseholdError as error:
-            self._note("", error)
+            self._note("", text_of(error))
             return False
         self._note("", None)
         self._open(found.names)
@@ -152,12 +153,12 @@ class Exporter:
                 stats = await self._queues[name].stats()
         except (LeaseholdError, TimeoutError) as error:
             self._samples = {**self._samples, name: None}
-            self._note(name, error)
+            self._note(name, text_of(error) if str(error) else f"no answer within {SAMPLE_SECONDS:g} s")
             return
         self._samples = {**self._samples, name: Sample(stats=stats, at=time.monotonic())}
         self._note(name, None)
 
-    def _note(self, name: str, error: Exception | None) -> None:
+    def _note(self, name: str, error: str | None) -> None:
         """Log the first error of a queue, and its end."""
         what = name or "the server"
         if error is not None and name not in self._errors:
@@ -167,7 +168,7 @@ class Exporter:
         if error is None:
             self._errors.pop(name, None)
         else:
-            self._errors[name] = str(error)
+            self._errors[name] = error
 
 
 class Observed:

@@ -53,11 +53,6 @@ async def replace_session(queue: AsyncWorkQueue) -> str:
     return queue.session
 
 
-def name_session(queue: AsyncWorkQueue, worker: str) -> None:
-    """Note the name of the worker that uses the session of the running event loop."""
-    _lifecycle(queue).engine().session.worker = worker
-
-
 def new_worker_id(queue: AsyncWorkQueue) -> str:
     """Return an id for a worker that starts in the running event loop.
 

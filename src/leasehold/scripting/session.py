@@ -89,7 +89,6 @@ class Session:
         id: The value of the lease keys: `lh:<host>/<pid>/<16 hexadecimal digits>`.
         host: The name of this machine.
         pid: The number of this process.
-        worker: The name of the worker that runs in it, if one does.
         workers: How many workers have started in it.
         failed: The queues on which this session was failed: there, the event loop has another one since.
         loop: The event loop.
@@ -103,7 +102,6 @@ class Session:
         self.host = socket.gethostname()
         self.pid = os.getpid()
         self.id = session_id or new_session(self.host, self.pid)
-        self.worker: str | None = None
         self.workers = 0
         self.failed: set[str] = set()
         self.loop = asyncio.get_running_loop()

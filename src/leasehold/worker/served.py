@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from leasehold.errors import QueueClosed, WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.internals import (
-    name_session,
     new_worker_id,
     on_push,
     replace_session,
@@ -228,7 +227,6 @@ class ServedQueues(Owner):
     def _join(self, consumer: Consumer) -> None:
         """Register on a queue, and receive what this worker is told there."""
         queue = consumer.queue
-        name_session(queue, self._name)
         self._pushes[consumer] = [
             *(on_push(queue, what, partial(self._pushed, what)) for what in ("quiet", "resume", "stop")),
             self._parts.cancellations.start(queue),
