@@ -195,9 +195,9 @@ def _for_rate(job: _Job, service_time: float) -> int:
     )
     always = fewest_workers(demand, wait=job.age_target, share=job.confidence)
     until = job.reaction
-    worst = _worst(job, until)
+    moments = {_worst(job, until), min(service_time, until), until}
     stable = _ceil(_RESERVE * demand.load - min(_LOAD_ERROR * demand.load, _MOST_LOAD_ERROR))
-    meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in (worst, until)]
+    meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in moments]
     return max(1, min(always, max(stable, *meanwhile)))
 
 
