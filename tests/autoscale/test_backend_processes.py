@@ -239,7 +239,11 @@ async def test_workers_that_only_have_such_a_name_are_left_alone(
         raise AssertionError
 
     running = asyncio.create_task(worker.run())
-    await worker.started()
+
+    async def is_registered() -> bool:
+        return len(await Fleet(queue).workers()) == 1
+
+    await until("it is registered", is_registered)
     backend = bench.open(SLEEP)
     assert (await backend.ready(), await backend.requested()) == (0, 0)
     await backend.request(1)
