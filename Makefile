@@ -30,9 +30,9 @@ ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers soak
+.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers test-kubernetes soak
 .PHONY: lint format types coverage docs docs-serve lock clean
-.PHONY: machine-java machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
+.PHONY: machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -78,7 +78,7 @@ test-restart: .venv/ready ## Restart and kill a server in a container under a qu
 
 test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a release must pass besides `make test`: an hour
 	@echo "The long tests, on the embedded server"
-	$(PYTEST) -m "long and not containers" $(ARGS)
+	$(PYTEST) -m "long and not containers and not kubernetes" $(ARGS)
 	@for server in $(SERVERS); do \
 	    echo "The core tests that make test does not repeat, on $$server"; \
 	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and (slow or long)" $(ARGS); \
@@ -86,6 +86,10 @@ test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a re
 
 test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
 	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
+
+test-kubernetes: .venv/ready machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in 5 minutes
+	tests/autoscale/build-kube-apiserver.sh build/kubernetes
+	$(BIN)/python -m pytest -m kubernetes tests/autoscale $(ARGS)
 
 soak: .venv/ready ## Kill, stop and cut off processes for MINUTES, then check the history of all of them
 	$(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(SEED))
@@ -158,7 +162,7 @@ build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.j
 	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
-machine-java machine-lint machine-servers machine-node machine-postgres machine-rivals: machine-%:
+machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-rivals: machine-%:
 	@tests/setup-machine.sh $*
 
 tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node

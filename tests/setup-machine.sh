@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  lint  servers  node  java  postgres  prometheus  containers  rivals
+# Parts: make  venv  lint  servers  node  java  postgres  prometheus  containers  kubernetes  rivals
 set -euo pipefail
 
 packages=()
@@ -26,6 +26,10 @@ for part in "$@"; do
         PATH=$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin) need initdb postgresql
         ;;
     prometheus) need promtool prometheus ;;
+    kubernetes) # to run an API server, and to build it: tests/autoscale/build-kube-apiserver.sh
+        need etcd etcd-server
+        need go golang-go && need rsync rsync && need make make
+        ;;
     rivals) PATH=$PATH:/usr/sbin need nats-server nats-server && need beanstalkd beanstalkd ;;
     node) need node nodejs && need npm npm ;;
     containers)
@@ -60,8 +64,8 @@ echo "Installing ${packages[*]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 "${apt[@]}" update
 "${apt[@]}" install --yes --no-install-recommends "${packages[@]}" >/dev/null </dev/null
-for service in redis-server nats-server beanstalkd postgresql prometheus prometheus-node-exporter; do
-    if [[ " ${packages[*]} " == *" $service "* ]] && [ -d /run/systemd/system ]; then
+for service in redis-server etcd nats-server beanstalkd postgresql prometheus prometheus-node-exporter; do
+    if [[ " ${packages[*]/etcd-server/etcd} " == *" $service "* ]] && [ -d /run/systemd/system ]; then
         "${as_root[@]}" systemctl --quiet disable $service
     fi
 done

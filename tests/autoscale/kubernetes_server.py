@@ -159,7 +159,7 @@ class KubernetesServer:
                 return _status(404, "the server could not find the requested resource")
         resource, verb = "/".join([plural, *sub]), {"GET": "get", "PUT": "update"}[method]
         if (verb, resource) in self.denied:
-            account = "system:serviceaccount:prod:autoscaler"
+            account = "system:serviceaccount:prod:media-autoscaler"
             return _status(
                 403,
                 f'{plural}.apps "{name}" is forbidden: User "{account}" cannot {verb} resource '
@@ -173,7 +173,7 @@ class KubernetesServer:
             if (one.namespace, one.plural, one.name) == (namespace, plural, name)
         ]
         if not found:
-            return _status(404, f'{plural}.apps "{name}" not found')
+            return _status(404, f'{resource}.apps "{name}" not found')
         if method == "PUT":
             return self._write(found[0], json.loads(body))
         return 200, (_scale(found[0]) if sub else _object(found[0]))

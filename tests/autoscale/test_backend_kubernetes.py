@@ -274,7 +274,8 @@ async def test_a_deployment_that_vanishes_is_an_error_that_names_it(
         await (backend.request(5) if call == "request" else getattr(backend, call)())
     assert str(caught.value) == (
         "kubernetes, media/spot: Deployment media in namespace prod: there is none. Create it, or correct "
-        '`name` and `namespace` in the configuration (404: deployments.apps "media" not found)'
+        "`name` and `namespace` in the configuration (404: "
+        f'{"deployments" if call == "ready" else "deployments/scale"}.apps "media" not found)'
     )
     server.workloads.append(gone)
     assert await backend.ready() == 2

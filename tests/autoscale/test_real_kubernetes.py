@@ -1,0 +1,271 @@
+"""The back end, its role and all manifests on a real API server. `make test-kubernetes` builds it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
+from lightkube import AsyncClient, codecs
+from lightkube.models.apps_v1 import DeploymentStatus
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Namespace, ServiceAccountToken
+from lightkube.types import PatchType
+
+from leasehold.autoscale.backends import kubernetes
+from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
+from leasehold.autoscale.config import load_config
+from leasehold.autoscale.manifests import manifests
+from leasehold.errors import BackendError
+from tests.autoscale.kubernetes_server import KubernetesServer, Workload
+from tests.autoscale.real_kubernetes import ADMINISTRATOR, ApiServer, api_server
+from tests.autoscale.test_manifests import TWO
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.long,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+#: A write with an old version.
+OUTDATED = {
+    "apiVersion": "autoscaling/v1",
+    "kind": "Scale",
+    "metadata": {"resourceVersion": "1"},
+    "spec": {"replicas": 9},
+}
+STATEFUL = TWO.replace('{ name = "media-spot" }', '{ name = "media-spot", kind = "StatefulSet" }')
+
+
+@pytest.fixture(scope="module")
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory, patched: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the manifests of a configuration with twin tiers, a StatefulSet among them, and KEDA."""
+    patched.setenv("REDIS_PASSWORD", "hidden")
+    path = tmp_path_factory.mktemp("configuration") / "autoscale.toml"
+    path.write_text(STATEFUL)
+    return list(yaml.safe_load_all(manifests(load_config(path))))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(
+    tmp_path_factory: pytest.TempPathFactory,
+    documents: list[dict[str, Any]],
+    patched: pytest.MonkeyPatch,
+) -> AsyncIterator[ApiServer]:
+    """Start an API server, apply the manifests, and be in a pod of the autoscaler, with its account."""
+    async with api_server(tmp_path_factory.mktemp("kubernetes")) as one:
+        administrator = one.client()
+        await administrator.create(Namespace(metadata=ObjectMeta(name="prod")))
+        for document in documents:
+            if document["kind"] != "ScaledObject":
+                await administrator.create(codecs.from_dict(document))
+        wanted = ServiceAccountToken(
+            metadata=ObjectMeta(namespace="prod"), spec=TokenRequestSpec(audiences=[])
+        )
+        token = await administrator.create(wanted, "media-autoscaler", namespace="prod")
+        assert token.status
+        assert token.status.token
+        patched.setattr(kubernetes, "SERVICE_ACCOUNT", str(one.account(token.status.token)))
+        patched.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        patched.setenv("KUBERNETES_SERVICE_PORT", str(one.port))
+        yield one
+        await administrator.close()
+
+
+@pytest.fixture
+def account(server: ApiServer) -> str:
+    """Return the token of the autoscaler's account."""
+    return (server.folder / "account" / "token").read_text()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def administrator(server: ApiServer) -> AsyncIterator[AsyncClient]:
+    one = server.client()
+    yield one
+    await one.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def media(server: ApiServer) -> AsyncIterator[KubernetesBackend]:  # noqa: ARG001 - it must run
+    one = KubernetesBackend("media/steady", name="media", namespace="prod", limits=Limits(first_pause=0.001))
+    yield one
+    await one.close()
+
+
+@pytest.mark.seed("RWQ-O27")
+async def test_the_api_server_keeps_each_field_of_the_manifests(
+    server: ApiServer, documents: list[dict[str, Any]]
+) -> None:
+    for one in documents:
+        version, kind = one["apiVersion"], one["kind"]
+        if kind == "ScaledObject":
+            continue
+        base = "/api/v1" if version == "v1" else f"/apis/{version}"
+        path = f"{base}/namespaces/prod/{kind.lower()}s/{one['metadata']['name']}"
+        status, kept = await asyncio.to_thread(server.get, path)
+        assert status == 200, path
+        assert_holds(kept, one, path)
+
+
+def assert_holds(kept: Any, sent: Any, place: str) -> None:
+    """Check that all of a value was kept. The API server adds defaults."""
+    if isinstance(sent, dict):
+        for key, value in sent.items():
+            assert key in kept, f"{place}.{key} is unknown to the API server"
+            assert_holds(kept[key], value, f"{place}.{key}")
+    elif isinstance(sent, list):
+        assert len(kept) == len(sent), place
+        for at, value in enumerate(sent):
+            assert_holds(kept[at], value, f"{place}[{at}]")
+    else:
+        assert kept == sent, place
+
+
+@pytest.mark.seed("RWQ-O24", "RWQ-K7")
+async def test_the_account_of_the_manifests_may_scale(media: KubernetesBackend) -> None:
+    for units in (5, 0, 1_000):
+        await media.request(units)
+        assert await media.requested() == units
+    assert await media.ready() == 0
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_stateful_set_is_scaled() -> None:
+    spot = KubernetesBackend("media/spot", name="media-spot", namespace="prod", kind="StatefulSet")
+    await spot.request(3)
+    assert (await spot.requested(), await spot.ready()) == (3, 0)
+    await spot.close()
+
+
+async def test_ready_pods_are_counted(media: KubernetesBackend, administrator: AsyncClient) -> None:
+    await media.request(4)
+    found = await administrator.get(Deployment, "media", namespace="prod")
+    status = DeploymentStatus(replicas=4, readyReplicas=3, updatedReplicas=4, availableReplicas=2)
+    written = Deployment.Status(metadata=found.metadata, spec=found.spec, status=status)
+    await administrator.replace(written, "media", namespace="prod")
+    assert (await media.ready(), await media.requested()) == (3, 4)
+
+
+@pytest.mark.parametrize("call", ["ready", "requested", "request"])
+@pytest.mark.usefixtures("server")
+async def test_the_account_may_do_nothing_else(call: str) -> None:
+    other = KubernetesBackend("mail/default", name="mail", namespace="prod")
+    resource = "deployments" if call == "ready" else "deployments/scale"
+    with pytest.raises(BackendError, match=f"the right to get {resource} is missing") as caught:
+        await (other.request(1) if call == "request" else getattr(other, call)())
+    assert 'User "system:serviceaccount:prod:media-autoscaler" cannot get' in caught.value.problem
+    await other.close()
+
+
+async def test_a_token_that_is_none_is_refused(server: ApiServer) -> None:
+    backend = KubernetesBackend(
+        "m/t", name="media", namespace="prod", kubeconfig=str(server.kubeconfig("stranger"))
+    )
+    with pytest.raises(BackendError, match="does not accept these credentials"):
+        await backend.ready()
+    await backend.close()
+
+
+@pytest.mark.parametrize("conflicts", [1, ATTEMPTS - 1, ATTEMPTS])
+@pytest.mark.seed("RWQ-O24")
+async def test_a_change_between_reading_and_writing_is_a_conflict(
+    media: KubernetesBackend, administrator: AsyncClient, monkeypatch: pytest.MonkeyPatch, conflicts: int
+) -> None:
+    await media.request(1)
+    write = media._write_scale
+    changes = iter(range(conflicts))
+
+    async def after_another(*arguments: Any) -> None:
+        if (number := next(changes, None)) is not None:
+            changed = {"metadata": {"annotations": {"change": f"{conflicts}.{number}"}}}
+            await administrator.patch(
+                Deployment, "media", changed, namespace="prod", patch_type=PatchType.MERGE
+            )
+        await write(*arguments)
+
+    monkeypatch.setattr(media, "_write_scale", after_another)
+    if conflicts < ATTEMPTS:
+        await media.request(9)
+        assert await media.requested() == 9
+    else:
+        with pytest.raises(BackendError) as caught:
+            await media.request(9)
+        said = KubernetesServer([Workload("media")])._write(Workload("media"), OUTDATED)[1]["message"]
+        assert caught.value.problem.endswith(f"no success in 8 attempts; at last: 409: {said}")
+        assert await media.requested() == 1
+
+
+async def test_two_leaders_at_once_end_with_the_number_of_one_of_them(media: KubernetesBackend) -> None:
+    others = [KubernetesBackend("media/steady", name="media", namespace="prod") for _ in range(4)]
+    await asyncio.gather(*(one.request(units) for units, one in enumerate([media, *others], start=20)))
+    assert await media.requested() in range(20, 25)
+    await asyncio.gather(*(one.close() for one in others))
+
+
+async def test_a_deployment_that_vanishes_and_comes_back(
+    media: KubernetesBackend, administrator: AsyncClient, documents: list[dict[str, Any]]
+) -> None:
+    await administrator.delete(Deployment, "media", namespace="prod", grace_period=0)
+    for call in (media.ready(), media.requested(), media.request(3)):
+        with pytest.raises(BackendError, match=r"there is none\. Create it, .*404: .*not found"):
+            await call
+    again = next(
+        one for one in documents if (one["kind"], one["metadata"]["name"]) == ("Deployment", "media")
+    )
+    await administrator.create(codecs.from_dict(again))
+    await media.request(3)
+    assert await media.requested() == 3
+
+
+async def test_an_api_server_that_is_killed_and_comes_back(
+    media: KubernetesBackend, server: ApiServer
+) -> None:
+    await media.request(2)
+    await server.kill()
+    with pytest.raises(BackendError, match="ConnectError"):
+        await media.request(6)
+    await server.start()
+    assert await media.requested() == 2
+    await media.request(6)
+    assert await media.requested() == 6
+
+
+async def test_the_small_server_of_the_other_tests_answers_as_this_one(
+    media: KubernetesBackend, server: ApiServer, account: str
+) -> None:
+    # What other tests rely on: which fields are there, and left out at 0, and how errors look.
+    small = KubernetesServer([Workload("media", replicas=0), Workload("mail")])
+    await media.request(0)
+    for path in ("media/scale", "media", "absent", "absent/scale"):
+        await same_answer(small, server, path, ADMINISTRATOR)
+    small.denied = {("get", "deployments"), ("get", "deployments/scale")}
+    for path in ("mail", "mail/scale"):
+        await same_answer(small, server, path, account)
+
+
+async def same_answer(small: KubernetesServer, server: ApiServer, path: str, token: str) -> None:
+    path = f"/apis/apps/v1/namespaces/prod/deployments/{path}"
+    status, real = await asyncio.to_thread(server.get, path, token)
+    ours, made = small._answer("GET", path, {}, b"")
+    assert ours == status
+    assert (made["kind"], made["apiVersion"]) == (real["kind"], real["apiVersion"])
+    if made["kind"] == "Status":
+        assert made.items() <= real.items()
+    else:
+        assert made["metadata"].keys() <= real["metadata"].keys()
+        assert ("replicas" in made["spec"]) == ("replicas" in real["spec"])
+        assert ("readyReplicas" in made["status"]) == ("readyReplicas" in real["status"])
