@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ import pytest
 import trustme
 from lightkube import KubeConfig
 
-from leasehold.autoscale.backends import kubernetes
+from leasehold.autoscale.backends import kubernetes, open_backend
 from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
+from leasehold.autoscale.config import load_config
 from leasehold.errors import BackendError
 from tests.autoscale.kubernetes_server import Fault, KubernetesServer, Workload
 
@@ -65,6 +67,37 @@ async def test_it_is_a_back_end(backend: KubernetesBackend, media: Workload) -> 
     assert (media.replicas, await protocol.ready(), await protocol.requested()) == (7, 2, 7)
     await protocol.close()
     await protocol.close()
+
+
+@pytest.mark.seed("RWQ-K7")
+async def test_a_tier_of_a_configuration_leads_to_its_object(
+    server: KubernetesServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    server.workloads.append(Workload("resize-spot", namespace="night", plural="statefulsets", ready=7))
+    file = tmp_path / "autoscale.toml"
+    file.write_text(
+        f"""
+        name = "auto"
+        [jobs.resize]
+        [deployments.resize]
+        backend = "kubernetes"
+        [[deployments.resize.tiers]]
+        name = "spot"
+        kubernetes.namespace = "night"
+        kubernetes.name = "resize-spot"
+        kubernetes.kind = "StatefulSet"
+        kubernetes.kubeconfig = "{kubeconfig}"
+        """
+    )
+    opened = open_backend(load_config(file), "resize", "spot")
+    assert await opened.ready() == 7
+    await opened.close()
+
+
+def test_without_a_tier_in_kubernetes_its_client_is_not_loaded() -> None:
+    code = "import sys, leasehold.autoscale.manifests, leasehold.autoscale.backends as b; b.open_backend; "
+    code += "sys.exit(bool({'lightkube', 'httpx2'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("units", [0, 1, 100_000])

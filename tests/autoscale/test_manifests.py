@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 from lightkube.resources import apps_v1, core_v1, rbac_authorization_v1
 
 from leasehold.autoscale.config import load_config
-from leasehold.autoscale.manifests import NODES, manifests
+from leasehold.autoscale.manifests import DEFAULT_NODES, NODES, manifests
 from leasehold.autoscale.yaml_text import yaml_text
 from leasehold.cli.app import load
 from leasehold.errors import InvalidArgument
 from leasehold.worker.signals import LAST_SECONDS
+from tests.docs.pages import DOCS, blocks, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 
+PAGE = DOCS / "how-to" / "autoscale-kubernetes.md"
 #: Twin tiers in Kubernetes, and a tier of KEDA.
 TWO = """\
 name = "media"
@@ -426,3 +428,21 @@ def test_names_of_ours_become_names_of_kubernetes(objects: Any) -> None:
 def test_a_kubeconfig_of_this_machine_is_mentioned(text: Any) -> None:
     made = text(ONE.format(name="a", rest='kubernetes = { context = "here" }'))
     assert "# In a pod there is no kubeconfig: leave out `context` and `kubeconfig` of one." in made
+
+
+# --------------------------------------------------------------------------------------------------- the page
+
+
+def test_the_page_shows_configurations_and_objects_that_are_made(objects: Any) -> None:
+    shown = {block.title: block.code for block in blocks(PAGE) if block.title}
+    assert {*shown} == {"autoscale.toml", "keda.toml"}
+    made = objects(shown["autoscale.toml"])
+    told = [name for row in table(PAGE, "## Make the manifests") for name in row[0].split(", ")]
+    assert [name.split()[0] for name in told[:6]] == [*dict.fromkeys(kind for kind, _ in made)]
+    assert ("ScaledObject", "mail") in objects(shown["keda.toml"])
+
+
+def test_the_page_names_the_nodes_of_each_platform() -> None:
+    told = {row[0].strip("`"): row[1].strip("`") for row in table(PAGE, "## Pre-emptible nodes")}
+    assert told.pop("KEY=VALUE") == f"any other; by default `{DEFAULT_NODES}"
+    assert told == NODES
