@@ -63,13 +63,21 @@ async def test_renewing_writes_the_lease_keys_again(space: Space) -> None:
     [
         ("renew_many", [90_000]),
         ("release_many", [0, 1]),
+        ("replace_data", ["new"]),
         *(("fail_many", [delay, "an error"]) for delay in (-1, 0, 9_000)),
     ],
 )
-async def test_only_the_current_holder_can_renew_release_or_fail(
+async def test_only_the_current_holder_can_renew_release_fail_or_replace_data(
     space: Space, before: State, token: int, script: str, values: list[object]
 ) -> None:
     assert await space.apply(before, script, [("a", token, *values)]) == ([0], before)
+
+
+@pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
+async def test_the_holder_replaces_the_data_and_nothing_else(space: Space, before: State) -> None:
+    await space.seed(before)
+    assert await space.run("replace_data", [("x", 5, "none"), ("a", 5, "new"), ("a", 4, "old")]) == [0, 1, 0]
+    assert await space.snapshot() == before | {"item:a": "new"}
 
 
 async def test_each_row_of_a_renewal_has_its_answer_and_lease_time(space: Space) -> None:

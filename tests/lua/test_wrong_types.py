@@ -137,6 +137,7 @@ CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
     "register": ([], {"keep_ms": 10_000}),
     "release_many": ([("held", 3, 0, 1), ("expired", 4, 9_000, 0)], {}),
     "renew_many": ([("held", 3, 60_000)], {}),
+    "replace_data": ([("held", 3, "new"), ("expired", 4, "new")], {}),
     "requeue_many": ([("d1",), ("d2",)], {}),
     "result": ([("d1",)], {}),
     "run_cancel": ([], {"of_run": "r1"}),

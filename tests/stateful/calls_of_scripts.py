@@ -200,6 +200,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "register": _call(lambda _: [("1 a",)], keep_ms=SHORT, lease_ms=["", SHORT]),
     "release_many": _call(lambda draw: draw.held([0, 0, SHORT], [0, 1])),
     "renew_many": _call(lambda draw: draw.held([SHORT, 900_000])),
+    "replace_data": _call(lambda draw: [(*row, f"new {row[0]}") for row in draw.held()]),
     "requeue_many": _call(Draw.dead, max_bytes=[1, 1 << 20]),
     "result": _call(_each_id),
     "run_delete": _call(run=["run", "ended"], is_last=[0, 1]),

@@ -114,7 +114,7 @@ def differences(before: View, after: View, call: Call) -> Iterator[str]:
     for item_id, data in before.items.items():
         now = after.items.get(item_id)
         row = rows.get(item_id, ())
-        replaced = now is not None and now == f"new {item_id}" and row[1:2] == (now,)
+        replaced = now is not None and now == f"new {item_id}" and now in row[1:3]
         removed = now is None and (_cancels(call, row, data) or _is_late(before, item_id, call))
         if now == data or replaced or removed:
             continue

@@ -185,6 +185,24 @@ def on_push(
     return end
 
 
+async def replace_data(queue: AsyncWorkQueue, lease: Lease, data: bytes) -> bool:
+    """Replace the data of a leased item, for its next holder; the lease goes on.
+
+    Args:
+        queue: The queue object.
+        lease: The lease of the item. Only the current holder is accepted.
+        data: The new data.
+
+    Returns:
+        False if the item is no longer the holder's.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.complete`. Repeating is safe.
+    """
+    row = (encoded(lease), b"%d" % lease.token, data)
+    return bool((await _lifecycle(queue).engine().run("replace_data", row))[0] == 1)
+
+
 async def stop_listening(queue: AsyncWorkQueue) -> None:
     """Stop listening for items if no caller waits, and return when none is on its way to this event loop.
 

@@ -39,6 +39,7 @@ class Maintenance:
 
     Args:
         declarations: The schedules to declare, of each queue.
+        light_per_deep: On average, one clean out of so many is a deep one; infinite: none is.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Maintenance:
         clean_every: float,
         keep_dead: float | None,
         declarations: Mapping[AsyncWorkQueue, Sequence[Declaration]] | None = None,
+        light_per_deep: float = LIGHT_PER_DEEP,
     ) -> None:
         self._clean_every = clean_every
+        self._deep_share = 1 / light_per_deep
         self._keep_dead = keep_dead
         self._declarations = declarations or {}
         #: When to declare the schedules of a queue next, and when to remove others, by `time.monotonic()`.
@@ -93,7 +96,7 @@ class Maintenance:
 
     async def _clean(self, queue: AsyncWorkQueue) -> None:
         try:
-            await self.clean_once(queue, deep=random.random() < 1 / LIGHT_PER_DEEP)  # noqa: S311 - no secret
+            await self.clean_once(queue, deep=random.random() < self._deep_share)  # noqa: S311 - no secret
         except LeaseholdError as error:
             log.warning("%s could not be cleaned: %s", queue.name, error)
         except Exception:

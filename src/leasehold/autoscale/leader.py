@@ -1,0 +1,227 @@
+"""Taking turns: of any number of copies of the autoscaler, one leads.
+
+The autoscaler's queue has one item, `pass`, and its data is the state. A copy that makes a pass leases it,
+replaces its data and releases it. So a state is neither lost nor doubled, wherever a copy dies: if it has not
+replaced the data, the next copy begins where it began, otherwise where it ended.
+
+The copy that leads leases the item at each of its turns. A standby leases it when it has not changed for
+two and a half turns, by its own clock, or when the leader has noted that it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from leasehold.autoscale.state import State, decode_state, encode_state
+from leasehold.errors import LeaseholdError
+from leasehold.item import Item
+from leasehold.log import Log
+from leasehold.queue.internals import replace_data
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from leasehold.queue.lease import Lease
+    from leasehold.queue.queue import AsyncWorkQueue
+
+#: The id of the item that is leased in turn.
+PASS = "pass"
+#: The item is leased for at least so long, and for at least so many turns (s).
+MIN_LEASE_SECONDS, LEASE_TURNS = 30.0, 3.0
+#: For how many turns the item must not change until a standby leases it.
+STANDBY_TURNS = 2.5
+#: How many other items a turn puts aside that are on the queue by mistake.
+MAX_STRANGERS = 20
+
+log = Log("leasehold.autoscale")
+
+
+class Turn:
+    """The right to make one pass, with the state that the pass before has left.
+
+    Args:
+        queue: The autoscaler's queue.
+        lease: The lease of the item.
+        state: The state.
+        lease_time: For how long the item is leased and renewed (s).
+    """
+
+    def __init__(self, queue: AsyncWorkQueue, lease: Lease, state: State, *, lease_time: float) -> None:
+        self._queue = queue
+        self._lease = lease
+        self._lease_time = lease_time
+        self._began = time.monotonic()
+        #: When the item was leased, by the server's clock (s since 1970).
+        self.at = lease.deadline - lease_time
+        self.state = state
+
+    async def confirm(self) -> bool:
+        """Renew the lease; return whether this copy still leads.
+
+        Raises:
+            ServerError: If the server cannot say that.
+        """
+        return await self._queue.renew(self._lease, self._lease_time)
+
+    async def keep(self, state: State) -> bool:
+        """Keep the state for the next pass; return whether this copy still led.
+
+        Raises:
+            ServerError: If the state was perhaps not kept. The next pass then begins with the one before.
+        """
+        if not await replace_data(self._queue, self._lease, encode_state(state)):
+            return False
+        self.state = state
+        return True
+
+    async def tell(self, event: object) -> None:
+        """Emit an event of this pass. If the lease was lost, or the server is away, there is none."""
+        with contextlib.suppress(LeaseholdError):
+            await self._queue.progress(self._lease, event)
+
+    async def renew_until_cancelled(self) -> None:
+        """Renew the lease, as a pass may take longer, until it is lost."""
+        while True:
+            await asyncio.sleep(self._lease_time / 3)
+            try:
+                if not await self.confirm():
+                    return
+            except LeaseholdError as error:
+                log.warning("the lease of the pass could not be renewed: %s", error)
+
+    async def end(self) -> None:
+        """Release the item for the next turn. If that fails, it is free when the lease expires."""
+        try:
+            await self._queue.release(self._lease)
+        except LeaseholdError as error:
+            log.warning("the pass could not be released: %s", error)
+
+
+class Leadership:
+    """Whether this copy leads.
+
+    Args:
+        queue: The autoscaler's queue.
+        copy: The name of this copy.
+        every: The time between two passes (s).
+    """
+
+    def __init__(self, queue: AsyncWorkQueue, *, copy: str, every: float) -> None:
+        self._queue = queue
+        self._copy = copy
+        self._lease_time = max(MIN_LEASE_SECONDS, LEASE_TURNS * every)
+        self._standby_time = STANDBY_TURNS * every
+        self._leads = False
+        #: What was last seen of the item, and since when it has been so, by `time.monotonic()`.
+        self._seen: object = None
+        self._seen_since = time.monotonic()
+        #: The last state that this copy has kept while it led.
+        self._kept: State | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this copy has made the last pass that it knows of."""
+        return self._leads
+
+    @contextlib.asynccontextmanager
+    async def turn(self, *, at_once: bool = False) -> AsyncIterator[Turn | None]:
+        """Begin a turn, if it is up to this copy, and end it; None: another copy leads.
+
+        Args:
+            at_once: Whether to lease the item although another copy may lead, unless it makes a pass now.
+
+        Raises:
+            LeaseholdError: If the server cannot be asked.
+        """
+        lease = await self._lease() if at_once or self._leads or await self._is_free() else None
+        if lease is None:
+            self._follow()
+            yield None
+            return
+        turn = Turn(self._queue, lease, self._state_in(lease), lease_time=self._lease_time)
+        renewing = asyncio.create_task(turn.renew_until_cancelled(), name="leasehold pass")
+        try:
+            yield turn
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            await turn.end()
+
+    def lead(self, state: State) -> None:
+        """Note that this copy has kept a state, so that it leads."""
+        if not self._leads:
+            log.info("this copy leads: %s", self._copy)
+        self._leads, self._kept = True, state
+
+    def _follow(self) -> None:
+        """Note that another copy leads."""
+        if self._leads:
+            log.info("another copy leads; this one stands by: %s", self._copy)
+        self._leads, self._kept = False, None
+
+    def lost(self) -> None:
+        """Note that another copy has taken the lead during a pass of this one."""
+        log.warning("another copy has taken the lead during a pass, whose result is dropped: %s", self._copy)
+        self._leads, self._kept, self._seen = False, None, None
+
+    async def hand_over(self) -> None:
+        """If this copy leads, note that it stops, so that another one leads at once.
+
+        Raises:
+            LeaseholdError: If the server cannot be asked.
+        """
+        if self._leads:
+            async with self.turn() as turn:
+                if turn is not None:
+                    await turn.keep(msgspec.structs.replace(turn.state, leader=""))
+        self._follow()
+
+    async def read(self) -> State | None:
+        """Return the state of the last pass, without changing anything; None: there is none.
+
+        Raises:
+            LeaseholdError: If the server cannot be asked.
+        """
+        found = await self._queue.find(PASS)
+        return None if found is None or found.data is None else decode_state(found.data)[0]
+
+    async def _is_free(self) -> bool:
+        """Return whether a standby may lease the item now."""
+        found = await self._queue.find(PASS)
+        if found is None:
+            return await self._queue.add_item(Item(b"", id=PASS))
+        now = time.monotonic()
+        seen = (found.state, found.token, found.due)
+        if seen != self._seen:
+            self._seen, self._seen_since = seen, now
+        stopped = found.state == "waiting" and not decode_state(found.data or b"")[0].leader
+        return stopped or now - self._seen_since >= self._standby_time
+
+    async def _lease(self) -> Lease | None:
+        """Lease the item; None: another copy has it."""
+        await self._queue.add_item(Item(b"" if self._kept is None else encode_state(self._kept), id=PASS))
+        for _ in range(MAX_STRANGERS):
+            lease = await self._queue.lease(self._lease_time, block=False)
+            if lease is None or lease.id == PASS:
+                return lease
+            log.warning(
+                "the queue %s of the autoscaler has another item, %r: give it a name of its own",
+                self._queue.name,
+                lease.id,
+            )
+            await self._queue.release(lease, front=False)
+        return None
+
+    def _state_in(self, lease: Lease) -> State:
+        state, problem = decode_state(lease.data)
+        if problem:
+            log.warning("the state of the autoscaler cannot be read, and is begun anew: %s", problem)
+        if self._kept is not None and state.number < self._kept.number:
+            log.warning("the server has lost the last state; going on with the one that this copy has")
+            return self._kept
+        return state

@@ -1,0 +1,59 @@
+"""What the autoscaler keeps on the server from one pass to the next."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from leasehold.autoscale.config import Config
+
+#: The form in which the state is kept. A state of another form is dropped.
+VERSION = 1
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The memory of all passes so far. It is the data of the item that copies lease in turn."""
+
+    version: int = VERSION
+    #: How many passes have ended.
+    number: int = 0
+    #: When the last one began, by the server's clock (s since 1970).
+    at: float = 0.0
+    #: The copy that leads; empty: it has stopped, and any other may lead at once.
+    leader: str = ""
+    #: What the configuration was, as a digest.
+    settings: str = ""
+    #: What `plan` is to be given, and for each job what `measure` is.
+    plan: dict[str, Any] = msgspec.field(default_factory=dict)
+    jobs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    #: The last report; None: there is none.
+    report: dict[str, Any] | None = None
+
+
+def encode_state(state: State) -> bytes:
+    """Return a state as JSON."""
+    return msgspec.json.encode(state)
+
+
+def decode_state(data: bytes) -> tuple[State, str]:
+    """Return the state that some data holds, and why it could not be read; then the state is a new one.
+
+    No data is a new state, too.
+    """
+    if not data:
+        return State(), ""
+    try:
+        state = msgspec.json.decode(data, type=State)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        return State(), str(error)
+    if state.version != VERSION or state.number < 0:
+        return State(), f"its version is {state.version}, and its number {state.number}"
+    return state, ""
+
+
+def digest_of(config: Config) -> str:
+    """Return a digest of what is wished, to notice that it has changed between two passes."""
+    return hashlib.sha256(repr((config.policy, config.deployments)).encode()).hexdigest()[:16]
