@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from leasehold.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig, load_config
     from leasehold.autoscale.estimating import Estimate, estimate
     from leasehold.autoscale.flow_children import FlowChildren
+    from leasehold.autoscale.loop import Autoscaler
     from leasehold.autoscale.measuring import Measured, Sample, WorkerSample, measure, sample_of
     from leasehold.autoscale.model import (
         Answer,
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
         TierUnits,
     )
     from leasehold.autoscale.planning import plan
+    from leasehold.autoscale.report import MetricValue, PassError, PassReport, TierReport, metric_values
 
 __all__ = [
     "Answer",
+    "Autoscaler",
     "Backend",
     "Config",
     "DeploymentConfig",
@@ -37,18 +40,23 @@ __all__ = [
     "JobPolicy",
     "JobReport",
     "Measured",
+    "MetricValue",
+    "PassError",
+    "PassReport",
     "Plan",
     "Policy",
     "Sample",
     "Signals",
     "TierConfig",
     "TierPolicy",
+    "TierReport",
     "TierRequest",
     "TierUnits",
     "WorkerSample",
     "estimate",
     "load_config",
     "measure",
+    "metric_values",
     "plan",
     "sample_of",
     "wanted_workers",
@@ -58,6 +66,6 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
     _MODULES = (
         *("model", "answer", "backends", "estimating", "measuring", "planning", "config"),
-        "flow_children",
+        *("flow_children", "report", "loop"),
     )
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leasehold.queue.queue import AsyncWorkQueue
 
 #: The id of the item that is leased in turn.
-PASS = "pass"
+PASS_ID = "pass"  # noqa: S105 - no password
 #: The item is leased for at least so long, and for at least so many turns (s).
 MIN_LEASE_SECONDS, LEASE_TURNS = 30.0, 3.0
 #: For how many turns the item must not change until a standby leases it.
@@ -187,14 +187,14 @@ class Leadership:
         Raises:
             LeaseholdError: If the server cannot be asked.
         """
-        found = await self._queue.find(PASS)
+        found = await self._queue.find(PASS_ID)
         return None if found is None or found.data is None else decode_state(found.data)[0]
 
     async def _is_free(self) -> bool:
         """Return whether a standby may lease the item now."""
-        found = await self._queue.find(PASS)
+        found = await self._queue.find(PASS_ID)
         if found is None:
-            return await self._queue.add_item(Item(b"", id=PASS))
+            return await self._queue.add_item(Item(b"", id=PASS_ID))
         now = time.monotonic()
         seen = (found.state, found.token, found.due)
         if seen != self._seen:
@@ -204,10 +204,10 @@ class Leadership:
 
     async def _lease(self) -> Lease | None:
         """Lease the item; None: another copy has it."""
-        await self._queue.add_item(Item(b"" if self._kept is None else encode_state(self._kept), id=PASS))
+        await self._queue.add_item(Item(b"" if self._kept is None else encode_state(self._kept), id=PASS_ID))
         for _ in range(MAX_STRANGERS):
             lease = await self._queue.lease(self._lease_time, block=False)
-            if lease is None or lease.id == PASS:
+            if lease is None or lease.id == PASS_ID:
                 return lease
             log.warning(
                 "the queue %s of the autoscaler has another item, %r: give it a name of its own",

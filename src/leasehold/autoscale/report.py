@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leasehold.autoscale.model import JobReport
+from leasehold.autoscale.model import JobReport  # noqa: TC001 - msgspec reads the types when it runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,0 +1,255 @@
+"""What a pass does: look at all queues and back ends at once, plan, and ask for units."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leasehold.autoscale.flow_children import FlowChildren
+from leasehold.autoscale.measuring import measure, sample_of
+from leasehold.autoscale.model import TierUnits
+from leasehold.autoscale.planning import plan
+from leasehold.autoscale.report import TierReport
+from leasehold.errors import BackendError
+from leasehold.log import Log
+from leasehold.queue.queue import AsyncWorkQueue
+from leasehold.scripting.endpoints import client_of, close_client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from leasehold.autoscale.backends import Backend
+    from leasehold.autoscale.config import Config
+    from leasehold.autoscale.model import Plan, Signals
+    from leasehold.autoscale.parts import Parts
+    from leasehold.autoscale.state import State
+    from leasehold.queue import QueueStats
+    from leasehold.scripting.endpoints import Client
+
+#: How long a queue and a back end may take to answer (s), unless a back end has a `timeout` of its own.
+CALL_SECONDS = 10.0
+#: No back end has more units.
+MAX_UNITS = 10**9
+#: A dry run that has no memory samples twice, so long apart (s), as one sample has no rates.
+DRY_PAUSE = 1.0
+
+log = Log("leasehold.autoscale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What a pass has seen."""
+
+    signals: Mapping[str, Signals]
+    units: Mapping[tuple[str, str], TierUnits]
+    #: What the next pass is to be given of each job.
+    memory: dict[str, dict[str, Any]]
+
+
+class Passes:
+    """The queues and the back ends of a configuration.
+
+    Args:
+        config: What is wished.
+        open_backend: Opens the back end of a tier.
+        clock: For tests: returns the time in seconds since 1970, in place of the servers' clocks.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        open_backend: Callable[[Config, str, str], Backend],
+        clock: Callable[[], float] | None,
+    ) -> None:
+        self._config = config
+        self._open_backend = open_backend
+        self._clock = clock
+        self._clients: dict[str, Client] = {}
+        self._queues: dict[str, AsyncWorkQueue] = {}
+        self._backends: dict[tuple[str, str], Backend] = {}
+        self._children = FlowChildren()
+        self._horizons = {job: self._horizon_of(job) for job in config.jobs}
+
+    def queue_at(self, url: str, name: str) -> AsyncWorkQueue:
+        """Make a queue object; all of one server share their connections.
+
+        Raises:
+            InvalidArgument: If the URL or the name cannot be used.
+        """
+        if url not in self._clients:
+            self._clients[url] = client_of(url)
+        return AsyncWorkQueue(name, self._clients[url], reply_timeout=CALL_SECONDS, clock=self._clock)
+
+    def queue_of(self, job: str) -> AsyncWorkQueue:
+        """Return the queue of a job.
+
+        Raises:
+            InvalidArgument: If its URL or its name cannot be used.
+        """
+        if job not in self._queues:
+            found = self._config.jobs[job]
+            self._queues[job] = self.queue_at(found.url, found.queue)
+        return self._queues[job]
+
+    async def look(self, state: State, parts: Parts, *, dry_run: bool) -> Sight:
+        """Look at all queues and back ends at once. What fails is left out, and noted in `parts`."""
+        tiers = [(name, tier) for name, one in self._config.deployments.items() for tier in one.tiers]
+        children, units, samples = await asyncio.gather(
+            self._average_children(parts),
+            asyncio.gather(*(self._units_of(name, tier, parts) for name, tier in tiers)),
+            asyncio.gather(*(self._sample(job, state, parts, dry_run=dry_run) for job in self._config.jobs)),
+        )
+        signals: dict[str, Signals] = {}
+        memory = {job: state.jobs[job] for job in self._config.jobs if job in state.jobs}
+        for job, sample in zip(self._config.jobs, samples, strict=True):
+            if sample is not None:
+                stats, kept = sample
+                measured = measure(sample_of(stats), kept, stats.at)
+                signals[job] = replace(measured.signals, children=children.get(job, {}))
+                memory[job] = measured.memory
+        return Sight(signals=signals, units=dict(zip(tiers, units, strict=True)), memory=memory)
+
+    def plan(self, sight: Sight, state: State, parts: Parts, *, now: float) -> Plan | None:
+        """Return what to ask for; None: that cannot be said, and no unit is asked for.
+
+        A memory with which no plan can be made is dropped.
+        """
+        for memory in (state.plan, {}):
+            try:
+                return plan(self._config.policy, sight.signals, sight.units, memory, now)
+            except Exception as error:  # whatever it is, the cleaner and the next pass go on
+                log.exception("no plan could be made")
+                parts.fail("plan", f"{type(error).__name__}: {error}")
+        return None
+
+    async def request(self, planned: Plan, sight: Sight, parts: Parts) -> list[TierReport]:
+        """Ask the back ends for the units of a plan, all at once; say what became of it.
+
+        Also where nothing has changed: a back end may have to replace units that are gone. One that could not
+        say what it has is asked in the next pass.
+        """
+
+        async def ask(one: TierReport) -> TierReport:
+            key = (one.deployment, one.tier)
+            known = sight.units[key]
+            if known.ready is None and known.requested is None:
+                return one
+            request = partial(self._ask_for, *key, one.wanted)
+            done = await parts.call(_part(*key), request, limit=self._limit_of(*key))
+            return replace(one, asked=done is True)
+
+        return [*await asyncio.gather(*map(ask, reports_of(planned)))]
+
+    async def close(self) -> None:
+        """Close the back ends and the queues."""
+        backends, self._backends = [*self._backends.values()], {}
+        for result in await asyncio.gather(*(one.close() for one in backends), return_exceptions=True):
+            if isinstance(result, Exception):
+                log.warning("a back end could not be closed: %s", result)
+        for queue in self._queues.values():
+            await queue.close()
+        for client in self._clients.values():
+            await close_client(client)
+
+    # -------------------------------------------------------------------------- inside
+
+    async def _sample(
+        self, job: str, state: State, parts: Parts, *, dry_run: bool
+    ) -> tuple[QueueStats, Mapping[str, object]] | None:
+        """Return the counters of a queue, and the memory of the sample before."""
+
+        async def read() -> QueueStats:
+            return await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
+
+        stats = await parts.call(f"job {job}", read, limit=CALL_SECONDS)
+        if stats is None:
+            return None
+        kept: Mapping[str, object] = state.jobs.get(job, {})
+        if dry_run and not kept:
+            kept = measure(sample_of(stats), kept, stats.at).memory
+            await asyncio.sleep(DRY_PAUSE)
+            stats = await parts.call(f"job {job}", read, limit=CALL_SECONDS)
+        return None if stats is None else (stats, kept)
+
+    async def _average_children(self, parts: Parts) -> dict[str, dict[str, float]]:
+        """Return how many items an item of each job adds to others, for those where that is measured."""
+        jobs = self._config.jobs
+        parents = [job for job, one in jobs.items() if None in one.policy.children.values()]
+        if not parents:
+            return {}
+
+        async def read() -> Mapping[tuple[str, str], float]:
+            return await self._children.of([self.queue_of(job) for job in jobs])
+
+        averages = await parts.call("children", read, limit=CALL_SECONDS) or {}
+        return {
+            parent: {
+                child: averages[pair]
+                for child in jobs[parent].policy.children
+                if child in jobs and (pair := (jobs[parent].queue, jobs[child].queue)) in averages
+            }
+            for parent in parents
+        }
+
+    async def _units_of(self, deployment: str, tier: str, parts: Parts) -> TierUnits:
+        part, limit = _part(deployment, tier), self._limit_of(deployment, tier)
+
+        async def ask(which: str) -> int:
+            answer: object = await getattr(self._backend(deployment, tier), which)()
+            if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer <= MAX_UNITS:
+                kind = self._config.deployments[deployment].tiers[tier].backend
+                raise BackendError(kind, f"{deployment}/{tier}", f"`{which}` has answered {answer!r:.80}")
+            return answer
+
+        ready, requested = await asyncio.gather(
+            parts.call(part, partial(ask, "ready"), limit=limit),
+            parts.call(part, partial(ask, "requested"), limit=limit),
+        )
+        return TierUnits(ready=ready, requested=requested)
+
+    async def _ask_for(self, deployment: str, tier: str, units: int) -> bool:
+        await self._backend(deployment, tier).request(units)
+        return True
+
+    def _backend(self, deployment: str, tier: str) -> Backend:
+        key = (deployment, tier)
+        if key not in self._backends:
+            self._backends[key] = self._open_backend(self._config, deployment, tier)
+        return self._backends[key]
+
+    def _limit_of(self, deployment: str, tier: str) -> float:
+        """Return how long a call of a back end may take (s)."""
+        own = self._config.deployments[deployment].tiers[tier].settings.get("timeout")
+        return max(CALL_SECONDS, own + 1.0) if isinstance(own, (int, float)) else CALL_SECONDS
+
+    def _horizon_of(self, job: str) -> float:
+        """Return for how long (s) scheduled items of a job count as due soon."""
+        spin_ups = [
+            tier.spin_up
+            for deployment in self._config.policy.deployments.values()
+            if job in deployment.jobs
+            for tier in deployment.tiers
+        ]
+        return max(spin_ups, default=0.0) + self._config.jobs[job].policy.age_target
+
+
+def reports_of(planned: Plan) -> list[TierReport]:
+    """Return what a plan wants of each tier, not asked for yet."""
+    return [
+        TierReport(
+            deployment=one.deployment,
+            tier=one.tier,
+            ready=one.ready,
+            requested=one.requested,
+            wanted=one.wanted,
+            why=one.why,
+        )
+        for one in planned.tiers
+    ]
+
+
+def _part(deployment: str, tier: str) -> str:
+    return f"tier {deployment}/{tier}"
