@@ -368,9 +368,16 @@ class TaskQueue:
             task.definition.home = self.queue
 
     def _register(
-        self, function: Callable[..., Any], name: str | None, queue: AsyncWorkQueue, settings: Settings
+        self,
+        function: Callable[..., Any] | Task[..., Any],
+        name: str | None,
+        queue: AsyncWorkQueue,
+        settings: Settings,
     ) -> Task[..., Any]:
         name = getattr(function, "__name__", "<unknown>") if name is None else name
+        if isinstance(function, Task):
+            advice = f"it is a task already: pass its function, {function.name}.function"
+            raise InvalidTask(function.name, advice)
         if not isinstance(name, str) or not name or name.startswith("<"):
             raise InvalidTask(str(name), 'it has no name: give it one, name="…"')
         if other := self._tasks.get(name):
