@@ -1,11 +1,11 @@
 """How fast items arrive: an average over as long a time as the rate seems to have been the same.
 
 The counts of the last passes are a window, which grows for an hour at most. If the rate of its newer part
-differs from that of its older part by more than chance explains, the older part is dropped: after a jump the
-estimate follows with the next pass, and while nothing changes it is as exact as an hour of counts allows.
-This is adaptive windowing (Bifet and Gavaldà, 2007), with a test for counts: their square roots have the same
-variance at any rate (Anscombe, 1948). How much is chance follows from the dispersion of the counts, as items
-may arrive in batches.
+differs from that of its older part by more than chance explains, the older part is dropped. So after a jump
+the estimate follows with the second pass, as one count alone may be a burst, which comes once; and while
+nothing changes it is as exact as an hour of counts allows. This is adaptive windowing (Bifet and Gavaldà,
+2007), with a test for counts: their square roots have the same variance at any rate (Anscombe, 1948). How
+much is chance follows from the dispersion of the counts, as items may arrive in batches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: How many standard deviations are no chance: the rate has gone up, down; and there is a trend.
-UP, DOWN, TREND = 3.0, 3.5, 3.0
+#: How many standard deviations are no chance, of the change of a rate and of its trend. There are some 10,000
+#: passes a day, with many places to compare in each.
+CHANGE, TREND = 4.0, 2.5
 #: How long the window may become (s); how many counts it has, before older ones are merged; and of
 #: how many single passes the dispersion is measured.
 LONGEST, MOST, RECENT = 3600.0, 40, 20
@@ -44,42 +45,42 @@ class Arrivals(NamedTuple):
     variation: float = 1.0
 
 
-def follow(window: Sequence[Count], recent: Sequence[Count], count: Count) -> tuple[list[Count], list[Count]]:
-    """Return the window and the single counts of the last passes after one more count.
+class Counts(NamedTuple):
+    """What is remembered of the arrivals of a job."""
 
-    A count that is much higher than those before may be a batch, whose items wait now, or a new rate: it is
-    put aside until the next count shows which. Of a batch, nothing is to be expected of the future.
-    """
-    passes = [*recent, count][-RECENT:]
-    high = _is_high(window, recent, count)
-    aside = recent[-1] if recent and window and window[-1] != recent[-1] else None
-    if high and aside is None:
-        return [*window], passes
-    counts = [aside, count] if high and aside is not None else [*window, count]
-    while len(counts) > 1 and sum(one.seconds for one in counts[1:]) > LONGEST:
-        del counts[0]
-    if len(counts) > MOST:
-        half = MOST // 2
-        merged = [_sum(counts[at : at + 2]) for at in range(0, half, 2)]
-        counts = [*merged, *counts[half:]]
+    #: Counts while the rate seems to have been the same, the oldest first; older ones are merged.
+    window: Sequence[Count] = ()
+    #: The counts of the last passes.
+    recent: Sequence[Count] = ()
+    #: The last count, if it is far above the window: a burst, or the begin of a higher rate.
+    aside: Sequence[Count] = ()
+
+
+def follow(known: Counts, count: Count) -> Counts:
+    """Return what is known after one more count."""
+    recent = [*known.recent, count][-RECENT:]
     # What is steadier than at random must not make chance look like a change.
-    return counts[_begin(counts, max(1.0, _dispersion(passes))) :], passes
+    dispersion = max(1.0, _dispersion(recent))
+    window, aside = [*known.window], [*known.aside]
+    if window and _change(_sum(window), count, dispersion) > 1:
+        if not aside:
+            return Counts(window, recent, [count])
+        return Counts([*aside, count], recent)
+    window.append(count)
+    while len(window) > 1 and sum(one.seconds for one in window[1:]) > LONGEST:
+        del window[0]
+    if len(window) > MOST:
+        half = MOST // 2
+        merged = [_sum(window[at : at + 2]) for at in range(0, half, 2)]
+        window = [*merged, *window[half:]]
+    return Counts(window[_begin(window, dispersion) :], recent)
 
 
-def _is_high(window: Sequence[Count], recent: Sequence[Count], count: Count) -> bool:
-    """Whether a count is higher than those before by more than chance explains."""
-    if not window:
-        return False
-    seconds, items = _sum(window)
-    error = math.sqrt(max(1.0, _dispersion(recent)) * (1 / seconds + 1 / count.seconds)) / 2
-    before = math.sqrt((items + 0.375) / seconds)
-    return math.sqrt((count.items + 0.375) / count.seconds) - before > UP * error
-
-
-def arrivals(window: Sequence[Count], recent: Sequence[Count]) -> Arrivals:
+def arrivals(known: Counts) -> Arrivals:
     """Return how items arrive, given what `follow` returned."""
+    window = known.window
     seconds, items = _sum(window)
-    variation = _dispersion(recent)
+    variation = _dispersion(known.recent)
     if seconds <= 0 or items <= 0:
         return Arrivals(variation=variation)
     rate = items / seconds
@@ -108,14 +109,18 @@ def _cut(counts: Sequence[Count], dispersion: float) -> int:
     best, found = 1.0, 0
     for place, one in enumerate(counts[:-1], 1):
         seconds, items = seconds + one.seconds, items + one.items
-        before = math.sqrt((items + 0.375) / seconds)
-        after = math.sqrt((total.items - items + 0.375) / (total.seconds - seconds))
-        error = math.sqrt(dispersion * (1 / seconds + 1 / (total.seconds - seconds))) / 2
-        clear = (after - before) / error
-        clear = clear / UP if clear > 0 else -clear / DOWN
+        after = Count(total.seconds - seconds, total.items - items)
+        clear = abs(_change(Count(seconds, items), after, dispersion))
         if clear > best:
             best, found = clear, place
     return found
+
+
+def _change(before: Count, after: Count, dispersion: float) -> float:
+    """Return how clearly the rate has changed: above 1 up, below -1 down; else chance explains it."""
+    then, now = (math.sqrt((one.items + 0.375) / one.seconds) for one in (before, after))
+    error = math.sqrt(dispersion * (1 / before.seconds + 1 / after.seconds)) / 2
+    return (now - then) / error / CHANGE
 
 
 def _dispersion(recent: Sequence[Count]) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from leasehold.autoscale.arrivals import Arrivals, Count, arrivals, follow
+from leasehold.autoscale.arrivals import Arrivals, Count, Counts, arrivals, follow
 from leasehold.autoscale.model import Signals
 
 if TYPE_CHECKING:
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 
 #: Two samples that are further apart (s) are not compared: the loop was away, or a clock was set.
 LONGEST_INTERVAL = 3600.0
-#: The service time is the mean of about so many items, or of four times as many as are leased at once; and an
-#: item that a worker did before it was first seen counts as so many at most.
-FEWEST_ITEMS, NEW_ITEMS = 100.0, 30.0
+#: The service time is the mean of about so many items, or of four times as many as are leased at once; but of
+#: so many if the mean of these differs by this many standard errors; and what a worker did before it was
+#: first seen counts as so many items at most.
+MOST_ITEMS, LATE_ITEMS, CHANGE, NEW_ITEMS = 1000.0, 100.0, 3.5, 30.0
 #: How many items the assumption is worth that service times vary as those of an exponential distribution.
 PRIOR_ITEMS = 5.0
 #: The limits of a squared coefficient of variation of service times.
 MOST_VARIED = 100.0
 #: Of how many workers the counters are remembered. It is always the same ones, as long as they are there.
 REMEMBERED = 32
-#: How many leases there must have been until the time they are held is an estimate.
-FEWEST_LEASES = 5.0
+#: How many leases there must have been until the time they are held is an estimate, and of how many it is the
+#: mean.
+FEWEST_LEASES, MOST_LEASES = 5.0, 100.0
 #: No count of a server and no time is larger.
 LARGEST = 1e15
 
@@ -84,6 +86,10 @@ class Measured(NamedTuple):
     memory: dict[str, object]
 
 
+#: Items, seconds and squares.
+_Work = tuple[float, float, float]
+
+
 class _Memory(msgspec.Struct, forbid_unknown_fields=True):
     """What is remembered of one job. The times are those of the caller's clock."""
 
@@ -94,11 +100,13 @@ class _Memory(msgspec.Struct, forbid_unknown_fields=True):
     #: What arrived, and in how many seconds: see `arrivals`.
     window: list[tuple[float, float]]
     recent: list[tuple[float, float]]
+    aside: list[tuple[float, float]]
     #: In how many seconds how many items were leased lately.
     begun: tuple[float, float]
-    #: Items, seconds and squares of the runs of workers that say so, faded out.
-    done: tuple[float, float, float]
-    workers: dict[str, tuple[float, float, float]]
+    #: Items, seconds and squares of the runs of workers that say so, faded out; and of the last of them.
+    done: _Work
+    late: _Work
+    workers: dict[str, _Work]
     #: For how many seconds items were leased, and how many: for workers that say nothing.
     held: tuple[float, float]
 
@@ -119,29 +127,36 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
     seen = _Seen.of(sample)
     interval = now - last.at
     known = 0 < interval <= LONGEST_INTERVAL and seen.leases >= last.leases
-    window, recent = [Count(*one) for one in last.window], [Count(*one) for one in last.recent]
+    counts = Counts(*([Count(*one) for one in some] for some in (last.window, last.recent, last.aside)))
     begun, held = last.begun, last.held
     if known:
         leases = seen.leases - last.leases
         entered = max(0.0, seen.demand - last.demand + leases)
-        window, recent = follow(window, recent, Count(round(interval, 3), entered))
+        counts = follow(counts, Count(max(0.001, round(interval, 3)), entered))
         begun = _faded(begun, interval, leases)
         held = _fade(held, leases, (interval * (last.leased + seen.leased) / 2, leases))
-    done, workers = _work_done(sample, last)
-    rates = arrivals(window, recent)
+    more, workers = _work_done(sample, last)
+    done, late = (
+        _mixed(last.done, more, max(MOST_ITEMS, 4 * seen.leased)),
+        _mixed(last.late, more, LATE_ITEMS),
+    )
+    if _differ(done, late):
+        done = late
     after = _Memory(
         at=now,
         demand=seen.demand,
         leases=seen.leases,
         leased=seen.leased,
-        window=[*window],
-        recent=[*recent],
+        window=[*counts.window],
+        recent=[*counts.recent],
+        aside=[*counts.aside],
         begun=begun,
         done=done,
+        late=late,
         workers=workers,
         held=held,
     )
-    return Measured(_signals(sample, seen, rates, after), _write(after))
+    return Measured(_signals(sample, seen, arrivals(counts), after), _write(after))
 
 
 def sample_of(stats: QueueStats) -> Sample:
@@ -239,30 +254,42 @@ def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
     return (held / leases if leases >= FEWEST_LEASES else None), 1.0
 
 
-def _work_done(
-    sample: Sample, last: _Memory
-) -> tuple[tuple[float, float, float], dict[str, tuple[float, float, float]]]:
-    """Return items, seconds and squares of runs, with those since the last sample, and the counters."""
+def _work_done(sample: Sample, last: _Memory) -> tuple[_Work, dict[str, _Work]]:
+    """Return the work since the last sample, and the counters of the workers."""
     more, first = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
-    workers: dict[str, tuple[float, float, float]] = {}
+    workers: dict[str, _Work] = {}
     for one in _remembered(sample.workers):
+        name = _short(one.id)
         counters = _number(one.items), _number(one.seconds), _number(one.squares)
-        before = workers[_short(one.id)] = last.workers.get(_short(one.id), (0.0, 0.0, 0.0))
-        workers[_short(one.id)] = _rounded(counters)
-        if _short(one.id) not in last.workers:
+        workers[name] = _rounded(counters)
+        before = last.workers.get(name)
+        if before is None:
             first = _plus(first, counters)  # all that it ever did
-        elif counters[0] >= before[0]:
-            since = (counters[0] - before[0], counters[1] - before[1], counters[2] - before[2])
-            # A worker may be another one of the same id, or its counters were cut off at different digits.
+        else:
+            since = counters[0] - before[0], counters[1] - before[1], counters[2] - before[2]
+            # It may be another worker of the same id.
             more = _plus(more, since) if min(since) >= 0 else more
-    if first[0] > NEW_ITEMS:
-        part = NEW_ITEMS / first[0]
-        first = first[0] * part, first[1] * part, first[2] * part
-    more = _plus(more, first)
-    most = max(FEWEST_ITEMS, 4 * _number(sample.leased))
-    kept = min(1.0, max(0.0, most - more[0]) / last.done[0]) if last.done[0] > 0 else 0.0
-    done = (last.done[0] * kept, last.done[1] * kept, last.done[2] * kept)
-    return _rounded(_plus(done, more)), workers
+    return _plus(more, _part(first, NEW_ITEMS)), workers
+
+
+def _mixed(known: _Work, more: _Work, most: float) -> _Work:
+    """Return work of which at most so many items count, the older ones less."""
+    return _rounded(_plus(_part(known, max(0.0, most - more[0])), _part(more, most)))
+
+
+def _part(work: _Work, most: float) -> _Work:
+    """Return work as if it had had so many items at most."""
+    part = min(1.0, most / work[0]) if work[0] > 0 else 0.0
+    return work[0] * part, work[1] * part, work[2] * part
+
+
+def _differ(done: _Work, late: _Work) -> bool:
+    """Return whether the items took another time lately than chance explains."""
+    if late[0] < LATE_ITEMS / 10 or done[0] <= late[0]:
+        return False
+    means = done[1] / done[0], late[1] / late[0]
+    spread = max(done[2] / done[0] - means[0] ** 2, late[2] / late[0] - means[1] ** 2, 0.0025 * means[0] ** 2)
+    return abs(means[1] - means[0]) > CHANGE * math.sqrt(spread / late[0])
 
 
 def _remembered(workers: Iterable[WorkerSample]) -> list[WorkerSample]:
@@ -275,11 +302,11 @@ def _short(name: str) -> str:
     return f"{zlib.crc32(name.encode(errors='surrogateescape')):08x}"
 
 
-def _plus(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+def _plus(one: _Work, other: _Work) -> _Work:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
-def _rounded(values: tuple[float, float, float]) -> tuple[float, float, float]:
+def _rounded(values: _Work) -> _Work:
     return round(values[0], 3), round(values[1], 6), round(values[2], 9)
 
 
@@ -291,7 +318,7 @@ def _faded(begun: tuple[float, float], interval: float, leases: float) -> tuple[
 
 def _fade(held: tuple[float, float], leases: float, more: tuple[float, float]) -> tuple[float, float]:
     """Return for how many seconds how many items were leased, of about the last 100 leases."""
-    kept = min(1.0, max(0.0, FEWEST_ITEMS - leases) / held[1]) if held[1] > 0 else 1.0
+    kept = min(1.0, max(0.0, MOST_LEASES - leases) / held[1]) if held[1] > 0 else 1.0
     return round(held[0] * kept + more[0], 6), round(held[1] * kept + more[1], 3)
 
 
@@ -306,11 +333,11 @@ def _read(memory: Mapping[str, object]) -> _Memory:
         found = msgspec.convert(memory, _Memory)
     except (msgspec.ValidationError, OverflowError):
         return _nothing()
-    pairs = [*found.window, *found.recent, found.begun, found.held]
-    values = [value for row in (*pairs, found.done, *found.workers.values()) for value in row]
+    pairs = [*found.window, *found.recent, *found.aside, found.begun, found.held]
+    values = [value for row in (*pairs, found.done, found.late, *found.workers.values()) for value in row]
     values += [found.demand, found.leases, found.leased]
     sound = all(0 <= value <= LARGEST for value in values) and math.isfinite(found.at)
-    sound = sound and all(row[0] > 0 for row in (*found.window, *found.recent))
+    sound = sound and all(row[0] > 0 for row in (*found.window, *found.recent, *found.aside))
     return found if sound else _nothing()
 
 
@@ -322,8 +349,10 @@ def _nothing() -> _Memory:
         leased=0.0,
         window=[],
         recent=[],
+        aside=[],
         begun=(0.0, 0.0),
         done=(0.0, 0.0, 0.0),
+        late=(0.0, 0.0, 0.0),
         workers={},
         held=(0.0, 0.0),
     )
