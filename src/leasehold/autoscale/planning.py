@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.autoscale.answer import wanted_workers
 from leasehold.autoscale.feeding import Feeder, fed, in_order
 from leasehold.autoscale.model import Answer, JobPolicy, JobReport, Plan, Signals
-from leasehold.autoscale.pooling import Member, pooled, shares
+from leasehold.autoscale.pooling import Member, pooled, shares, side_by_side
 from leasehold.autoscale.remembered import count_in, mapping_in
 from leasehold.autoscale.tiers import Tiers
 
@@ -206,7 +206,9 @@ class _Pass:
             signals, policy = pooled(members)
             return wanted_workers(signals, policy, spin_up=spin_up)
 
-        return min(alone, rest + max(1, _by_tiers(answer, self._tiers[name].steps)[0].workers))
+        together, spin_up = _by_tiers(answer, self._tiers[name].steps)
+        members = [_member(self._fed(job, spin_up), self._policy.jobs[job]) for job in shared]
+        return rest + max(1, min(alone - rest, together.workers), side_by_side(members, spin_up))
 
 
 def _by_tiers(ask: Callable[[float], Answer], steps: Sequence[tuple[float, int]]) -> tuple[Answer, float]:

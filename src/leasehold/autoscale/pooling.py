@@ -99,3 +99,20 @@ def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
     )
     confidence = max(member.policy.confidence for member in members)
     return signals, JobPolicy(age_target=target, service_time=mean, confidence=confidence)
+
+
+def side_by_side(members: Sequence[Member], spin_up: float) -> int:
+    """Return how many workers begin all that waits in the time that is left, besides what they do anyway.
+
+    A job of short items gets only the workers that those of long items leave. Long items are begun at once,
+    so they take as many workers as there are of them, more or fewer from time to time: the number of busy
+    workers tends to rate times service time, and of those that are busy now, exp(-t / service time) are so
+    after a time t. This is exact for exponential service times.
+    """
+    workers = 0.0
+    for member in members:
+        signals, time, target = member.signals, member.service_time, member.age_target
+        still = math.exp(-spin_up / time)
+        workers += signals.leased * still + signals.arrival_rate * time * (1 - still)
+        workers += time * member.waiting / max(target - signals.oldest_age, target / 2)
+    return math.ceil(workers - 1e-9)
