@@ -223,6 +223,17 @@ def test_a_deployment_has_the_sum_of_its_jobs() -> None:
     assert wanted(first(policy_of(steady(), jobs=jobs), seen, 0)) == [150]
 
 
+def test_a_job_of_short_items_has_workers_besides_those_that_long_items_take() -> None:
+    jobs = {"long": JobPolicy(), "short": JobPolicy()}
+    seen = {
+        "long": Signals(arrival_rate=0.2, leased=24, service_time=60.0),
+        "short": Signals(arrival_rate=10.0, waiting=600, oldest_age=60.0, service_time=0.2),
+    }
+    (needed,) = wanted(first(policy_of(steady(spin_up=30.0), jobs=jobs), seen, 24))
+    # Of the 24, 15 are still busy when more are there, and 5 more will be; 600 x 0.2 s within 30 s are 4.
+    assert 25 <= needed <= 27
+
+
 def test_many_small_jobs_share_a_few_workers() -> None:
     jobs = {f"job-{n}": JobPolicy() for n in range(100)}
     seen = {name: Signals(arrival_rate=0.001, service_time=1.0) for name in jobs}
