@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Counts, rates and times above it are taken for it: a lie of a server must not become an endless sum.
 _MAXIMUM = 1e18
 #: The least share of the age target within which old items are begun: the older, the less time is left.
-_LEAST_TIME_LEFT = 0.5
+_LEAST_TIME_LEFT = 0.75
 #: By how much of itself the rate may grow within the spin-up time, as the trend has it.
 _MOST_GROWTH = 1.0
 #: How many items are to be expected within the look-ahead, at least, for a worker to be there before them.
@@ -60,8 +60,8 @@ def wanted_workers(signals: Signals, policy: JobPolicy, *, spin_up: float) -> An
 def _largest(job: _Job, service_time: float) -> Answer:
     """Return the largest part of the answer, and which it is."""
     for_rate = _for_rate(job, service_time)
-    for_backlog = _for_backlog(job, service_time)
     for_forecast = _for_forecast(job, service_time)
+    for_backlog = _for_backlog(job, service_time, for_forecast)
     workers = max(1, min(max(for_rate, for_backlog, for_forecast), _items(job)))
     if workers == for_rate:
         why = f"{job.rate:,.4g} items/s of {service_time:,.4g} s arrive"
@@ -134,6 +134,15 @@ class _Job:
         """How long it takes (s) until the workers work that the next pass asks for."""
         return self.spin_up + _PASS
 
+    def left(self, *, later: float = 0.0) -> float:
+        """Return within which time (s) all that waits some time later is to be begun.
+
+        All of it counts as old as the oldest. The spin-up time does not count: nothing can be done in it. Old
+        items have a part of the target at least.
+        """
+        age = max(0.0, self.age + later - self.spin_up)
+        return max(self.age_target - age, _LEAST_TIME_LEFT * self.age_target)
+
     @property
     def deviations(self) -> float:
         """How many standard deviations the wished share of items is."""
@@ -201,20 +210,18 @@ def _for_rate(job: _Job, service_time: float) -> int:
     return max(1, min(always, max(stable, *meanwhile)))
 
 
-def _for_backlog(job: _Job, service_time: float) -> int:
+def _for_backlog(job: _Job, service_time: float, for_forecast: int) -> int:
     """Return how many workers begin all that waits in the time that is left, and keep up until more can work.
 
-    All items count as old as the oldest. The spin-up time does not count: nothing could be done in it. And
-    never more than have been asked for: others would come too late for what waits now.
+    If the spin-up is longer than the target, more than have been asked for come too late for what waits now:
+    then only the forecast asks for them.
     """
     if job.waiting <= 0:
         return 0
-    age = max(0.0, job.age - job.spin_up)
-    left = max(job.age_target - age, _LEAST_TIME_LEFT * job.age_target)
-    needed = max(_to_keep(job, service_time, job.waiting, left, at) for at in (0.0, job.reaction))
-    if job.spin_up > job.age_target:
-        needed = min(needed, max(1, _ceil(job.requested)))
-    return needed
+    needed = max(_to_keep(job, service_time, job.waiting, job.left(), at) for at in (0.0, job.reaction))
+    if job.spin_up <= job.age_target:
+        return needed
+    return min(needed, max(1, for_forecast, _ceil(job.requested)))
 
 
 def _to_keep(job: _Job, service_time: float, waiting: float, left: float, at: float) -> int:
@@ -255,13 +262,14 @@ def _worst(job: _Job, until: float) -> float:
 
 
 def _for_forecast(job: _Job, service_time: float) -> int:
-    """Return how many workers begin what will wait once they can work.
+    """Return how many workers begin what will wait once they can work, in the time that is left then.
 
-    They have the age target for it, and at least until the next pass.
+    That is not shorter than the time until the next pass.
     """
     waiting = _forecast(job, service_time)
-    within = max(job.age_target, _PASS)
-    return _to_begin(waiting, within, service_time, busy=max(job.busy, job.requested))
+    return _to_begin(
+        waiting, max(job.left(later=job.spin_up), _PASS), service_time, busy=max(job.busy, job.requested)
+    )
 
 
 def _forecast(job: _Job, service_time: float) -> float:
