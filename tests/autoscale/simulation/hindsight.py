@@ -82,7 +82,10 @@ def _cheapest(load: Load, free: Load, name: str, before: Mapping[str, Times]) ->
     jobs = load.policy.deployments[name].jobs
     came = simulate(free, Schedule(before)).came if before else {}
 
+    nothing_until = int(max((jump + tier.spin_up for jump in load.jumps if jump == 0), default=0.0) / STEP)
+
     def tried(units: Times) -> tuple[float, float, Outcome]:
+        units[:nothing_until] = 0.0  # nobody knew of the load before it began
         outcome = replace(simulate(free, Schedule({**before, name: units})), load=load)
         waits = [(outcome.waits(job), job) for job in jobs]
         total = sum(load.jobs[job].weight * len(its) for its, job in waits)

@@ -44,6 +44,8 @@ class Load:
     end: float
     #: When more begins to arrive than anything before has announced.
     jumps: tuple[float, ...] = (0.0,)
+    #: Whether the queues have done items before, so that their run times are known.
+    known_before: bool = True
     #: By deployment and tier: for how long a unit lives on average (s); and when the platform has none.
     lifetimes: Mapping[tuple[str, str], float] = field(default_factory=dict)
     away: Mapping[tuple[str, str], tuple[tuple[float, float], ...]] = field(default_factory=dict)

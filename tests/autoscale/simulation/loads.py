@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,11 @@ def _steady(rate: float, seconds: float, hours: float, target: float = 60.0, wei
 def steady_small(*, short: bool) -> Load:
     """Jobs of 1 s, 2/s."""
     return _steady(2, 1, 0.5 if short else 4)
+
+
+def new_queue(*, short: bool) -> Load:
+    """Jobs of 10 s, 2/s, of which none has run before."""
+    return replace(_steady(2, 10, 0.5 if short else 2), known_before=False)
 
 
 def steady_large(*, short: bool) -> Load:
@@ -196,6 +202,7 @@ def one_item(*, short: bool) -> Load:
 LOADS: dict[str, Callable[..., Load]] = {
     "steady, small": steady_small,
     "steady, large": steady_large,
+    "a new queue": new_queue,
     "jobs of 1 ms": milliseconds,
     "jobs of 10 min": ten_minutes,
     "jobs of 1 h": an_hour,

@@ -6,21 +6,26 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from leasehold.autoscale import TierUnits
 from leasehold.autoscale.measuring import Sample, WorkerSample, measure
 from leasehold.autoscale.planning import plan
 from tests.autoscale.simulation.rules import FIRST_PASS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from leasehold.autoscale import Plan, Signals
+    from tests.autoscale.simulation.load import Load
     from tests.autoscale.simulation.pool import Line, Pool
     from tests.autoscale.simulation.rules import Requests
     from tests.autoscale.simulation.simulate import World
 
 #: The ages of so many runs are told, as a registration has them.
 AGES = 1_000
+#: How many items a queue has done before, one a pass, and for how many passes it has then had none.
+BEFORE, QUIET = 200, 180
 
 
 class Ours:
@@ -31,19 +36,21 @@ class Ours:
     def __init__(self, log: Callable[[str], object] | None = None) -> None:
         self._log = log
         self._memory: dict[str, Any] = {}
-        self._measured: dict[str, Any] = {}
+        self._measured: dict[str, Mapping[str, Any]] = {}
 
     def decide(self, world: World, now: float) -> Requests:
         """Do what one pass of the loop does."""
+        if now == self.first and world.load.known_before:
+            self._measured = {name: _before(world.load, name) for name in world.lines}
         seen: dict[str, Signals] = {}
         units: dict[tuple[str, str], TierUnits] = {}
         for name, pool in world.pools.items():
             ready = pool.workers_ready()
             for line in pool.lines:
                 look_ahead = world.load.spin_up(line.name) + world.load.policy.jobs[line.name].age_target
-                signals, memory = measure(
-                    sample(line, pool, now, look_ahead), self._measured.get(line.name, {}), now
-                )
+                before = BEFORE if world.load.known_before else 0
+                its = sample(line, pool, now, look_ahead, before)
+                signals, memory = measure(its, self._measured.get(line.name, {}), now)
                 requested = sum(tier.requested * tier.policy.workers_per_unit for tier in pool.tiers)
                 seen[line.name] = replace(signals, ready=ready, requested=requested)
                 self._measured[line.name] = json.loads(json.dumps(memory))
@@ -80,7 +87,23 @@ class Ours:
                 )
 
 
-def sample(line: Line, pool: Pool, now: float, look_ahead: float) -> Sample:
+def _before(load: Load, job: str) -> Mapping[str, Any]:
+    """Return what is remembered of a queue that has done items before, the last of them long ago."""
+    items = load.jobs[job]
+    seconds = np.resize(np.concatenate([items.seconds, items.child_seconds]) / items.weight, BEFORE)
+    memory: Mapping[str, Any] = {}
+    for done, at in enumerate(np.arange(BEFORE + QUIET) * 10.0 - (BEFORE + QUIET) * 10.0):
+        its = seconds[:done]
+        worker = WorkerSample(
+            id="before", items=len(its), seconds=float(its.sum()), squares=float((its**2).sum())
+        )
+        memory = measure(
+            Sample(waiting=0, leased=0, leases=len(its), workers=(worker,)), memory, float(at)
+        ).memory
+    return memory
+
+
+def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 0) -> Sample:
     """Return the counters of a queue, as a server has them."""
     runs = pool.running(line)
     next_at = line.next_at()
@@ -95,7 +118,7 @@ def sample(line: Line, pool: Pool, now: float, look_ahead: float) -> Sample:
     return Sample(
         waiting=line.waiting(now),
         leased=len(runs) * line.weight,
-        leases=len(line.begun) * line.weight,
+        leases=len(line.begun) * line.weight + before,
         scheduled=(len(line.arrivals) - line.position) * line.weight if line.scheduled else 0,
         due_soon=line.due_within(now, look_ahead),
         oldest_age=max(0.0, now - next_at),
