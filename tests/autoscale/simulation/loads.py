@@ -30,8 +30,10 @@ def one_job(target: float = 60.0, tier: TierPolicy = TIER) -> Policy:
 
 def _steady(rate: float, seconds: float, hours: float, target: float = 60.0, weight: int = 1) -> Load:
     rng = np.random.default_rng(1)
-    arrivals = at_random(rng, rate / weight, 0, hours * HOUR)
-    # The run times of the items that are moved as one vary less in their sum.
+    # The sums of several items that are moved as one vary less: of the times between them, and of run times.
+    between = run_times(rng, weight / rate, int(rate / weight * hours * HOUR * 1.2) + 100, weight**-0.5)
+    arrivals = np.cumsum(between)
+    arrivals = arrivals[arrivals < hours * HOUR]
     items = Items(
         arrivals=arrivals,
         seconds=run_times(rng, weight * seconds, len(arrivals), weight**-0.5),

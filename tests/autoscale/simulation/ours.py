@@ -113,7 +113,7 @@ def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 
         seconds=line.ran_seconds,
         squares=line.ran_squares,
         concurrency=pool.workers_ready(),
-        running=tuple(now - run.start for run in runs[:AGES]),
+        running=tuple((now - run.start) % (run.seconds / line.weight) for run in runs[:AGES]),
     )
     return Sample(
         waiting=line.waiting(now),
