@@ -19,6 +19,7 @@ from benchmarks.rivals.suite import SCENARIOS as RIVALS
 from benchmarks.rivals.suite import measure as measure_rivals
 from benchmarks.rivals.targets import NAMES
 from benchmarks.scenarios import (
+    autoscale,
     cost,
     events,
     flows,
@@ -54,6 +55,7 @@ FILES: dict[str, tuple[Scenario, ...]] = {
     "flows": (flows.flows,),
     "telemetry": (telemetry.telemetry,),
     "service": (service.service,),
+    "autoscale": (autoscale.autoscale,),
 }
 SCENARIOS = tuple(scenario for its in FILES.values() for scenario in its)
 SPARK = ("bulk_add", "snapshot", "growth", "drain")

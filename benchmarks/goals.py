@@ -409,6 +409,42 @@ _FLOWS = (
     ),
 )
 
+
+def _of_loads(pick: Callable[[list[float]], float], cost: str = "") -> Measure:
+    """Take the lowest or the highest figure of all simulated loads."""
+
+    def measure(rows: Sequence[Row]) -> float | None:
+        its = [row for row in rows if row.scenario == "autoscale" and row.unit.startswith("%")]
+        ours = [row.more[cost] if cost else row.value for row in its if row.who == "leasehold"]
+        return pick(ours) if ours else None
+
+    return measure
+
+
+_AUTOSCALE = (
+    Goal(
+        "on every simulated load: at least 99 % of the items begin within the target",
+        _of_loads(min),
+        99,
+        "%",
+        at_least=True,
+        margin=1.01,
+    ),
+    Goal(
+        "on every simulated load: at most 1.2 times the fewest workers by hindsight",
+        _of_loads(max, "x_fewest"),
+        1.2,
+        margin=1.25,
+    ),
+    Goal(
+        "on every simulated load: at most 60 requests per hour",
+        _of_loads(max, "requests_per_hour"),
+        60,
+        "requests/h",
+        margin=1,
+    ),
+)
+
 GOALS = {
     "queue": _QUEUE,
     "worker": _WORKER,
@@ -420,4 +456,5 @@ GOALS = {
     "telemetry": _TELEMETRY,
     "service": _SERVICE,
     "flows": _FLOWS,
+    "autoscale": _AUTOSCALE,
 }

@@ -173,6 +173,36 @@ def restarts(plot: Any, rows: Rows) -> None:
     plot.set(xlabel="the server was away for", ylabel="ms until a handler started", ylim=(0, None))
 
 
+def dots(cost: str, goal: float, **axes: object) -> Draw:
+    """Draw a line per load with a dot for each rule, and the goal."""
+
+    def draw(plot: Any, rows: Rows) -> None:
+        loads = [*dict.fromkeys(row.what for row in rows)]
+        for style, who in zip(
+            ("o", "s", "x", "^", "|"), dict.fromkeys(row.who for row in rows), strict=False
+        ):
+            its = [row for row in rows if row.who == who]
+            values = [row.more[cost] if cost else row.value for row in its]
+            plot.plot(
+                values, [loads.index(row.what) for row in its], style, label=who, markersize=5, alpha=0.8
+            )
+        plot.axvline(goal, color="tab:gray", linestyle="--")
+        plot.set_yticks(range(len(loads)), loads, fontsize=7)
+        plot.set(ylim=(len(loads) - 0.5, -0.5), **axes)
+
+    return draw
+
+
+def over_time(plot: Any, rows: Rows) -> None:
+    """Draw the workers of each rule over time."""
+    for row in rows:
+        hours = float(row.setting["hours"])
+        at = [hours * place / (len(row.samples) - 1) for place in range(len(row.samples))]
+        style = "k--" if row.who == "by hindsight" else "-"
+        plot.plot(at, row.samples, style, label=row.who, linewidth=1)
+    plot.set(xlabel="hours", ylabel="workers ready", ylim=(0, None))
+
+
 SPARK_LABELS = {
     ("leasehold", "add"): 'format("leasehold")',
     ("ceiling", "add"): "a plain process,\n1,000 a call",
@@ -192,6 +222,7 @@ TITLES = {
     "core.png": "Many queues, the bare path, and a log on disk",
     "tasks.png": "Tasks beside plain items, and 10,000 callers that wait for results",
     "flows.png": "Flows",
+    "autoscale.png": "Rules of autoscaling on simulated loads",
     "rivals.png": "One worker process, one server",
     "spark.png": "Spark",
 }
@@ -243,6 +274,8 @@ _child = lines(
     "children", _who, "us_per_item", "server_cpu_us_per_item", ylabel="µs per child", ylim=(0, None)
 )
 _longest = lines("children", _who, ylabel="ms", ylim=(0, None))
+_kept = dots("", 99, xlabel="% of the items", xlim=(0, 102))
+_spent = dots("x_fewest", 1.2, xlabel="worker-seconds, as a multiple of the fewest", xscale="log")
 _flight = {"what": "complete", "who": "leasehold"}
 PANELS = {
     "queue": [
@@ -286,6 +319,14 @@ PANELS = {
         Panel("flows", "From the last of 10 children to the join", shares(_who, "log"), "flows", unit="ms"),
         Panel("flows", "Fan-out and join", _child, "flows", what="fan-out and join"),
         Panel("flows", "The longest script call", _longest, "flows", what="longest script call"),
+    ],
+    "autoscale": [
+        Panel("autoscale", "Begun within the target", _kept, "autoscale", unit="% begun within the target"),
+        Panel("autoscale", "Workers", _spent, "autoscale", unit="% begun within the target"),
+        *(
+            Panel("autoscale", load, over_time, "autoscale", what=f"workers ready, {load}")
+            for load in ("unannounced jump", "bursts", "a day", "feeding queues")
+        ),
     ],
     "rivals": [
         Panel("rivals", "add one, 1/s (more is better)", bars, "one", what="one_per_s"),

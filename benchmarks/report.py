@@ -40,6 +40,10 @@ COLUMNS = {
     "planner_mb": "planner MB",
     "executor_mb": "executor MB",
     "server_mb": "server MB",
+    "x_fewest": "x the fewest workers",
+    "requests_per_hour": "requests/h",
+    "longest_s": "longest wait (s)",
+    "most_workers": "most workers",
 }
 
 

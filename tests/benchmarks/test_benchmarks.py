@@ -130,6 +130,8 @@ def test_a_check_compares_ratios_and_counts_but_no_times() -> None:
         "commands/s",
         "EVALSHA",
         "connections",
+        "%",
+        "requests/h",
     }
 
 
@@ -147,7 +149,7 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
     output = run("--quick", "--out", str(tmp_path))
 
     texts = {f"{name}.{suffix}" for name in FILES for suffix in ("json", "md")}
-    plots = PLOTS | {"throughput.png", "worker.png", "core.png", "tasks.png", "flows.png"}
+    plots = PLOTS | {"throughput.png", "worker.png", "core.png", "tasks.png", "flows.png", "autoscale.png"}
     assert {path.name for path in tmp_path.iterdir()} == texts | plots
     found: set[str] = set()
     for name in FILES:

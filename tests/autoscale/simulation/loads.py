@@ -64,18 +64,18 @@ def milliseconds(*, short: bool) -> Load:
 
 def ten_minutes(*, short: bool) -> Load:
     """Jobs of 10 min, 6/min, to begin within 5 min."""
-    return _steady(0.1, 600, 3 if short else 24, 300)
+    return _steady(0.1, 600, 1.5 if short else 24, 300)
 
 
 def an_hour(*, short: bool) -> Load:
     """Jobs of 1 h, 50/h, to begin within 5 min."""
-    return _steady(50 / HOUR, 3600, 8 if short else 48, 300)
+    return _steady(50 / HOUR, 3600, 3 if short else 48, 300)
 
 
 def unannounced_jump(*, short: bool) -> Load:
     """Jobs of 2 s: 2/s, then 20/s from one moment to the next, then 2/s again."""
     rng = np.random.default_rng(2)
-    end = 1.2 * HOUR if short else 3 * HOUR
+    end = 1 * HOUR if short else 3 * HOUR
     jump, over = end / 4, end / 2
     arrivals = np.sort(np.concatenate([at_random(rng, 2, 0, end), at_random(rng, 18, jump, over)]))
     items = Items(arrivals=arrivals, seconds=run_times(rng, 2, len(arrivals)))
@@ -95,7 +95,7 @@ def bursts(*, short: bool) -> Load:
 def scheduled_bursts(*, short: bool) -> Load:
     """Jobs of 5 s: 1,500 every half hour, which the queue's schedule names beforehand."""
     rng = np.random.default_rng(4)
-    end = 1.5 * HOUR if short else 6 * HOUR
+    end = 1 * HOUR if short else 6 * HOUR
     arrivals = np.repeat(np.arange(900.0, end, 1800.0), 1_500)
     items = Items(arrivals=arrivals, seconds=run_times(rng, 5, len(arrivals), 0.5), scheduled=True)
     return Load(name="", jobs={"job": items}, policy=one_job(), end=end, jumps=())
@@ -109,7 +109,7 @@ def _curve(end: float, period: float, low: float, high: float) -> Times:
 def daily(*, short: bool) -> Load:
     """Jobs of 5 s along a day: 0.5/s at night, 8/s at noon."""
     rng = np.random.default_rng(5)
-    end = (3 if short else 24) * HOUR
+    end = (2 if short else 24) * HOUR
     arrivals = along(rng, _curve(end, end, 0.5, 8), 60.0)
     items = Items(arrivals=arrivals, seconds=run_times(rng, 5, len(arrivals)))
     return Load(name="", jobs={"job": items}, policy=one_job(), end=end)
@@ -128,7 +128,7 @@ def slow_spin_up(*, short: bool) -> Load:
 def preemption(*, short: bool) -> Load:
     """Jobs of 30 s, 2/s: 20 steady units, others live for 30 min; for 20 min there are no others."""
     rng = np.random.default_rng(7)
-    end = (2 if short else 6) * HOUR
+    end = (1 if short else 6) * HOUR
     arrivals = at_random(rng, 2, 0, end)
     gone = end / 2
     tiers = (
@@ -196,7 +196,7 @@ def a_hundred_thousand(*, short: bool) -> Load:
 
 def one_item(*, short: bool) -> Load:
     """Nothing for hours, then one job of 30 s."""
-    end = (2 if short else 12) * HOUR
+    end = (1 if short else 12) * HOUR
     items = Items(arrivals=np.array([end - 1800.0]), seconds=np.array([30.0]))
     return Load(name="", jobs={"job": items}, policy=one_job(), end=end, jumps=(end - 1800.0,))
 

@@ -26,16 +26,22 @@ if TYPE_CHECKING:
 AGES = 1_000
 #: How many items a queue has done before, one a pass, and for how many passes it has then had none.
 BEFORE, QUIET = 200, 180
+#: After how many passes another copy of the loop goes on.
+RESTARTED = 10
 
 
 class Ours:
-    """`plan`, given what `measure` makes of the counters that a queue has. Its memory is JSON."""
+    """`plan`, given what `measure` makes of the counters that a queue has.
+
+    Now and then its memory becomes JSON and is read again, as it is between two copies of the loop.
+    """
 
     every, first = 10.0, FIRST_PASS
 
     def __init__(self, log: Callable[[str], object] | None = None) -> None:
         self._log = log
-        self._memory: dict[str, Any] = {}
+        self._passes = 0
+        self._memory: Mapping[str, Any] = {}
         self._measured: dict[str, Mapping[str, Any]] = {}
 
     def decide(self, world: World, now: float) -> Requests:
@@ -53,11 +59,14 @@ class Ours:
                 signals, memory = measure(its, self._measured.get(line.name, {}), now)
                 requested = sum(tier.requested * tier.policy.workers_per_unit for tier in pool.tiers)
                 seen[line.name] = replace(signals, ready=ready, requested=requested)
-                self._measured[line.name] = json.loads(json.dumps(memory))
+                self._measured[line.name] = memory
             for tier in pool.tiers:
                 units[name, tier.policy.name] = TierUnits(ready=len(tier.ready), requested=tier.requested)
         planned = plan(world.load.policy, seen, units, self._memory, now)
-        self._memory = json.loads(json.dumps(planned.memory))
+        self._memory = planned.memory
+        self._passes += 1
+        if self._passes % RESTARTED == 0:
+            self._memory, self._measured = json.loads(json.dumps([self._memory, self._measured]))
         if self._log is not None:
             self._write(planned, now)
         numbers = {
