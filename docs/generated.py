@@ -3,7 +3,8 @@
 A comment on a page stands for such a part: `<!-- contract lease_many -->` for the contract in the header of
 a script; `<!-- commands -->` for the commands that the scripts send; `<!-- sent -->` for the table of the
 others; `<!-- fields -->`, `<!-- events -->` and `<!-- others -->` for the tables of the fields of an event,
-of the events of items, and of the others; `<!-- problems -->` for the table of what a check can find. In a
+of the events of items, and of the others; `<!-- problems -->` for the table of what a check can find;
+`<!-- loads -->` for the table of the loads on which the autoscaler is simulated; their plot is put beside. In a
 row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the empty
 cells after it are filled in.
 """
@@ -11,9 +12,13 @@ cells after it are filled in.
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mkdocs.structure.files import File
 
 from leasehold.keys import KEYS, MADE_KEYS
 from leasehold.queue.findings import Problem
@@ -24,9 +29,19 @@ from leasehold.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_PART = re.compile(r"<!-- (contract|commands|sent|fields|events|others|problems)(?: (\w+))? -->")
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+_PART = re.compile(r"<!-- (contract|commands|sent|fields|events|others|problems|loads)(?: (\w+))? -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Put the plot of the simulated loads beside the page that shows it."""
+    plot = RESULTS / "autoscale.png"
+    files.append(File.generated(config, "explanation/autoscale.png", abs_src_path=str(plot)))
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -110,6 +125,24 @@ def problems() -> str:
     return "\n".join(_table(["problem", "found", "done"], rows))
 
 
+def loads() -> str:
+    """Return the table of the simulated loads: what our rule reached on each, and the others."""
+    rows = json.loads((RESULTS / "autoscale.json").read_text())["rows"]
+    found = {(row["what"], row["who"]): row for row in rows if row["unit"].startswith("%")}
+    lines = []
+    for load in dict.fromkeys(what for what, _ in found):
+        cells = [load]
+        for who in ("leasehold", "redis-work-queue", "KEDA, by length"):
+            row = found[load, who]
+            cells += [f"{row['value']:.1f} %", f"{row['more']['x_fewest']:.2f}"]
+            if who == "leasehold":
+                cells += [f"{row['more']['requests_per_hour']:.0f}", f"{row['more']['longest_s']:,.0f} s"]
+        lines.append(cells)
+    titles = ["load", "kept", "× fewest", "requests/h", "longest wait"]
+    titles += ["redis-work-queue: kept", "× fewest", "KEDA by length: kept", "× fewest"]
+    return "\n".join(_table(titles, lines))
+
+
 def _emitters(kind: EventKind) -> str:
     return _marked(script.name for script in catalogue.load().values() if kind in script.events)
 
@@ -128,6 +161,7 @@ def _part(kind: str, name: str | None) -> str:
         "events": events,
         "others": others,
         "problems": problems,
+        "loads": loads,
     }
     return parts[kind]()
 
