@@ -59,7 +59,7 @@ def steady_large(*, short: bool) -> Load:
 
 def milliseconds(*, short: bool) -> Load:
     """Jobs of 1 ms, 10,000/s, to begin within 10 s."""
-    return _steady(10_000, 0.001, 0.1 if short else 0.5, 10, weight=1_000 if short else 200)
+    return _steady(10_000, 0.001, 0.5 if short else 1, 10, weight=1_000 if short else 200)
 
 
 def ten_minutes(*, short: bool) -> Load:
