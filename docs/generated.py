@@ -138,8 +138,8 @@ def loads() -> str:
             if who == "leasehold":
                 cells += [f"{row['more']['requests_per_hour']:.0f}", f"{row['more']['longest_s']:,.0f} s"]
         lines.append(cells)
-    titles = ["load", "kept", "× fewest", "requests/h", "longest wait"]
-    titles += ["redis-work-queue: kept", "× fewest", "KEDA by length: kept", "× fewest"]
+    titles = ["load", "kept", "x fewest", "requests/h", "longest wait"]
+    titles += ["redis-work-queue: kept", "x fewest", "KEDA by length: kept", "x fewest"]
     return "\n".join(_table(titles, lines))
 
 
