@@ -4,9 +4,9 @@ A comment on a page stands for such a part: `<!-- contract lease_many -->` for t
 a script; `<!-- commands -->` for the commands that the scripts send; `<!-- sent -->` for the table of the
 others; `<!-- fields -->`, `<!-- events -->` and `<!-- others -->` for the tables of the fields of an event,
 of the events of items, and of the others; `<!-- problems -->` for the table of what a check can find;
-`<!-- loads -->` for the table of the loads on which the autoscaler is simulated, whose plot is put beside it. In
-a row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the empty
-cells after it are filled in.
+`<!-- loads -->` for the table of the loads on which the autoscaler is simulated, whose plot is put beside.
+In a row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the
+empty cells after it are filled in.
 """
 
 from __future__ import annotations
