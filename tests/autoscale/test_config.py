@@ -163,6 +163,7 @@ def test_servers_names_and_platforms_can_differ(load: Load) -> None:
             "env": {"ZONE": "b"},
             "directory": "/srv",
             "timeout": 5.0,
+            "workers": None,
         },
     )
     assert (config.http, config.deep_clean_every) == ("[::1]:8080", None)

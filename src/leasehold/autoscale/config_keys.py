@@ -277,6 +277,7 @@ TIER_KEYS: Mapping[str, Key] = {
 }
 
 _ENV = 'a table of texts, such as { LOG_LEVEL = "debug" }'
+_PATTERN = 'a pattern of the names of workers, such as "media-spot-*"'
 #: The settings of each back end.
 BACKENDS: Mapping[str, Mapping[str, Key]] = {
     "processes": {
@@ -304,14 +305,15 @@ BACKENDS: Mapping[str, Mapping[str, Key]] = {
         "env": texts(_ENV),
         "directory": text("the path of a folder", default=None),
         "timeout": duration(minimum=SHORTEST_PASS, maximum=3600.0, default=30.0),
+        "workers": text(_PATTERN, default=None),
     },
-    "http": {},
+    "http": {"workers": text(_PATTERN, default=None)},
 }
 BACKEND = one_of(*BACKENDS)
 
 _SETTINGS: Mapping[str, Key] = {
     "backend": BACKEND,
-    **{name: table("a table of its settings") for name in BACKENDS if BACKENDS[name]},
+    **{name: table("a table of its settings") for name in BACKENDS},
 }
 
 DEPLOYMENT_KEYS: Mapping[str, Key] = {

@@ -101,6 +101,10 @@ COMMANDS = {
         EXIT_CODES,
     ),
     "worker": Command("leasehold.cli.worker", "Run a worker until it is stopped."),
+    "autoscale": Command(
+        "leasehold.cli.autoscale.command",
+        "Run as many workers as the work of queues needs; plan how many that will be.",
+    ),
     "demo": Command(
         "leasehold.cli.demo.command",
         "Process files with worker processes, kill one and stop one, and check that nothing is lost.",

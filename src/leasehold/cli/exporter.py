@@ -112,19 +112,12 @@ class Exporter:
         return [*make_wsgi_app(self.registry())(environ, start_response)]
 
     def registry(self) -> CollectorRegistry:
-        """Return the metrics of now.
-
-        The meter is made anew for each request: it would keep a series for each worker that ever was.
-        """
+        """Return the metrics of now."""
         fresh = time.monotonic() - self._kept
         samples = {
             name: None if one is None or one.at < fresh else one.stats for name, one in self._samples.items()
         }
-        registry = CollectorRegistry()
-        reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
-        provider = MeterProvider([reader], shutdown_on_exit=False)
-        Observed(samples).report(provider.get_meter("leasehold"))
-        return registry
+        return registry_of(Observed(samples).report)
 
     # -------------------------------------------------------------------------- inside
 
@@ -169,6 +162,18 @@ class Exporter:
             self._errors.pop(name, None)
         else:
             self._errors[name] = error
+
+
+def registry_of(report: Callable[[Meter], None]) -> CollectorRegistry:
+    """Return the metrics that a function reports to a meter.
+
+    The meter is made anew for each request: it would keep a series for each worker that ever was.
+    """
+    registry = CollectorRegistry()
+    reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    report(provider.get_meter("leasehold"))
+    return registry
 
 
 class Observed:

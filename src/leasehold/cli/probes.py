@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import socketserver
 import sys
@@ -44,6 +45,17 @@ def probe(problems: Callable[[], Iterable[str]]) -> WSGIApplication:
 def note(text: str, status: str = "404 Not Found") -> WSGIApplication:
     """Return an application that answers with a text."""
     return lambda _, start_response: _text(start_response, status, [text])
+
+
+def document(read: Callable[[], tuple[bool, Mapping[str, Any]]]) -> WSGIApplication:
+    """Return an application that answers with a JSON document: 200, or 503 if the first value is False."""
+
+    def answer(_: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        fresh, found = read()
+        status = "200 OK" if fresh else "503 Service Unavailable"
+        return _body(start_response, status, f"{json.dumps(found)}\n".encode(), "application/json")
+
+    return answer
 
 
 def one_at_a_time(application: WSGIApplication) -> WSGIApplication:
@@ -155,8 +167,12 @@ class ProbeServer:
 
 def _text(start_response: StartResponse, status: str, lines: Iterable[str]) -> list[bytes]:
     body = "".join(f"{line}\n" for line in lines).encode(errors="replace")
+    return _body(start_response, status, body, "text/plain; charset=utf-8")
+
+
+def _body(start_response: StartResponse, status: str, body: bytes, kind: str) -> list[bytes]:
     headers = [
-        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Content-Type", kind),
         ("Content-Length", f"{len(body)}"),
         ("Cache-Control", "no-store"),
     ]
