@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import DeploymentPolicy, JobPolicy, TierPolicy
+from leasehold.autoscale import DeploymentPolicy, JobPolicy, TierPolicy, load_config
 from tests.autoscale.config_files import SMALLEST, load
 
 if TYPE_CHECKING:
@@ -189,3 +189,5 @@ def test_a_password_need_not_stand_in_the_file_and_is_not_shown(
     assert config.jobs["resize"].url == "redis://:hidden@there:1"
     assert "p%40" not in repr(config)
     assert "hidden" not in repr(config)
+    assert config.path is not None
+    assert load_config(config.path, expand=False).url == "redis://me:${SECRET}@host:6379"

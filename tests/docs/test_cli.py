@@ -95,7 +95,9 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
 
 
 @pytest.mark.timeout(300)  # each command is a process, which starts in a second on a quiet machine
-@pytest.mark.parametrize("page", [PAGE, DOCS / "how-to" / "clean.md"], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [PAGE, *(DOCS / "how-to" / f"{name}.md" for name in ("clean", "autoscale"))], ids=name_of
+)
 async def test_the_examples_say_what_they_are_said_to_say(
     page: Path, make_server: MakeServer, tmp_path: Path
 ) -> None:

@@ -109,7 +109,7 @@ class Config:
         )
 
 
-def load_config(path: str | Path) -> Config:
+def load_config(path: str | Path, *, expand: bool = True) -> Config:
     """Read the configuration of the autoscaler from a TOML file, and check it.
 
     In the URLs of servers, `${NAME}` stands for the environment variable NAME, so that no password need
@@ -118,6 +118,7 @@ def load_config(path: str | Path) -> Config:
 
     Args:
         path: The file.
+        expand: Whether to replace `${NAME}` in URLs. False: they are left as they are, and are of no use.
 
     Raises:
         InvalidConfig: If it cannot be read, or something in it cannot be used. It says where, and what is
@@ -127,7 +128,7 @@ def load_config(path: str | Path) -> Config:
         config = load_config("autoscale.toml")
     """
     file = ConfigFile(Path(path))
-    config = _Loading(file).config()
+    config = _Loading(file, expand=expand).config()
     file.finish()
     return config
 
@@ -135,10 +136,10 @@ def load_config(path: str | Path) -> Config:
 class _Loading:
     """Reads the tables of a file, and checks what they say together."""
 
-    def __init__(self, file: ConfigFile) -> None:
+    def __init__(self, file: ConfigFile, *, expand: bool) -> None:
         self._file = file
+        self._expand = expand
         self._said = file.read((), file.values, FILE_KEYS)
-        self._urls: dict[str, str] = {}
 
     def config(self) -> Config:
         """Return what the file says. It is of use only if there was no problem."""
@@ -337,6 +338,8 @@ class _Loading:
         """Return the URL of a table, with the values of environment variables."""
         where = (*place, "url")
         url: str
+        if "url" in said and not self._expand and _VARIABLE.search(said["url"]):
+            return str(said["url"])
         if "url" in said:
             login, at, rest = said["url"].rpartition("@")
             url = self._with_values(where, login, quoted=True) + at

@@ -110,11 +110,11 @@ def flag(*, default: object = ABSENT) -> Key:
     return Key(read=read, expected="true or false", default=default)
 
 
-def text(expected: str = "a text", *, default: object = ABSENT) -> Key:
-    """Return a key for a text that is not empty."""
+def text(expected: str = "a text", *, empty: bool = False, default: object = ABSENT) -> Key:
+    """Return a key for a text, which may be empty or not."""
 
     def read(value: Any) -> str:
-        if not isinstance(value, str) or not value or "\0" in value:
+        if not isinstance(value, str) or not (value or empty) or "\0" in value:
             raise Unfit
         return value
 
@@ -239,7 +239,7 @@ FILE_KEYS: Mapping[str, Key] = {
     "every": duration(minimum=SHORTEST_PASS, maximum=LONGEST_PASS, default=10.0),
     "clean_every": duration(minimum=SHORTEST_PASS, word=NEVER, default=30.0),
     "deep_clean_every": duration(minimum=SHORTEST_PASS, word=NEVER, default=720.0),
-    "queue_prefix": text("what the names of all queues begin with", default=""),
+    "queue_prefix": text("what the names of all queues begin with", empty=True, default=""),
     "jobs": table("a table of each job: [jobs.NAME]", default=REQUIRED),
     "deployments": table("a table of each deployment: [deployments.NAME]", default=REQUIRED),
     "http": table("a table with an address: [http]"),

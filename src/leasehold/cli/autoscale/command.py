@@ -278,7 +278,7 @@ async def manifests(
     from leasehold.autoscale.manifests import manifests as manifests_of
 
     try:
-        config = load_config(file)
+        config = load_config(file, expand=False)
     except InvalidConfig as error:
         return _refuse(error)
     given: dict[str, Any] = {} if nodes is None else {"nodes": nodes}

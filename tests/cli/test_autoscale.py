@@ -1,0 +1,191 @@
+"""`leasehold autoscale`: what it prints and refuses, and how it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
+
+from tests.cli.program import usage_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.program import Leasehold
+
+FILE = """
+name = "{name}-scaler"
+url = "{url}"
+every = "100ms"
+
+[jobs.{name}]
+age_target = "10s"
+service_time = "1s"
+
+[deployments.media]
+jobs = ["{name}"]
+backend = "command"
+
+[deployments.media.command]
+request = ["sh", "-c", "echo {{units}} >> {folder}/asked"]
+ready = ["echo", "0"]
+"""
+ESTIMATE = ("autoscale", "estimate", "--rate", "50/s", "--service-time", "2s")
+
+
+@pytest.fixture
+def file(tmp_path: Path, name: str, redis_url: str) -> Path:
+    """Return a file for one queue, whose units a command notes in `asked`."""
+    path = tmp_path / "autoscale.toml"
+    path.write_text(FILE.format(name=name, url=redis_url, folder=tmp_path))
+    return path
+
+
+# ------------------------------------------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize("command", [("autoscale",), ("autoscale", "run"), ("autoscale", "--json")])
+async def test_a_file_is_checked_with_or_without_the_name_of_the_command(
+    leasehold: Leasehold, file: Path, command: tuple[str, ...], name: str
+) -> None:
+    outcome = await leasehold(*command, str(file), "--check")
+    assert (outcome.code, outcome.err) == (0, "")
+    if "--json" in command:
+        assert outcome.document == {
+            "deployment": "media",
+            "tier": "default",
+            "backend": "command",
+            "units": "0 to 10",
+            "workers": 1,
+            "jobs": name,
+        }
+    else:
+        assert outcome.table[1] == ["media", "default", "command", "0", "to", "10", "1", name]
+
+
+async def test_each_mistake_in_a_file_is_a_line(leasehold: Leasehold, tmp_path: Path) -> None:
+    path = tmp_path / "autoscale.toml"
+    path.write_text("name = 'x'\nevry = 3\n[jobs.a]\nage_target = 0\n[deployments.a]\nbackend = 'http'\n")
+    for command in (("run",), ("manifests",), ()):
+        outcome = await leasehold("autoscale", *command, str(path))
+        assert (outcome.code, outcome.out) == (2, "")
+        lines = outcome.err.splitlines()
+        assert len(lines) == 3
+        assert lines[0] == f"leasehold: {path}, line 2, evry: unknown key; expected every"
+        assert all(line.startswith("leasehold: ") for line in lines)
+
+
+async def test_a_file_that_is_not_there_is_one_line(leasehold: Leasehold, tmp_path: Path) -> None:
+    outcome = await leasehold("autoscale", str(tmp_path / "nothing.toml"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "nothing.toml: No such file or directory" in outcome.error
+
+
+async def test_without_a_file_there_is_help(leasehold: Leasehold) -> None:
+    outcome = await leasehold("autoscale")
+    assert "estimate" in outcome.out + outcome.err
+    assert "Missing argument 'FILE'" in usage_error(await leasehold("autoscale", "--once"))
+
+
+# ------------------------------------------------------------------------------------------------- estimate
+
+
+async def test_a_plan_is_a_table_with_the_fewest_workers(leasehold: Leasehold) -> None:
+    outcome = await leasehold(*ESTIMATE, "--age-target", "10s", "--workers", "100", "--workers", "101")
+    titles, first, second = outcome.out.splitlines()
+    assert titles.split() == ["workers", "busy", "mean", "wait", "p99", "wait", "in", "time"]
+    assert first.split() == ["100", "too", "few", "without", "end", "without", "end", "0.0%"]
+    assert second.split()[:2] == ["101", "99%"]
+    assert "← the fewest" in second
+
+
+async def test_a_plan_as_json_has_null_for_what_has_no_end(leasehold: Leasehold) -> None:
+    outcome = await leasehold(*ESTIMATE, "--workers", "90", "--backlog", "10", "--json")
+    document = outcome.document
+    assert (document["workers"], document["mean_wait"], document["clear_in"]) == (90, None, None)
+    assert (document["within"], document["fewest"]) == (0.0, False)
+
+
+async def test_a_hundred_thousand_items_of_half_a_minute_need_fifty_thousand_workers(
+    leasehold: Leasehold,
+) -> None:
+    plan = ("--rate", "0/s", "--service-time", "30s", "--age-target", "1m", "--backlog", "100000")
+    outcome = await leasehold("autoscale", "estimate", *plan, "--json")
+    assert [row["workers"] for row in outcome.documents if row["fewest"]] == [50_000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--rate", "fast"), "'fast' is not a rate; write 50/s, 100/m, 5000/h or 20000/d"),
+        (("--rate", "5/s"), "Missing option '--service-time'"),
+        ((*ESTIMATE[2:], "--workers", "0"), "'0' is not a whole number from 1 to 1,000,000"),
+        ((*ESTIMATE[2:], "--confidence", "1"), "'1' is not a number from 0.5 to 0.9999"),
+        ((*ESTIMATE[2:], "--backlog", "-1"), "'-1' is not a whole number from 0 to 1,000,000,000"),
+        ((*ESTIMATE[2:], "--age-target", "40d"), "'40d' is longer than 30d"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_a_plan_says_what_it_accepts(
+    leasehold: Leasehold, arguments: tuple[str, ...], says: str
+) -> None:
+    assert says in usage_error(await leasehold("autoscale", "estimate", *arguments))
+
+
+@pytest.mark.parametrize(
+    ("rate", "per_second"), [("50", 50), ("50/s", 50), ("90/m", 1.5), ("1800/h", 0.5), ("43200/d", 0.5)]
+)
+async def test_a_rate_has_a_unit(leasehold: Leasehold, rate: str, per_second: float) -> None:
+    plan = ("--rate", rate, "--service-time", "1s", "--workers", "100", "--json")
+    outcome = await leasehold("autoscale", "estimate", *plan)
+    assert outcome.document["utilisation"] == pytest.approx(per_second / 100)
+
+
+async def test_huge_and_tiny_figures_are_answered_at_once(leasehold: Leasehold) -> None:
+    for rate, service in (("999999999999/s", "30d"), ("0/s", "0s"), ("0.000000001/d", "1ms")):
+        outcome = await leasehold("autoscale", "estimate", "--rate", rate, "--service-time", service)
+        assert outcome.code == 0, outcome.err
+
+
+# ------------------------------------------------------------------------------------------------ manifests
+
+
+@pytest.fixture
+def cluster_file(tmp_path: Path) -> Path:
+    """Return a file for Kubernetes, with a password that is in the environment of the cluster alone."""
+    path = tmp_path / "autoscale.toml"
+    path.write_text(
+        'name = "media"\nurl = "redis://:${NOT_SET_HERE}@redis:6379"\n[jobs.resize]\n[jobs.upload]\n'
+        '[deployments.resize]\nbackend = "kubernetes"\n[deployments.upload]\nbackend = "http"\n'
+        '[http]\naddress = "0.0.0.0:8080"\n'
+    )
+    return path
+
+
+async def test_manifests_are_printed_for_a_cluster(leasehold: Leasehold, cluster_file: Path) -> None:
+    outcome = await leasehold(
+        *("autoscale", "manifests", str(cluster_file), "--image", "registry.example.org/media:7"),
+        *("--worker", "media:worker", "--worker", "upload=media:uploader", "--grace", "1m"),
+        *("--namespace", "prod"),
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    objects = [one for one in yaml.safe_load_all(outcome.out) if one]
+    kinds = [one["kind"] for one in objects]
+    assert {"Deployment", "Role", "ServiceAccount", "ScaledObject"} <= {*kinds}
+    for part in ("registry.example.org/media:7", "media:worker", "media:uploader", "NOT_SET_HERE"):
+        assert part in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--worker", "media"), "'media' is not [DEPLOYMENT=]MODULE:WORKER"),
+        (("--worker", "x=a:b"), "there is no deployment 'x', only resize, upload"),
+        (("--nodes", "moon"), "nodes: got 'moon', expected"),
+    ],
+)
+async def test_manifests_say_what_they_accept(
+    leasehold: Leasehold, cluster_file: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    assert says in usage_error(await leasehold("autoscale", "manifests", str(cluster_file), *arguments))

@@ -1,0 +1,105 @@
+"""The pages of the autoscaler: every key with its default, files that load, and a first run that works."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue
+from leasehold.autoscale import config_keys as keys
+from leasehold.autoscale import load_config
+from tests.cli.program import started
+from tests.docs.pages import DOCS, REFERENCE, blocks, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from leasehold.autoscale.config_keys import Key
+    from tests.conftest import MakeServer
+
+HOW_TO = DOCS / "how-to" / "autoscale.md"
+PAGE = REFERENCE / "autoscale.md"
+
+_ROW = re.compile(r"^\| `(\w+)` \|(.*?)\| ", re.MULTILINE)
+
+#: The tables of the page, by what the head of the first column says, and the keys that they list.
+TABLES: Mapping[str, Mapping[str, Key]] = {
+    "key": keys.FILE_KEYS,
+    "key of `[jobs.NAME]`": keys.JOB_KEYS,
+    "key of `[deployments.NAME]`": {
+        name: key
+        for name, key in keys.DEPLOYMENT_KEYS.items()
+        if name not in {*keys.TIER_KEYS, *keys.BACKENDS, "backend"}
+    },
+    "key of `[[deployments.NAME.tiers]]`": {
+        "name": keys.ONE_TIER_KEYS["name"],
+        "backend": keys.Key(read=keys.BACKEND.read, expected="", default=keys.REQUIRED),
+        **keys.TIER_KEYS,
+    },
+    **{f"key of `{name}`": found for name, found in keys.BACKENDS.items()},
+    "key of `[http]`": keys.HTTP_KEYS,
+}
+
+
+@pytest.mark.parametrize("head", TABLES)
+def test_the_page_lists_each_key_with_its_default(head: str) -> None:
+    _, _, rest = PAGE.read_text().partition(f"| {head} | default | |\n")
+    listed = dict(_ROW.findall(rest.split("\n\n")[0]))
+    assert [*listed] == [*TABLES[head]]
+    for name, key in TABLES[head].items():
+        said = listed[name].strip()
+        if said == "required":
+            assert key.default is keys.REQUIRED, name
+        elif said:
+            value = key.read(tomllib.loads(f"value = {said.strip('`')}")["value"])
+            assert value == key.default, name
+        else:
+            assert key.default is keys.ABSENT or key.default is None, name
+
+
+@pytest.mark.parametrize("page", [HOW_TO, PAGE], ids=name_of)
+def test_the_files_on_the_pages_can_be_used(page: Path, tmp_path: Path) -> None:
+    shown = [block for block in blocks(page) if block.language == "toml"]
+    assert shown
+    for block in shown:
+        path = tmp_path / "autoscale.toml"
+        path.write_text(block.code)
+        assert load_config(path).deployments, f"{name_of(page)}:{block.line}"
+
+
+@pytest.mark.slow
+async def test_the_first_run_of_the_guide_works(make_server: MakeServer, tmp_path: Path) -> None:
+    server = await make_server()
+    written = {block.title: block.code for block in blocks(HOW_TO) if block.title}
+    # Two workers and twenty items show the same as eight and two thousand, in less time.
+    for name, code in written.items():
+        text = code.replace("localhost:6379", f"127.0.0.1:{server.port}")
+        text = text.replace('every = "2s"', 'every = "200ms"').replace("max_units = 8", "max_units = 2")
+        (tmp_path / str(name)).write_text(text)
+    environment = {"LEASEHOLD_URL": server.url}
+    async with (
+        AsyncWorkQueue.from_url(server.url, "resize") as queue,
+        started(
+            "autoscale",
+            "autoscale.toml",
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=tmp_path,
+            environment=environment,
+        ) as autoscaler,
+    ):
+        await queue.add_items([str(number) for number in range(20)])
+        counts = await queue.counts()
+        async with asyncio.timeout(45):
+            while counts.waiting or counts.leased:
+                await asyncio.sleep(0.1)
+                counts = await queue.counts()
+        assert not counts.dead
+        autoscaler.terminate()
+        out, _ = await autoscaler.communicate()
+        assert autoscaler.returncode == 0, out.decode()
+        assert b"asked resize/default for " in out
