@@ -383,3 +383,12 @@ def test_whatever_stands_in_the_file_is_read_or_refused(load: Load) -> None:
             lines += [table, *(f"{key} = {generator.choice(values)}" for key in generator.sample(keys, 2))]
         with pytest.raises(InvalidConfig):
             load("\n".join(lines))
+
+
+def test_a_table_of_a_tier_has_the_line_of_its_key(load: Load) -> None:
+    text = TWO_TIERS.replace(
+        'kubernetes = { name = "two" }', "[deployments.media.tiers.kubernetes]\nnme = 'two'"
+    )
+    assert problems(load, text) == [
+        "line 14, deployments.media.tiers[1].kubernetes.nme: unknown key; expected name",
+    ]
