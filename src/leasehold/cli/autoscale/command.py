@@ -74,7 +74,7 @@ async def run(
     """Run as many workers as the work of the queues needs, until SIGTERM or Ctrl-C.
 
     Any number of copies may run: one of them leads at a time. It ends after the pass that it
-    makes; a second signal interrupts the pass. With --json each pass is a line.
+    makes; a second signal ends it at once. With --json each pass is a line.
     """
     try:
         config = load_config(file)
@@ -124,33 +124,32 @@ async def _run(config: Config, *, as_json: bool) -> Code:
         if server is not None:
             server.show(report)
 
-    running = asyncio.create_task(autoscaler.run(on_report=show))
     reading = None if server is None else asyncio.create_task(server.run())
-    _stop_on_signals(autoscaler, running)
     try:
+        _stop_on_signals(autoscaler, asyncio.current_task())
         if server is not None:
             server.start()
-        await running
+        await autoscaler.run(on_report=show)
+        await autoscaler.close()
     except asyncio.CancelledError:
-        log.info("interrupted")
+        log.warning("interrupted; what runs goes on")
     finally:
         if server is not None and reading is not None:
             server.close()
             reading.cancel()
             await asyncio.wait([reading])
-        await autoscaler.close()
     return Code.DONE
 
 
-def _stop_on_signals(autoscaler: Autoscaler, running: asyncio.Task[None]) -> None:
+def _stop_on_signals(autoscaler: Autoscaler, command: asyncio.Task[Code] | None) -> None:
     """Stop after the pass at the first signal, and at once at the second one."""
-    signals: list[int] = []
+    received: list[int] = []
 
     def stop(number: int) -> None:
-        if signals:
-            running.cancel()
-        signals.append(number)
-        log.info("%s: stopping", signal.Signals(number).name)
+        log.info("%s: %s", signal.Signals(number).name, "stopping at once" if received else "stopping")
+        if received and command is not None:
+            command.cancel()
+        received.append(number)
         autoscaler.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
