@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 
-from tests.cli.program import usage_error
+from tests.cli.program import started, usage_error
+from tests.cli.test_health_port import free_port
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from redis.asyncio import Redis
+
+    from leasehold import AsyncWorkQueue
     from tests.cli.program import Leasehold
 
 FILE = """
@@ -40,6 +48,19 @@ def file(tmp_path: Path, name: str, redis_url: str) -> Path:
     path = tmp_path / "autoscale.toml"
     path.write_text(FILE.format(name=name, url=redis_url, folder=tmp_path))
     return path
+
+
+def asked(file: Path) -> list[int]:
+    """Return the numbers of units that were asked for."""
+    path = file.parent / "asked"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def change(file: Path, old: str, new: str) -> None:
+    """Replace a text in a file."""
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
 
 
 # ------------------------------------------------------------------------------------------------- the file
@@ -86,6 +107,81 @@ async def test_without_a_file_there_is_help(leasehold: Leasehold) -> None:
     outcome = await leasehold("autoscale")
     assert "estimate" in outcome.out + outcome.err
     assert "Missing argument 'FILE'" in usage_error(await leasehold("autoscale", "--once"))
+
+
+# ------------------------------------------------------------------------------------------------- passes
+
+
+async def test_one_pass_asks_for_units_and_says_why(
+    leasehold: Leasehold, file: Path, queue: AsyncWorkQueue
+) -> None:
+    await queue.add_items([f"{number}" for number in range(30)])
+    outcome = await leasehold("autoscale", str(file), "--once", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    report = outcome.document
+    [job], [tier] = report["jobs"], report["tiers"]
+    assert (job["job"], job["signals"]["waiting"], report["errors"]) == (queue.name, 30, [])
+    assert tier["wanted"] >= 3
+    assert (tier["asked"], tier["deployment"], tier["tier"]) == (True, "media", "default")
+    assert asked(file) == [tier["wanted"]]
+    table = (await leasehold("autoscale", str(file), "--once")).out
+    assert job["answer"]["why"] in table or tier["why"] in table
+    assert "media/default" in table
+
+
+async def test_a_dry_run_asks_for_nothing_and_changes_no_key(
+    leasehold: Leasehold, file: Path, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_items([f"{number}" for number in range(30)])
+    before = {key: await redis.dump(key) async for key in redis.scan_iter(f"{queue.name}*")}
+    outcome = await leasehold("autoscale", str(file), "--dry-run", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    [tier] = outcome.document["tiers"]
+    assert tier["wanted"] >= 3
+    assert (tier["asked"], outcome.document["dry_run"]) == (False, True)
+    assert asked(file) == []
+    after = {key: await redis.dump(key) async for key in redis.scan_iter(f"{queue.name}*")}
+    assert after.keys() == before.keys()
+
+
+async def test_a_part_that_fails_is_exit_code_1_and_the_server_5(
+    leasehold: Leasehold, file: Path, redis_url: str
+) -> None:
+    change(file, '["echo", "0"]', '["sh", "-c", "echo no >&2; exit 3"]')
+    outcome = await leasehold("autoscale", str(file), "--once", "--json")
+    assert outcome.code == 1
+    assert outcome.document["errors"][0]["part"] == "tier media/default"
+    assert "no" in outcome.error
+    change(file, f'url = "{redis_url}"', "")
+    outcome = await leasehold("autoscale", str(file), "--once", LEASEHOLD_URL="redis://127.0.0.1:1")
+    assert outcome.code == 5
+    assert "127.0.0.1:1" in outcome.err
+
+
+@pytest.mark.slow
+async def test_it_runs_until_a_signal_and_answers_over_http(file: Path, queue: AsyncWorkQueue) -> None:
+    port = free_port()
+    change(file, "[jobs", f'[http]\naddress = "127.0.0.1:{port}"\n[jobs')
+    await queue.add_items([f"{number}" for number in range(30)])
+
+    def answer(path: str) -> Any:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as found:
+                return json.load(found)
+        except (HTTPError, URLError):
+            return None
+
+    async with started("autoscale", str(file), "--json") as process:
+        await eventually("it answers", lambda: bool((answer("/units/media/default") or {}).get("wanted")))
+        assert process.stdout is not None
+        first, second = [json.loads(await process.stdout.readline()) for _ in range(2)]
+        assert second["number"] == first["number"] + 1
+        assert answer("/report")["number"] >= 1
+        process.terminate()
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        assert [json.loads(line)["leads"] for line in out.splitlines()] == [True] * len(out.splitlines())
+        assert {json.loads(line)["level"] for line in err.splitlines()} <= {"info", "warning"}
 
 
 # ------------------------------------------------------------------------------------------------- estimate

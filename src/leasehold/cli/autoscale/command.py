@@ -103,11 +103,12 @@ async def _once(config: Config, *, dry_run: bool, as_json: bool) -> Code:
     finally:
         await autoscaler.close()
     print_report(report, as_json=as_json)
-    for error in report.errors:
-        fail(f"{error.part}: {error.problem}", Code.MISSED)
     if not report.leads:
-        note("another copy leads: nothing was asked for")
-    return Code.MISSED if report.errors else Code.DONE
+        note("another copy makes a pass at this moment: nothing was asked for")
+    code = Code.MISSED if report.errors else Code.DONE
+    for error in report.errors:
+        code = fail(f"{error.part}: {error.problem}", Code.SERVER if error.part == "server" else code)
+    return code
 
 
 async def _run(config: Config, *, as_json: bool) -> Code:
