@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 
+from leasehold import Item
 from tests.cli.program import started, usage_error
 from tests.cli.test_health_port import free_port
 from tests.eventually import eventually
@@ -115,7 +116,7 @@ async def test_without_a_file_there_is_help(leasehold: Leasehold) -> None:
 async def test_one_pass_asks_for_units_and_says_why(
     leasehold: Leasehold, file: Path, queue: AsyncWorkQueue
 ) -> None:
-    await queue.add_items([f"{number}" for number in range(30)])
+    await queue.add_items([Item(b"") for _ in range(30)])
     outcome = await leasehold("autoscale", str(file), "--once", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     report = outcome.document
@@ -132,7 +133,7 @@ async def test_one_pass_asks_for_units_and_says_why(
 async def test_a_dry_run_asks_for_nothing_and_changes_no_key(
     leasehold: Leasehold, file: Path, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
-    await queue.add_items([f"{number}" for number in range(30)])
+    await queue.add_items([Item(b"") for _ in range(30)])
     before = {key: await redis.dump(key) async for key in redis.scan_iter(f"{queue.name}*")}
     outcome = await leasehold("autoscale", str(file), "--dry-run", "--json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -162,7 +163,7 @@ async def test_a_part_that_fails_is_exit_code_1_and_the_server_5(
 async def test_it_runs_until_a_signal_and_answers_over_http(file: Path, queue: AsyncWorkQueue) -> None:
     port = free_port()
     change(file, "[jobs", f'[http]\naddress = "127.0.0.1:{port}"\n[jobs')
-    await queue.add_items([f"{number}" for number in range(30)])
+    await queue.add_items([Item(b"") for _ in range(30)])
 
     def answer(path: str) -> Any:
         try:

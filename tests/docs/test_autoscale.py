@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue
+from leasehold import AsyncWorkQueue, Item
 from leasehold.autoscale import config_keys as keys
 from leasehold.autoscale import load_config
 from tests.cli.program import started
@@ -80,6 +80,8 @@ async def test_the_first_run_of_the_guide_works(make_server: MakeServer, tmp_pat
     for name, code in written.items():
         text = code.replace("localhost:6379", f"127.0.0.1:{server.port}")
         text = text.replace('every = "2s"', 'every = "200ms"').replace("max_units = 8", "max_units = 2")
+        # As in a terminal, which the autoscaler of the test has not.
+        text = text.replace("processes = {", 'processes = { on_exit = "stop",')
         (tmp_path / str(name)).write_text(text)
     environment = {"LEASEHOLD_URL": server.url}
     async with (
@@ -92,7 +94,7 @@ async def test_the_first_run_of_the_guide_works(make_server: MakeServer, tmp_pat
             environment=environment,
         ) as autoscaler,
     ):
-        await queue.add_items([str(number) for number in range(20)])
+        await queue.add_items([Item(str(number)) for number in range(20)])
         counts = await queue.counts()
         async with asyncio.timeout(45):
             while counts.waiting or counts.leased:

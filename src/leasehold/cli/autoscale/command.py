@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
 import signal
 from pathlib import Path
@@ -21,6 +23,8 @@ from leasehold.errors import InvalidConfig
 from leasehold.log import Log
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from leasehold.autoscale import Autoscaler, Config
     from leasehold.autoscale.report import PassReport
 
@@ -98,17 +102,30 @@ async def _once(config: Config, *, dry_run: bool, as_json: bool) -> Code:
     from leasehold.autoscale import Autoscaler
 
     autoscaler = Autoscaler(config)
-    try:
-        report = await autoscaler.once(dry_run=dry_run)
-    finally:
-        await autoscaler.close()
+    with _errors_only():
+        try:
+            report = await autoscaler.once(dry_run=dry_run)
+        finally:
+            await autoscaler.close()
     print_report(report, as_json=as_json)
     if not report.leads:
         note("another copy makes a pass at this moment: nothing was asked for")
     code = Code.MISSED if report.errors else Code.DONE
-    for error in report.errors:
+    for error in dict.fromkeys(report.errors):
         code = fail(f"{error.part}: {error.problem}", Code.SERVER if error.part == "server" else code)
     return code
+
+
+@contextlib.contextmanager
+def _errors_only() -> Iterator[None]:
+    """Log only errors of the program itself: what else is logged is in the report."""
+    handler, logger = logging.StreamHandler(), logging.getLogger("leasehold")
+    handler.setLevel(logging.ERROR)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 async def _run(config: Config, *, as_json: bool) -> Code:
