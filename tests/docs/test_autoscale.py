@@ -94,14 +94,16 @@ async def test_the_first_run_of_the_guide_works(make_server: MakeServer, tmp_pat
             environment=environment,
         ) as autoscaler,
     ):
-        await queue.add_items([Item(str(number)) for number in range(20)])
-        counts = await queue.counts()
-        async with asyncio.timeout(45):
-            while counts.waiting or counts.leased:
-                await asyncio.sleep(0.1)
-                counts = await queue.counts()
-        assert not counts.dead
-        autoscaler.terminate()
-        out, _ = await autoscaler.communicate()
+        try:
+            await queue.add_items([Item(str(number)) for number in range(20)])
+            counts = await queue.counts()
+            async with asyncio.timeout(45):
+                while counts.waiting or counts.leased:
+                    await asyncio.sleep(0.1)
+                    counts = await queue.counts()
+            assert not counts.dead
+        finally:
+            autoscaler.terminate()
+            out, _ = await autoscaler.communicate()
         assert autoscaler.returncode == 0, out.decode()
         assert b"asked resize/default for " in out
