@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 
 from leasehold import Item
 from tests.cli.program import started, usage_error
+from tests.cli.test_command_line import complete
 from tests.cli.test_health_port import free_port
 from tests.eventually import eventually
 
@@ -108,6 +109,11 @@ async def test_without_a_file_there_is_help(leasehold: Leasehold) -> None:
     outcome = await leasehold("autoscale")
     assert "estimate" in outcome.out + outcome.err
     assert "Missing argument 'FILE'" in usage_error(await leasehold("autoscale", "--once"))
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert complete("autoscale", "") == ["run", "estimate", "manifests"]
+    assert complete("autoscale", "run", "x", "--o") == complete("autoscale", "x", "--o") == ["--once"]
 
 
 # ------------------------------------------------------------------------------------------------- passes

@@ -190,12 +190,6 @@ def test_commands_options_and_values_are_completed_without_a_server() -> None:
     assert {*complete("s")} == {"show", "serve", "schedule", "stats"}
     assert complete("dead", "") == ["ls", "show", "requeue", "drop"]
     assert complete("dead", "drop", "--o") == ["--older-than"]
-    assert complete("autoscale", "") == ["run", "estimate", "manifests"]
-    assert (
-        complete("autoscale", "autoscale.toml", "--o")
-        == complete("autoscale", "run", "x", "--o")
-        == ["--once"]
-    )
     assert complete("show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
 
 
