@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasehold import BackendError
+from leasehold import AsyncWorkQueue, BackendError, Item
 from leasehold.autoscale import (
     Config,
     DeploymentConfig,
@@ -30,6 +30,7 @@ class Units:
     requests: list[int] = field(default_factory=list)
     #: What a call does first; it may raise, or wait.
     fault: Callable[[str], object] = lambda _: None
+    calls: int = 0
 
     async def ready(self) -> int:
         await self._act("ready")
@@ -48,6 +49,7 @@ class Units:
         pass
 
     async def _act(self, call: str) -> None:
+        self.calls += 1
         await asyncio.sleep(0)
         if asyncio.iscoroutine(made := self.fault(call)):
             await made
@@ -68,16 +70,29 @@ class Platform:
         return self.tiers.setdefault(key, Units())
 
 
+async def add_items(url: str, queue: str, count: int) -> None:
+    """Add items to a queue that are not there yet."""
+    async with AsyncWorkQueue.from_url(url, queue) as opened:
+        await opened.add_items(Item(b"x", id=f"{queue}-{n}") for n in range(count))
+
+
 def make_config(
-    name: str, url: str, *jobs: str, every: float = 10.0, job_url: str = "", **more: object
+    name: str,
+    url: str,
+    *jobs: str,
+    every: float = 10.0,
+    job_url: str = "",
+    slow_down: float = 0.0,
+    clean_every: float | None = 30.0,
 ) -> Config:
-    """Return a configuration with one deployment for each job, or `work`, of one tier `main`."""
+    """Return a configuration with one deployment of one tier `main` for each job, by default `work`."""
     names = jobs or ("work",)
-    tier = TierPolicy(name="main", max_units=100, spin_up=30.0, slow_down=0.0)
+    tier = TierPolicy(name="main", max_units=100, spin_up=30.0, slow_down=slow_down)
     return Config(
         name=f"{name}-autoscaler",
         url=url,
         every=every,
+        clean_every=clean_every,
         jobs={
             job: JobConfig(
                 queue=f"{name}-{job}",
@@ -93,5 +108,4 @@ def make_config(
             )
             for job in names
         },
-        **more,  # type: ignore[arg-type]  # the fields of the dataclass
     )

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
 from leasehold.autoscale import Autoscaler
-from tests.autoscale.scaling import Platform, make_config
+from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.queue.fixtures import tidy
 from tests.queue.keyspace import snapshot
 
@@ -23,15 +22,9 @@ def platform() -> Platform:
     return Platform()
 
 
-async def add(url: str, queue: str, count: int) -> None:
-    """Add items to a queue."""
-    async with AsyncWorkQueue.from_url(url, queue) as opened:
-        await opened.add_items(Item(b"x", id=f"{queue}-{n}") for n in range(count))
-
-
 @pytest.mark.seed("RWQ-O22", "RWQ-O24", "RWQ-O25")
 async def test_a_pass_asks_for_what_the_backlog_needs(redis_url: str, name: str, platform: Platform) -> None:
-    await add(redis_url, f"{name}-work", 20)
+    await add_items(redis_url, f"{name}-work", 20)
     async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
         report = await autoscaler.once()
         assert report.leads
@@ -48,7 +41,7 @@ async def test_a_pass_asks_for_what_the_backlog_needs(redis_url: str, name: str,
 async def test_a_dry_run_changes_no_key_and_asks_for_nothing(
     redis_url: str, redis: Redis, name: str, platform: Platform
 ) -> None:
-    await add(redis_url, f"{name}-work", 20)
+    await add_items(redis_url, f"{name}-work", 20)
     for passes in range(2):
         before = await snapshot(redis)
         async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:

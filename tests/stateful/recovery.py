@@ -241,7 +241,8 @@ class Recovery:
 
     async def _accepted_late(self, drawn: Drawn, before: View, after: View, call: Call | None) -> list[str]:
         """Complete items that the call has added with the tokens of their earlier incarnations."""
-        if call is None or call.script in {"complete_many", "set_complete"}:
+        # An item whose data is replaced under its lease is still the same.
+        if call is None or call.script in {"complete_many", "set_complete", "replace_data"}:
             return []
         fresh = {item_id for item_id, data in after.items.items() if before.items.get(item_id) != data}
         rows = [(item_id, token, 0) for item_id, token in drawn.held if item_id in fresh]

@@ -177,9 +177,9 @@ class Leadership:
         """
         if self._leads:
             async with self.turn() as turn:
-                if turn is not None:
-                    await turn.keep(msgspec.structs.replace(turn.state, leader=""))
-        self._follow()
+                if turn is not None and await turn.keep(msgspec.structs.replace(turn.state, leader="")):
+                    log.info("this copy has handed over the lead: %s", self._copy)
+        self._leads, self._kept = False, None
 
     async def read(self) -> State | None:
         """Return the state of the last pass, without changing anything; None: there is none.

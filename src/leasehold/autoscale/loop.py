@@ -204,7 +204,7 @@ class Autoscaler:
             at=turn.at,
             duration=time.monotonic() - began,
             copy=self._copy,
-            jobs=() if planned is None else planned.jobs,
+            jobs=sight.seen_of(planned),
             tiers=tuple(tiers),
             errors=tuple(parts.errors),
         )
@@ -243,7 +243,7 @@ class Autoscaler:
             duration=time.monotonic() - began,
             copy=self._copy,
             dry_run=True,
-            jobs=() if planned is None else planned.jobs,
+            jobs=sight.seen_of(planned),
             tiers=() if planned is None else tuple(reports_of(planned)),
             errors=tuple(parts.errors),
         )

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+#: At most so many characters of a problem are reported.
+MAX_PROBLEM = 2000
+
 log = Log("leasehold.autoscale")
 
 
@@ -28,8 +31,11 @@ class Parts:
         self.errors: list[PassError] = []
 
     def fail(self, part: str, problem: str) -> None:
-        """Note that a part has failed."""
-        self.errors.append(PassError(part=part, problem=problem or "unknown"))
+        """Note that a part has failed. Two calls of it that fail alike are one problem."""
+        # It is kept in the state: short, and without what JSON cannot hold.
+        text = (problem or "unknown")[:MAX_PROBLEM].encode(errors="replace").decode()
+        if (error := PassError(part=part, problem=text)) not in self.errors:
+            self.errors.append(error)
 
     async def call(
         self, part: str, make: Callable[[], Coroutine[Any, Any, _Result]], *, limit: float

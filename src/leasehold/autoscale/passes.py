@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from leasehold.autoscale.backends import Backend
     from leasehold.autoscale.config import Config
-    from leasehold.autoscale.model import Plan, Signals
+    from leasehold.autoscale.measuring import Measured
+    from leasehold.autoscale.model import JobReport, Plan, Signals
     from leasehold.autoscale.parts import Parts
     from leasehold.autoscale.state import State
-    from leasehold.queue import QueueStats
     from leasehold.scripting.endpoints import Client
 
 #: How long a queue and a back end may take to answer (s), unless a back end has a `timeout` of its own.
@@ -46,6 +46,11 @@ class Sight:
     units: Mapping[tuple[str, str], TierUnits]
     #: What the next pass is to be given of each job.
     memory: dict[str, dict[str, Any]]
+
+    def seen_of(self, planned: Plan | None) -> tuple[JobReport, ...]:
+        """Return what a plan says of the jobs whose queues could be read."""
+        jobs = () if planned is None else planned.jobs
+        return tuple(one for one in jobs if one.job in self.signals)
 
 
 class Passes:
@@ -97,19 +102,17 @@ class Passes:
     async def look(self, state: State, parts: Parts, *, dry_run: bool) -> Sight:
         """Look at all queues and back ends at once. What fails is left out, and noted in `parts`."""
         tiers = [(name, tier) for name, one in self._config.deployments.items() for tier in one.tiers]
-        children, units, samples = await asyncio.gather(
+        children, units, measured = await asyncio.gather(
             self._average_children(parts),
             asyncio.gather(*(self._units_of(name, tier, parts) for name, tier in tiers)),
-            asyncio.gather(*(self._sample(job, state, parts, dry_run=dry_run) for job in self._config.jobs)),
+            asyncio.gather(*(self._measure(job, state, parts, dry_run=dry_run) for job in self._config.jobs)),
         )
         signals: dict[str, Signals] = {}
         memory = {job: state.jobs[job] for job in self._config.jobs if job in state.jobs}
-        for job, sample in zip(self._config.jobs, samples, strict=True):
-            if sample is not None:
-                stats, kept = sample
-                measured = measure(sample_of(stats), kept, stats.at)
-                signals[job] = replace(measured.signals, children=children.get(job, {}))
-                memory[job] = measured.memory
+        for job, one in zip(self._config.jobs, measured, strict=True):
+            if one is not None:
+                signals[job] = replace(one.signals, children=children.get(job, {}))
+                memory[job] = one.memory
         return Sight(signals=signals, units=dict(zip(tiers, units, strict=True)), memory=memory)
 
     def plan(self, sight: Sight, state: State, parts: Parts, *, now: float) -> Plan | None:
@@ -156,23 +159,20 @@ class Passes:
 
     # -------------------------------------------------------------------------- inside
 
-    async def _sample(
-        self, job: str, state: State, parts: Parts, *, dry_run: bool
-    ) -> tuple[QueueStats, Mapping[str, object]] | None:
-        """Return the counters of a queue, and the memory of the sample before."""
+    async def _measure(self, job: str, state: State, parts: Parts, *, dry_run: bool) -> Measured | None:
+        """Return what is known of a job, and what is to be remembered of it."""
 
-        async def read() -> QueueStats:
-            return await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
+        async def sample(memory: Mapping[str, object]) -> Measured:
+            stats = await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
+            return measure(sample_of(stats), memory, stats.at)
 
-        stats = await parts.call(f"job {job}", read, limit=CALL_SECONDS)
-        if stats is None:
-            return None
-        kept: Mapping[str, object] = state.jobs.get(job, {})
-        if dry_run and not kept:
-            kept = measure(sample_of(stats), kept, stats.at).memory
+        memory: Mapping[str, object] = state.jobs.get(job, {})
+        measured = await parts.call(f"job {job}", partial(sample, memory), limit=CALL_SECONDS)
+        if dry_run and not memory and measured is not None:
             await asyncio.sleep(DRY_PAUSE)
-            stats = await parts.call(f"job {job}", read, limit=CALL_SECONDS)
-        return None if stats is None else (stats, kept)
+            again = partial(sample, measured.memory)
+            measured = await parts.call(f"job {job}", again, limit=CALL_SECONDS)
+        return measured
 
     async def _average_children(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Return how many items an item of each job adds to others, for those where that is measured."""

@@ -33,8 +33,8 @@ class TierReport:
 
     @property
     def is_change(self) -> bool:
-        """Whether another number is wanted than was asked for before."""
-        return self.wanted != self.requested
+        """Whether another number is wanted than was asked for before, as far as that is known."""
+        return self.requested is not None and self.wanted != self.requested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +96,9 @@ class PassReport:
         """Yield what is logged: a line for each change, and one for the pass."""
         verb = "would ask" if self.dry_run else "asked"
         for one in self.changes:
-            before = "an unknown number" if one.requested is None else one.requested
             done = verb if one.asked or self.dry_run else "could not ask"
-            yield f"{done} {one.deployment}/{one.tier} for {one.wanted} units, before {before}: {one.why}"
+            tier = f"{one.deployment}/{one.tier}"
+            yield f"{done} {tier} for {one.wanted} units, before {one.requested}: {one.why}"
         waiting = sum(one.signals.waiting for one in self.jobs)
         wanted = sum(one.wanted for one in self.tiers)
         ready = sum(one.ready or 0 for one in self.tiers)
@@ -160,4 +160,4 @@ def read_report(stored: object, *, age: float) -> PassReport | None:
         report = msgspec.convert(stored, PassReport)
     except (msgspec.ValidationError, RecursionError):
         return None
-    return replace(report, age=max(0.0, age))
+    return replace(report, age=max(0.0, age)) if report.number > 0 else None

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leasehold.log import Log
+
 if TYPE_CHECKING:
     from leasehold.autoscale.config import Config
 
 #: The form in which the state is kept. A state of another form is dropped.
 VERSION = 1
+
+log = Log("leasehold.autoscale")
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,8 +38,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def encode_state(state: State) -> bytes:
-    """Return a state as JSON."""
-    return msgspec.json.encode(state)
+    """Return a state as JSON; without what is remembered, if JSON cannot hold that."""
+    try:
+        return msgspec.json.encode(state)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        log.warning("the state of the autoscaler cannot be kept, and is begun anew: %s", error)
+        return msgspec.json.encode(msgspec.structs.replace(state, plan={}, jobs={}, report=None))
 
 
 def decode_state(data: bytes) -> tuple[State, str]:
