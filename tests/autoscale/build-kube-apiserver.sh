@@ -20,7 +20,7 @@ mkdir -p "$work/lists/partial"
 apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
     awk '$2 !~ /-/ && $3 == "main" && !seen[$1 $2]++ { print "deb-src", $1, $2, $3 }' >"$work/sources.list"
 apt=(apt-get -qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
-    -o "Dir::State::Lists=$work/lists")
+    -o "Dir::State::Lists=$work/lists" -o APT::Sandbox::User="$(id -un)")
 "${apt[@]}" update
 (cd "$work" && "${apt[@]}" source --download-only kubernetes)
 mkdir "$work/source"

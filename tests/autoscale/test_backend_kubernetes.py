@@ -351,6 +351,16 @@ async def test_anything_else_that_is_refused_is_not_tried_again(
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("body", [b"", b"none", b'{"code": "422"}', b"[]"])
+async def test_what_is_refused_without_a_reason_is_not_tried_again(
+    backend: KubernetesBackend, server: KubernetesServer, body: bytes
+) -> None:
+    server.faults = [Fault(status=422, body=body, headers=("Content-Type: application/json",))]
+    with pytest.raises(BackendError, match="refuses to get deployments with 422"):
+        await backend.ready()
+    assert len(server.requests) == 1
+
+
 # ------------------------------------------------------------------------------------------------ credentials
 
 
@@ -435,6 +445,19 @@ async def test_a_kubeconfig_that_is_none_is_an_error_until_it_is_one(
         file.write_text(server.kubeconfig())
         assert await backend.ready() == 2
     await backend.close()
+
+
+async def test_a_context_is_one_of_the_file_that_the_environment_names(
+    kubeconfig: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    for context in (None, "here"):
+        backend = KubernetesBackend("media/spot", name="media", namespace="prod", context=context)
+        assert await backend.ready() == 2
+        await backend.close()
+    backend = KubernetesBackend("media/spot", name="media", namespace="prod", context="nowhere")
+    with pytest.raises(BackendError, match="Context 'nowhere' not found"):
+        await backend.ready()
 
 
 async def test_files_are_read_and_certificates_loaded_in_a_thread(
