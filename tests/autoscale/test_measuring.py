@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leasehold import Counts, Item
@@ -135,6 +135,22 @@ def test_a_burst_is_not_taken_for_a_rate() -> None:
     rates = [job.steady(lambda _: 1, 1, Random(at))[0].arrival_rate for at in range(30)]
     assert max(rates) < 1.2
     assert min(rates) > 0.8
+
+
+def test_a_rate_that_begins_between_two_passes_is_followed_in_the_second() -> None:
+    job = Job()
+    job.steady(lambda _: 0, 60)
+    job.leases += 2
+    assert job.measure().arrival_rate < 0.01
+    job.leases += 27
+    assert job.measure().arrival_rate == 2.7
+    # After a single item, so many at once may be a burst.
+    other = Job()
+    other.steady(lambda _: 0, 60)
+    other.leases += 1
+    other.measure()
+    other.leases += 1_000
+    assert other.measure().arrival_rate < 0.01
 
 
 def test_a_ramp_has_a_trend() -> None:
@@ -312,6 +328,7 @@ VALUES = st.one_of(st.integers(-5, 10**18), st.floats())
 
 
 @settings(max_examples=60, deadline=None)
+@example([[1, 1e-200, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NOW, 0]], Random(1))
 @given(st.lists(st.lists(VALUES, min_size=14, max_size=14), max_size=6), st.randoms())
 def test_any_counters_have_signals(rows: list[list[float]], draw: Random) -> None:
     memory: dict[str, object] = {}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: How many standard deviations are no chance, of the change of a rate and of its trend. There are some 10,000
 #: passes a day, with many places to compare in each.
 CHANGE, TREND = 4.0, 2.5
+#: Which part of a higher rate the count has, at least, in whose middle it begins.
+BEGUN = 0.05
 #: How long the window may become (s); how many counts it has, before older ones are merged; and of
 #: how many single passes the dispersion is measured.
 LONGEST, MOST, RECENT = 3600.0, 40, 20
@@ -63,9 +65,11 @@ def follow(known: Counts, count: Count) -> Counts:
     dispersion = max(1.0, _dispersion(recent))
     window, aside = [*known.window], [*known.aside]
     if window and _change(_sum(window), count, dispersion) > 1:
-        if not aside:
+        begun = aside or _begun(window, count, dispersion)
+        if not begun:
             return Counts(window, recent, [count])
-        return Counts([*aside, count], recent)
+        window = [*begun, count]
+        return Counts(window[_begin(window, dispersion) :], recent)
     window.append(count)
     while len(window) > 1 and sum(one.seconds for one in window[1:]) > LONGEST:
         del window[0]
@@ -74,6 +78,15 @@ def follow(known: Counts, count: Count) -> Counts:
         merged = [_sum(window[at : at + 2]) for at in range(0, half, 2)]
         window = [*merged, *window[half:]]
     return Counts(window[_begin(window, dispersion) :], recent)
+
+
+def _begun(window: Sequence[Count], count: Count, dispersion: float) -> Sequence[Count]:
+    """Return the last count if a higher rate seems to have begun in it; else nothing."""
+    before, last = window[:-1], window[-1]
+    part = last.items * count.seconds / last.seconds
+    if before and part > BEGUN * count.items and _change(_sum(before), last, dispersion) > 0.5:
+        return [last]
+    return []
 
 
 def arrivals(known: Counts) -> Arrivals:

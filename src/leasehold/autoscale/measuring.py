@@ -36,6 +36,8 @@ REMEMBERED = 32
 #: How many leases there must have been until the time they are held is an estimate, and of how many it is the
 #: mean.
 FEWEST_LEASES, MOST_LEASES = 5.0, 100.0
+#: The variation of shorter service times (s) is not known.
+SHORTEST = 1e-9
 #: No count of a server and no time is larger.
 LARGEST = 1e15
 
@@ -233,21 +235,22 @@ def _signals(sample: Sample, seen: _Seen, rates: Arrivals, known: _Memory) -> Si
 def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
     """Return how long a worker takes for one item, and the squared coefficient of variation of that.
 
-    Runs that are longer than the mean of those that have ended count as if they ended now, so that
-    a few quick runs do not hide many long ones.
+    Present runs that are longer than the mean of those that have ended count as well, so that a few quick
+    runs do not hide many long ones: as if they ended now, or if they are more than have ended, later.
     """
     items, seconds, squares = known.done
     mean = seconds / items if items > 0 else 0.0
     chosen = {one.id for one in _remembered(sample.workers)}
     ages = [_number(age) for one in sample.workers if one.id in chosen for age in one.running]
-    # Until one has ended, the oldest run is the best that is known.
-    longer = [age for age in ages if age > mean] if items > 0 else [max(ages, default=0.0)]
-    counted = items + sum(age > 0 for age in longer)
+    longer = [age for age in ages if age > mean]
+    if items == 0:  # the oldest run is the best that is known
+        longer = [max(longer)] if longer else []
+    counted = items + (min(float(len(longer)), items) if items > 0 else len(longer))
     if counted > 0:
         seconds, squares = seconds + sum(longer), squares + sum(age * age for age in longer)
         mean = seconds / counted
-        if mean <= 0:
-            return 0.0, 1.0
+        if mean < SHORTEST:
+            return mean, 1.0
         found = max(0.0, squares / counted / (mean * mean) - 1)
         return mean, min((found * counted + PRIOR_ITEMS) / (counted + PRIOR_ITEMS), MOST_VARIED)
     held, leases = known.held
