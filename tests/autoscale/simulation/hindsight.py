@@ -17,6 +17,7 @@ neither knows the items, nor do its workers start at once.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,12 +25,9 @@ import numpy as np
 from tests.autoscale.simulation.simulate import Outcome, World, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from tests.autoscale.simulation.load import Load, Times
-
-    #: The share of items within the target, the worker-seconds and all else that comes of some units.
-    Try = Callable[[Times], tuple[float, float, Outcome]]
 
 #: The time between two changes (s), and the share of items that must begin within the target.
 STEP, SHARE = 10.0, 0.99
@@ -61,7 +59,7 @@ def hindsight(load: Load) -> Outcome:
     free = _without_spin_up(load)
     units: dict[str, Times] = {}
     for name in load.policy.deployments:  # those that feed others come first
-        units |= {name: _cheapest(load, free, name, units)}
+        units = {**units, name: _Search(load, free, name, units).cheapest()}
     return replace(simulate(free, Schedule(units)), load=load)
 
 
@@ -76,35 +74,83 @@ def _without_spin_up(load: Load) -> Load:
     return replace(load, policy=replace(load.policy, deployments=deployments), lifetimes={}, away={})
 
 
-def _cheapest(load: Load, free: Load, name: str, before: Mapping[str, Times]) -> Times:
-    """Return the units of one deployment over time, given those of the deployments that feed it."""
-    tier = load.policy.deployments[name].tiers[0]
-    jobs = load.policy.deployments[name].jobs
-    came = simulate(free, Schedule(before)).came if before else {}
+class _Search:
+    """A search for the cheapest units of one deployment over time, given those of the ones that feed it."""
 
-    nothing_until = int(max((jump + tier.spin_up for jump in load.jumps if jump == 0), default=0.0) / STEP)
+    def __init__(self, load: Load, free: Load, name: str, before: Mapping[str, Times]) -> None:
+        self._load = load
+        self._free = free
+        self._name = name
+        self._before = before
+        self._tier = load.policy.deployments[name].tiers[0]
+        self._jobs = load.policy.deployments[name].jobs
+        self._cells = int(self._tier.slow_down / STEP)
+        self._least = inf
+        self._best: Times | None = None
 
-    def tried(units: Times) -> tuple[float, float, Outcome]:
-        units[:nothing_until] = 0.0  # nobody knew of the load before it began
-        outcome = replace(simulate(free, Schedule({**before, name: units})), load=load)
-        waits = [(outcome.waits(job), job) for job in jobs]
-        total = sum(load.jobs[job].weight * len(its) for its, job in waits)
-        met = sum(
-            load.jobs[job].weight * np.count_nonzero(its <= load.policy.jobs[job].age_target)
-            for its, job in waits
-        )
-        return met / max(1, total), outcome.worker_seconds, outcome
+    def cheapest(self) -> Times:
+        """Return the cheapest units that keep the target."""
+        came = simulate(self._free, Schedule(self._before)).came if self._before else {}
+        curves = _curves(self._load, self._jobs, came)
+        lower, upper = (curve / self._tier.workers_per_unit for curve in curves)
+        steps = int(self._load.end / STEP) + 1
+        slope = np.diff(taut_string(lower, upper))[:steps] / STEP
+        foreseen = _foreseen(self._load, self._jobs, upper)
+        for ahead in AHEAD:
+            self._repair(_lazy(lower, upper, foreseen, self._cells, ahead)[:steps])
+        self._repair(_whole(slope))
+        self._scale(slope)
+        self._hold(slope)
+        assert self._best is not None
+        return self._best
 
-    lower, upper = (curve / tier.workers_per_unit for curve in _curves(load, jobs, came))
-    steps, cells = int(load.end / STEP) + 1, int(tier.slow_down / STEP)
-    slope = np.diff(taut_string(lower, upper))[:steps] / STEP
-    foreseen = _foreseen(load, jobs, upper)
-    first = [_whole(slope), *(_lazy(lower, upper, foreseen, cells, ahead)[:steps] for ahead in AHEAD)]
-    found = [*_scaled(slope, cells, tried)]
-    for units in first:
-        found += _repaired(load, jobs, units, cells, tried)
-    found += _constant(slope, tried, min(tried(units)[1] for units in found))
-    return min(found, key=lambda units: tried(units)[1])
+    def _try(self, units: Times) -> tuple[float, Outcome] | None:
+        """Return the share of items within the target; None: these units are not cheaper than the best."""
+        if 0.0 in self._load.jumps:
+            units[: int(self._tier.spin_up / STEP)] = 0.0  # nothing was known before the load began
+        if np.sum(units[:-1]) * STEP * self._tier.workers_per_unit >= self._least:
+            return None
+        schedule = Schedule({**self._before, self._name: units})
+        outcome = replace(simulate(self._free, schedule), load=self._load)
+        cost = outcome.pools[self._name]
+        share = outcome.within(self._jobs)
+        if share >= SHARE and cost < self._least:
+            self._least, self._best = cost, units
+        return share, outcome
+
+    def _repair(self, units: Times) -> None:
+        """Add units where items are late, until the target is kept."""
+        units = units.copy()
+        for _ in range(TRIES):
+            tried = self._try(_window(units, self._cells))
+            if tried is None or tried[0] >= SHARE:
+                return
+            more = np.zeros(len(units) + 1)
+            for job in self._jobs:
+                known = self._load.known(job, tried[1].came[job])
+                target = self._load.policy.jobs[job].age_target
+                late = known[tried[1].begun[job] - known > target]
+                first = np.minimum((late / STEP).astype(int), len(units) - 1)
+                last = np.minimum(((late + target) / STEP).astype(int) + 1, len(units))
+                np.add.at(more, first, 1)
+                np.add.at(more, last, -1)
+            units += np.where(np.cumsum(more)[:-1] > 0, 1 + np.floor(units * 0.02), 0)
+
+    def _scale(self, slope: Times) -> None:
+        """Look for the smallest factor of the slope that keeps the target."""
+        low, high = 0.5, 4.0
+        for _ in range(HALVINGS):
+            factor = (low + high) / 2
+            tried = self._try(_window(_whole(slope * factor), self._cells))
+            low, high = (low, factor) if tried is None or tried[0] >= SHARE else (factor, high)
+
+    def _hold(self, slope: Times) -> None:
+        """Look for the smallest constant number of units."""
+        low, high = int(np.mean(slope)), int(np.max(slope)) * 2 + 1
+        while low < high - 1:
+            number = (low + high) // 2
+            tried = self._try(np.full(len(slope), float(number)))
+            low, high = (low, number) if tried is None or tried[0] >= SHARE else (number, high)
 
 
 def _whole(units: Times) -> Times:
@@ -117,36 +163,6 @@ def _window(units: Times, cells: int) -> Times:
     for shift in range(1, min(cells, len(units) - 1) + 1):
         np.maximum(largest[shift:], units[:-shift], out=largest[shift:])
     return largest
-
-
-def _scaled(slope: Times, cells: int, tried: Try) -> Iterator[Times]:
-    """Look for the smallest factor of the slope that keeps the target."""
-    low, high = 0.5, 4.0
-    best = None
-    for _ in range(HALVINGS):
-        factor = (low + high) / 2
-        units = _window(_whole(slope * factor), cells)
-        if tried(units)[0] >= SHARE:
-            high, best = factor, units
-        else:
-            low = factor
-    if best is not None:
-        yield best
-
-
-def _constant(slope: Times, tried: Try, cheapest: float) -> Iterator[Times]:
-    """Look for the smallest constant number of units, if it can be cheaper."""
-    low, high = int(np.mean(slope)), int(np.max(slope)) * 2 + 1
-    best = None
-    while low < high - 1:
-        number = (low + high) // 2
-        share, cost, _ = tried(units := np.full(len(slope), float(number)))
-        if share >= SHARE or cost > cheapest:
-            high, best = number, units if share >= SHARE else best
-        else:
-            low = number
-    if best is not None:
-        yield best
 
 
 def _foreseen(load: Load, jobs: tuple[str, ...], upper: Times) -> Times:
@@ -171,26 +187,6 @@ def _lazy(lower: Times, upper: Times, foreseen: Times, cells: int, ahead: int) -
         there = np.max(units[max(0, step - cells) : step + 1])
         done = min(upper[step + 1], done + there * STEP)
     return units
-
-
-def _repaired(load: Load, jobs: tuple[str, ...], units: Times, cells: int, tried: Try) -> Iterator[Times]:
-    """Add units where items are late, again and again."""
-    units = units.copy()
-    for _ in range(TRIES):
-        share, _, outcome = tried(_window(units, cells))
-        if share >= SHARE:
-            yield _window(units, cells)
-            return
-        more = np.zeros(len(units) + 1)
-        for job in jobs:
-            known = load.known(job, outcome.came[job])
-            target = load.policy.jobs[job].age_target
-            late = known[outcome.begun[job] - known > target]
-            first = np.minimum((late / STEP).astype(int), len(units) - 1)
-            last = np.minimum(((late + target) / STEP).astype(int) + 1, len(units))
-            np.add.at(more, first, 1)
-            np.add.at(more, last, -1)
-        units += np.where(np.cumsum(more)[:-1] > 0, 1 + np.floor(units * 0.02), 0)
 
 
 def _curves(load: Load, jobs: tuple[str, ...], came: Mapping[str, Times]) -> tuple[Times, Times]:

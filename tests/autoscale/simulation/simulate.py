@@ -12,7 +12,7 @@ import numpy as np
 from tests.autoscale.simulation.pool import Line, Pool, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from tests.autoscale.simulation.load import Items, Load, Times
 
@@ -85,7 +85,8 @@ class Outcome:
     #: By job: when each item came to wait, and when it began; infinite: not until the end.
     came: Mapping[str, Times]
     begun: Mapping[str, Times]
-    worker_seconds: float
+    #: By deployment: the worker-seconds.
+    pools: Mapping[str, float]
     #: How often the requested units of a tier were changed, in all.
     requests: int
     #: The time of each pass, the workers that were ready, and the items that waited.
@@ -100,10 +101,15 @@ class Outcome:
         target = self.load.policy.jobs[job].age_target
         return waits[(waits < inf) | (known + target < self.load.end)]
 
-    def within(self) -> float:
-        """Return the share of items, of all jobs, that began within the target."""
+    @property
+    def worker_seconds(self) -> float:
+        """For how many seconds workers were there in all."""
+        return sum(self.pools.values())
+
+    def within(self, jobs: Collection[str] = ()) -> float:
+        """Return the share of items that began within the target: of some jobs, or of all."""
         met = total = 0
-        for job in self.came:
+        for job in jobs or self.came:
             waits = self.waits(job)
             weight = self.load.jobs[job].weight
             met += weight * int(np.count_nonzero(waits <= self.load.policy.jobs[job].age_target))
@@ -161,7 +167,7 @@ def simulate(load: Load, rule: Rule) -> Outcome:
             name: np.concatenate([np.array(line.begun), np.full(len(never[name]), inf)])
             for name, line in world.lines.items()
         },
-        worker_seconds=sum(pool.worker_seconds(load.end) for pool in world.pools.values()),
+        pools={name: pool.worker_seconds(load.end) for name, pool in world.pools.items()},
         requests=sum(tier.requests for pool in world.pools.values() for tier in pool.tiers),
         at=at,
         ready=ready_then,
