@@ -6,7 +6,7 @@ FEWEST = {
     "a new queue": 36_060,
     "jobs of 1 ms": 21_380,
     "jobs of 10 min": 324_851,
-    "jobs of 1 h": 336_096,
+    "jobs of 1 h": 165_212,
     "unannounced jump": 56_290,
     "bursts": 39_210,
     "scheduled bursts": 89_490,

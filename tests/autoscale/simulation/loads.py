@@ -59,7 +59,7 @@ def steady_large(*, short: bool) -> Load:
 
 def milliseconds(*, short: bool) -> Load:
     """Jobs of 1 ms, 10,000/s, to begin within 10 s."""
-    return _steady(10_000, 0.001, 0.5 if short else 1, 10, weight=1_000 if short else 200)
+    return _steady(10_000, 0.001, 0.5 if short else 4, 10, weight=1_000)
 
 
 def ten_minutes(*, short: bool) -> Load:
@@ -69,7 +69,7 @@ def ten_minutes(*, short: bool) -> Load:
 
 def an_hour(*, short: bool) -> Load:
     """Jobs of 1 h, 50/h, to begin within 5 min."""
-    return _steady(50 / HOUR, 3600, 3 if short else 48, 300)
+    return _steady(50 / HOUR, 3600, 2 if short else 48, 300)
 
 
 def unannounced_jump(*, short: bool) -> Load:

@@ -1,0 +1,43 @@
+"""The autoscaler on simulated loads: the target is kept, with few workers and few requests.
+
+`python -m tests.autoscale.simulation` prints the same for any load and rule.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.autoscale.simulation.fewest import FEWEST
+from tests.autoscale.simulation.judge import OURS, RULES, fewest
+from tests.autoscale.simulation.loads import LOADS
+from tests.autoscale.simulation.simulate import simulate
+
+#: What is wished: the share of items within the target, the multiple of the fewest worker-seconds, and how
+#: often the requested units change per hour.
+SHARE, RATIO, REQUESTS = 0.99, 1.2, 60
+#: Where that is missed, what is reached. It weighs more in these short loads than in those of the benchmark.
+MISSED: dict[str, tuple[float, float, float]] = {
+    "a new queue": (0.98, RATIO, REQUESTS),  # its first run has to end until its run time is known
+    "jobs of 1 ms": (0.97, RATIO, REQUESTS),  # the target is a pass: what comes before the second is late
+    "pre-emption": (0.96, RATIO, REQUESTS),  # a tier that vanishes is waited for, for two spin-ups
+    "slow spin-up": (SHARE, 1.3, REQUESTS),  # a trend over so long a time is a guess
+    "feeding queues": (SHARE, 1.3, REQUESTS),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_the_target_is_kept_with_few_workers_and_few_requests(name: str) -> None:
+    load = LOADS[name](short=True)
+    outcome = simulate(load, RULES[OURS](load))
+    share, ratio, requests = MISSED.get(name, (SHARE, RATIO, REQUESTS))
+    assert outcome.within() >= share
+    assert outcome.worker_seconds <= ratio * FEWEST[name]
+    assert outcome.requests_per_hour() <= requests
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", LOADS)
+def test_the_fewest_workers_of_the_short_loads_are_those_that_hindsight_finds(name: str) -> None:
+    _, least = fewest(LOADS[name](short=True))
+    assert FEWEST[name] == pytest.approx(least, rel=0.001)
