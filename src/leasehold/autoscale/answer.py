@@ -22,7 +22,7 @@ _MAXIMUM = 1e18
 #: The least share of the age target within which old items are begun: the older, the less time is left.
 _LEAST_TIME_LEFT = 0.75
 #: By how much of itself the rate may grow within the spin-up time, as the trend has it.
-_MOST_GROWTH = 1.0
+_MOST_GROWTH = 0.5
 #: How many items are to be expected within the look-ahead, at least, for a worker to be there before them.
 _RARE = 0.1
 #: The workers that keep up with a load: by so much more than it, less what it may be measured too high, a
@@ -207,7 +207,10 @@ def _for_rate(job: _Job, service_time: float) -> int:
     moments = {_worst(job, until), min(service_time, until), until}
     stable = _ceil(_RESERVE * demand.load - min(_LOAD_ERROR * demand.load, _MOST_LOAD_ERROR))
     meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in moments]
-    return max(1, min(always, max(stable, *meanwhile)))
+    enough = min(always, max(stable, *meanwhile))
+    if until > job.age_target:  # the backlog will tell too late: more may come than was measured
+        enough = max(enough, _to_keep(job, service_time, 0.0, 0.0, until))
+    return max(1, enough)
 
 
 def _for_backlog(job: _Job, service_time: float, for_forecast: int) -> int:
