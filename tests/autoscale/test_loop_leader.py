@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import signal
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item
+from leasehold import AsyncWorkQueue, InvalidArgument, Item
 from leasehold.autoscale import Autoscaler, PassReport
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.eventually import eventually
@@ -119,6 +120,33 @@ async def test_when_a_leader_dies_another_goes_on_with_its_state(copies: Callabl
     await first.die()
     await eventually("the second one leads", lambda: len(second.reports) >= 2)
     assert second.reports[0].number == first.reports[-1].number + 1
+
+
+async def test_a_leader_that_was_stopped_between_two_passes_follows_the_new_one(
+    copies: Callable[..., Copy], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = copies(every=3600.0), copies()
+    await first.autoscaler.once()
+    await second.autoscaler.once()
+    with caplog.at_level(logging.INFO, "leasehold.autoscale"):
+        first.start()
+        await eventually("it stands by", lambda: "this one stands by" in caplog.text)
+    assert first.reports == []
+    second.start()
+    await eventually("the other one leads", lambda: len(second.reports) >= 3)
+    assert [one.number for one in second.reports[:3]] == [3, 4, 5]
+
+
+async def test_a_callback_that_raises_does_not_end_the_loop(copies: Callable[..., Copy]) -> None:
+    calls: list[int] = []
+
+    def fail(report: PassReport) -> None:
+        calls.append(report.number)
+        raise BrokenPipeError
+
+    one = copies()
+    one.task = asyncio.create_task(one.autoscaler.run(on_report=fail))
+    await eventually("there are more passes", lambda: len(calls) >= 3)
 
 
 async def test_a_pass_that_another_copy_makes_now_is_left_alone(
@@ -322,6 +350,12 @@ async def test_after_a_change_of_the_configuration_the_rest_goes_on(
             report = await autoscaler.once()
         assert (report.number, report.errors) == (number, ())
         assert [one.job for one in report.jobs] == [*jobs]
+
+
+def test_the_queue_of_a_job_is_refused_as_that_of_the_autoscaler(redis_url: str, name: str) -> None:
+    config = make_config(name, redis_url)
+    with pytest.raises(InvalidArgument, match="not that of a job's queue"):
+        Autoscaler(replace(config, name=config.jobs["work"].queue))
 
 
 async def test_other_items_on_the_queue_of_the_autoscaler_are_put_aside(

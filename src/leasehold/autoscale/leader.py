@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: The id of the item that is leased in turn.
 PASS_ID = "pass"  # noqa: S105 - no password
-#: The item is leased for at least so long, and for at least so many turns (s).
-MIN_LEASE_SECONDS, LEASE_TURNS = 30.0, 3.0
+#: The item is leased for so many turns, but for at least and at most so long (s), and renewed meanwhile.
+LEASE_TURNS, MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 3.0, 30.0, 120.0
 #: For how many turns the item must not change until a standby leases it.
 STANDBY_TURNS = 2.5
 #: How many other items a turn puts aside that are on the queue by mistake.
@@ -107,14 +107,14 @@ class Leadership:
 
     Args:
         queue: The autoscaler's queue.
-        copy: The name of this copy.
+        copy: The name of this copy, which no other has.
         every: The time between two passes (s).
     """
 
     def __init__(self, queue: AsyncWorkQueue, *, copy: str, every: float) -> None:
         self._queue = queue
         self._copy = copy
-        self._lease_time = max(MIN_LEASE_SECONDS, LEASE_TURNS * every)
+        self._lease_time = min(max(MIN_LEASE_SECONDS, LEASE_TURNS * every), MAX_LEASE_SECONDS)
         self._standby_time = STANDBY_TURNS * every
         self._leads = False
         #: What was last seen of the item, and since when it has been so, by `time.monotonic()`.
@@ -144,6 +144,12 @@ class Leadership:
             yield None
             return
         turn = Turn(self._queue, lease, self._state_in(lease), lease_time=self._lease_time)
+        if self._leads and not at_once and turn.state.leader not in {"", self._copy}:
+            # It has taken the lead since this copy made its last pass, which was perhaps stopped for a while.
+            await turn.end()
+            self._follow()
+            yield None
+            return
         renewing = asyncio.create_task(turn.renew_until_cancelled(), name="leasehold pass")
         try:
             yield turn
@@ -192,7 +198,11 @@ class Leadership:
 
     async def _is_free(self) -> bool:
         """Return whether a standby may lease the item now."""
-        found = await self._queue.find(PASS_ID)
+        try:
+            found = await self._queue.find(PASS_ID)
+        except LeaseholdError:
+            self._seen = None  # the leader cannot reach the server either
+            raise
         if found is None:
             return await self._queue.add_item(Item(b"", id=PASS_ID))
         now = time.monotonic()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import secrets
 import socket
 import time
 from dataclasses import asdict, replace
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
 #: How long a copy that stops takes at most to hand over the lead (s).
 HAND_OVER_SECONDS = 5.0
-#: The shortest time between two passes, and a standby looks so often in the time between two passes (s).
-MIN_PAUSE, STANDBY_LOOKS = 0.02, 2
+#: The shortest time between two passes (s).
+MIN_PAUSE = 0.02
+#: A standby looks so often in the time between two passes, and at least once in so many seconds.
+STANDBY_LOOKS, STANDBY_PAUSE = 2, 5.0
 #: How long to wait until the cleaner is started again after an error (s).
 CLEANER_PAUSE = 1.0
 
@@ -59,7 +62,7 @@ class Autoscaler:
         open_backend: Opens the back end of a tier: by default the one of the configuration.
 
     Raises:
-        InvalidArgument: If the URL or the name of the autoscaler's queue cannot be used.
+        InvalidArgument: If the URL or the name of the autoscaler's queue cannot be used, or it is a job's.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class Autoscaler:
         clock: Callable[[], float] | None = None,
         open_backend: Callable[[Config, str, str], Backend] = open_configured,
     ) -> None:
+        if any((one.url, one.queue) == (config.url, config.name) for one in config.jobs.values()):
+            raise InvalidArgument("name", config.name, "a name that is not that of a job's queue")
         self._config = config
         self._clock = clock
         self._settings = digest_of(config)
         self._passes = Passes(config, open_backend=open_backend, clock=clock)
         self._queue = self._passes.queue_at(config.url, config.name)
-        self._copy = f"{socket.gethostname()}/{os.getpid()}"
+        self._copy = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._leadership = Leadership(self._queue, copy=self._copy, every=config.every)
         #: Held during a pass.
         self._lock = asyncio.Lock()
@@ -111,8 +116,9 @@ class Autoscaler:
                 async with self._lock:
                     report = await self._pass(at_once=False, dry_run=False)
                 if report.leads and on_report is not None:
-                    on_report(report)
-                turn = self._config.every / (1 if report.leads else STANDBY_LOOKS)
+                    self._tell(on_report, report)
+                every = self._config.every
+                turn = every if report.leads else min(every / STANDBY_LOOKS, STANDBY_PAUSE)
                 with contextlib.suppress(TimeoutError):
                     pause = max(MIN_PAUSE, began + turn - time.monotonic())
                     await asyncio.wait_for(self._stopping.wait(), pause)
@@ -120,6 +126,13 @@ class Autoscaler:
         finally:
             cleaning.cancel()
             await asyncio.wait([cleaning])
+
+    @staticmethod
+    def _tell(on_report: Callable[[PassReport], None], report: PassReport) -> None:
+        try:
+            on_report(report)
+        except Exception:
+            log.exception("the report of pass %d could not be handed on", report.number)
 
     def stop(self) -> None:
         """Let `run` return after the present pass. Another copy then leads at once."""

@@ -56,7 +56,7 @@ class PassReport:
     at: float = 0.0
     #: How long it took (s).
     duration: float = 0.0
-    #: The copy that made it, as `host/pid`.
+    #: The copy that made it: host, process id, and some characters that no other one has.
     copy: str = ""
     #: Whether this copy leads. If not, another one asks for units, and the pass did nothing.
     leads: bool = True
