@@ -79,6 +79,7 @@ def manifests(
             pre-emptible nodes.
 
     Raises:
+        ExtraMissing: When the module is imported, if `leasehold[kubernetes]` is not installed.
         InvalidArgument: If Kubernetes does not accept a name, two objects have one name, or the
             configuration is of no file.
 
@@ -403,6 +404,7 @@ class _Manifests:
                 "triggers": [
                     {
                         "type": "metrics-api",
+                        "metricType": "AverageValue",
                         "metadata": {
                             "url": f"http://{address}/units/{unit.deployment}/{unit.policy.name}",
                             "valueLocation": "wanted",

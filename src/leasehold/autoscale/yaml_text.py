@@ -1,104 +1,55 @@
-"""YAML as text: what `manifests` prints, read in the same way by all versions of YAML."""
+"""YAML as text, by PyYAML, so that the parsers of other languages read the same values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+from leasehold.errors import ExtraMissing
+
+try:
+    import yaml  # type: ignore[import-untyped]  # it ships no types
+except ImportError as error:
+    raise ExtraMissing("manifests for Kubernetes", "kubernetes") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-Value: TypeAlias = "str | bool | int | Sequence[Value] | Mapping[str, Value]"
-
-#: A list of values on one line is no longer than this.
-_WIDTH = 100
-#: A text that needs no quotation marks, unless it is one of the words.
-_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_WORDS = {"", "y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    from collections.abc import Mapping, Sequence
 
 
-def yaml_text(documents: Sequence[Mapping[str, Value]]) -> str:
-    """Return documents as YAML, in block style and in the order of their keys.
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # it ships no types
+    """Writes texts of several lines as they are, and repeats values instead of referring to them."""
 
-    Args:
-        documents: Mappings with values that YAML and JSON have in common. No surrogates.
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - PyYAML's
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's
+        return True
+
+    def text(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+    def mapping(self, data: Mapping[str, object]) -> yaml.MappingNode:
+        return self.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=False)
+
+
+_Dumper.add_representer(str, _Dumper.text)
+_Dumper.add_representer(dict, _Dumper.mapping)
+# Texts that kubectl would read as something else, and PyYAML would not: they are quoted, too.
+for _tag, _pattern, _first in (
+    ("bool", r"[yYnN]$", "yYnN"),
+    ("int", r"[-+]?0[oO][0-7]+$", "-+0"),
+    ("float", r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?$", "-+.0123456789"),
+):
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
+
+
+def yaml_text(documents: Sequence[Mapping[str, object]]) -> str:
+    """Return documents as YAML, in the order of their keys.
+
+    Raises:
+        ExtraMissing: When the module is imported, if `leasehold[kubernetes]` is not installed.
     """
-    return "---\n".join("".join(f"{line}\n" for line in _mapping(one, "")) for one in documents)
-
-
-def _mapping(mapping: Mapping[str, Value], indent: str) -> Iterator[str]:
-    for key, value in mapping.items():
-        yield from _entry(f"{indent}{scalar(key)}:", value, indent)
-
-
-def _entry(start: str, value: Value, indent: str) -> Iterator[str]:
-    """Yield the lines of a key and its value."""
-    deeper = f"{indent}  "
-    if isinstance(value, str) and (header := _block_header(value)):
-        yield f"{start} {header}"
-        yield from (f"{deeper}{line}" if line else "" for line in value.removesuffix("\n").split("\n"))
-    elif isinstance(value, (str, bool, int)):
-        yield f"{start} {scalar(value)}"
-    elif (short := _on_one_line(value)) is not None:
-        yield f"{start} {short}"
-    else:
-        yield start
-        yield from _lines(value, deeper)
-
-
-def _lines(value: Sequence[Value] | Mapping[str, Value], indent: str) -> Iterator[str]:
-    """Yield the lines of a mapping or a list that is not empty."""
-    if isinstance(value, Mapping):
-        yield from _mapping(value, indent)
-    else:
-        for one in value:
-            yield from _item(one, indent)
-
-
-def _item(one: Value, indent: str) -> Iterator[str]:
-    if isinstance(one, (str, bool, int)):
-        yield f"{indent}- {scalar(one)}"
-    elif (short := _on_one_line(one)) is not None:
-        yield f"{indent}- {short}"
-    else:
-        first, *rest = _lines(one, f"{indent}  ")
-        yield f"{indent}- {first[len(indent) + 2 :]}"
-        yield from rest
-
-
-def _on_one_line(value: Sequence[Value] | Mapping[str, Value]) -> str | None:
-    """Return what is empty, and a short list of values, as one text; None: it needs lines of its own."""
-    if isinstance(value, Mapping):
-        return None if value else "{}"
-    values = [scalar(one) for one in value if isinstance(one, (str, bool, int))]
-    text = f"[{', '.join(values)}]"
-    return text if len(values) == len(value) and len(text) <= _WIDTH else None
-
-
-def scalar(value: str | bool | int) -> str:  # noqa: FBT001 - it is any of these values
-    """Return one value on one line. Texts that YAML might read as anything else are quoted."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    return (
-        '"' + "".join(_ESCAPES.get(one) or (one if one.isprintable() else _code(one)) for one in value) + '"'
+    text: str = yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110
     )
-
-
-def _code(one: str) -> str:
-    """Return the escape of a character."""
-    return f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}"
-
-
-def _block_header(text: str) -> str | None:
-    """Return the first line of a text of several lines that can stand as it is; None: it must be quoted."""
-    lines = text.removesuffix("\n").split("\n")
-    whole = all(line.replace("\t", "").isprintable() for line in lines)
-    if "\n" not in text or not whole or not lines[0] or not lines[-1] or lines[0][0] in " \t":
-        return None
-    return "|" if text.endswith("\n") else "|-"
+    return text

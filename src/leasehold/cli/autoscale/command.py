@@ -289,7 +289,7 @@ async def manifests(
             metavar="LABEL", help="Where pre-emptible tiers run: gke, eks, aks, karpenter or KEY=VALUE."
         ),
     ] = None,
-    grace: Annotated[float, duration_option("How long the pods of workers may take to stop.")] = 30.0,
+    grace: Annotated[float, duration_option("How long a worker that is stopped waits for its runs.")] = 30.0,
 ) -> Code:
     """Print what the Kubernetes tiers of a configuration need, as YAML for `kubectl apply -f -`."""
     from leasehold.autoscale.manifests import manifests as manifests_of
