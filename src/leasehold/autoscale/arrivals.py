@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 #: How many standard deviations are no chance, of the change of a rate and of its trend. There are some 10,000
 #: passes a day, with many places to compare in each.
-CHANGE, TREND = 4.0, 2.5
+CHANGE, TREND = 4.0, 3.0
+#: How many counts a trend has at least: right after a jump there is none.
+TRENDING = 8
 #: Which part of a higher rate the count has, at least, in whose middle it begins.
 BEGUN = 0.05
 #: How long the window may become (s); how many counts it has, before older ones are merged; and of
@@ -162,7 +164,7 @@ def _slope(window: Sequence[Count], rate: float, dispersion: float) -> tuple[flo
 
     0: no more than chance explains.
     """
-    if len(window) < 4:
+    if len(window) < TRENDING:
         return 0.0, 0.0
     ago, middles = 0.0, list[float]()
     for one in reversed(window):
