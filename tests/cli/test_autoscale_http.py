@@ -162,6 +162,16 @@ async def test_a_report_that_cannot_be_read_is_served_until_it_is_stale(
         assert get(server, "/health")[0] == 200
 
 
+async def test_a_pass_that_could_not_be_finished_does_not_count() -> None:
+    error = PassError(part="server", problem="it is away")
+    async with serving(Kept(PassReport(errors=(error,)))) as server:
+        assert get(server, "/health") == (503, "no pass has ended yet\n")
+        server.show(replace(REPORT, age=10.0))
+        server.show(PassReport(errors=(error,)))
+        assert get(server, "/units/media/steady")[1]["wanted"] == 3
+        assert get(server, "/report")[1]["age"] >= 10.0
+
+
 async def test_a_tier_that_the_last_pass_did_not_know_has_no_number() -> None:
     async with serving(Kept(replace(REPORT, tiers=()))) as server:
         status, answer = get(server, "/units/media/steady")

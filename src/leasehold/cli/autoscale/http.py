@@ -82,8 +82,9 @@ class ReportServer:
         self._server.close()
 
     def show(self, report: PassReport) -> None:
-        """Answer with a report from now on."""
-        self._last = report, time.monotonic() - report.age
+        """Answer with a report from now on. One of a pass that could not be finished has no number."""
+        if report.number:
+            self._last = report, time.monotonic() - report.age
 
     async def run(self) -> None:
         """Look for new reports, until cancelled."""
