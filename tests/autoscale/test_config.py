@@ -45,7 +45,7 @@ backend = "kubernetes"
 workers_per_unit = 4
 spin_up = "1m30s"
 steady_share = 0.3
-kubernetes = { namespace = "prod" }
+kubernetes = { name = "steady", namespace = "prod", kind = "Deployment" }
 
 [[deployments.media.tiers]]
 name = "steady"
@@ -141,7 +141,7 @@ def test_servers_names_and_platforms_can_differ(load: Load) -> None:
     ]
     steady, spot = config.deployments["media"].tiers.values()
     assert steady.settings == {
-        "name": "media",
+        "name": "steady",
         "namespace": "prod",
         "kind": "Deployment",
         "context": None,
