@@ -138,6 +138,7 @@ async def test_units_that_fail_are_started_one_by_one_and_the_error_quotes_them(
     assert "exit code 3: no database (failures in a row: 3;" in texts[3]
 
 
+@pytest.mark.long
 async def test_after_a_trial_that_works_all_units_are_started_with_the_usual_output(
     bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

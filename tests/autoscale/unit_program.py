@@ -1,19 +1,16 @@
 """A program whose workers are units: each run is recorded, and may hold until a file exists.
 
-QUEUE names the queue, RECORD the file of the record, and FAILS a file without which the program fails.
+QUEUE names the queue, and RECORD the file of the record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sys
+import time
 from pathlib import Path
 
 from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
-
-if "FAILS" in os.environ and not Path(os.environ["FAILS"]).exists():
-    sys.exit("no database")
 
 RECORD = Path(os.environ["RECORD"])
 RELEASE = RECORD.with_name("release")
@@ -29,11 +26,12 @@ def write(*words: object) -> None:
 
 @worker.handler(AsyncWorkQueue.from_url(os.environ["LEASEHOLD_URL"], os.environ["QUEUE"]))
 async def do(order: str, lease: Lease) -> None:
-    """Sleep for some seconds, or hold."""
-    write("began", lease.id, os.getpid())
-    if order == "hold":
+    """Sleep for some seconds, or hold. The second word of an order is the time when it was added."""
+    what, _, added = order.partition(" ")
+    write("began", lease.id, os.getpid(), time.time() - float(added or 0), time.time())
+    if what == "hold":
         while not RELEASE.exists():  # noqa: ASYNC110 - the test creates the file
             await asyncio.sleep(0.01)
     else:
-        await asyncio.sleep(float(order))
+        await asyncio.sleep(float(what))
     write("ended", lease.id, os.getpid())

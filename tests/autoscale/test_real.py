@@ -1,0 +1,243 @@
+"""The whole autoscaler: a server, a loop and workers as processes, items under load, and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import AsyncWorkQueue, Item
+from leasehold.errors import ConnectionLost, ServerBusy
+from tests.autoscale.backend_bench import ProcessBench
+from tests.eventually import eventually
+from tests.faults.test_killed_server import kill, start
+from tests.queue.asking import until
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from leasehold import EmbeddedServer
+    from tests.conftest import MakeServer
+
+#: How long an item takes, and how long it may wait (s).
+SERVICE_TIME, AGE_TARGET = 0.3, 2.0
+#: How many items are added per second: work for 2.4 workers.
+RATE = 8.0
+#: So many items in a row, all added after a fault, show that the target holds again.
+ROW = 16
+#: Far longer than any step takes, also on a slow machine (s).
+WITHIN = 90.0
+
+CONFIG = """
+name = "scale-{queue}"
+url = "{url}"
+every = "250ms"
+clean_every = "never"
+deep_clean_every = "never"
+
+[jobs.{queue}]
+age_target = "{target}s"
+service_time = "{service}s"
+
+[deployments.work]
+jobs = ["{queue}"]
+backend = "processes"
+
+[deployments.work.processes]
+command = {command}
+env = {{ PYTHONPATH = "{path}", QUEUE = "{queue}", RECORD = "{record}" }}
+on_exit = "leave"
+
+[[deployments.work.tiers]]
+name = "t1"
+max_units = 4
+spin_up = "2s"
+slow_down = "1s"
+"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Stage:
+    """A server, a loop, and what was added and run."""
+
+    bench: ProcessBench
+    server: EmbeddedServer
+    config: Path
+    queue: AsyncWorkQueue
+    loop: Process | None = None
+    added: set[str] = field(default_factory=set)
+    #: Those of which it is not known whether they were added.
+    unsure: set[str] = field(default_factory=set)
+    killed: set[int] = field(default_factory=set)
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def add(self, seconds: float) -> None:
+        """Add an item that takes so many seconds."""
+        item = Item(f"{seconds} {time.time()}".encode(), id=f"i{next(self.numbers)}")
+        try:
+            await self.queue.add_item(item)
+        except (ConnectionLost, ServerBusy):
+            self.unsure.add(item.id)
+        else:
+            self.added.add(item.id)
+
+    async def load(self) -> None:
+        """Add items until cancelled."""
+        due = time.monotonic()
+        while True:
+            await self.add(SERVICE_TIME)
+            due = max(due + 1 / RATE, time.monotonic() - 1)
+            await asyncio.sleep(due - time.monotonic())
+
+    async def start_loop(self) -> None:
+        """Start the autoscaler."""
+        self.loop = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "leasehold.cli", "autoscale", str(self.config)),
+            env={**os.environ, "COLUMNS": "200"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    async def kill_loop(self) -> None:
+        """Kill the autoscaler between two of its passes: another one would wait for the lease of a pass."""
+        assert self.loop is not None
+        async with AsyncWorkQueue.from_url(self.server.url, f"scale-{self.bench.queue}") as own:
+
+            async def is_between() -> bool:
+                assert self.loop is not None
+                self.loop.send_signal(signal.SIGSTOP)
+                counts = await own.counts()
+                if counts.waiting == 1:
+                    return True
+                self.loop.send_signal(signal.SIGCONT)
+                return False
+
+            await until("it is between two passes", is_between, within=WITHIN)
+            self.loop.kill()
+            await self.loop.wait()
+
+    async def kill_unit(self) -> None:
+        """Kill a worker that runs an item."""
+        runs = Counter(self.runs("began"))
+        runs.subtract(self.runs("ended"))
+        pid = next(pid for (_, pid), count in runs.items() if count > 0 and pid in self.bench.pids())
+        self.killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    def runs(self, event: str) -> list[tuple[str, int]]:
+        """Return the items and processes of the runs with this event in the record."""
+        return [(id_, int(pid)) for _, id_, pid, *_ in self._lines(event)]
+
+    def _lines(self, event: str) -> list[list[str]]:
+        record = self.bench.record
+        lines = record.read_text().splitlines() if record.exists() else []
+        return [line.split() for line in lines if line.startswith(event)]
+
+    async def holds_again(self, what: str) -> None:
+        """Wait until the age target holds again, and log how long that took."""
+        began = time.time()
+
+        def holds() -> bool:
+            waits = [
+                float(waited)
+                for _, _, _, waited, at in self._lines("began")
+                if float(at) - float(waited) > began
+            ]
+            return len(waits) >= ROW and max(waits[-ROW:]) <= AGE_TARGET
+
+        await eventually(f"the age target holds again after: {what}", holds, within=WITHIN)
+        log.info("%s: the age target holds again after %.1f s", what, time.time() - began)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, make_server: MakeServer, name: str) -> AsyncIterator[Stage]:
+    """Start a server, and write a configuration."""
+    server = await start(make_server, tmp_path / "server")
+    bench = ProcessBench(tmp_path, server.url, name)
+    config = tmp_path / "autoscale.toml"
+    config.write_text(
+        CONFIG.format(
+            queue=name,
+            url=server.url,
+            target=AGE_TARGET,
+            service=SERVICE_TIME,
+            command=bench.command,
+            path=os.pathsep.join(path for path in sys.path if path),
+            record=bench.record,
+        )
+    )
+    queue = AsyncWorkQueue.from_url(server.url, name, reply_timeout=5)
+    stage = Stage(bench, server, config, queue)
+    try:
+        yield stage
+    finally:
+        if stage.loop is not None and stage.loop.returncode is None:
+            stage.loop.kill()
+            await stage.loop.wait()
+        await queue.close()
+        await bench.end()
+
+
+@pytest.mark.slow
+@pytest.mark.seed("RWQ-O22", "RWQ-O24", "RWQ-K6")
+async def test_the_age_target_holds_again_after_kills_and_nothing_is_lost_or_run_twice_by_scaling_in(
+    stage: Stage, make_server: MakeServer, tmp_path: Path
+) -> None:
+    await stage.start_loop()
+    load = asyncio.create_task(stage.load())
+    await stage.holds_again("start")
+
+    await stage.kill_unit()
+    await stage.holds_again("a worker was killed")
+
+    await stage.kill_loop()
+    await stage.kill_unit()
+    left = set(stage.bench.pids())
+    await stage.start_loop()
+    await stage.holds_again("the loop and a worker were killed")
+    assert left & set(stage.bench.pids()), "those that lived were adopted"
+
+    await kill(stage.server)
+    stage.server = await start(make_server, tmp_path / "server", stage.server.port)
+    await stage.holds_again("the server was killed and restarted")
+
+    for _ in range(4):
+        await stage.add(2.5)  # they run while their workers are scaled in
+    load.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await load
+    await eventually("all units have stopped", lambda: not stage.bench.pids(), within=WITHIN)
+    await finished(stage)
+
+
+async def finished(stage: Stage) -> None:
+    """Check that all items are done, and which ran more than once; end the loop."""
+    assert (await stage.queue.counts()).total == 0
+    assert await stage.queue.dead_letters.count() == 0
+    ended = Counter(id_ for id_, _ in stage.runs("ended"))
+    assert stage.added <= ended.keys() <= stage.added | stage.unsure
+    assert max(ended.values()) == 1
+    cut = Counter(stage.runs("began")) - Counter(stage.runs("ended"))
+    assert {pid for _, pid in cut} <= stage.killed, "only a kill has interrupted runs"
+    again = [id_ for id_, count in Counter(id_ for id_, _ in stage.runs("began")).items() if count > 1]
+    assert set(again) <= {id_ for id_, _ in cut}
+    log.info("%d items, of which %d ran again after a kill", len(ended), len(again))
+    assert stage.loop is not None
+    stage.loop.terminate()
+    async with asyncio.timeout(WITHIN):
+        assert await stage.loop.wait() == 0
