@@ -56,7 +56,9 @@ class ProcessBench:
     def __init__(self, folder: Path, url: str, queue: str) -> None:
         self.folder, self.url, self.queue = folder, url, queue
         self.record = folder / "record"
-        self.command = ["leasehold", "worker", f"{PROGRAM}:worker", "--log-level", "error"]
+        # They outlive a test that is killed, but not for long.
+        options = ["--log-level", "error", "--exit-on-unhealthy", "60s"]
+        self.command = ["leasehold", "worker", f"{PROGRAM}:worker", *options]
         self.opened: list[Backend] = []
 
     @property

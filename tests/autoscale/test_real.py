@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
+from leasehold import AsyncWorkQueue, Fleet, Item
+from leasehold.autoscale import Autoscaler, load_config
 from leasehold.errors import ConnectionLost, ServerBusy
 from tests.autoscale.backend_bench import ProcessBench
 from tests.eventually import eventually
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 #: How long an item takes, and how long it may wait (s).
 SERVICE_TIME, AGE_TARGET = 0.3, 2.0
-#: How many items are added per second: work for 2.4 workers.
-RATE = 8.0
+#: How many items are added per second: work for 1.8 workers.
+RATE = 6.0
 #: So many items in a row, all added after a fault, show that the target holds again.
-ROW = 16
+ROW = 12
 #: Far longer than any step takes, also on a slow machine (s).
 WITHIN = 90.0
 
@@ -78,16 +79,19 @@ class Stage:
     server: EmbeddedServer
     config: Path
     queue: AsyncWorkQueue
+    loading: asyncio.Task[None] | None = None
     loop: Process | None = None
+    #: The copies of the loop, by their process ids.
+    copies: dict[int, Process] = field(default_factory=dict)
     added: set[str] = field(default_factory=set)
     #: Those of which it is not known whether they were added.
     unsure: set[str] = field(default_factory=set)
     killed: set[int] = field(default_factory=set)
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    async def add(self, seconds: float) -> None:
-        """Add an item that takes so many seconds."""
-        item = Item(f"{seconds} {time.time()}".encode(), id=f"i{next(self.numbers)}")
+    async def add(self, what: float | str = SERVICE_TIME) -> None:
+        """Add an item that takes so many seconds, or that holds."""
+        item = Item(f"{what} {time.time()}".encode(), id=f"i{next(self.numbers)}")
         try:
             await self.queue.add_item(item)
         except (ConnectionLost, ServerBusy):
@@ -95,16 +99,26 @@ class Stage:
         else:
             self.added.add(item.id)
 
-    async def load(self) -> None:
-        """Add items until cancelled."""
+    def start_load(self) -> None:
+        """Add items until `end_load`."""
+        self.loading = asyncio.create_task(self._load())
+
+    async def end_load(self) -> None:
+        """Add no more items."""
+        assert self.loading is not None
+        self.loading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.loading
+
+    async def _load(self) -> None:
         due = time.monotonic()
         while True:
-            await self.add(SERVICE_TIME)
+            await self.add()
             due = max(due + 1 / RATE, time.monotonic() - 1)
             await asyncio.sleep(due - time.monotonic())
 
     async def start_loop(self) -> None:
-        """Start the autoscaler."""
+        """Start a copy of the autoscaler."""
         self.loop = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "leasehold.cli", "autoscale", str(self.config)),
             env={**os.environ, "COLUMNS": "200"},
@@ -112,6 +126,7 @@ class Stage:
             stdout=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
+        self.copies[self.loop.pid] = self.loop
 
     async def kill_loop(self) -> None:
         """Kill the autoscaler between two of its passes: another one would wait for the lease of a pass."""
@@ -153,6 +168,8 @@ class Stage:
         began = time.time()
 
         def holds() -> bool:
+            if self.loading is not None and self.loading.done():
+                self.loading.result()
             waits = [
                 float(waited)
                 for _, _, _, waited, at in self._lines("began")
@@ -186,9 +203,12 @@ async def stage(tmp_path: Path, make_server: MakeServer, name: str) -> AsyncIter
     try:
         yield stage
     finally:
-        if stage.loop is not None and stage.loop.returncode is None:
-            stage.loop.kill()
-            await stage.loop.wait()
+        if stage.loading is not None and not stage.loading.done():
+            await stage.end_load()
+        for one in stage.copies.values():
+            if one.returncode is None:
+                one.kill()
+                await one.wait()
         await queue.close()
         await bench.end()
 
@@ -199,7 +219,7 @@ async def test_the_age_target_holds_again_after_kills_and_nothing_is_lost_or_run
     stage: Stage, make_server: MakeServer, tmp_path: Path
 ) -> None:
     await stage.start_loop()
-    load = asyncio.create_task(stage.load())
+    stage.start_load()
     await stage.holds_again("start")
 
     await stage.kill_unit()
@@ -216,18 +236,12 @@ async def test_the_age_target_holds_again_after_kills_and_nothing_is_lost_or_run
     stage.server = await start(make_server, tmp_path / "server", stage.server.port)
     await stage.holds_again("the server was killed and restarted")
 
-    for _ in range(4):
-        await stage.add(2.5)  # they run while their workers are scaled in
-    load.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await load
-    await eventually("all units have stopped", lambda: not stage.bench.pids(), within=WITHIN)
+    await scaled_in(stage)
     await finished(stage)
 
 
 async def finished(stage: Stage) -> None:
     """Check that all items are done, and which ran more than once; end the loop."""
-    assert (await stage.queue.counts()).total == 0
     assert await stage.queue.dead_letters.count() == 0
     ended = Counter(id_ for id_, _ in stage.runs("ended"))
     assert stage.added <= ended.keys() <= stage.added | stage.unsure
@@ -237,7 +251,71 @@ async def finished(stage: Stage) -> None:
     again = [id_ for id_, count in Counter(id_ for id_, _ in stage.runs("began")).items() if count > 1]
     assert set(again) <= {id_ for id_, _ in cut}
     log.info("%d items, of which %d ran again after a kill", len(ended), len(again))
-    assert stage.loop is not None
-    stage.loop.terminate()
-    async with asyncio.timeout(WITHIN):
-        assert await stage.loop.wait() == 0
+    for one in stage.copies.values():
+        if one.returncode is None:
+            one.terminate()
+            async with asyncio.timeout(WITHIN):
+                assert await one.wait() == 0
+
+
+async def scaled_in(stage: Stage) -> None:
+    """End the load, and let two units leave while they run."""
+    for _ in range(2):
+        await stage.add("hold")
+    await stage.end_load()
+
+    async def leave_while_they_run() -> bool:
+        return sum(one.quiet for one in await Fleet(stage.queue).workers() if one.running) == 2
+
+    await until("two units leave while they run", leave_while_they_run, within=WITHIN)
+    stage.bench.release()
+
+    async def all_is_done() -> bool:
+        return (await stage.queue.counts()).total == 0 and not stage.bench.pids()
+
+    # An item whose lease the server has given when it was killed, and that no worker has received, waits for
+    # the end of the lease.
+    await until("all is done, and all units have stopped", all_is_done, within=WITHIN)
+
+
+@pytest.mark.long
+async def test_a_standby_leads_on_whenever_the_leader_is_killed(
+    stage: Stage, make_server: MakeServer, tmp_path: Path
+) -> None:
+    """Wherever in a pass it is killed. Workers and the server are killed, too."""
+    for _ in range(2):
+        await stage.start_loop()
+    stage.start_load()
+    await stage.holds_again("start")
+    for number in range(4):
+        leader = await leading(stage)
+        leader.kill()
+        await leader.wait()
+        await stage.kill_unit()
+        if number % 2:
+            await kill(stage.server)
+            stage.server = await start(make_server, tmp_path / "server", stage.server.port)
+        await eventually_leads(stage, leader.pid)
+        await stage.holds_again(f"the leader was killed ({number})")
+        await stage.start_loop()
+    await scaled_in(stage)
+    await finished(stage)
+
+
+async def leading(stage: Stage) -> Process:
+    """Return the copy that has made the last pass."""
+    async with Autoscaler(load_config(stage.config)) as observer:
+        report = await observer.last_report()
+    assert report is not None
+    return stage.copies[int(report.copy.rpartition("/")[2])]
+
+
+async def eventually_leads(stage: Stage, before: int) -> None:
+    """Wait until another copy leads than one that was killed."""
+
+    async def another() -> bool:
+        with contextlib.suppress(ConnectionLost, ServerBusy):
+            return (await leading(stage)).pid != before
+        return False
+
+    await until("another copy leads", another, within=WITHIN)

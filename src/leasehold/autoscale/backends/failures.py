@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 #: The first and the longest pause between a failure and the next start (s).
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
 #: After so many failures before the unit was at work, only one is started, and its output is captured.
@@ -26,12 +28,16 @@ class Failures:
         self.since = self.next_start = 0.0
 
     def add(self, problem: str, now: float, *, at_start: bool) -> None:
-        """Add a failure; the pause before the next start doubles."""
+        """Add a failure; the pause before the next start doubles.
+
+        There is none after a unit that was at work, if it is the first of the row: it may have been killed.
+        """
         if not self.count:
             self.since = now
         self.count += 1
         self.problem, self.at_start = problem, at_start
-        self.next_start = now + min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** min(self.count - 1, 10))
+        pause = min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** min(self.count - 1, 10))
+        self.next_start = now + (pause if at_start or self.count > 1 else 0.0)
 
     def end(self) -> None:
         """End the row: a unit lives."""
@@ -48,5 +54,5 @@ class Failures:
 
     def text(self, now: float) -> str:
         """Return what to report."""
-        soon = f"in {self.next_start - now:.0f} s" if self.pauses(now) else "in the next pass"
+        soon = f"in {math.ceil(self.next_start - now)} s" if self.pauses(now) else "in the next pass"
         return f"{self.problem} (failures in a row: {self.count}; the next start is {soon})"

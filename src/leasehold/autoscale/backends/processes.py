@@ -113,8 +113,8 @@ class ProcessBackend:
     async def request(self, units: int) -> None:
         """Start, replace and stop units until so many run.
 
-        After a unit that failed at its start, there is a pause before the next start, which grows to a
-        minute. It ends when a unit has lived for 30 s.
+        One that was killed is replaced at once. If units fail at their start, or again and again within 30 s,
+        there is a pause before the next start, which grows to a minute, until a unit has lived for 30 s.
 
         Args:
             units: How many there shall be, 0 or more.
