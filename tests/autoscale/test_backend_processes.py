@@ -240,11 +240,7 @@ async def test_workers_that_only_have_such_a_name_are_left_alone(
         raise AssertionError
 
     running = asyncio.create_task(worker.run())
-
-    async def is_registered() -> bool:
-        return len(await Fleet(queue).workers()) == 1
-
-    await until("it is registered", is_registered)
+    await until("it is registered", lambda: are_registered(queue, 1))
     backend = bench.open(SLEEP)
     assert (await backend.ready(), await backend.requested()) == (0, 0)
     await backend.request(1)
@@ -254,6 +250,27 @@ async def test_workers_that_only_have_such_a_name_are_left_alone(
     assert not worker.stopping
     worker.stop()
     await running
+
+
+async def test_a_unit_that_was_killed_and_not_reaped_is_not_adopted(
+    bench: ProcessBench, queue: AsyncWorkQueue, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after the end of the autoscaler that has started it, where no process reaps orphans."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "QUEUE": queue.name,
+                   "LEASEHOLD_URL": redis_url, "RECORD": str(bench.record)}  # fmt: skip
+    command = [sys.executable, "-P", "-m", "leasehold.cli", *bench.command[1:], "--name", f"{bench.prefix}1"]
+    unit = await asyncio.to_thread(lambda: subprocess.Popen(command, env=environment, start_new_session=True))
+    await until("it is registered", lambda: are_registered(queue, 1))
+    unit.kill()
+    await eventually("it has ended", lambda: not units.adopt("unit", 1, unit.pid).alive())
+    assert await bench.open().requested() == 0
+    unit.wait()
+    assert "ended after" not in caplog.text
+
+
+async def are_registered(queue: AsyncWorkQueue, count: int) -> bool:
+    """Return whether so many workers are registered."""
+    return len(await Fleet(queue).workers()) == count
 
 
 def test_a_process_with_the_id_of_a_former_unit_is_not_touched() -> None:

@@ -228,7 +228,10 @@ async def test_the_age_target_holds_again_after_kills_and_nothing_is_lost_or_run
     await stage.kill_loop()
     await stage.kill_unit()
     left = set(stage.bench.pids())
+    killed = stage.loop
     await stage.start_loop()
+    assert killed is not None
+    await another_leads(stage, killed.pid)
     await stage.holds_again("the loop and a worker were killed")
     assert left & set(stage.bench.pids()), "those that lived were adopted"
 
@@ -295,7 +298,7 @@ async def test_a_standby_leads_on_whenever_the_leader_is_killed(
         if number % 2:
             await kill(stage.server)
             stage.server = await start(make_server, tmp_path / "server", stage.server.port)
-        await eventually_leads(stage, leader.pid)
+        await another_leads(stage, leader.pid)
         await stage.holds_again(f"the leader was killed ({number})")
         await stage.start_loop()
     await scaled_in(stage)
@@ -310,7 +313,7 @@ async def leading(stage: Stage) -> Process:
     return stage.copies[int(report.copy.rpartition("/")[2])]
 
 
-async def eventually_leads(stage: Stage, before: int) -> None:
+async def another_leads(stage: Stage, before: int) -> None:
     """Wait until another copy leads than one that was killed."""
 
     async def another() -> bool:

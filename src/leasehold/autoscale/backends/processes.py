@@ -201,8 +201,11 @@ class ProcessBackend:
 
     def _adopt(self, pid: int, name: str) -> None:
         number = self._number(name)
-        if pid not in self._units and number is not None:
-            self._units[pid] = adopt(name, number, pid)
+        if pid in self._units or number is None:
+            return
+        unit = adopt(name, number, pid)
+        if unit.alive():  # one that was just killed may still be registered, and not be reaped
+            self._units[pid] = unit
             log.info("%s: adopted the unit %s, process %d", self._target, name, pid)
 
     def _number(self, name: str) -> int | None:
