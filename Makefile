@@ -87,7 +87,7 @@ test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a re
 test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
 	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
 
-test-kubernetes: .venv/ready machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in 5 minutes
+test-kubernetes: .venv/ready machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in some minutes
 	tests/autoscale/build-kube-apiserver.sh build/kubernetes
 	$(BIN)/python -m pytest -m kubernetes tests/autoscale $(ARGS)
 

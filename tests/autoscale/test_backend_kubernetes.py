@@ -13,11 +13,14 @@ import pytest
 import trustme
 from lightkube import KubeConfig
 
+from leasehold.autoscale import Autoscaler
 from leasehold.autoscale.backends import kubernetes, open_backend
 from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
 from leasehold.autoscale.config import load_config
 from leasehold.errors import BackendError
 from tests.autoscale.kubernetes_server import Fault, KubernetesServer, Workload
+from tests.autoscale.scaling import add_items
+from tests.queue.fixtures import tidy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,22 +28,44 @@ if TYPE_CHECKING:
 
     from leasehold.autoscale.backends import Backend
 
+__all__ = ["tidy"]
+
 #: Pauses of a few milliseconds, so that a test of eight attempts is quick. The other limits are generous.
 QUICK = Limits(first_pause=0.001, longest_pause=0.002)
 SCALE = "/apis/apps/v1/namespaces/prod/deployments/media/scale"
 UNAVAILABLE = Fault(status=503, body=b"{}", headers=("Content-Type: application/json",))
 
+CONFIGURATION = """
+name = "{name}"
+url = "{url}"
+[jobs.work]
+queue = "{name}-work"
+service_time = "30s"
+[deployments.media]
+jobs = ["work"]
+backend = "kubernetes"
+workers_per_unit = 2
+kubernetes = {{ namespace = "prod", kubeconfig = "{kubeconfig}" }}
+[[deployments.media.tiers]]
+name = "steady"
+max_units = 4
+[[deployments.media.tiers]]
+name = "spot"
+preemptible = true
+kubernetes = {{ name = "media-spot" }}
+"""
+
 
 @pytest.fixture
-async def server() -> AsyncIterator[KubernetesServer]:
+async def cluster() -> AsyncIterator[KubernetesServer]:
     async with KubernetesServer([Workload("media", replicas=3, ready=2)]).serving() as one:
         yield one
 
 
 @pytest.fixture
-def kubeconfig(server: KubernetesServer, tmp_path: Path) -> str:
+def kubeconfig(cluster: KubernetesServer, tmp_path: Path) -> str:
     file = tmp_path / "config"
-    file.write_text(server.kubeconfig())
+    file.write_text(cluster.kubeconfig())
     return str(file)
 
 
@@ -52,8 +77,8 @@ async def backend(kubeconfig: str) -> AsyncIterator[KubernetesBackend]:
 
 
 @pytest.fixture
-def media(server: KubernetesServer) -> Workload:
-    return server.workloads[0]
+def media(cluster: KubernetesServer) -> Workload:
+    return cluster.workloads[0]
 
 
 # ----------------------------------------------------------------------------------------------- the protocol
@@ -71,9 +96,9 @@ async def test_it_is_a_back_end(backend: KubernetesBackend, media: Workload) -> 
 
 @pytest.mark.seed("RWQ-K7")
 async def test_a_tier_of_a_configuration_leads_to_its_object(
-    server: KubernetesServer, kubeconfig: str, tmp_path: Path
+    cluster: KubernetesServer, kubeconfig: str, tmp_path: Path
 ) -> None:
-    server.workloads.append(Workload("resize-spot", namespace="night", plural="statefulsets", ready=7))
+    cluster.workloads.append(Workload("resize-spot", namespace="night", plural="statefulsets", ready=7))
     file = tmp_path / "autoscale.toml"
     file.write_text(
         f"""
@@ -92,6 +117,31 @@ async def test_a_tier_of_a_configuration_leads_to_its_object(
     opened = open_backend(load_config(file), "resize", "spot")
     assert await opened.ready() == 7
     await opened.close()
+
+
+@pytest.mark.seed("RWQ-O22", "RWQ-O24", "RWQ-K7")
+async def test_a_pass_scales_two_tiers_and_goes_on_when_one_is_missing(
+    cluster: KubernetesServer, kubeconfig: str, tmp_path: Path, redis_url: str, name: str
+) -> None:
+    file = tmp_path / "autoscale.toml"
+    file.write_text(CONFIGURATION.format(name=name, url=redis_url, kubeconfig=kubeconfig))
+    await add_items(redis_url, f"{name}-work", 20)
+    async with Autoscaler(load_config(file)) as autoscaler:
+        report = await autoscaler.once()
+        steady, spot = report.tiers
+        assert (steady.wanted, cluster.workloads[0].replicas) == (4, 4)
+        assert [
+            error.problem
+            for error in report.errors
+            if "media-spot in namespace prod: there is none" in error.problem
+        ]
+        cluster.workloads.append(Workload("media-spot", replicas=0))
+        report = await autoscaler.once()
+        steady, spot = report.tiers
+        assert report.errors == ()
+        # 20 items of 30 s within a minute need 10 workers, and a pod has two.
+        assert spot.wanted >= 1
+        assert cluster.workloads[1].replicas == spot.wanted
 
 
 def test_without_a_tier_in_kubernetes_its_client_is_not_loaded() -> None:
@@ -113,19 +163,19 @@ async def test_no_ready_pods_are_0(backend: KubernetesBackend, media: Workload) 
 
 
 async def test_the_same_number_writes_nothing(
-    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+    backend: KubernetesBackend, cluster: KubernetesServer, media: Workload
 ) -> None:
     await backend.request(3)
-    assert server.requests == [("GET", SCALE)]
+    assert cluster.requests == [("GET", SCALE)]
     assert media.version == 100
 
 
 async def test_a_request_changes_the_scale_alone(
-    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+    backend: KubernetesBackend, cluster: KubernetesServer, media: Workload
 ) -> None:
     await backend.request(4)
-    assert server.requests == [("GET", SCALE), ("PUT", SCALE)]
-    [sent] = server.bodies
+    assert cluster.requests == [("GET", SCALE), ("PUT", SCALE)]
+    [sent] = cluster.bodies
     assert sent["spec"] == {"replicas": 4}
     assert sent["metadata"] == {
         "name": "media",
@@ -135,14 +185,14 @@ async def test_a_request_changes_the_scale_alone(
     }
 
 
-async def test_a_stateful_set_is_scaled_too(server: KubernetesServer, kubeconfig: str) -> None:
-    server.workloads.append(Workload("media", plural="statefulsets", replicas=1, ready=1))
+async def test_a_stateful_set_is_scaled_too(cluster: KubernetesServer, kubeconfig: str) -> None:
+    cluster.workloads.append(Workload("media", plural="statefulsets", replicas=1, ready=1))
     backend = KubernetesBackend(
         "media/default", name="media", namespace="prod", kind="StatefulSet", kubeconfig=kubeconfig
     )
     await backend.request(5)
     assert (await backend.ready(), await backend.requested()) == (1, 5)
-    assert server.workloads[0].replicas == 3
+    assert cluster.workloads[0].replicas == 3
     await backend.close()
 
 
@@ -152,7 +202,7 @@ async def test_a_stateful_set_is_scaled_too(server: KubernetesServer, kubeconfig
 @pytest.mark.seed("RWQ-O24")
 @pytest.mark.parametrize("conflicts", [1, ATTEMPTS - 1])
 async def test_a_conflict_is_read_and_tried_again(
-    backend: KubernetesBackend, server: KubernetesServer, media: Workload, conflicts: int
+    backend: KubernetesBackend, cluster: KubernetesServer, media: Workload, conflicts: int
 ) -> None:
     changes = iter(range(conflicts))
 
@@ -160,48 +210,48 @@ async def test_a_conflict_is_read_and_tried_again(
         if next(changes, None) is not None:
             media.touch()
 
-    server.before_write = its_controller
+    cluster.before_write = its_controller
     await backend.request(9)
     assert media.replicas == 9
-    assert server.requests == [("GET", SCALE), ("PUT", SCALE)] * (conflicts + 1)
+    assert cluster.requests == [("GET", SCALE), ("PUT", SCALE)] * (conflicts + 1)
 
 
 @pytest.mark.seed("RWQ-O24")
 async def test_after_eight_conflicts_it_gives_up(
-    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+    backend: KubernetesBackend, cluster: KubernetesServer, media: Workload
 ) -> None:
-    server.before_write = media.touch
+    cluster.before_write = media.touch
     with pytest.raises(
         BackendError, match=r"no success in 8 attempts; at last: 409: Operation cannot"
     ) as caught:
         await backend.request(9)
     assert (caught.value.backend, caught.value.target) == ("kubernetes", "media/spot")
     assert media.replicas == 3
-    assert len(server.bodies) == 8
+    assert len(cluster.bodies) == 8
 
 
 async def test_a_number_that_another_client_has_set_meanwhile_is_not_written_again(
-    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+    backend: KubernetesBackend, cluster: KubernetesServer, media: Workload
 ) -> None:
     def another() -> None:
         media.replicas = 9
         media.touch()
 
-    server.before_write = another
+    cluster.before_write = another
     await backend.request(9)
-    assert len(server.bodies) == 1
+    assert len(cluster.bodies) == 1
 
 
 async def test_an_object_that_was_made_anew_is_not_scaled_by_what_was_read_of_the_old_one(
-    backend: KubernetesBackend, server: KubernetesServer
+    backend: KubernetesBackend, cluster: KubernetesServer
 ) -> None:
     def replace() -> None:
-        server.before_write = None
-        server.workloads[:] = [Workload("media", replicas=9, uid="another")]
+        cluster.before_write = None
+        cluster.workloads[:] = [Workload("media", replicas=9, uid="another")]
 
-    server.before_write = replace
+    cluster.before_write = replace
     await backend.request(9)
-    assert len(server.bodies) == 1, "rejected, although the version is the same"
+    assert len(cluster.bodies) == 1, "rejected, although the version is the same"
 
 
 # ----------------------------------------------------------------------------------------------------- errors
@@ -221,59 +271,59 @@ async def test_an_object_that_was_made_anew_is_not_scaled_by_what_was_read_of_th
     ],
 )
 async def test_what_passes_is_tried_again(
-    backend: KubernetesBackend, server: KubernetesServer, media: Workload, fault: Fault
+    backend: KubernetesBackend, cluster: KubernetesServer, media: Workload, fault: Fault
 ) -> None:
-    server.faults = [fault, fault]
+    cluster.faults = [fault, fault]
     assert await backend.ready() == 2
-    server.faults = [fault, None, fault]
+    cluster.faults = [fault, None, fault]
     await backend.request(6)
-    assert (media.replicas, server.faults) == (6, [])
+    assert (media.replicas, cluster.faults) == (6, [])
 
 
 async def test_a_lost_reply_does_not_write_twice(
-    backend: KubernetesBackend, server: KubernetesServer, media: Workload
+    backend: KubernetesBackend, cluster: KubernetesServer, media: Workload
 ) -> None:
-    server.faults = [None, Fault(cut=True, applied=True)]
+    cluster.faults = [None, Fault(cut=True, applied=True)]
     await backend.request(6)
-    assert (media.replicas, len(server.bodies)) == (6, 1)
+    assert (media.replicas, len(cluster.bodies)) == (6, 1)
 
 
 async def test_a_server_that_stays_unavailable_is_an_error(
-    backend: KubernetesBackend, server: KubernetesServer
+    backend: KubernetesBackend, cluster: KubernetesServer
 ) -> None:
-    server.faults = [UNAVAILABLE] * 20
+    cluster.faults = [UNAVAILABLE] * 20
     with pytest.raises(
         BackendError, match=r"Deployment media in namespace prod: no success in 8 attempts.*503"
     ):
         await backend.ready()
-    assert len(server.requests) == ATTEMPTS
-    server.faults = []
+    assert len(cluster.requests) == ATTEMPTS
+    cluster.faults = []
     assert await backend.ready() == 2
 
 
 async def test_a_silent_server_is_tried_again(
-    server: KubernetesServer, kubeconfig: str, media: Workload
+    cluster: KubernetesServer, kubeconfig: str, media: Workload
 ) -> None:
     limits = Limits(request=0.1, call=60, first_pause=0.001)
     backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
-    server.faults = [Fault(silent=True), None, Fault(silent=True, applied=True)]
+    cluster.faults = [Fault(silent=True), None, Fault(silent=True, applied=True)]
     await backend.request(6)
-    assert (media.replicas, len(server.bodies)) == (6, 1)
+    assert (media.replicas, len(cluster.bodies)) == (6, 1)
     await backend.close()
 
 
 async def test_a_server_that_stays_silent_is_an_error_in_the_end(
-    server: KubernetesServer, kubeconfig: str
+    cluster: KubernetesServer, kubeconfig: str
 ) -> None:
     limits = Limits(request=60, call=0.2)
     backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
-    server.faults = [Fault(silent=True)] * 20
+    cluster.faults = [Fault(silent=True)] * 20
     with pytest.raises(BackendError, match=r"no success within 0.2 s"):
         await backend.ready()
     await backend.close()
 
 
-async def test_a_server_that_asks_for_time_is_given_it(server: KubernetesServer, kubeconfig: str) -> None:
+async def test_a_server_that_asks_for_time_is_given_it(cluster: KubernetesServer, kubeconfig: str) -> None:
     backend = KubernetesBackend(
         "m/t",
         name="media",
@@ -281,28 +331,28 @@ async def test_a_server_that_asks_for_time_is_given_it(server: KubernetesServer,
         kubeconfig=kubeconfig,
         limits=Limits(call=0.5, first_pause=0.001),
     )
-    server.faults = [Fault(status=429, headers=("Retry-After: 600",))] * 20
+    cluster.faults = [Fault(status=429, headers=("Retry-After: 600",))] * 20
     with pytest.raises(BackendError, match=r"within 0.5 s; at last: 429"):
         await backend.ready()
-    assert len(server.requests) == 1
+    assert len(cluster.requests) == 1
     await backend.close()
 
 
 async def test_a_server_that_is_down_is_an_error_that_names_it(
-    backend: KubernetesBackend, server: KubernetesServer, tmp_path: Path
+    backend: KubernetesBackend, cluster: KubernetesServer, tmp_path: Path
 ) -> None:
-    server.port = 1
-    (tmp_path / "config").write_text(server.kubeconfig())
+    cluster.port = 1
+    (tmp_path / "config").write_text(cluster.kubeconfig())
     with pytest.raises(BackendError, match=r"8 attempts; at last: ConnectError: .*, http://127\.0\.0\.1:1$"):
         await backend.requested()
 
 
 @pytest.mark.parametrize("call", ["ready", "requested", "request"])
 async def test_a_deployment_that_vanishes_is_an_error_that_names_it(
-    backend: KubernetesBackend, server: KubernetesServer, call: str
+    backend: KubernetesBackend, cluster: KubernetesServer, call: str
 ) -> None:
     assert await backend.ready() == 2
-    gone = server.workloads.pop()
+    gone = cluster.workloads.pop()
     with pytest.raises(BackendError) as caught:
         await (backend.request(5) if call == "request" else getattr(backend, call)())
     assert str(caught.value) == (
@@ -310,14 +360,14 @@ async def test_a_deployment_that_vanishes_is_an_error_that_names_it(
         "`name` and `namespace` in the configuration (404: "
         f'{"deployments" if call == "ready" else "deployments/scale"}.apps "media" not found)'
     )
-    server.workloads.append(gone)
+    cluster.workloads.append(gone)
     assert await backend.ready() == 2
 
 
 async def test_a_deployment_that_vanishes_before_the_write_is_an_error(
-    backend: KubernetesBackend, server: KubernetesServer
+    backend: KubernetesBackend, cluster: KubernetesServer
 ) -> None:
-    server.before_write = server.workloads.clear
+    cluster.before_write = cluster.workloads.clear
     with pytest.raises(BackendError, match="there is none"):
         await backend.request(5)
 
@@ -331,66 +381,66 @@ async def test_a_deployment_that_vanishes_before_the_write_is_an_error(
     ],
 )
 async def test_a_missing_right_is_named(
-    backend: KubernetesBackend, server: KubernetesServer, verb: str, resource: str, call: str
+    backend: KubernetesBackend, cluster: KubernetesServer, verb: str, resource: str, call: str
 ) -> None:
-    server.denied = {(verb, resource)}
+    cluster.denied = {(verb, resource)}
     with pytest.raises(
         BackendError, match=f"the right to {verb} {resource} is missing. Grant it: "
     ) as caught:
         await (backend.request(5) if call == "request" else getattr(backend, call)())
     assert f'cannot {verb} resource "{resource}"' in caught.value.problem
-    assert len(server.requests) <= 2, "it is not tried again"
+    assert len(cluster.requests) <= 2, "it is not tried again"
 
 
 async def test_anything_else_that_is_refused_is_not_tried_again(
-    backend: KubernetesBackend, server: KubernetesServer
+    backend: KubernetesBackend, cluster: KubernetesServer
 ) -> None:
-    server.faults = [None, Fault(status=422, body=b"too many", headers=("Content-Type: text/plain",))]
+    cluster.faults = [None, Fault(status=422, body=b"too many", headers=("Content-Type: text/plain",))]
     with pytest.raises(BackendError, match=r"refuses to update deployments/scale with 422 \(422: too many\)"):
         await backend.request(5)
-    assert len(server.requests) == 2
+    assert len(cluster.requests) == 2
 
 
 @pytest.mark.parametrize("body", [b"", b"none", b'{"code": "422"}', b"[]"])
 async def test_what_is_refused_without_a_reason_is_not_tried_again(
-    backend: KubernetesBackend, server: KubernetesServer, body: bytes
+    backend: KubernetesBackend, cluster: KubernetesServer, body: bytes
 ) -> None:
-    server.faults = [Fault(status=422, body=body, headers=("Content-Type: application/json",))]
+    cluster.faults = [Fault(status=422, body=body, headers=("Content-Type: application/json",))]
     with pytest.raises(BackendError, match="refuses to get deployments with 422"):
         await backend.ready()
-    assert len(server.requests) == 1
+    assert len(cluster.requests) == 1
 
 
 # ------------------------------------------------------------------------------------------------ credentials
 
 
 async def test_credentials_that_are_not_accepted_are_an_error(
-    backend: KubernetesBackend, server: KubernetesServer
+    backend: KubernetesBackend, cluster: KubernetesServer
 ) -> None:
-    server.accepted = "another"
+    cluster.accepted = "another"
     with pytest.raises(BackendError, match="does not accept these credentials"):
         await backend.ready()
 
 
 async def test_a_program_may_give_the_credentials(
-    server: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
+    cluster: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
 ) -> None:
-    server.accepted = "made"
+    cluster.accepted = "made"
     program = 'print(\'{"status": {"token": "made"}}\')'
     exec_ = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",
         "command": sys.executable,
         "args": ["-c", program],
     }
-    (tmp_path / "config").write_text(server.kubeconfig(exec=exec_))
+    (tmp_path / "config").write_text(cluster.kubeconfig(exec=exec_))
     assert await backend.ready() == 2
 
 
 async def test_a_program_that_gives_none_is_an_error(
-    server: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
+    cluster: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
 ) -> None:
     exec_ = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": str(tmp_path / "absent")}
-    (tmp_path / "config").write_text(server.kubeconfig(exec=exec_))
+    (tmp_path / "config").write_text(cluster.kubeconfig(exec=exec_))
     with pytest.raises(BackendError, match="FileNotFoundError"):
         await backend.ready()
 
@@ -404,14 +454,14 @@ async def test_inside_a_pod_its_account_is_used_and_a_rotated_token_is_read_agai
     authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "namespace").write_text("prod")
-    server = KubernetesServer([Workload("media", ready=4)], accepted="first")
-    async with server.serving(tls):
+    cluster = KubernetesServer([Workload("media", ready=4)], accepted="first")
+    async with cluster.serving(tls):
         monkeypatch.setattr(kubernetes, "SERVICE_ACCOUNT", str(tmp_path))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(cluster.port))
         backend = KubernetesBackend("media/spot", name="media", namespace="prod", limits=QUICK)
         assert await backend.ready() == 4
-        server.accepted = "second"
+        cluster.accepted = "second"
         (tmp_path / "token").write_text("second\n")
         assert await backend.ready() == 4
         await backend.close()
@@ -431,18 +481,18 @@ async def test_inside_a_pod_its_account_is_used_and_a_rotated_token_is_read_agai
     ],
 )
 async def test_a_kubeconfig_that_is_none_is_an_error_until_it_is_one(
-    server: KubernetesServer, tmp_path: Path, text: str | None, context: str | None
+    cluster: KubernetesServer, tmp_path: Path, text: str | None, context: str | None
 ) -> None:
     file = tmp_path / "config"
     if text is not None:
-        file.write_text(server.kubeconfig() if text == "here" else text)
+        file.write_text(cluster.kubeconfig() if text == "here" else text)
     backend = KubernetesBackend(
         "media/spot", name="media", namespace="prod", kubeconfig=str(file), context=context, limits=QUICK
     )
     with pytest.raises(BackendError, match="Deployment media in namespace prod: no connection can be made: "):
         await backend.ready()
     if context is None:
-        file.write_text(server.kubeconfig())
+        file.write_text(cluster.kubeconfig())
         assert await backend.ready() == 2
     await backend.close()
 
@@ -477,11 +527,11 @@ async def test_files_are_read_and_certificates_loaded_in_a_thread(
 
 
 async def test_a_cancelled_call_leaves_a_back_end_that_works(
-    backend: KubernetesBackend, server: KubernetesServer
+    backend: KubernetesBackend, cluster: KubernetesServer
 ) -> None:
-    server.faults = [Fault(silent=True)]
+    cluster.faults = [Fault(silent=True)]
     call = asyncio.create_task(backend.ready())
-    await server.arrived.wait()
+    await cluster.arrived.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

@@ -16,6 +16,7 @@ from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Namespace, ServiceAccountToken
 from lightkube.types import PatchType
 
+from leasehold.autoscale import Autoscaler
 from leasehold.autoscale.backends import kubernetes
 from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
 from leasehold.autoscale.config import load_config
@@ -23,10 +24,13 @@ from leasehold.autoscale.manifests import manifests
 from leasehold.errors import BackendError
 from tests.autoscale.kubernetes_server import KubernetesServer, Workload
 from tests.autoscale.real_kubernetes import ADMINISTRATOR, ApiServer, api_server
+from tests.autoscale.scaling import add_items
+from tests.autoscale.test_backend_kubernetes import CONFIGURATION
 from tests.autoscale.test_manifests import TWO
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -61,7 +65,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory, patched: pytest.MonkeyPa
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(
+async def cluster(
     tmp_path_factory: pytest.TempPathFactory,
     documents: list[dict[str, Any]],
     patched: pytest.MonkeyPatch,
@@ -87,20 +91,20 @@ async def server(
 
 
 @pytest.fixture
-def account(server: ApiServer) -> str:
+def account(cluster: ApiServer) -> str:
     """Return the token of the autoscaler's account."""
-    return (server.folder / "account" / "token").read_text()
+    return (cluster.folder / "account" / "token").read_text()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def administrator(server: ApiServer) -> AsyncIterator[AsyncClient]:
-    one = server.client()
+async def administrator(cluster: ApiServer) -> AsyncIterator[AsyncClient]:
+    one = cluster.client()
     yield one
     await one.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def media(server: ApiServer) -> AsyncIterator[KubernetesBackend]:  # noqa: ARG001 - it must run
+async def media(cluster: ApiServer) -> AsyncIterator[KubernetesBackend]:  # noqa: ARG001 - it must run
     one = KubernetesBackend("media/steady", name="media", namespace="prod", limits=Limits(first_pause=0.001))
     yield one
     await one.close()
@@ -108,7 +112,7 @@ async def media(server: ApiServer) -> AsyncIterator[KubernetesBackend]:  # noqa:
 
 @pytest.mark.seed("RWQ-O27")
 async def test_the_api_server_keeps_each_field_of_the_manifests(
-    server: ApiServer, documents: list[dict[str, Any]]
+    cluster: ApiServer, documents: list[dict[str, Any]]
 ) -> None:
     for one in documents:
         version, kind = one["apiVersion"], one["kind"]
@@ -116,7 +120,7 @@ async def test_the_api_server_keeps_each_field_of_the_manifests(
             continue
         base = "/api/v1" if version == "v1" else f"/apis/{version}"
         path = f"{base}/namespaces/prod/{kind.lower()}s/{one['metadata']['name']}"
-        status, kept = await asyncio.to_thread(server.get, path)
+        status, kept = await asyncio.to_thread(cluster.get, path)
         assert status == 200, path
         assert_holds(kept, one, path)
 
@@ -143,7 +147,7 @@ async def test_the_account_of_the_manifests_may_scale(media: KubernetesBackend) 
     assert await media.ready() == 0
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("cluster")
 async def test_a_stateful_set_is_scaled() -> None:
     spot = KubernetesBackend("media/spot", name="media-spot", namespace="prod", kind="StatefulSet")
     await spot.request(3)
@@ -161,7 +165,7 @@ async def test_ready_pods_are_counted(media: KubernetesBackend, administrator: A
 
 
 @pytest.mark.parametrize("call", ["ready", "requested", "request"])
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("cluster")
 async def test_the_account_may_do_nothing_else(call: str) -> None:
     other = KubernetesBackend("mail/default", name="mail", namespace="prod")
     resource = "deployments" if call == "ready" else "deployments/scale"
@@ -171,9 +175,9 @@ async def test_the_account_may_do_nothing_else(call: str) -> None:
     await other.close()
 
 
-async def test_a_token_that_is_none_is_refused(server: ApiServer) -> None:
+async def test_a_token_that_is_none_is_refused(cluster: ApiServer) -> None:
     backend = KubernetesBackend(
-        "m/t", name="media", namespace="prod", kubeconfig=str(server.kubeconfig("stranger"))
+        "m/t", name="media", namespace="prod", kubeconfig=str(cluster.kubeconfig("stranger"))
     )
     with pytest.raises(BackendError, match="does not accept these credentials"):
         await backend.ready()
@@ -232,34 +236,59 @@ async def test_a_deployment_that_vanishes_and_comes_back(
 
 
 async def test_an_api_server_that_is_killed_and_comes_back(
-    media: KubernetesBackend, server: ApiServer
+    media: KubernetesBackend, cluster: ApiServer
 ) -> None:
     await media.request(2)
-    await server.kill()
+    await cluster.kill()
     with pytest.raises(BackendError, match="ConnectError"):
         await media.request(6)
-    await server.start()
+    await cluster.start()
     assert await media.requested() == 2
     await media.request(6)
     assert await media.requested() == 6
 
 
+@pytest.mark.seed("RWQ-O22", "RWQ-O24")
+async def test_a_pass_of_the_autoscaler_scales_both_tiers(
+    media: KubernetesBackend, tmp_path: Path, redis_url: str, name: str
+) -> None:
+    await media.request(0)
+    text = CONFIGURATION.replace(', kubeconfig = "{kubeconfig}"', "")
+    text = text.replace('"media-spot"', '"media-spot", kind = "StatefulSet"')
+    file = tmp_path / "autoscale.toml"
+    file.write_text(text.format(name=name, url=redis_url))
+    await add_items(redis_url, f"{name}-work", 20)
+    async with Autoscaler(load_config(file)) as autoscaler:
+        report = await autoscaler.once()
+        assert report.errors == ()
+        assert [tier.wanted for tier in report.tiers] == [4, await autoscaled_spot()]
+    assert await media.requested() == 4
+
+
+async def autoscaled_spot() -> int:
+    spot = KubernetesBackend("media/spot", name="media-spot", namespace="prod", kind="StatefulSet")
+    try:
+        return await spot.requested()
+    finally:
+        await spot.close()
+
+
 async def test_the_small_server_of_the_other_tests_answers_as_this_one(
-    media: KubernetesBackend, server: ApiServer, account: str
+    media: KubernetesBackend, cluster: ApiServer, account: str
 ) -> None:
     # What other tests rely on: which fields are there, and left out at 0, and how errors look.
     small = KubernetesServer([Workload("media", replicas=0), Workload("mail")])
     await media.request(0)
     for path in ("media/scale", "media", "absent", "absent/scale"):
-        await same_answer(small, server, path, ADMINISTRATOR)
+        await same_answer(small, cluster, path, ADMINISTRATOR)
     small.denied = {("get", "deployments"), ("get", "deployments/scale")}
     for path in ("mail", "mail/scale"):
-        await same_answer(small, server, path, account)
+        await same_answer(small, cluster, path, account)
 
 
-async def same_answer(small: KubernetesServer, server: ApiServer, path: str, token: str) -> None:
+async def same_answer(small: KubernetesServer, cluster: ApiServer, path: str, token: str) -> None:
     path = f"/apis/apps/v1/namespaces/prod/deployments/{path}"
-    status, real = await asyncio.to_thread(server.get, path, token)
+    status, real = await asyncio.to_thread(cluster.get, path, token)
     ours, made = small._answer("GET", path, {}, b"")
     assert ours == status
     assert (made["kind"], made["apiVersion"]) == (real["kind"], real["apiVersion"])
