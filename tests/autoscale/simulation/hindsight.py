@@ -9,9 +9,11 @@ many workers are needed, if they start at once. As a rule may scale in only afte
 hindsight: it keeps the largest of this time.
 
 This takes work for a liquid, so it can be too few. It is simulated: where items are late, units are added,
-until 99 % of the items begin within the target. A constant number of units is tried as well, and the slope
-times a factor; the cheapest of these that keeps the target is taken. No real rule can do the same: it
-neither knows the items, nor do its workers start at once.
+until 99 % of the items begin within the target. The same is done with other beginnings: the slope times a
+factor; as few as possible as late as possible (`_lazy`), which is cheaper where units stay anyway; what runs if
+all items begin at once, or all late, which is cheaper where runs are long; a constant number. The cheapest of
+these that keeps the target is taken. No real rule can do the same: it neither knows the items, nor do its
+workers start at once.
 """
 
 from __future__ import annotations
@@ -98,6 +100,8 @@ class _Search:
         foreseen = _foreseen(self._load, self._jobs, upper)
         for ahead in AHEAD:
             self._repair(_lazy(lower, upper, foreseen, self._cells, ahead)[:steps])
+        for share in (0.0, 0.9):
+            self._repair(_running(self._load, self._jobs, came, share)[:steps] / self._tier.workers_per_unit)
         self._repair(_whole(slope))
         self._scale(slope)
         self._hold(slope)
@@ -120,7 +124,7 @@ class _Search:
 
     def _repair(self, units: Times) -> None:
         """Add units where items are late, until the target is kept."""
-        units = units.copy()
+        units = _whole(units)
         for _ in range(TRIES):
             tried = self._try(_window(units, self._cells))
             if tried is None or tried[0] >= SHARE:
@@ -187,6 +191,19 @@ def _lazy(lower: Times, upper: Times, foreseen: Times, cells: int, ahead: int) -
         there = np.max(units[max(0, step - cells) : step + 1])
         done = min(upper[step + 1], done + there * STEP)
     return units
+
+
+def _running(load: Load, jobs: tuple[str, ...], came: Mapping[str, Times], share: float) -> Times:
+    """Return how many items run in each step if each begins when so much of its target has passed."""
+    steps = int(load.end / STEP) + 2
+    change = np.zeros(steps + 1)
+    for job in jobs:
+        known, _, seconds = _work(load, job, came)
+        first = ((known + share * load.policy.jobs[job].age_target) / STEP).astype(int)
+        last = first + np.maximum(1, np.ceil(seconds / STEP)).astype(int)
+        np.add.at(change, np.minimum(first, steps), 1)
+        np.add.at(change, np.minimum(last, steps), -1)
+    return np.cumsum(change)
 
 
 def _curves(load: Load, jobs: tuple[str, ...], came: Mapping[str, Times]) -> tuple[Times, Times]:
