@@ -10,9 +10,9 @@ hindsight: it keeps the largest of this time.
 
 This takes work for a liquid, so it can be too few. It is simulated: where items are late, units are added,
 until 99 % of the items begin within the target. The same is done with other beginnings: the slope times a
-factor; as few as possible as late as possible (`_lazy`), which is cheaper where units stay anyway; what runs if
-all items begin at once, or all late, which is cheaper where runs are long; a constant number. The cheapest of
-these that keeps the target is taken. No real rule can do the same: it neither knows the items, nor do its
+factor; as few as possible as late as possible (`_lazy`), which is cheaper where units stay anyway; what runs
+if all items begin at once, or all late, which is cheaper where runs are long; a constant number. The cheapest
+of these that keeps the target is taken. No real rule can do the same: it neither knows the items, nor do its
 workers start at once.
 """
 
