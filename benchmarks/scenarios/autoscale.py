@@ -6,12 +6,14 @@ machine. `tests/autoscale/simulation/` has the loads, the other rules and what h
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.measure import Row
-from tests.autoscale.simulation.judge import HINDSIGHT, INT32, compare
+from tests.autoscale.simulation.judge import HINDSIGHT, INT32, SEED, compare
 from tests.autoscale.simulation.loads import LOADS
 
 if TYPE_CHECKING:
@@ -25,18 +27,22 @@ WITHIN, READY = "% begun within the target", "workers ready"
 
 async def autoscale(bench: Bench) -> list[Row]:
     """Simulate each load under each rule: what was kept, with how many workers, in how many requests."""
-    rows: list[Row] = []
-    for name, make in LOADS.items():
-        verdicts = compare(make(short=bench.quick))
-        rows += [_row(name, one) for one in verdicts if one.rule != INT32 or _differs(verdicts)]
-        if name in DRAWN:
-            rows += [_series(name, one) for one in verdicts if one.rule != INT32]
+    with ProcessPoolExecutor() as processes:
+        rows = processes.map(partial(_rows, short=bench.quick), LOADS)
+        return [row for its in rows for row in its]
+
+
+def _rows(name: str, *, short: bool) -> list[Row]:
+    verdicts = compare(LOADS[name](short=short))
+    rows = [_row(name, one) for one in verdicts if one.rule != INT32 or _differs(verdicts)]
+    if name in DRAWN:
+        rows += [_series(name, one) for one in verdicts if one.rule != INT32]
     return rows
 
 
 def _differs(verdicts: list[Verdict]) -> bool:
     """Whether 32 bits make a difference."""
-    int32, whole = (one.outcome for one in verdicts if one.rule.startswith("redis-work-queue"))
+    int32, whole = (one.outcome for one in verdicts if one.rule in (INT32, SEED))
     return int32.worker_seconds != whole.worker_seconds
 
 
