@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold.autoscale import load_config
-from leasehold.autoscale.config_keys import BACKENDS, FILE_KEYS, JOB_KEYS, OTHER_NAMES, TIER_KEYS
+from leasehold.autoscale.config.keys import BACKENDS, FILE_KEYS, JOB_KEYS, OTHER_NAMES, TIER_KEYS
 from leasehold.errors import InvalidConfig
 from tests.autoscale.config_files import SMALLEST, load, only_problem, problems
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue, Item
-from leasehold.autoscale import config_keys as keys
 from leasehold.autoscale import load_config
+from leasehold.autoscale.config import keys
 from tests.cli.program import started
 from tests.docs.pages import DOCS, REFERENCE, blocks, name_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from leasehold.autoscale.config_keys import Key
+    from leasehold.autoscale.config.keys import Key
     from tests.conftest import MakeServer
 
 HOW_TO = DOCS / "how-to" / "autoscale.md"

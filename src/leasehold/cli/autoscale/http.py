@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from leasehold.autoscale.config_keys import address
+from leasehold.autoscale.config.keys import address
 from leasehold.autoscale.report import metric_values
 from leasehold.cli.probes import AddressUnusable, ProbeServer, document, note, one_at_a_time, probe
 from leasehold.errors import LeaseholdError

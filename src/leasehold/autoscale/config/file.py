@@ -8,7 +8,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leasehold.autoscale.config_keys import ABSENT, OTHER_NAMES, REQUIRED, Unfit
+from leasehold.autoscale.config.keys import ABSENT, OTHER_NAMES, REQUIRED, Unfit
 from leasehold.describing import shown
 from leasehold.errors import InvalidConfig
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from leasehold.autoscale.config_keys import Key
+    from leasehold.autoscale.config.keys import Key
 
 #: The keys and the indexes that lead to a value.
 Place: TypeAlias = "tuple[str | int, ...]"
