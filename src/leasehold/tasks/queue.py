@@ -368,11 +368,7 @@ class TaskQueue:
             task.definition.home = self.queue
 
     def _register(
-        self,
-        function: Callable[..., Any] | Task[..., Any],
-        name: str | None,
-        queue: AsyncWorkQueue,
-        settings: Settings,
+        self, function: Any, name: str | None, queue: AsyncWorkQueue, settings: Settings
     ) -> Task[..., Any]:
         name = getattr(function, "__name__", "<unknown>") if name is None else name
         if isinstance(function, Task):
