@@ -310,7 +310,7 @@ async def leading(stage: Stage) -> Process:
     async with Autoscaler(load_config(stage.config)) as observer:
         report = await observer.last_report()
     assert report is not None
-    return stage.copies[int(report.copy.rpartition("/")[2])]
+    return stage.copies[int(report.copy.split("/")[1])]
 
 
 async def another_leads(stage: Stage, before: int) -> None:
