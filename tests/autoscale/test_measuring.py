@@ -204,6 +204,20 @@ def test_a_service_time_that_changes_is_followed_and_chance_is_not() -> None:
     assert found[-1] < 3.5, "of 1,160 items, the last 160"
 
 
+def test_the_long_runs_at_the_end_of_a_burst_are_no_change() -> None:
+    """100 workers begin 1,000 items; the last 100 runs end alone, the longest ones last."""
+    job, draw, found = Job(), Random(11), list[float]()
+    for _ in range(6):
+        times = [draw.gammavariate(4, 5 / 4) for _ in range(1_000)]
+        times = times[:900] + sorted(times[900:])
+        for at in range(0, 1_000, 50):
+            job.leased = min(100, 950 - at)
+            job.work("one", *times[at : at + 50])
+            found.append(job.measure().service_time or 0)
+    assert max(found[60:]) < 5.5
+    assert min(found[60:]) > 4.5
+
+
 def test_a_worker_that_starts_again_under_its_name_is_a_new_one() -> None:
     job = Job()
     job.work("one", *[3.0] * 100)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 #: Two samples that are further apart (s) are not compared: the loop was away, or a clock was set.
 LONGEST_INTERVAL = 3600.0
 #: The service time is the mean of about so many items, or of four times as many as are leased at once; but of
-#: so many if the mean of these differs by this many standard errors; and what a worker did before it was
-#: first seen counts as so many items at most.
+#: so many of the last, or four times as many as that, if their mean differs by this many standard errors; and
+#: what a worker did before it was first seen counts as so many items at most.
 MOST_ITEMS, LATE_ITEMS, CHANGE, NEW_ITEMS = 1000.0, 100.0, 3.5, 30.0
 #: How many items the assumption is worth that service times vary as those of an exponential distribution.
 PRIOR_ITEMS = 5.0
@@ -108,6 +108,8 @@ class _Memory(msgspec.Struct, forbid_unknown_fields=True):
     #: Items, seconds and squares of the runs of workers that say so, faded out; and of the last of them.
     done: _Work
     late: _Work
+    #: How many items were leased at once while the last ones were done, at most.
+    peak: float
     workers: dict[str, _Work]
     #: For how many seconds items were leased, and how many: for workers that say nothing.
     held: tuple[float, float]
@@ -138,11 +140,12 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
         begun = _faded(begun, interval, leases)
         held = _fade(held, leases, (interval * (last.leased + seen.leased) / 2, leases))
     more, workers = _work_done(sample, last)
-    done, late = (
-        _mixed(last.done, more, max(MOST_ITEMS, 4 * seen.leased)),
-        _mixed(last.late, more, LATE_ITEMS),
-    )
-    if _differ(done, late):
+    faded = min(1.0, more[0] / max(LATE_ITEMS, 4 * last.peak))
+    peak = max(seen.leased, last.peak * (1 - faded))
+    most_late = max(LATE_ITEMS, 4 * peak)
+    done, late = _mixed(last.done, more, max(MOST_ITEMS, most_late)), _mixed(last.late, more, most_late)
+    # Of a burst, the long runs end last: then the last ones are no sample.
+    if late[0] > 0.99 * most_late and seen.leased >= peak / 2 and _differ(done, late):
         done = late
     after = _Memory(
         at=now,
@@ -155,6 +158,7 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
         begun=begun,
         done=done,
         late=late,
+        peak=round(peak, 3),
         workers=workers,
         held=held,
     )
@@ -288,7 +292,7 @@ def _part(work: _Work, most: float) -> _Work:
 
 def _differ(done: _Work, late: _Work) -> bool:
     """Return whether the items took another time lately than chance explains."""
-    if late[0] < LATE_ITEMS / 10 or done[0] <= late[0]:
+    if done[0] <= late[0]:
         return False
     means = done[1] / done[0], late[1] / late[0]
     spread = max(done[2] / done[0] - means[0] ** 2, late[2] / late[0] - means[1] ** 2, 0.0025 * means[0] ** 2)
@@ -338,7 +342,7 @@ def _read(memory: Mapping[str, object]) -> _Memory:
         return _nothing()
     pairs = [*found.window, *found.recent, *found.aside, found.begun, found.held]
     values = [value for row in (*pairs, found.done, found.late, *found.workers.values()) for value in row]
-    values += [found.demand, found.leases, found.leased]
+    values += [found.demand, found.leases, found.leased, found.peak]
     sound = all(0 <= value <= LARGEST for value in values) and math.isfinite(found.at)
     sound = sound and all(row[0] > 0 for row in (*found.window, *found.recent, *found.aside))
     return found if sound else _nothing()
@@ -356,6 +360,7 @@ def _nothing() -> _Memory:
         begun=(0.0, 0.0),
         done=(0.0, 0.0, 0.0),
         late=(0.0, 0.0, 0.0),
+        peak=0.0,
         workers={},
         held=(0.0, 0.0),
     )
