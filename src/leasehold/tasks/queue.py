@@ -372,8 +372,7 @@ class TaskQueue:
     ) -> Task[..., Any]:
         name = getattr(function, "__name__", "<unknown>") if name is None else name
         if isinstance(function, Task):
-            advice = f"it is a task already: pass its function, {function.name}.function"
-            raise InvalidTask(function.name, advice)
+            raise InvalidTask(function.name, f"it is a task already: pass {function.name}.function")
         if not isinstance(name, str) or not name or name.startswith("<"):
             raise InvalidTask(str(name), 'it has no name: give it one, name="…"')
         if other := self._tasks.get(name):
